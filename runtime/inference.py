@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A request and its response as values: what frontends make, schedulers queue and instances answer. (pure)
+
+The hot path handles a few of these for every request, hence plain slotted classes rather than frozen ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pyruntime.utils.errors import Code, InferenceError
+
+# What a client may put under "parameters", and what a response carries back.
+Parameter = str | int | bool | float
+
+
+class Slot(Protocol):
+    """A piece of a model's request region. The owner frees it exactly once, when nobody reads it any more."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def view(self) -> memoryview: ...
+
+    def free(self) -> None: ...
+
+
+@dataclass(slots=True)
+class InputTensor:
+    """One input: `data` is its contents in C order (BYTES in the four-byte-length form).
+
+    `offset` says where the contents lie in the model's request region, in bytes; -1 while they lie elsewhere.
+    """
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: memoryview | bytes
+    offset: int = -1
+
+
+@dataclass(slots=True)
+class OutputTensor:
+    """One output: `data` is a view of the instance's response region, valid until the response is released."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: memoryview | bytes
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """One inference request. `version` is -1 for "by the version policy"; `timeout_us` is 0 for none.
+
+    `requested_outputs` is None where the client named none, which means all of them.
+    """
+
+    model_name: str
+    version: int = -1
+    id: str = ""
+    inputs: list[InputTensor] = field(default_factory=list)
+    requested_outputs: list[str] | None = None
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    priority: int = 0
+    timeout_us: int = 0
+    batch_size: int = 1
+    slots: list[Slot] = field(default_factory=list)
+
+    def free(self) -> None:
+        """Give back the request memory. Safe to call again: the slots are forgotten."""
+        slots, self.slots = self.slots, []
+        for slot in slots:
+            slot.free()
+
+    def failure(self, message: str, code: Code = Code.INTERNAL) -> InferenceError:
+        """An error about this request, under Triton's `[request id: ...]` prefix."""
+        return InferenceError(f"[request id: {self.id or '<id_unknown>'}] {message}", code)
+
+
+def _nothing_to_release() -> None:
+    pass
+
+
+@dataclass(slots=True)
+class InferResponse:
+    """One successful response. `release` gives its memory back once nobody reads the outputs any more; call it once."""
+
+    model_name: str
+    model_version: int
+    id: str
+    outputs: list[OutputTensor]
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    release: Callable[[], None] = _nothing_to_release

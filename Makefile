@@ -1,0 +1,21 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+.PHONY: install serve test lint typecheck bench
+
+install:
+	scripts/install
+
+serve:
+	scripts/serve
+
+test:
+	scripts/test
+
+lint:
+	scripts/lint
+
+typecheck:
+	scripts/typecheck
+
+bench:
+	benchmarks/run

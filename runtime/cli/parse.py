@@ -1,0 +1,152 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The words of a command line -> the values of its options, by the rules of getopt_long. (pure)
+
+argument := "--" name | "--" name "=" value | "--" name value
+name     := the name of an option, or a prefix of just one
+
+The rules are those of `tritonserver`, so that its command lines work here to the letter: a boolean needs its value, an
+argument of an option may itself begin with "-". What the values mean together is not known here, see `resolve.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from pyruntime.runtime.cli.options import OPTIONS, Kind, Option, Status
+from pyruntime.runtime.settings import SettingsError
+
+Value = str | int | bool | float | list[str]
+Values = dict[str, Value]
+
+# The largest value of an int64: what any of the integers becomes on Triton's side.
+INT_MAX = (1 << 63) - 1
+# As many near names as still read as a hint.
+SUGGESTIONS_MAX = 3
+# Between 0 and 1: a slip of the finger comes near, another option of the same family does not.
+LIKENESS_MIN = 0.8
+
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_LISTS = (Kind.REPEATABLE, Kind.SETTING)
+
+
+def parse_arguments(arguments: Sequence[str]) -> tuple[Values, list[str]]:
+    """The values of the options in `arguments`, by full name, and one warning for each that has no effect.
+
+    Raises SettingsError for a word that is no option, a name that is unknown or short for several, and a value that
+    is missing, not wanted, or not of the option's kind.
+    """
+    values: Values = {}
+    given: list[Option] = []
+    words = iter(arguments)
+    for word in words:
+        if not word.startswith("--") or word == "--":
+            raise SettingsError(f"unexpected argument {word!r}; every argument is an option, such as --http-port=8000")
+        name, equals, text = word[2:].partition("=")
+        option = find_option(name)
+        given.append(option)
+        if option.kind is Kind.FLAG:
+            if equals:
+                raise SettingsError(f"--{option.name} takes no argument, and was given {text!r}")
+            values[option.name] = True
+            continue
+        if not equals:
+            following = next(words, None)
+            if following is None:
+                raise SettingsError(f"--{option.name} needs an argument: {_expectation(option.kind)}")
+            text = following
+        store(values, option, text, f"--{option.name}")
+    return values, warnings_for(given)
+
+
+def find_option(name: str) -> Option:
+    """The option called `name`, or the only one whose name begins so. Raises SettingsError where there is not one."""
+    if name in OPTIONS:
+        return OPTIONS[name]
+    matches = [option for option in OPTIONS.values() if name and option.name.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise SettingsError(f"--{name} is short for several: {', '.join(f'--{match.name}' for match in matches)}")
+    raise SettingsError(f"unknown option {f'--{name}'!r}{did_you_mean(name, OPTIONS, prefix='--')}")
+
+
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """The end of a sentence, `; did you mean a or b?`, or nothing where none of `known` comes near."""
+    from difflib import get_close_matches  # only an error needs it, and the start of a server must be quick
+
+    near = get_close_matches(name, list(known), n=SUGGESTIONS_MAX, cutoff=LIKENESS_MIN)
+    return f"; did you mean {' or '.join(prefix + match for match in near)}?" if near else ""
+
+
+def store(values: Values, option: Option, text: str, where: str) -> None:
+    """Put one occurrence of `option` into `values`. Raises SettingsError, beginning with `where`, if ill-formed."""
+    name = option.alias_of or option.name
+    if option.kind not in _LISTS:
+        values[name] = convert(option.kind, text, where)
+        return
+    if option.kind is Kind.SETTING and "=" not in text:
+        raise SettingsError(f"{where} needs {_expectation(option.kind)}, not {text!r}")
+    earlier = values.setdefault(name, [])
+    assert isinstance(earlier, list)
+    earlier.append(text)
+
+
+def convert(kind: Kind, text: str, where: str) -> str | int | bool | float:
+    """`text` as a value of `kind`. Raises SettingsError, which begins with `where`, if it is none."""
+    try:
+        match kind:
+            case Kind.BOOL | Kind.FLAG:
+                return _BOOLEANS[text.lower()]
+            case Kind.INT:
+                return _integer(text)
+            case Kind.FLOAT:
+                return float(text)
+            case _:
+                return text
+    except (KeyError, ValueError):
+        raise SettingsError(f"{where} needs {_expectation(kind)}, not {text!r}") from None
+
+
+def warnings_for(options: Iterable[Option]) -> list[str]:
+    """One line for each of `options` that has no effect, however often it is there."""
+    lines = {}
+    for option in options:
+        if option.status is Status.LATER:
+            lines[option.name] = f"--{option.name} is accepted but has no effect yet: {option.note}"
+        elif option.status is Status.NO_OP:
+            lines[option.name] = f"--{option.name} is accepted and has no effect: {option.note}"
+    return list(lines.values())
+
+
+def merge(base: Mapping[str, Value], over: Mapping[str, Value]) -> Values:
+    """Both, with `over` winning. Lists of `<key>=<value>` are joined, so that it wins key by key."""
+    merged = {**base, **over}
+    for name in base.keys() & over.keys():
+        first, last = base[name], over[name]
+        if OPTIONS[name].kind is Kind.SETTING and isinstance(first, list) and isinstance(last, list):
+            merged[name] = first + last
+    return merged
+
+
+def _integer(text: str) -> int:
+    value = int(text) if _INTEGER.fullmatch(text) else None
+    if value is None or abs(value) > INT_MAX:
+        raise ValueError(text)
+    return value
+
+
+def _expectation(kind: Kind) -> str:
+    match kind:
+        case Kind.BOOL | Kind.FLAG:
+            return "true, false, 1 or 0"
+        case Kind.INT:
+            return "an integer"
+        case Kind.FLOAT:
+            return "a number"
+        case Kind.SETTING:
+            return "<key>=<value>, with a name and a comma before it where there are several"
+        case _:
+            return "a text"

@@ -1,0 +1,98 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The values of options -> `ServerSettings`. (pure)
+
+Here stands what one option means for another, and how `--backend-config` is read. Ranges and contradictions are
+checked by the settings themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyruntime.runtime.cli.options import OPTIONS, Kind
+from pyruntime.runtime.cli.parse import Value, convert, did_you_mean
+from pyruntime.runtime.settings import PythonBackendSettings, ServerSettings, SettingsError
+
+# The keys of `--backend-config=python,<key>=<value>`, in Triton's spelling, and the fields they set.
+PYTHON_KEYS = {
+    "shm-default-byte-size": "shm_default_byte_size",
+    "shm-growth-byte-size": "shm_growth_byte_size",
+    "stub-timeout-seconds": "stub_timeout_s",
+    "shm-region-prefix-name": "shm_region_prefix_name",
+    "thread-pool-size": "thread_pool_size",
+    "shm_message_queue_size": "shm_message_queue_size",
+    "default-max-batch-size": "default_max_batch_size",
+}
+_GLOBAL = ""
+
+
+def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
+    """The settings that `values` ask for, and warnings about what they ask in vain.
+
+    Raises SettingsError where there is no model repository or a value is out of its range.
+    """
+    warnings: list[str] = []
+    if not values.get("model-repository"):
+        raise SettingsError("--model-repository must be specified")
+    fields: dict[str, Any] = {}
+    for name, value in values.items():
+        # An empty text stands for "as if not given", as in Triton.
+        if OPTIONS[name].field and value != "":
+            fields[OPTIONS[name].field] = tuple(value) if isinstance(value, list) else value
+    fields["auto_complete_config"] = not (
+        values.get("disable-auto-complete-config", False) or values.get("strict-model-config", False)
+    )
+    if "model_control_mode" in fields:
+        fields["model_control_mode"] = _control_mode(str(fields["model_control_mode"]), warnings)
+    backend_config = _backend_config(values.get("backend-config", []))
+    fields["backend_config"] = backend_config
+    fields["python_backend"] = _python_backend(backend_config, warnings)
+    return ServerSettings(**fields), warnings
+
+
+def _control_mode(text: str, warnings: list[str]) -> str:
+    mode = text.lower()
+    if mode in ("poll", "explicit"):
+        warnings.append(
+            f"--model-control-mode={mode} is accepted but has no effect yet: "
+            f"every model of the repositories is loaded at the start, as with none"
+        )
+        return "none"
+    return mode
+
+
+def _backend_config(texts: Value) -> dict[str, dict[str, str]]:
+    """`["python,a=1", "b=2"]` -> `{"python": {"a": "1"}, "": {"b": "2"}}`. After the "=" a comma is a comma."""
+    assert isinstance(texts, list)
+    config: dict[str, dict[str, str]] = {}
+    for text in texts:
+        left, _, value = text.partition("=")
+        backend, comma, key = left.partition(",")
+        if not comma:
+            backend, key = _GLOBAL, left
+        if not key or (comma and not backend):
+            raise SettingsError(f"--backend-config needs <backend>,<key>=<value> or <key>=<value>, not {text!r}")
+        config.setdefault(backend, {})[key] = value
+    return config
+
+
+def _python_backend(config: Mapping[str, Mapping[str, str]], warnings: list[str]) -> PythonBackendSettings:
+    """What `config` sets for the Python backend; a global `default-max-batch-size` counts where it has none itself."""
+    own = config.get("python", {})
+    shared = {key: text for key, text in config.get(_GLOBAL, {}).items() if key == "default-max-batch-size"}
+    fields: dict[str, Any] = {}
+    for key, text in {**shared, **own}.items():
+        if key not in PYTHON_KEYS:
+            hint = did_you_mean(key, PYTHON_KEYS)
+            warnings.append(f"--backend-config=python,{key} is not known and has no effect{hint}")
+            continue
+        fields[PYTHON_KEYS[key]] = text if key == "shm-region-prefix-name" else _integer(key, text)
+    return PythonBackendSettings(**fields)
+
+
+def _integer(key: str, text: str) -> int:
+    value = convert(Kind.INT, text, f"--backend-config=python,{key}")
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,69 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model completes its own configuration: what is taken back from auto_complete_config. (pure)
+
+The model gets the rendered configuration as a dict and returns it changed. Of the changes only five matter, because
+only those have a method of the ModelConfig class; whatever else the model did to the dict is ignored, as in Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import json_format
+
+from pyruntime.runtime.config.schema import Config, new_model_config
+from pyruntime.utils.dtypes import BY_NUMBER
+from pyruntime.utils.errors import LoadError
+
+
+def minimal_config(name: str, backend: str) -> Config:
+    """The configuration of a model that has no config.pbtxt; `backend` is "" to leave it to `normalize`."""
+    config = new_model_config()
+    config.name = name
+    config.backend = backend
+    return config
+
+
+def merge_auto_complete(config: Config, returned: Mapping[str, Any]) -> Config:
+    """A copy of `config` with what the model's auto_complete_config set in `returned`, its `as_dict()`.
+
+    Taken over are max_batch_size, input, output, dynamic_batching if there is no scheduler yet, and decoupled.
+    LoadError if one of these has a value that a configuration cannot have.
+    """
+    completed = _parse(config.name, returned)
+    merged = new_model_config()
+    merged.CopyFrom(config)
+    if "max_batch_size" in returned:
+        merged.max_batch_size = completed.max_batch_size
+    for noun in ("input", "output"):
+        if noun in returned:
+            merged.ClearField(noun)
+            getattr(merged, noun).extend(getattr(completed, noun))
+            _check_datatypes(config.name, noun, getattr(merged, noun))
+    if completed.HasField("dynamic_batching") and merged.WhichOneof("scheduling_choice") is None:
+        merged.dynamic_batching.CopyFrom(completed.dynamic_batching)
+    if completed.HasField("model_transaction_policy"):
+        merged.model_transaction_policy.decoupled = completed.model_transaction_policy.decoupled
+    return merged
+
+
+def _parse(name: str, returned: Mapping[str, Any]) -> Config:
+    adopted = ("max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy")
+    completed = new_model_config()
+    try:
+        json_format.ParseDict({key: returned[key] for key in adopted if key in returned}, completed)
+    except (json_format.ParseError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # ParseDict checks most values itself, and lets those of quite unexpected types fall through to Python.
+        raise LoadError(f"in auto-complete-config function for model '{name}': {error}") from error
+    return completed
+
+
+def _check_datatypes(name: str, noun: str, tensors: Any) -> None:
+    for tensor in tensors:
+        if tensor.data_type != 0 and tensor.data_type not in BY_NUMBER:
+            raise LoadError(
+                f"{noun} '{tensor.name}' in auto-complete-config function for model '{name}' has an unknown "
+                f"'data_type', {tensor.data_type}"
+            )

@@ -1,0 +1,68 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""From a normalised, valid configuration to the plain values that the server works with. (pure)"""
+
+from __future__ import annotations
+
+from pyruntime.runtime.config.render import render
+from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.config.spec import DynamicBatchingSpec, InstanceSpec, ModelSpec, TensorSpec
+from pyruntime.utils.dtypes import BY_NUMBER
+
+
+def model_spec(config: Config) -> ModelSpec:
+    """The plain values of `config`, which has been through `normalize` and `validate`."""
+    inputs = {tensor.name: _tensor_spec(tensor, config.max_batch_size) for tensor in config.input}
+    outputs = {tensor.name: _tensor_spec(tensor, config.max_batch_size) for tensor in config.output}
+    return ModelSpec(
+        name=config.name,
+        backend=config.backend,
+        runtime=config.runtime,
+        platform=config.platform or config.backend,
+        max_batch_size=config.max_batch_size,
+        inputs=inputs,
+        outputs=outputs,
+        required_inputs=frozenset(name for name, tensor in inputs.items() if not tensor.optional),
+        instances=tuple(instance for group in config.instance_group for instance in _instances(group)),
+        decoupled=config.model_transaction_policy.decoupled,
+        default_model_filename=config.default_model_filename,
+        parameters={name: parameter.string_value for name, parameter in config.parameters.items()},
+        dynamic_batching=_dynamic_batching(config),
+        json=render(config),
+    )
+
+
+def _tensor_spec(tensor: Config, max_batch_size: int) -> TensorSpec:
+    is_input = "optional" in tensor.DESCRIPTOR.fields_by_name
+    dims = tuple(tensor.dims)
+    return TensorSpec(
+        name=tensor.name,
+        datatype=BY_NUMBER[tensor.data_type].name,
+        dims=dims,
+        shape=(-1, *dims) if max_batch_size > 0 else dims,
+        optional=is_input and tensor.optional,
+        reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
+        label_filename="" if is_input else tensor.label_filename,
+        allow_ragged_batch=is_input and tensor.allow_ragged_batch,
+    )
+
+
+def _instances(group: Config) -> list[InstanceSpec]:
+    """The group's instances: `count` of them, on each of its GPUs if it has any, numbered through the whole group."""
+    kind = group.Kind.Name(group.kind).removeprefix("KIND_")
+    devices = [gpu for gpu in group.gpus or [0] for _ in range(group.count)]
+    return [
+        InstanceSpec(name=f"{group.name}_{index}", kind=kind, device_id=device_id, passive=group.passive)
+        for index, device_id in enumerate(devices)
+    ]
+
+
+def _dynamic_batching(config: Config) -> DynamicBatchingSpec | None:
+    if not config.HasField("dynamic_batching"):
+        return None
+    batching = config.dynamic_batching
+    return DynamicBatchingSpec(
+        preferred_batch_sizes=tuple(batching.preferred_batch_size),
+        max_queue_delay_us=batching.max_queue_delay_microseconds,
+        max_queue_size=batching.default_queue_policy.max_queue_size,
+    )

@@ -1,0 +1,198 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Holds a request against the model's configuration, before it queues. (pure)
+
+This runs for every request, so the good case makes next to nothing and calls next to nothing; whoever words an error
+may take their time. Messages are Triton's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from struct import Struct
+
+from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
+from pyruntime.runtime.inference import InferRequest, InputTensor
+from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE, DATATYPES
+from pyruntime.utils.errors import Code, InferenceError
+
+# Bytes per element, 0 for BYTES.
+_SIZES = {datatype.name: datatype.size for datatype in DATATYPES}
+
+_unpack_length = Struct("<I").unpack_from
+
+_BATCHING_NOTE = (
+    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
+    "input shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
+    "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
+)
+
+
+def check_request(spec: ModelSpec, request: InferRequest) -> None:
+    """Make sure that the model can execute `request`, and make it so that it can.
+
+    Sets `batch_size`: the leading dimension where the model batches, and 1 otherwise or where that is 0, because such
+    a request takes a turn too. Gives inputs for which a reshape is configured the shape that the model sees. Call it
+    once for a request. InferenceError, INVALID_ARG, if anything does not fit; the request is then of no further use.
+    """
+    if request.requested_outputs is not None:
+        for name in request.requested_outputs:
+            if name not in spec.outputs:
+                raise _failure(request, f"unexpected inference output '{name}' for model '{spec.name}'")
+    inputs = request.inputs
+    expected = spec.inputs
+    if len(inputs) != len(expected) or {tensor.name for tensor in inputs} != expected.keys():
+        _check_names(spec, request)
+    is_batching = spec.max_batch_size > 0
+    batch_size = -1
+    for tensor in inputs:
+        tensor_spec = expected[tensor.name]
+        if tensor.datatype != tensor_spec.datatype:
+            raise _wrong_datatype(spec, request, tensor, tensor_spec)
+        shape = tensor.shape
+        if len(shape) != len(tensor_spec.shape):
+            raise _wrong_shape(spec, request, tensor, tensor_spec)
+        count = 1
+        for size, wanted in zip(shape, tensor_spec.shape):  # noqa: B905 - the lengths are equal, and strict costs time
+            if size != wanted and wanted != -1:
+                raise _wrong_shape(spec, request, tensor, tensor_spec)
+            count *= size
+        if is_batching and shape[0] != batch_size:
+            if batch_size != -1:
+                message = f"input '{tensor.name}' batch size does not match other inputs for '{spec.name}'"
+                raise _failure(request, message)
+            batch_size = shape[0]
+            if batch_size > spec.max_batch_size:
+                message = f"inference request batch-size must be <= {spec.max_batch_size} for '{spec.name}'"
+                raise _failure(request, message)
+        element_size = _SIZES[tensor.datatype]
+        if element_size == 0:
+            _check_bytes(request, tensor.name, tensor.data, count)
+        elif count * element_size != len(tensor.data):
+            raise _wrong_byte_size(spec, request, tensor, count * element_size)
+        if tensor_spec.reshape is not None:
+            batch = shape[:1] if is_batching else []
+            tensor.shape = batch + _reshaped(shape[len(batch) :], tensor_spec.dims, tensor_spec.reshape)
+    request.batch_size = batch_size if batch_size > 0 else 1
+
+
+def client_shape(spec: ModelSpec, output_name: str, shape: list[int]) -> list[int]:
+    """The shape that the client sees of an output that the model made in `shape`: its reshape undone.
+
+    Outputs without a reshape keep their shape, as do those whose shape is not what their configuration says: such
+    shapes are sent as they are made.
+    """
+    tensor_spec = spec.outputs.get(output_name)
+    if tensor_spec is None or tensor_spec.reshape is None:
+        return shape
+    batch = shape[:1] if spec.max_batch_size > 0 else []
+    made = shape[len(batch) :]
+    if len(made) != len(tensor_spec.reshape):
+        return shape
+    if any(wanted not in (-1, size) for size, wanted in zip(made, tensor_spec.reshape, strict=True)):
+        return shape
+    return batch + _reshaped(made, tensor_spec.reshape, tensor_spec.dims)
+
+
+def _reshaped(shape: Sequence[int], old: Sequence[int], new: Sequence[int]) -> list[int]:
+    """`new`, its variable dimensions filled in, in order, with those that `shape` has where `old` is variable."""
+    sizes = iter([size for size, dim in zip(shape, old, strict=True) if dim == -1])
+    return [next(sizes) if dim == -1 else dim for dim in new]
+
+
+def _check_names(spec: ModelSpec, request: InferRequest) -> None:
+    """Raise unless the inputs that are missing are all optional."""
+    names: dict[str, None] = {}
+    for tensor in request.inputs:
+        if tensor.name in names:
+            raise _failure(request, f"input '{tensor.name}' already exists in request")
+        names[tensor.name] = None
+    missing = [name for name in spec.inputs if name in spec.required_inputs and name not in names]
+    if not len(spec.required_inputs) <= len(names) <= len(spec.inputs):
+        raise _wrong_count(spec, request, names, missing)
+    for name in names:
+        if name not in spec.inputs:
+            raise _failure(request, f"unexpected inference input '{name}' for model '{spec.name}'")
+    if missing:
+        raise _wrong_count(spec, request, names, missing)
+
+
+def _check_bytes(request: InferRequest, name: str, data: memoryview | bytes, count: int) -> None:
+    """Raise unless `data` is exactly `count` elements, each of them its length and then as many bytes."""
+    end = len(data)
+    offset = 0
+    found = 0
+    while offset < end:
+        if end - offset < BYTES_PREFIX_SIZE:
+            raise _failure(
+                request,
+                f"incomplete string length indicator for inference input '{name}', expecting {BYTES_PREFIX_SIZE} bytes "
+                f"but only {end - offset} bytes available. Expecting {count} string elements for inference input "
+                f"'{name}'.",
+            )
+        (length,) = _unpack_length(data, offset)
+        offset += BYTES_PREFIX_SIZE + length
+        if offset > end:
+            raise _failure(
+                request,
+                f"incomplete string data for inference input '{name}', expecting string of length {length} but only "
+                f"{end - offset + length} bytes available. Expecting {count} string elements for inference input "
+                f"'{name}'.",
+            )
+        found += 1
+    if found != count:
+        raise _failure(request, f"expected {count} string elements for inference input '{name}', got {found}")
+
+
+def _failure(request: InferRequest, message: str) -> InferenceError:
+    return request.failure(message, Code.INVALID_ARG)
+
+
+def _wrong_count(spec: ModelSpec, request: InferRequest, names: Collection[str], missing: list[str]) -> InferenceError:
+    least, most = len(spec.required_inputs), len(spec.inputs)
+    if least == most:
+        expected = f"expected {most} inputs but got {len(names)} inputs"
+    else:
+        expected = f"expected number of inputs between {least} and {most} but got {len(names)} inputs"
+    return _failure(
+        request,
+        f"{expected} for model '{spec.name}'. Got input(s) {_quoted(names)}, but missing required input(s) "
+        f"{_quoted(missing)}. Please provide all required input(s).",
+    )
+
+
+def _wrong_datatype(
+    spec: ModelSpec, request: InferRequest, tensor: InputTensor, tensor_spec: TensorSpec
+) -> InferenceError:
+    return _failure(
+        request,
+        f"inference input '{tensor.name}' data-type is '{tensor.datatype}', but model '{spec.name}' expects "
+        f"'{tensor_spec.datatype}'",
+    )
+
+
+def _wrong_shape(
+    spec: ModelSpec, request: InferRequest, tensor: InputTensor, tensor_spec: TensorSpec
+) -> InferenceError:
+    note = _BATCHING_NOTE if spec.max_batch_size > 0 else ""
+    return _failure(
+        request,
+        f"unexpected shape for input '{tensor.name}' for model '{spec.name}'. Expected "
+        f"{_dims(tensor_spec.shape)}, got {_dims(tensor.shape)}.{note}",
+    )
+
+
+def _wrong_byte_size(spec: ModelSpec, request: InferRequest, tensor: InputTensor, expected: int) -> InferenceError:
+    return _failure(
+        request,
+        f"input byte size mismatch for input '{tensor.name}' for model '{spec.name}'. Expected {expected}, "
+        f"got {len(tensor.data)}",
+    )
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return "[" + ",".join(f"'{name}'" for name in names) + "]"
+
+
+def _dims(shape: Sequence[int]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"

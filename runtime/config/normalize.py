@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What Triton fills in where a configuration is silent. (pure)
+
+Doing it twice changes nothing more, and it may be done to a configuration that still lacks inputs, outputs or a batch
+size: that is what a model's auto_complete_config is given. Whether the result makes sense is for `validate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyruntime.runtime.config.schema import Config, new_model_config
+from pyruntime.utils.errors import LoadError
+
+ENSEMBLE_PLATFORM = "ensemble"
+
+# A platform is an older way to name a backend together with its file format.
+BACKEND_BY_PLATFORM = {
+    "onnxruntime_onnx": "onnxruntime",
+    "pytorch_libtorch": "pytorch",
+    "tensorflow_graphdef": "tensorflow",
+    "tensorflow_savedmodel": "tensorflow",
+    "tensorrt_plan": "tensorrt",
+}
+# Only for the backends that have just one.
+PLATFORM_BY_BACKEND = {
+    "onnxruntime": "onnxruntime_onnx",
+    "pytorch": "pytorch_libtorch",
+    "tensorrt": "tensorrt_plan",
+}
+MODEL_FILENAME_BY_BACKEND = {
+    "onnxruntime": "model.onnx",
+    "python": "model.py",
+    "pytorch": "model.pt",
+    "tensorrt": "model.plan",
+}
+
+# A sequence of which nothing is heard for a second is over.
+SEQUENCE_IDLE_US_DEFAULT = 1_000_000
+
+
+def normalize(config: Config, *, directory_name: str, has_model_file: bool, gpus: Sequence[int]) -> Config:
+    """A copy of `config` with the defaults filled in; `gpus` are the ids of the GPUs of this host.
+
+    `has_model_file` says that some version of the model has a model.py: then the backend is python unless the
+    configuration says otherwise. LoadError if the configuration names another model than its directory.
+    """
+    normalized = new_model_config()
+    normalized.CopyFrom(config)
+    _fill_name(normalized, directory_name)
+    _fill_backend(normalized, has_model_file)
+    _fill_version_policy(normalized.version_policy)
+    _fill_schedulers(normalized)
+    if normalized.platform != ENSEMBLE_PLATFORM:
+        _fill_optimization(normalized.optimization)
+        _fill_instance_groups(normalized, gpus)
+    return normalized
+
+
+def _fill_name(config: Config, directory_name: str) -> None:
+    config.name = config.name or directory_name
+    if config.name != directory_name:
+        raise LoadError(
+            f"unexpected directory name '{directory_name}' for model '{config.name}', "
+            "directory name must equal model name"
+        )
+
+
+def _fill_backend(config: Config, has_model_file: bool) -> None:
+    if not config.platform and not config.backend and config.HasField("ensemble_scheduling"):
+        config.platform = ENSEMBLE_PLATFORM
+    if not config.backend:
+        config.backend = BACKEND_BY_PLATFORM.get(config.platform, "")
+    if not config.backend and not config.platform and has_model_file:
+        config.backend = "python"
+    if not config.platform:
+        config.platform = PLATFORM_BY_BACKEND.get(config.backend, "")
+    if not config.default_model_filename:
+        config.default_model_filename = MODEL_FILENAME_BY_BACKEND.get(config.backend, "")
+
+
+def _fill_version_policy(policy: Config) -> None:
+    choice = policy.WhichOneof("policy_choice")
+    if choice is None or (choice == "latest" and policy.latest.num_versions == 0):
+        policy.latest.num_versions = 1
+
+
+def _fill_schedulers(config: Config) -> None:
+    if config.HasField("dynamic_batching"):
+        sizes = config.dynamic_batching.preferred_batch_size
+        if not sizes and config.max_batch_size > 0:
+            sizes.append(config.max_batch_size)
+    if config.HasField("sequence_batching") and config.sequence_batching.max_sequence_idle_microseconds == 0:
+        config.sequence_batching.max_sequence_idle_microseconds = SEQUENCE_IDLE_US_DEFAULT
+
+
+def _fill_optimization(optimization: Config) -> None:
+    if not optimization.HasField("input_pinned_memory"):
+        optimization.input_pinned_memory.enable = True
+    if not optimization.HasField("output_pinned_memory"):
+        optimization.output_pinned_memory.enable = True
+
+
+def _fill_instance_groups(config: Config, gpus: Sequence[int]) -> None:
+    if not config.instance_group:
+        config.instance_group.add(name=config.name)
+    for index, group in enumerate(config.instance_group):
+        group.name = group.name or f"{config.name}_{index}"
+        group.count = max(group.count, 1)
+        if group.kind == group.KIND_AUTO:
+            # Whoever lists GPUs wants them, and hears from `validate` where there are none.
+            group.kind = group.KIND_GPU if gpus or group.gpus else group.KIND_CPU
+        if group.kind == group.KIND_GPU and not group.gpus:
+            group.gpus.extend(gpus)

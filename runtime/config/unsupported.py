@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a configuration asks for that this server does not do. (pure)
+
+A valid configuration may ask for it all the same, so this is not part of `validate`: whoever loads the model refuses
+where an answer would be wrong without the feature, and warns where it would only be later, earlier or more often.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyruntime.runtime.config.schema import Config
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedFeature:
+    """One such request: a sentence for the log, and whether the model must not be served without it."""
+
+    sentence: str
+    fatal: bool
+
+
+def unsupported_features(config: Config) -> list[UnsupportedFeature]:
+    """What `config`, normalised and valid, asks for in vain; fatal ones first."""
+    name = config.name
+    batching = config.dynamic_batching
+    policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
+    asked = (
+        (config.HasField("ensemble_scheduling"), True, f"model '{name}' is an ensemble, which is not supported yet"),
+        (
+            config.HasField("sequence_batching"),
+            True,
+            f"model '{name}' asks for sequence_batching, which is not supported yet",
+        ),
+        (
+            batching.priority_levels > 0,
+            False,
+            f"model '{name}' asks for priority_levels, which are not supported yet: its requests queue in one order",
+        ),
+        (
+            any(policy.default_timeout_microseconds > 0 or policy.allow_timeout_override for policy in policies),
+            False,
+            f"model '{name}' asks for queue timeouts, which are not supported yet: its requests wait for their turn",
+        ),
+        (
+            batching.preserve_ordering,
+            False,
+            f"model '{name}' asks for preserve_ordering, which is not supported yet: "
+            "with several instances responses may overtake each other",
+        ),
+        (
+            bool(config.model_warmup),
+            False,
+            f"model '{name}' asks for model_warmup, which is not supported yet: its first requests may be slow",
+        ),
+        (
+            config.response_cache.enable,
+            False,
+            f"model '{name}' asks for a response cache, which is not supported yet: every request is executed",
+        ),
+        (
+            bool(config.model_repository_agents.agents),
+            False,
+            f"model '{name}' asks for repository agents, which are not supported: its files are used as they are",
+        ),
+        (
+            "TRITON_BATCH_STRATEGY_PATH" in config.parameters,
+            False,
+            f"model '{name}' asks for a custom batching strategy, which is not supported: it gets the usual one",
+        ),
+    )
+    return [UnsupportedFeature(sentence, fatal) for is_asked, fatal, sentence in asked if is_asked]

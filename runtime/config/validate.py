@@ -1,0 +1,191 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a normalised configuration makes sense. (pure)
+
+Every rule is one LoadError, in Triton's words where Triton has the rule. Rules about schedulers that are not built are
+in `unsupported`; rules about files belong to whoever reads them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pyruntime.runtime.config.normalize import BACKEND_BY_PLATFORM, ENSEMBLE_PLATFORM
+from pyruntime.runtime.config.schema import Config
+from pyruntime.utils.dtypes import BY_NUMBER
+from pyruntime.utils.errors import LoadError
+
+# Each instance is a process; a thousand of them is a misplaced digit.
+INSTANCES_MAX = 1024
+
+# A stub is known to shells and process lists by its name.
+INVALID_NAME_CHARACTERS = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
+
+
+def validate_instances(config: Config, gpus: Sequence[int]) -> None:
+    """The part of `validate` that must hold before a stub is started, hence before auto_complete_config has run.
+
+    LoadError if there is nothing to run, or if its instances cannot be what `config`, normalised, wants them to be.
+    """
+    _check_backend(config)
+    if config.platform != ENSEMBLE_PLATFORM:
+        _check_instance_groups(config, gpus)
+
+
+def validate(config: Config, gpus: Sequence[int]) -> None:
+    """LoadError with the first thing that is wrong with `config`, normalised and complete, on a host with `gpus`."""
+    validate_instances(config, gpus)
+    _check_tensors(config)
+    _check_max_batch_size(config)
+    if config.HasField("dynamic_batching"):
+        _check_dynamic_batching(config)
+    _check_response_cache(config)
+
+
+def _check_backend(config: Config) -> None:
+    name, platform, backend = config.name, config.platform, config.backend
+    if platform == ENSEMBLE_PLATFORM and not config.HasField("ensemble_scheduling"):
+        raise LoadError(f"ensemble scheduling must be set for ensemble '{name}' whose platform is ensemble")
+    if platform != ENSEMBLE_PLATFORM and config.HasField("ensemble_scheduling"):
+        raise LoadError(f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble")
+    if backend and (platform == ENSEMBLE_PLATFORM or BACKEND_BY_PLATFORM.get(platform, backend) != backend):
+        raise LoadError(f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}")
+    if not backend and platform and platform != ENSEMBLE_PLATFORM:
+        raise LoadError(f"unexpected platform type '{platform}' for {name}")
+    if not backend and not platform:
+        raise LoadError(f"must specify 'backend' for {name}: its configuration names none, and it has no model.py")
+    filename = config.default_model_filename
+    if backend == "python" and not filename.endswith(".py"):
+        raise LoadError(f"Model name must end with '.py'. Model name is \"{filename}\".")
+    if (config.batch_input or config.batch_output) and backend != "tensorrt":
+        raise LoadError("batch inputs and batch outputs are only supported for custom platform and TensorRT platform")
+
+
+def _check_tensors(config: Config) -> None:
+    for noun, tensors in (("input", config.input), ("output", config.output)):
+        seen: set[str] = set()
+        for tensor in tensors:
+            if not tensor.name:
+                raise LoadError(f"model {noun} must specify 'name'")
+            if tensor.name in seen:
+                raise LoadError(f"model '{config.name}' has more than one {noun} named '{tensor.name}'")
+            seen.add(tensor.name)
+            _check_tensor(f"model {noun} '{tensor.name}'", tensor, config.max_batch_size)
+
+
+def _check_tensor(subject: str, tensor: Config, max_batch_size: int) -> None:
+    if tensor.data_type == 0:
+        raise LoadError(f"{subject} must specify 'data_type'")
+    if tensor.data_type not in BY_NUMBER:
+        raise LoadError(f"{subject} has an unknown 'data_type', {tensor.data_type}")
+    dims = list(tensor.dims)
+    has_reshape = tensor.HasField("reshape")
+    if not dims and not has_reshape:
+        raise LoadError(f"{subject} must specify 'dims'")
+    _check_dims(subject, "dimension", dims)
+    if has_reshape:
+        _check_reshape(subject, dims, list(tensor.reshape.shape), max_batch_size)
+
+
+def _check_reshape(subject: str, dims: list[int], reshape: list[int], max_batch_size: int) -> None:
+    _check_dims(subject, "reshape dimension", reshape)
+    if not reshape and max_batch_size == 0:
+        raise LoadError(
+            f"{subject} cannot have empty reshape for non-batching model as scalar tensors are not supported"
+        )
+    if dims.count(-1) != reshape.count(-1):
+        raise LoadError(f"{subject} has different number of variable-size dimensions for dims and reshape")
+    if _fixed_counts(dims) != _fixed_counts(reshape):
+        raise LoadError(f"{subject} has different size for dims and reshape")
+
+
+def _check_dims(subject: str, noun: str, dims: list[int]) -> None:
+    for dim in dims:
+        if dim < 1 and dim != -1:
+            raise LoadError(
+                f"{subject} {noun} must be integer >= 1, or -1 to indicate a variable-size dimension, got {dim}"
+            )
+
+
+def _fixed_counts(dims: list[int]) -> list[int]:
+    """The element counts of the runs of fixed dimensions before, between and after the variable ones."""
+    ends = [index for index, dim in enumerate(dims) if dim == -1]
+    starts = [0, *(end + 1 for end in ends)]
+    return [math.prod(dims[start:end]) for start, end in zip(starts, [*ends, len(dims)], strict=True)]
+
+
+def _check_max_batch_size(config: Config) -> None:
+    if config.max_batch_size < 0:
+        raise LoadError(f"'max_batch_size' must be non-negative value for {config.name}")
+
+
+def _check_dynamic_batching(config: Config) -> None:
+    name, batching = config.name, config.dynamic_batching
+    for size in batching.preferred_batch_size:
+        if size < 1:
+            raise LoadError(f"dynamic batching preferred size must be positive for {name}, got {size}")
+        if size > config.max_batch_size:
+            raise LoadError(
+                f"dynamic batching preferred size must be <= max batch size for {name}, "
+                f"got {size} with max_batch_size {config.max_batch_size}"
+            )
+    levels = batching.priority_levels
+    if levels > 0 and not 1 <= batching.default_priority_level <= levels:
+        raise LoadError(
+            f"default priority level must be in range [1, {levels}] for {name}, got {batching.default_priority_level}"
+        )
+    for level in sorted(batching.priority_queue_policy):
+        if not 1 <= level <= levels:
+            raise LoadError(
+                f"priority queue policy must have priority level in range [1, {levels}] for {name}, got {level}"
+            )
+    if batching.preserve_ordering:
+        if levels > 1:
+            raise LoadError(f"Only one priority level is allowed when 'preserve_ordering' is true for {name}")
+        policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
+        if any(policy.timeout_action == policy.DELAY for policy in policies):
+            raise LoadError(f"Queue policy can not be DELAY when 'preserve_ordering' is true for {name}")
+
+
+def _check_response_cache(config: Config) -> None:
+    if not config.response_cache.enable:
+        return
+    if config.model_transaction_policy.decoupled:
+        raise LoadError(f"response cache cannot be enabled for '{config.name}': the model is decoupled")
+    if config.HasField("sequence_batching"):
+        raise LoadError(f"response cache cannot be enabled for '{config.name}': the model uses sequence batching")
+
+
+def _check_instance_groups(config: Config, gpus: Sequence[int]) -> None:
+    _check_stub_name(config.name)
+    instances = 0
+    for group in config.instance_group:
+        _check_stub_name(group.name)
+        _check_gpus(f"instance group {group.name} of model {config.name}", group, gpus)
+        instances += group.count * max(len(group.gpus), 1)
+    if instances > INSTANCES_MAX:
+        raise LoadError(f"model {config.name} has {instances} instances, and at most {INSTANCES_MAX} are allowed")
+
+
+def _check_stub_name(name: str) -> None:
+    if not INVALID_NAME_CHARACTERS.isdisjoint(name) or not name.isprintable():
+        raise LoadError("Invalid stub name: contains invalid characters")
+
+
+def _check_gpus(subject: str, group: Config, gpus: Sequence[int]) -> None:
+    if group.kind not in group.Kind.values():
+        raise LoadError(f"{subject} has an unknown kind, {group.kind}")
+    if group.kind == group.KIND_CPU and group.gpus:
+        raise LoadError(f"{subject} has kind KIND_CPU but specifies one or more GPU")
+    if group.kind != group.KIND_GPU:
+        return
+    if not group.gpus:
+        raise LoadError(f"{subject} has kind KIND_GPU but no GPUs are available")
+    for gpu in group.gpus:
+        if gpu not in gpus:
+            available = ", ".join(map(str, gpus)) or "none"
+            raise LoadError(
+                f"{subject} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required "
+                f"CUDA compute compatibility are: {available}"
+            )

@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What every frontend asks of the server: models, readiness, statistics, and how many requests are under way.
+
+Frontends see this and nothing behind it; it knows no frontend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+from typing import Any
+
+from pyruntime.runtime.inference import InferRequest
+from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.repository.lifecycle import LATEST, IndexRow, LifecycleTable
+from pyruntime.runtime.scheduling.job import Done
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.utils.errors import Code, InferenceError
+
+
+class Core:
+    """One server's models. `exiting` is set for good when the server begins to drain."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.version = version("pyruntime")
+        self.table: LifecycleTable[ModelVersion] = LifecycleTable()
+        self.loaded = False
+        self.exiting = False
+        self.in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def is_ready(self) -> bool:
+        """Whether the server is ready, by --strict-readiness."""
+        strict = self.settings.strict_readiness
+        if not self.loaded or self.exiting or not self.table.is_ready(strict):
+            return False
+        return not strict or all(model.is_ready for model in self.models())
+
+    def resolve(self, name: str, version: int = LATEST) -> ModelVersion:
+        """The version that serves requests for a model. Raises InferenceError: unknown, not ready, or exiting."""
+        if self.exiting:
+            raise InferenceError("Server exiting", Code.UNAVAILABLE)
+        return self.table.resolve(name, version)
+
+    def models(self) -> list[ModelVersion]:
+        """Every version that serves."""
+        return [
+            self.table.resolve(name, version)
+            for name in dict.fromkeys(row.name for row in self.table.index())
+            for version in self.table.ready_versions(name)
+        ]
+
+    def infer(self, model: ModelVersion, request: InferRequest, done: Done) -> None:
+        """Have `model` execute a request; `done` is called once, soon or later, unless this raises InferenceError."""
+        model.infer(request, done)
+
+    def begin_request(self) -> None:
+        """A request has begun to arrive. What begins must end."""
+        self.in_flight += 1
+
+    def end_request(self) -> None:
+        """A request is answered, or its client is gone."""
+        self.in_flight -= 1
+        if not self.in_flight and self.exiting:
+            self._idle.set()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take no more requests, and wait for those under way; False if some were left after `timeout_s` seconds."""
+        self.exiting = True
+        if not self.in_flight:
+            return True
+        self._idle.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def statistics(self, name: str = "", version: int = LATEST) -> list[dict[str, Any]]:
+        """The statistics of one version, of all versions of a model, or of all models.
+
+        Raises InferenceError INVALID_ARG in Triton's words for what is not there.
+        """
+        versions = self.table.ready_versions(name) if name else ()
+        if name and not versions:
+            raise InferenceError(f"requested model '{name}' is not available", Code.INVALID_ARG)
+        if version != LATEST and version not in versions:
+            raise InferenceError(f"requested model version is not available for model '{name}'", Code.INVALID_ARG)
+        models = [self.table.resolve(name, each) for each in versions] if name else self.models()
+        return [
+            model.statistics.as_dict(model.spec.name, model.version)
+            for model in models
+            if version in (LATEST, model.version)
+        ]
+
+    def index(self, ready_only: bool) -> list[IndexRow]:
+        """The repository index, with the reasons of instances that are down."""
+        rows = []
+        for row in self.table.index():
+            if row.state == "READY":
+                problem = self.table.resolve(row.name, int(row.version)).problem
+                row = IndexRow(row.name, row.version, row.state, problem) if problem else row
+            elif ready_only:
+                continue
+            rows.append(row)
+        return rows

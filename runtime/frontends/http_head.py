@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Heads of HTTP/1.1 responses, and which status an error has. (pure)"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from pyruntime.utils.errors import Code
+
+# Triton's mapping: docs/protocol.md, "Error codes".
+STATUS_OF = {
+    Code.UNKNOWN: 400,
+    Code.INTERNAL: 500,
+    Code.NOT_FOUND: 404,
+    Code.INVALID_ARG: 400,
+    Code.UNAVAILABLE: 503,
+    Code.UNSUPPORTED: 501,
+    Code.ALREADY_EXISTS: 400,
+    Code.CANCELLED: 400,
+}
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_JSON = b"Content-Type: application/json\r\n"
+
+
+def infer_head(document_length: int, length: int, keep_alive: bool) -> bytes:
+    """The head of a successful inference: `length` bytes of body; `document_length` is 0 when all of it is JSON."""
+    close = b"" if keep_alive else b"Connection: close\r\n"
+    if document_length:
+        return (
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
+            b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n%b\r\n" % (document_length, length, close)
+        )
+    return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n%b\r\n" % (_JSON, length, close)
+
+
+def head(status: int, length: int, keep_alive: bool) -> bytes:
+    """The head of any other response, whose body is JSON or empty."""
+    return b"%b%bContent-Length: %d\r\n%b\r\n" % (
+        _STATUS_LINES[status],
+        _JSON if length else b"",
+        length,
+        b"" if keep_alive else b"Connection: close\r\n",
+    )

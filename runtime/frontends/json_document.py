@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON documents that clients send, as Python values. (pure)
+
+What is a document and what is not is decided here once, for every endpoint: Triton's depth limit, its NaN and Infinity,
+and its words for a document that cannot be read. Which members there must be is up to each endpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+
+from pyruntime.utils.errors import Code, InferenceError
+
+# Triton's own limit. Whoever handles nested values may then recurse without a thought.
+JSON_DEPTH_MAX = 100
+
+# A message shows this many characters of a value that is wrong: enough to find it, too few to fill a log.
+SHOWN_LENGTH_MAX = 64
+
+_JSON_NAMES = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a double",
+    type(None): "null",
+}
+
+
+def invalid(message: str) -> InferenceError:
+    """The error of a client whose request is wrong."""
+    return InferenceError(message, Code.INVALID_ARG)
+
+
+def json_name(value: object) -> str:
+    """What a person calls the JSON value `value`, with its article."""
+    return _JSON_NAMES[type(value)]
+
+
+def shown(value: object) -> str:
+    """The JSON value `value` for a message: itself where it is short, else what it is."""
+    if isinstance(value, (dict, list)):
+        return json_name(value)
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN_LENGTH_MAX else text[:SHOWN_LENGTH_MAX] + "..."
+
+
+def parse_document(text: bytes) -> dict[str, Any]:
+    """The JSON object in `text`. Of members with one name the last counts. Raises InferenceError (INVALID_ARG)."""
+    if not text:
+        raise invalid("failed to parse the request JSON buffer: The document is empty. at 0")
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        document = _parse_non_finite(text, error)
+    if type(document) is not dict:
+        raise invalid(f"the request must be a JSON object, got {json_name(document)}")
+    # Depth takes as many opening brackets, which are quickly counted; few documents have enough of them.
+    if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX and _is_too_deep(document):
+        raise invalid(f"failed to parse the request JSON buffer: it is nested deeper than {JSON_DEPTH_MAX} levels")
+    return document
+
+
+def _parse_non_finite(text: bytes, error: orjson.JSONDecodeError) -> Any:
+    """`text`, which is not JSON, read with NaN, Infinity and -Infinity as numbers: Triton and its clients have them."""
+    if b"NaN" in text or b"Infinity" in text:
+        try:
+            document = json.loads(text.decode())
+            # The standard library lets lone surrogates through; no string with one could be sent on.
+            json.dumps(document, ensure_ascii=False).encode()
+            return document
+        except (ValueError, RecursionError):
+            pass
+    raise invalid(f"failed to parse the request JSON buffer: {error.msg} at {error.pos}") from None
+
+
+def _is_too_deep(document: dict[str, Any]) -> bool:
+    level: list[Any] = [document]
+    for _ in range(JSON_DEPTH_MAX):
+        level = [
+            child
+            for container in level
+            for child in (container.values() if type(container) is dict else container)
+            if type(child) is list or type(child) is dict
+        ]
+        if not level:
+            return False
+    return True

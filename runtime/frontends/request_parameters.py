@@ -1,0 +1,79 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The "parameters" of an inference request. (pure)
+
+Those that Triton itself understands become fields of the request; all others go to the model as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyruntime.runtime.frontends.json_document import invalid, json_name, shown
+from pyruntime.runtime.inference import InferRequest, Parameter
+
+# A model reads its parameters one by one, from a JSON string; a list beyond this is no honest request.
+PARAMETERS_MAX = 1024
+
+# Triton keeps integer parameters in signed 64-bit integers,
+INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
+
+# and sequence ids, priorities and timeouts in unsigned ones.
+UINT64_MAX = 2**64 - 1
+
+
+def read_parameters(request: InferRequest, parameters: Any) -> bool:
+    """Put the JSON value `parameters` into `request`; the answer is whether outputs are binary unless said otherwise.
+
+    `sequence_id`, `sequence_start`, `sequence_end`, `priority` and `timeout` (in microseconds) become fields of the
+    request. Raises InferenceError (INVALID_ARG), among others for names that start with `triton_`.
+    """
+    if type(parameters) is not dict:
+        raise invalid(f"'parameters' must be an object, got {json_name(parameters)}")
+    if len(parameters) > PARAMETERS_MAX:
+        raise invalid(f"the request has {len(parameters)} parameters, expected at most {PARAMETERS_MAX}")
+    binary = False
+    for key, value in parameters.items():
+        if key == "binary_data_output":
+            binary = _bool(key, value)
+        elif key == "sequence_id":
+            request.sequence_id = value if type(value) is str else _unsigned(key, value)
+        elif key == "sequence_start":
+            request.sequence_start = _bool(key, value)
+        elif key == "sequence_end":
+            request.sequence_end = _bool(key, value)
+        elif key == "priority":
+            request.priority = _unsigned(key, value)
+        elif key == "timeout":
+            request.timeout_us = _unsigned(key, value)
+        elif key.startswith("triton_"):
+            raise invalid(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+            )
+        else:
+            request.parameters[key] = _custom(key, value)
+    return binary
+
+
+def _bool(key: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise invalid(f"parameter '{key}' must be true or false, got {shown(value)}")
+    return value
+
+
+def _unsigned(key: str, value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= UINT64_MAX:
+        kind = "a string or an integer" if key == "sequence_id" else "an integer"
+        raise invalid(f"parameter '{key}' must be {kind} from 0 to {UINT64_MAX}, got {shown(value)}")
+    return value
+
+
+def _custom(key: str, value: Any) -> Parameter:
+    if type(value) is int:
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise invalid(f"parameter '{key}' must fit in 64 bits, got {value}")
+        return value
+    if isinstance(value, (str, bool, float)):
+        return value
+    raise invalid(f"parameter '{key}' must be a string, an integer, a boolean or a double, got {json_name(value)}")

@@ -1,0 +1,219 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether, and when, the process of one instance is started again after it died. (pure)
+
+It neither starts nor stops anything: events tell it what happened to the process, and the commands it answers are for
+the shell to perform. One supervisor sees one instance from its first process to its last:
+
+NEW ── Started ─► INITIALIZING ── Ready ─► READY ── Exited ─► RESTARTING ── Started ─► REINITIALIZING ── Ready ─► READY
+
+- A death before the first Ready is no crash: whoever loads the model waits for that Ready, and fails the load.
+- The first death of a row is followed by a restart at once, since requests wait; the next ones after
+  `backoff_s_first`, doubled each time up to `backoff_s_max`.
+- A row ends when the instance stays ready for `healthy_s`. It is given up when it reaches `deaths_max`. A process that
+  dies while it initializes again, or that cannot be started at all, counts like any other death.
+- A stop may be asked for at any time, also while a restart is under way: what starts after that is stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from signal import Signals
+
+from pyruntime.utils.errors import LocalError
+
+# The second restart of a row waits this long, in seconds: enough for what a crash left behind to be cleared away.
+BACKOFF_S_FIRST = 0.1
+# No wait is longer, in seconds: an instance whose cause of death has gone should not be missed for minutes.
+BACKOFF_S_MAX = 10.0
+# Ready for this long, in seconds, an instance has recovered: its next death is the first of a new row.
+HEALTHY_S = 30.0
+# Deaths of one row before the instance is given up: a model that cannot run must not start processes for ever.
+QUICK_DEATHS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How patient a supervisor is. All times in seconds."""
+
+    backoff_s_first: float = BACKOFF_S_FIRST
+    backoff_s_max: float = BACKOFF_S_MAX
+    healthy_s: float = HEALTHY_S
+    deaths_max: int = QUICK_DEATHS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExit:
+    """How a process ended: `code` is its exit code, or minus the number of the signal that killed it."""
+
+    code: int
+
+    def describe(self) -> str:
+        """The end in words, to stand behind a colon: `killed by SIGSEGV`, `exited with code 3`."""
+        if self.code >= 0:
+            return f"exited with code {self.code}"
+        try:
+            name = Signals(-self.code).name
+        except ValueError:  # most real-time signals have no name
+            return f"killed by signal {-self.code}"
+        if name == "SIGKILL":
+            return "killed by SIGKILL (the kernel's out-of-memory killer, or an operator)"
+        return f"killed by {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A process runs, and begins to initialize the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The process has initialized the model and takes requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The process ended by itself, or as it was asked to."""
+
+    exit: ProcessExit
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """There is no process (any more): it could not be started, or the model failed to initialize. `error` says why."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The instance is not needed any more."""
+
+
+Event = Started | Ready | Exited | StartFailed | StopRequested
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start a process in `after_s` seconds."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRestart:
+    """Forget the Restart. If its process is being started already, report that as ever: Started or StartFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop the process, in whatever way the shell thinks fit, and report its Exited."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Start no process any more: the instance is lost. `reason` is for operators and the repository index."""
+
+    reason: str
+
+
+Command = Restart | CancelRestart | Stop | GiveUp
+
+
+class State(Enum):
+    """Where an instance is in its life. RESTARTING: no process, but one is due or being started."""
+
+    NEW = auto()
+    INITIALIZING = auto()
+    READY = auto()
+    RESTARTING = auto()
+    REINITIALIZING = auto()
+    STOPPING = auto()
+    STOPPED = auto()
+    FAILED = auto()
+
+
+# What is not here is illegal. RESTARTING after a death becomes FAILED instead when the instance is given up.
+NEXT: dict[tuple[State, type[Event]], State] = {
+    (State.NEW, Started): State.INITIALIZING,
+    (State.NEW, StartFailed): State.FAILED,
+    (State.NEW, StopRequested): State.STOPPED,
+    (State.INITIALIZING, Ready): State.READY,
+    (State.INITIALIZING, Exited): State.FAILED,
+    (State.INITIALIZING, StartFailed): State.FAILED,
+    (State.INITIALIZING, StopRequested): State.STOPPING,
+    (State.READY, Exited): State.RESTARTING,
+    (State.READY, StopRequested): State.STOPPING,
+    (State.RESTARTING, Started): State.REINITIALIZING,
+    (State.RESTARTING, StartFailed): State.RESTARTING,
+    (State.RESTARTING, StopRequested): State.STOPPED,
+    (State.REINITIALIZING, Ready): State.READY,
+    (State.REINITIALIZING, Exited): State.RESTARTING,
+    (State.REINITIALIZING, StartFailed): State.RESTARTING,
+    (State.REINITIALIZING, StopRequested): State.STOPPING,
+    # A process may become ready, or fail to, just before it hears that it should stop.
+    (State.STOPPING, Ready): State.STOPPING,
+    (State.STOPPING, Exited): State.STOPPED,
+    (State.STOPPING, StartFailed): State.STOPPED,
+    (State.STOPPING, StopRequested): State.STOPPING,
+    # The stop came while a process was being started.
+    (State.STOPPED, Started): State.STOPPING,
+    (State.STOPPED, StartFailed): State.STOPPED,
+    (State.STOPPED, StopRequested): State.STOPPED,
+    (State.FAILED, StopRequested): State.FAILED,
+}
+
+
+class Supervisor:
+    """The restart policy of one instance. `state` is for display and for asserting."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.state = State.NEW
+        self._limits = limits or Limits()
+        self._deaths = 0
+        self._wait_s = 0.0
+        self._ready_at: float | None = None
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take note of an event at `now`, in seconds, and answer what is to be done, in this order.
+
+        Raises LocalError, and changes nothing, if the event cannot happen in this state.
+        """
+        old, new = self.state, NEXT.get((self.state, type(event)))
+        if new is None:
+            raise LocalError(f"{type(event).__name__} is not legal while {old.name}")
+        self.state = new
+        match event:
+            case Exited(exit=exit) if new is State.RESTARTING:
+                return [self._after_death(exit.describe(), now)]
+            case StartFailed(error=error) if new is State.RESTARTING:
+                return [self._after_death(error, now)]
+            case Ready():
+                self._ready_at = now
+            case StopRequested() if old is State.RESTARTING:
+                return [CancelRestart()]
+        if new is State.STOPPING and old is not State.STOPPING:
+            return [Stop()]
+        return []
+
+    def __repr__(self) -> str:
+        return f"<Supervisor {self.state.name} [{self._deaths} deaths in a row]>"
+
+    def _after_death(self, cause: str, now: float) -> Restart | GiveUp:
+        limits = self._limits
+        if self._ready_at is not None and now - self._ready_at >= limits.healthy_s:
+            self._deaths = 0
+        self._ready_at = None
+        self._deaths += 1
+        if self._deaths >= limits.deaths_max:
+            self.state = State.FAILED
+            return GiveUp(
+                f"its process died {self._deaths} times without being ready for {limits.healthy_s:g} s in between,"
+                f" so it is not started again; the last time: {cause}"
+            )
+        if self._deaths == 1:
+            self._wait_s = 0.0
+        else:
+            self._wait_s = min(max(limits.backoff_s_first, 2 * self._wait_s), limits.backoff_s_max)
+        return Restart(self._wait_s)

@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes shared-memory regions that leave nothing behind.
+
+A region has no name once it exists: there is nothing to leak after a `kill -9`, and nothing for anybody else to open.
+It is POSIX shared memory, unlinked at once, where /dev/shm has room to speak of; else a memfd, which is the same
+memory without that limit (a container's /dev/shm is often 64 MiB).
+"""
+
+from __future__ import annotations
+
+import os
+
+import posix_ipc
+
+from pyruntime.utils.errors import OutOfMemoryError
+from pyruntime.utils.regions import REGION_BYTES_MAX, Region
+
+# With less than this free in /dev/shm a few large tensors would fill it.
+SHM_FREE_BYTES_MIN = 1 << 30
+
+
+def create_region(purpose: str) -> Region:
+    """A new region of REGION_BYTES_MAX addresses and no memory yet. Raises OutOfMemoryError."""
+    try:
+        fd = _posix_fd() if _shm_free_bytes() >= SHM_FREE_BYTES_MIN else _memfd(purpose)
+        os.ftruncate(fd, REGION_BYTES_MAX)
+        return Region(fd)
+    except OSError as exc:
+        raise OutOfMemoryError(f"shared memory for {purpose} cannot be made: {exc.strerror}") from exc
+
+
+def _posix_fd() -> int:
+    memory = posix_ipc.SharedMemory(None, posix_ipc.O_CREX)
+    memory.unlink()
+    fd: int = memory.fd
+    return fd
+
+
+def _memfd(purpose: str) -> int:
+    return os.memfd_create(f"pyruntime {purpose}")
+
+
+def _shm_free_bytes() -> int:
+    try:
+        shm = os.statvfs("/dev/shm")
+    except OSError:
+        return 0
+    return shm.f_bavail * shm.f_frsize

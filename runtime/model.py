@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""One version of one model, being served: where steps three and four of a request happen.
+
+It owns the version's request memory, its scheduler, its instances and its statistics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from pyruntime.runtime.config.inputs import check_request
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.inference import InferRequest
+from pyruntime.runtime.instances.python import PythonInstance
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.scheduling.job import Done, Job
+from pyruntime.runtime.scheduling.scheduler import Scheduler
+from pyruntime.utils.errors import Code, InferenceError
+
+
+class ModelVersion:
+    """See the module. `on_lost` is called, once, with the reason when the last instance was given up."""
+
+    def __init__(
+        self, spec: ModelSpec, version: int, memory: RequestMemory, on_lost: Callable[[ModelVersion, str], None]
+    ) -> None:
+        self.spec = spec
+        self.version = version
+        self.memory = memory
+        self.statistics = ModelStatistics()
+        self.scheduler = Scheduler(spec, self._instance_changed)
+        self._instances: Sequence[PythonInstance] = ()
+        self._on_lost = on_lost
+        self._lost = False
+
+    def __repr__(self) -> str:
+        return f"<ModelVersion {self.spec.name} {self.version} {self.scheduler}>"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether an instance takes requests now. While one restarts, requests queue and the model is not ready."""
+        return any(instance.is_ready for instance in self._instances)
+
+    @property
+    def problem(self) -> str:
+        """Which instances were given up and why; "" if none."""
+        return "; ".join(
+            f"instance {instance.name} is down: {instance.down}" for instance in self._instances if instance.down
+        )
+
+    def serve(self, instances: Sequence[PythonInstance]) -> None:
+        """These instances are loaded: give them work."""
+        self._instances = instances
+        self.scheduler.serve(instances)
+
+    def infer(self, request: InferRequest, done: Done) -> None:
+        """Check a request and queue it; `done` is called once with its response or its failure.
+
+        Raises InferenceError for a request that is refused: `done` is not called then, and the request memory is free.
+        """
+        arrived_ns = time.monotonic_ns()
+        try:
+            check_request(self.spec, request)
+            self.memory.place(request)
+            self.scheduler.submit(Job(request, done, arrived_ns))
+        except InferenceError:
+            self.statistics.failure(time.monotonic_ns() - arrived_ns)
+            request.free()
+            raise
+
+    async def stop(self, timeout_s: float) -> None:
+        """Finish what runs, finalize all instances, free the memory. What takes longer than `timeout_s` is killed.
+
+        Cancelling it leaves instances stopping.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for instance in self._instances:
+                tasks.create_task(instance.stop(timeout_s), name=f"stop {instance.name}")
+        self.scheduler.fail_all(InferenceError(f"Model '{self.spec.name}' was unloaded", Code.UNAVAILABLE))
+        self.memory.close()
+
+    def kill(self) -> None:
+        """End all instances at once."""
+        for instance in self._instances:
+            instance.kill()
+
+    def _instance_changed(self) -> None:
+        if self._lost or not self._instances or any(not instance.down for instance in self._instances):
+            return
+        self._lost = True
+        reason = self.problem
+        self._on_lost(self, reason)
+        name = self._instances[0].name
+        self.scheduler.fail_all(
+            InferenceError(f"Stub process '{name}' is not healthy. It is down: {self._instances[0].down}")
+        )

@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Triton's log lines, through the standard library's logging.
+
+line    := default | iso8601
+default := letter month day " " time_us " " pid " " file ":" line "] " message      I1120 12:34:56.123456
+iso8601 := date "T" time_s "Z " letter " " pid " " file ":" line "] " message       2026-11-20T12:34:56Z I
+letter  := "E" | "W" | "I" | "V"
+
+Times are UTC. A message is a JSON string, quotes included, so that one record is one line and nothing in it can drive a
+terminal; TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 in the environment writes it as it is. A record's extras:
+
+    stub_file, stub_line    where in a model the line comes from, in place of the file and line of the call
+    table                   a text table, written as it is below the line: tables.py has made it harmless
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from datetime import UTC, datetime
+
+from pyruntime.runtime.settings import ServerSettings, SettingsError
+
+# Room for the traceback of a deep failure; more is a tensor that somebody prints, and would fill disks.
+LINE_CHARS_MAX = 1 << 16
+
+ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
+# Whose records become lines: ours, and what the event loop says about our tasks.
+LOGGER_NAMES = ("pyruntime", "asyncio")
+
+
+class TritonFormatter(logging.Formatter):
+    """A record -> one line. `log_format` is "default" or "ISO8601"; `escape` False writes messages as they are."""
+
+    def __init__(self, log_format: str = "default", escape: bool = True) -> None:
+        super().__init__()
+        self._iso8601 = log_format == "ISO8601"
+        self._escape = escape
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if record.exc_info:
+            message = f"{message}\n{self.formatException(record.exc_info)}"
+        if len(message) > LINE_CHARS_MAX:
+            message = f"{message[:LINE_CHARS_MAX]} ... (cut: {len(message)} characters)"
+        line = f"{self._heading(record)}] {quote(message) if self._escape else message}"
+        table = getattr(record, "table", None)
+        return line if table is None else f"{line}\n{table}"
+
+    def _heading(self, record: logging.LogRecord) -> str:
+        letter = _letter(record.levelno)
+        moment = datetime.fromtimestamp(record.created, UTC)
+        start = f"{moment:%Y-%m-%dT%H:%M:%SZ} {letter}" if self._iso8601 else f"{letter}{moment:%m%d %H:%M:%S.%f}"
+        # A model names its file itself: no more to be trusted than its messages.
+        file = quote(str(getattr(record, "stub_file", record.filename)))[1:-1]
+        return f"{start} {record.process} {file}:{getattr(record, 'stub_line', record.lineno)}"
+
+
+class LevelFilter(logging.Filter):
+    """Lets a record pass when its kind of line is switched on. The four switches are independent, as in Triton."""
+
+    def __init__(self, *, verbose: bool, info: bool, warning: bool, error: bool) -> None:
+        super().__init__()
+        self._enabled = {"V": verbose, "I": info, "W": warning, "E": error}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self._enabled[_letter(record.levelno)]
+
+    def level(self) -> int:
+        """The lowest level that passes: a logger set to it makes no records in vain."""
+        levels = {"V": logging.DEBUG, "I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR}
+        return min((levels[letter] for letter, on in self._enabled.items() if on), default=logging.CRITICAL + 1)
+
+
+def set_up_logging(settings: ServerSettings) -> None:
+    """Send our records to `settings.log_file`, or to standard error, in the format asked for.
+
+    A second call replaces what the first one set up. Raises SettingsError for a file that cannot be opened.
+    """
+    handler = _open_handler(settings.log_file)
+    escape = os.environ.get(ESCAPE_VARIABLE, "1") != "0"
+    handler.setFormatter(TritonFormatter(settings.log_format, escape))
+    switches = LevelFilter(
+        verbose=settings.log_verbose > 0,
+        info=settings.log_info,
+        warning=settings.log_warning,
+        error=settings.log_error,
+    )
+    handler.addFilter(switches)
+    for name in LOGGER_NAMES:
+        logger = logging.getLogger(name)
+        for old in [one for one in logger.handlers if isinstance(one.formatter, TritonFormatter)]:
+            logger.removeHandler(old)
+            old.close()
+        logger.addHandler(handler)
+        logger.setLevel(switches.level())
+        logger.propagate = False
+
+
+def quote(message: str) -> str:
+    """`message` as a JSON string. Letters stay as they are; what does not print is escaped, and so cannot act."""
+    quoted = json.dumps(message, ensure_ascii=False)
+    if quoted.isprintable():
+        return quoted
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in quoted)
+
+
+def _open_handler(log_file: str) -> logging.Handler:
+    if not log_file:
+        return logging.StreamHandler(sys.stderr)
+    try:
+        return logging.FileHandler(log_file, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise SettingsError(f"--log-file {log_file!r} cannot be opened: {error.strerror}") from error
+
+
+def _letter(level: int) -> str:
+    if level >= logging.ERROR:
+        return "E"
+    if level >= logging.WARNING:
+        return "W"
+    return "I" if level >= logging.INFO else "V"

@@ -1,0 +1,87 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Text tables as Triton prints them at its start. (pure)
+
++---------+---------+--------+
+| Model   | Version | Status |
++---------+---------+--------+
+| add_sub | 1       | READY  |
++---------+---------+--------+
+
+A cell that is too wide goes on in the next line, cut anywhere: these are paths, JSON and messages rather than prose.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+# As wide as a log line may become before most viewers break it up themselves.
+TABLE_WIDTH_MAX = 210
+# The reason why a model failed may quote the model at length; the log has the whole of it.
+CELL_CHARS_MAX = 4096
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], width_max: int = TABLE_WIDTH_MAX) -> str:
+    """A table of at most `width_max` columns, as wide as that allows; no newline at its end.
+
+    Columns that need little get what they need, the others share the rest evenly. Line ends in a cell begin a new
+    line there; other characters that do not print are escaped.
+    """
+    cells = [[_lines(cell) for cell in row] for row in (headers, *rows)]
+    needs = [max(len(line) for lines in column for line in lines) for column in zip(*cells, strict=True)]
+    widths = column_widths(needs, width_max - 3 * len(needs) - 1)
+    border = "+".join(["", *("-" * (width + 2) for width in widths), ""])
+    head, *body = ["\n".join(_row(row, widths)) for row in cells]
+    return "\n".join([border, head, border, *body, *([border] if body else [])])
+
+
+def column_widths(needs: Sequence[int], room: int) -> list[int]:
+    """How wide each column is, when `room` characters are there for all: at least 1, never more than its need."""
+    widths = [0] * len(needs)
+    columns = sorted(range(len(needs)), key=needs.__getitem__)
+    for position, column in enumerate(columns):
+        share = room // (len(columns) - position)
+        widths[column] = max(1, min(needs[column], share))
+        room -= widths[column]
+    return widths
+
+
+def backend_table(backends: Iterable[tuple[str, str, Mapping[str, str]]], width_max: int = TABLE_WIDTH_MAX) -> str:
+    """The table of (name, path, settings of the command line), by name and `python` first, as in Triton."""
+    ordered = sorted(backends, key=lambda backend: (backend[0] != "python", backend[0]))
+    rows = [(name, path, _config_json(settings)) for name, path, settings in ordered]
+    return table(("Backend", "Path", "Config"), rows, width_max)
+
+
+def model_table(models: Iterable[tuple[str, str, str]], width_max: int = TABLE_WIDTH_MAX) -> str:
+    """The table of (model, version, status), in the order given."""
+    return table(("Model", "Version", "Status"), models, width_max)
+
+
+def _config_json(settings: Mapping[str, str]) -> str:
+    return json.dumps({"cmdline": dict(settings)}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _lines(cell: str) -> list[str]:
+    if len(cell) > CELL_CHARS_MAX:
+        cell = f"{cell[:CELL_CHARS_MAX]} ... (cut: {len(cell)} characters)"
+    return [_printable(line) for line in cell.split("\n")]
+
+
+def _printable(line: str) -> str:
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+
+
+def _row(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
+    """The lines of one row of the table, each cell wrapped at the width of its column."""
+    wrapped = [
+        [line[at : at + width] for line in lines for at in range(0, max(len(line), 1), width)]
+        for lines, width in zip(cells, widths, strict=True)
+    ]
+    height = max(map(len, wrapped))
+    padded = [[*lines, *[""] * (height - len(lines))] for lines in wrapped]
+    return [
+        "| " + " | ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)) + " |"
+        for texts in zip(*padded, strict=True)
+    ]

@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which program executes a model: its own model.py, or a backend that several models share.
+
+Looks for files, and opens none. Folders are searched in this order, and the first that has what is needed wins:
+`<model>/<version>`, `<model>`, then `<directory>/<backend>` for every backend directory, the user's before ours.
+Model folders are searched for a library only: a `model.py` there is a model, not a backend.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.utils.errors import LoadError
+
+PYTHON_FILENAME = "model.py"
+# What `runtime` may say for the Python backend itself without asking for anything unusual.
+_PYTHON_RUNTIMES = ("", "libtriton_python.so", PYTHON_FILENAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What executes a model. `path` is the file: a model.py for both kinds of Python, else a library."""
+
+    name: str
+    kind: Literal["python", "python_based", "native"]
+    path: str
+
+
+def find_backend(spec: ModelSpec, model_dir: str, version: int, backend_directories: Sequence[str]) -> Backend:
+    """The backend of one version of a model, by `backend` and `runtime` of its configuration.
+
+    Raises LoadError if there is none, if a name leads out of its folder, or if it is a native library: those are
+    not there yet.
+    """
+    version_dir = os.path.join(model_dir, str(version))
+    if spec.backend == "python" and spec.runtime in _PYTHON_RUNTIMES:
+        return _own_model(version_dir, spec.default_model_filename or PYTHON_FILENAME)
+    shared = [_inside(directory, spec.backend, "backend name") for directory in backend_directories]
+    found = _search(spec, [version_dir, model_dir], shared)
+    if found.kind == "native":
+        raise LoadError(
+            f"model '{spec.name}' needs the native library '{found.path}', but this version of pyruntime has no native"
+            " backends yet: it runs Python models and Python-based backends"
+        )
+    return found
+
+
+def _own_model(version_dir: str, filename: str) -> Backend:
+    path = _inside(version_dir, filename, "default model filename")
+    if not os.path.isfile(path):
+        raise LoadError(f"Python model file not found in '{path}'")
+    return Backend("python", "python", path)
+
+
+def _search(spec: ModelSpec, own: list[str], shared: list[str]) -> Backend:
+    library = spec.runtime or f"libtriton_{spec.backend}.so"
+    for folder in [*own, *shared]:
+        if spec.runtime != PYTHON_FILENAME:
+            path = _inside(folder, library, "backend library name")
+            if os.path.isfile(path):
+                return Backend(spec.backend, "native", path)
+        if folder in shared and spec.runtime in ("", PYTHON_FILENAME):
+            path = os.path.join(folder, PYTHON_FILENAME)
+            if os.path.isfile(path):
+                return Backend(spec.backend, "python_based", path)
+    if spec.runtime:
+        raise LoadError(f"unable to find backend library '{spec.runtime}' for model '{spec.name}'")
+    raise LoadError(
+        f"unable to find backend library for backend '{spec.backend}',"
+        " try specifying runtime on the model configuration."
+    )
+
+
+def _inside(folder: str, name: str, what: str) -> str:
+    """The path of `name` below a folder. Only the name is judged: a link inside may lead wherever its owner wants."""
+    folder = os.path.abspath(folder)
+    path = os.path.normpath(os.path.join(folder, name))
+    if not path.startswith(os.path.join(folder, "")):
+        raise LoadError(f"{what} '{name}' escapes backend directory")
+    return path

@@ -1,0 +1,226 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""In which state every version of every model is, and what serves it. (pure)
+
+The table neither loads nor unloads: whoever does tells it, and it says what requests go to meanwhile. `H` is the
+object that requests of a version go to, which this table never looks into.
+
+A version that is loaded anew while it serves is RELOADING: it goes on serving, as READY, with what it has until the
+new load succeeds, and for good if that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Generic, NoReturn, TypeVar
+
+from pyruntime.utils.errors import Code, InferenceError, LocalError
+
+H = TypeVar("H")
+
+# The reason of a version that is not there because somebody wanted it so; it does not make the server unready.
+UNLOADED_REASON = "unloaded"
+# "Any version" in a request.
+LATEST = -1
+
+
+class State(Enum):
+    """The state of one version. Those that have no entry in the table are UNKNOWN."""
+
+    UNKNOWN = auto()
+    LOADING = auto()
+    READY = auto()
+    RELOADING = auto()
+    UNLOADING = auto()
+    UNAVAILABLE = auto()
+
+
+class Step(Enum):
+    """What is reported about a version."""
+
+    BEGIN_LOAD = auto()
+    READY = auto()
+    FAIL = auto()
+    BEGIN_UNLOAD = auto()
+    UNLOADED = auto()
+
+
+# What is not here is illegal.
+NEXT = {
+    (State.UNKNOWN, Step.BEGIN_LOAD): State.LOADING,
+    (State.UNAVAILABLE, Step.BEGIN_LOAD): State.LOADING,
+    (State.READY, Step.BEGIN_LOAD): State.RELOADING,
+    (State.LOADING, Step.READY): State.READY,
+    (State.RELOADING, Step.READY): State.READY,
+    (State.LOADING, Step.FAIL): State.UNAVAILABLE,
+    (State.RELOADING, Step.FAIL): State.READY,
+    # All its instances are lost.
+    (State.READY, Step.FAIL): State.UNAVAILABLE,
+    (State.READY, Step.BEGIN_UNLOAD): State.UNLOADING,
+    # Unloading what failed to load is how an operator says that it is not wanted.
+    (State.UNAVAILABLE, Step.BEGIN_UNLOAD): State.UNLOADING,
+    (State.UNLOADING, Step.UNLOADED): State.UNAVAILABLE,
+}
+
+# Requests are served in these, so the repository index calls both READY.
+_SERVING = (State.READY, State.RELOADING)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """One row of the repository index. All but the name are empty for a model that was never loaded."""
+
+    name: str
+    version: str = ""
+    state: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Entry(Generic[H]):
+    state: State
+    reason: str = ""
+    handle: H | None = None
+
+
+class LifecycleTable(Generic[H]):
+    """Every model that is known, its versions, their states, and where requests go.
+
+    The methods that report a step raise LocalError, and change nothing, where NEXT has no such step.
+    """
+
+    def __init__(self) -> None:
+        self._models: dict[str, dict[int, _Entry[H]]] = {}
+        self._repository: frozenset[str] = frozenset()
+        self._problems: dict[str, str] = {}
+        # For every request: (model, version) and (model, LATEST) of what serves, and nothing else.
+        self._resolved: dict[tuple[str, int], H] = {}
+
+    def resolve(self, model: str, version: int = LATEST) -> H:
+        """What requests of a version go to; of the highest one that is ready for LATEST.
+
+        Raises InferenceError: NOT_FOUND if there is no such model or version, UNAVAILABLE if it is not ready.
+        """
+        handle = self._resolved.get((model, version))
+        if handle is None:
+            self._refuse(model, version)
+        return handle
+
+    def begin_load(self, model: str, version: int) -> None:
+        """A version is being loaded, for the first time or again. If it serves, it goes on serving."""
+        self._step(model, version, Step.BEGIN_LOAD)
+
+    def ready(self, model: str, version: int, handle: H) -> H | None:
+        """A load succeeded: requests go to `handle` from now on. Returns what they went to before, to be drained."""
+        entry = self._step(model, version, Step.READY)
+        return self._replace_handle(model, version, entry, handle)
+
+    def fail(self, model: str, version: int, reason: str) -> H | None:
+        """A load failed, or a version that was ready lost all its instances. Returns what is to be drained, or None.
+
+        A version that was being loaded anew stays ready with what it has.
+        """
+        entry = self._step(model, version, Step.FAIL, reason)
+        return None if entry.state in _SERVING else self._replace_handle(model, version, entry, None)
+
+    def begin_unload(self, model: str, version: int) -> H | None:
+        """A version takes no more requests. Returns what they went to, to be drained."""
+        entry = self._step(model, version, Step.BEGIN_UNLOAD)
+        return self._replace_handle(model, version, entry, None)
+
+    def unloaded(self, model: str, version: int) -> None:
+        """What begin_unload returned is drained and gone."""
+        self._step(model, version, Step.UNLOADED, UNLOADED_REASON)
+
+    def set_repository(self, names: Iterable[str]) -> None:
+        """These are the models that the repositories hold now. What is loaded stays, even if it is not among them."""
+        self._repository = frozenset(names)
+
+    def fail_model(self, model: str, reason: str) -> None:
+        """A model could not be loaded before it came to its versions. It stays so until one of them takes a step."""
+        self._problems[model] = reason
+
+    def dismiss(self, model: str) -> None:
+        """Forget why a model could not be loaded: it was unloaded, or has gone from the repositories."""
+        self._problems.pop(model, None)
+
+    def states(self, model: str) -> dict[int, State]:
+        """The state of every version that was ever loaded, or tried to; empty for any other model."""
+        return {version: entry.state for version, entry in self._models.get(model, {}).items()}
+
+    def ready_versions(self, model: str) -> tuple[int, ...]:
+        """The versions that serve, ascending."""
+        return tuple(sorted(version for version, state in self.states(model).items() if state in _SERVING))
+
+    def index(self) -> list[IndexRow]:
+        """The repository index, in order of name and version."""
+        rows: list[IndexRow] = []
+        for name in sorted(self._repository.union(self._models, self._problems)):
+            problem = self._problem(name)
+            if problem is not None:
+                rows.append(IndexRow(name, state=State.UNAVAILABLE.name, reason=problem))
+            elif name not in self._models:
+                rows.append(IndexRow(name))
+            for version, entry in sorted(self._models.get(name, {}).items()):
+                state = State.READY if entry.state in _SERVING else entry.state
+                rows.append(IndexRow(name, str(version), state.name, entry.reason))
+        return rows
+
+    def is_ready(self, strict: bool) -> bool:
+        """Whether the models let the server be called ready.
+
+        Strictly, every version has to serve, but for those that were unloaded; otherwise the server need not wait
+        for any model.
+        """
+        if not strict:
+            return True
+        if any(self._problem(name) is not None for name in self._problems):
+            return False
+        entries = (entry for versions in self._models.values() for entry in versions.values())
+        return all(entry.state in _SERVING or entry.reason == UNLOADED_REASON for entry in entries)
+
+    def __repr__(self) -> str:
+        versions = sum(len(entries) for entries in self._models.values())
+        serving = sum(version != LATEST for _, version in self._resolved)
+        return f"<LifecycleTable [{versions} versions, {serving} ready]>"
+
+    def _step(self, model: str, version: int, step: Step, reason: str = "") -> _Entry[H]:
+        entry = self._models.get(model, {}).get(version) or _Entry(State.UNKNOWN)
+        new = NEXT.get((entry.state, step))
+        if new is None:
+            raise LocalError(
+                f"{step.name} is not legal while version {version} of model '{model}' is {entry.state.name}"
+            )
+        entry.state = new
+        entry.reason = "" if new in _SERVING else reason
+        self._models.setdefault(model, {})[version] = entry
+        self._problems.pop(model, None)
+        return entry
+
+    def _replace_handle(self, model: str, version: int, entry: _Entry[H], handle: H | None) -> H | None:
+        old, entry.handle = entry.handle, handle
+        for key in (version, LATEST):
+            self._resolved.pop((model, key), None)
+        if handle is not None:
+            self._resolved[model, version] = handle
+        ready = self.ready_versions(model)
+        if ready:
+            self._resolved[model, LATEST] = self._resolved[model, ready[-1]]
+        return old
+
+    def _problem(self, model: str) -> str | None:
+        """Why no version of a model could be loaded; None if some version serves all the same."""
+        return None if (model, LATEST) in self._resolved else self._problems.get(model)
+
+    def _refuse(self, model: str, version: int) -> NoReturn:
+        unknown = f"Request for unknown model: '{model}'"
+        versions = self._models.get(model)
+        if versions is None:
+            raise InferenceError(f"{unknown} is not found", Code.NOT_FOUND)
+        if version == LATEST:
+            raise InferenceError(f"{unknown} has no available versions", Code.NOT_FOUND)
+        if version not in versions:
+            raise InferenceError(f"{unknown} version {version} is not found", Code.NOT_FOUND)
+        raise InferenceError(f"{unknown} version {version} is not at ready state", Code.UNAVAILABLE)

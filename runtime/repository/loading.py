@@ -1,0 +1,222 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loads one model: from its folder on disk to versions whose instances are ready.
+
+The stubs of all instances start before the configuration is complete, because starting them is what takes time; the
+first one then runs the model's auto_complete_config and goes on to serve, so that the model is imported once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+from pyruntime.runtime.config.autocomplete import merge_auto_complete, minimal_config
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.config.render import render
+from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
+from pyruntime.runtime.config.unsupported import unsupported_features
+from pyruntime.runtime.config.validate import validate
+from pyruntime.runtime.instances.connection import StubConnection
+from pyruntime.runtime.instances.python import InstancePlan, PythonInstance
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.repository.backends import Backend, find_backend
+from pyruntime.runtime.repository.scan import ModelFolder
+from pyruntime.runtime.repository.versions import VersionPolicy, select_versions
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.utils.errors import LoadError, OutOfMemoryError
+
+_LOG = logging.getLogger("pyruntime.repository")
+
+# GPUs a model may ask for by number. None yet: Python models see the machine's own through their framework.
+GPUS: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A model as its folder describes it, before its own code has completed the configuration."""
+
+    folder: ModelFolder
+    config: Config
+    identity: ModelSpec
+    versions: tuple[int, ...]
+    missing: dict[int, str]
+
+    @property
+    def newest(self) -> int:
+        """The version whose auto_complete_config speaks for all."""
+        return self.versions[-1]
+
+
+def read_draft(folder: ModelFolder, settings: ServerSettings) -> Draft:
+    """Read and normalise a model's configuration. Raises LoadError."""
+    if folder.problem:
+        raise LoadError(folder.problem)
+    if folder.config_path is None:
+        if not settings.auto_complete_config:
+            raise LoadError(f"model '{folder.name}' has no config.pbtxt, and auto-complete is disabled")
+        config = minimal_config(folder.name, "python")
+    else:
+        try:
+            config = parse_model_config(Path(folder.config_path).read_bytes(), folder.config_path)
+        except OSError as exc:
+            raise LoadError(f"'{folder.config_path}' cannot be read: {exc.strerror}") from exc
+    has_model_file = any(Path(folder.path, str(version), "model.py").is_file() for version in folder.version_dirs)
+    config = normalize(config, directory_name=folder.name, has_model_file=has_model_file, gpus=GPUS)
+    selection = select_versions(VersionPolicy.from_config(config), map(str, folder.version_dirs), folder.name)
+    if selection.problem:
+        raise LoadError(selection.problem)
+    identity = type(config)()
+    identity.CopyFrom(config)
+    identity.ClearField("input")
+    identity.ClearField("output")
+    return Draft(folder, config, model_spec(identity), selection.versions, selection.missing)
+
+
+class ModelLoader:
+    """Loads models, one call each. Shared by all of a server's loads; keeps nothing of them."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        backend_directories: Sequence[str],
+        tasks: asyncio.TaskGroup,
+        on_lost: Callable[[ModelVersion, str], None],
+    ) -> None:
+        self._settings = settings
+        self._backend_directories = backend_directories
+        self._tasks = tasks
+        self._on_lost = on_lost
+
+    def backend_of(self, draft: Draft, version: int) -> Backend:
+        """What executes a version. Raises LoadError."""
+        return find_backend(draft.identity, draft.folder.path, version, self._backend_directories)
+
+    async def load(self, draft: Draft) -> dict[int, ModelVersion | LoadError]:
+        """Load every version of a model, in parallel; each is ready or has failed on its own.
+
+        Cancelling it kills the stubs it started.
+        """
+        completed: asyncio.Future[Config] = asyncio.get_running_loop().create_future()
+        models = await _all(self._load_version(draft, version, completed) for version in draft.versions)
+        return dict(zip(draft.versions, models, strict=True))
+
+    async def _load_version(self, draft: Draft, version: int, completed: asyncio.Future[Config]) -> ModelVersion:
+        growth = self._settings.python_backend.shm_growth_byte_size
+        memory = RequestMemory(draft.folder.name, self._settings.python_backend.shm_default_byte_size, growth)
+        connections: list[StubConnection] = []
+        try:
+            location = self._location(draft, version)
+            await self._open_stubs(draft.identity.instances, memory, connections)
+            if version == draft.newest:
+                completed.set_result(await self._complete(draft, location, connections[0]))
+            spec = model_spec(await asyncio.shield(completed))
+            model = ModelVersion(spec, version, memory, self._on_lost)
+            instances = await self._start_instances(model, draft.folder.path, location, connections)
+        except BaseException as exc:
+            if version == draft.newest and not completed.done():
+                completed.set_exception(LoadError(str(exc)))
+                completed.exception()  # marks it as seen: this may be the only version
+            for connection in connections:
+                connection.kill()
+            for connection in connections:
+                await connection.wait_exited()
+            memory.close()
+            raise
+        model.serve(instances)
+        return model
+
+    def _location(self, draft: Draft, version: int) -> dict[str, str]:
+        backend = self.backend_of(draft, version)
+        location = {"model_dir": draft.folder.path, "version": str(version), "file": backend.path}
+        if backend.kind == "python_based":
+            location["backend_dir"] = str(Path(backend.path).parent)
+        return location
+
+    async def _open_stubs(
+        self, instances: Sequence[InstanceSpec], memory: RequestMemory, connections: list[StubConnection]
+    ) -> None:
+        """Start all stubs, at once, and append them to `connections` in the order of `instances`."""
+        growth = self._settings.python_backend.shm_growth_byte_size
+        opened = await _all(StubConnection.open(instance.name, memory, growth) for instance in instances)
+        connections.extend(connection for connection in opened if not isinstance(connection, LoadError))
+        _raise_first(opened)
+
+    async def _complete(self, draft: Draft, location: dict[str, str], stub: StubConnection) -> Config:
+        """The final configuration: completed by the model itself, normalised, and validated. Raises LoadError."""
+        config = draft.config
+        if self._settings.auto_complete_config:
+            returned = await stub.complete(location, render(config).decode())
+            if returned:
+                config = merge_auto_complete(config, orjson.loads(returned))
+                config = normalize(config, directory_name=draft.folder.name, has_model_file=True, gpus=GPUS)
+        validate(config, GPUS)
+        for feature in unsupported_features(config):
+            if feature.fatal:
+                raise LoadError(feature.sentence)
+            _LOG.warning("%s", feature.sentence)
+        return config
+
+    async def _start_instances(
+        self, model: ModelVersion, model_dir: str, location: dict[str, str], connections: list[StubConnection]
+    ) -> list[PythonInstance]:
+        spec = model.spec
+        instances = []
+        for instance in spec.instances:
+            args = {
+                "model_config": spec.json.decode(),
+                "model_instance_kind": instance.kind,
+                "model_instance_name": instance.name,
+                "model_instance_device_id": str(instance.device_id),
+                "model_repository": model_dir,
+                "model_version": str(model.version),
+                "model_name": spec.name,
+            }
+            plan = InstancePlan(
+                instance.name,
+                spec,
+                model.version,
+                location,
+                args,
+                model.memory,
+                self._settings.python_backend.shm_growth_byte_size,
+                model.statistics,
+            )
+            instances.append(PythonInstance(plan, model.scheduler, self._tasks))
+        _raise_first(
+            await _all(instance.start(connection) for instance, connection in zip(instances, connections, strict=True))
+        )
+        return instances
+
+
+T = TypeVar("T")
+
+
+async def _all(steps: Iterable[Coroutine[Any, Any, T]]) -> list[T | LoadError]:
+    """Run all steps at once and wait for all; a step that cannot be done leaves its LoadError in its place."""
+
+    async def attempt(step: Coroutine[Any, Any, T]) -> T | LoadError:
+        try:
+            return await step
+        except (LoadError, OutOfMemoryError) as exc:
+            return LoadError(str(exc))
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(attempt(step)) for step in steps]
+    return [task.result() for task in tasks]
+
+
+def _raise_first(results: Iterable[object]) -> None:
+    for result in results:
+        if isinstance(result, LoadError):
+            raise result

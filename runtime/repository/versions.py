@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which versions of a model are served: a choice among the folders that the model has. (pure)"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+# Versions are int64 in the protocol.
+VERSION_MAX = (1 << 63) - 1
+_VERSION = re.compile(r"[1-9][0-9]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPolicy:
+    """`version_policy` of a model configuration. `num_versions` is for "latest", `versions` for "specific"."""
+
+    choice: Literal["latest", "all", "specific"] = "latest"
+    num_versions: int = 1
+    versions: tuple[int, ...] = ()
+
+    @classmethod
+    def from_config(cls, message: Any) -> VersionPolicy:
+        """The policy of a ModelConfig message; without one, the latest version is served."""
+        policy = message.version_policy
+        choice = policy.WhichOneof("policy_choice")
+        if choice == "all":
+            return cls("all")
+        if choice == "specific":
+            return cls("specific", versions=tuple(policy.specific.versions))
+        return cls("latest", num_versions=policy.latest.num_versions or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The versions to serve, in ascending order, and why each version in `missing` cannot be served.
+
+    `problem` says why the model as a whole cannot be served: no version is left. None if at least one is.
+    """
+
+    versions: tuple[int, ...]
+    missing: dict[int, str]
+    problem: str | None
+
+
+def version_numbers(names: Iterable[str]) -> tuple[int, ...]:
+    """The folder names that are versions, ascending: whole numbers from 1 on, without leading zeros."""
+    numbers = (int(name) for name in names if _VERSION.fullmatch(name))
+    return tuple(sorted(number for number in numbers if number <= VERSION_MAX))
+
+
+def select_versions(policy: VersionPolicy, names: Iterable[str], model: str) -> Selection:
+    """Apply the policy to the names of the folders in a model's folder. Other names than versions are ignored."""
+    present = version_numbers(names)
+    missing: dict[int, str] = {}
+    match policy.choice:
+        case "latest":
+            versions = present[-policy.num_versions :]
+        case "all":
+            versions = present
+        case "specific":
+            asked = tuple(sorted(set(policy.versions)))
+            versions = tuple(version for version in asked if version in present)
+            missing = {
+                version: f"version {version} is specified for model '{model}', but the version directory is not present"
+                for version in asked
+                if version not in present
+            }
+    problem = f"at least one version must be available under the version policy of model '{model}'"
+    return Selection(versions, missing, None if versions else problem)

@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The shell around a scheduling policy: brings queued requests and free instances together, and arms one timer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.scheduling.batcher import Batcher, Queued, QueueFull
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.scheduling.signature import signature_of
+from pyruntime.utils.errors import Code, InferenceError
+
+
+class Instance(Protocol):
+    """What a scheduler needs of a model instance: `places` is how many more batches it takes now."""
+
+    places: int
+
+    def execute(self, batch: list[Queued[Job]]) -> None:
+        """Run a batch; every job's `done` will be called."""
+
+
+class Scheduler:
+    """The queue of one model version. `on_change` is called when an instance became ready or died."""
+
+    def __init__(self, spec: ModelSpec, on_change: Callable[[], None]) -> None:
+        self._spec = spec
+        self._batching = spec.dynamic_batching is not None
+        self._batcher: Batcher[Job] = Batcher(spec.max_batch_size, spec.dynamic_batching)
+        self._on_change = on_change
+        self._instances: Sequence[Instance] = ()
+        self._places_max = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {self._spec.name} [{len(self._batcher)} queued | {len(self._instances)} instances]>"
+
+    def __len__(self) -> int:
+        """How many requests wait."""
+        return len(self._batcher)
+
+    def serve(self, instances: Sequence[Instance]) -> None:
+        """These are the instances to give work to, from now on."""
+        self._instances = instances
+
+    def submit(self, job: Job) -> None:
+        """Queue a job, or start it.
+
+        Raises InferenceError UNAVAILABLE when the queue is full; `done` is not called then.
+        """
+        request = job.request
+        signature = signature_of(self._spec, request) if self._batching else None
+        try:
+            self._batcher.submit(Queued(job, request.batch_size, job.arrived_ns / 1e9, signature))
+        except QueueFull as exc:
+            raise request.failure(str(exc), Code.UNAVAILABLE) from exc
+        self._dispatch()
+
+    def fail_all(self, failure: InferenceError) -> None:
+        """Fail everything that waits."""
+        for queued in self._batcher.drain():
+            queued.request.request.free()
+            queued.request.done(failure)
+
+    # What instances tell: see instances.python.Owner.
+
+    def place_freed(self) -> None:
+        """An instance can take another batch."""
+        if len(self._batcher):
+            self._dispatch()
+
+    def put_back(self, batch: list[Queued[Job]]) -> None:
+        """A batch that never started."""
+        self._batcher.put_back(batch)
+        self._dispatch()
+
+    def instance_changed(self) -> None:
+        """An instance became ready, died, or was given up."""
+        self._on_change()
+
+    def _dispatch(self) -> None:
+        while (instance := self._freest()) is not None:
+            batch = self._batcher.take(time.monotonic())
+            if batch is None:
+                self._arm()
+                return
+            instance.execute(batch)
+
+    def _freest(self) -> Instance | None:
+        """The instance with the most free places: an idle one before one that would only queue the batch."""
+        best = None
+        places = 0
+        for instance in self._instances:
+            if instance.places > places:
+                best = instance
+                places = instance.places
+        return best
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_at = self._batcher.wake_at()
+        if wake_at is not None:
+            delay = max(0.0, wake_at - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._dispatch()

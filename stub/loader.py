@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds, imports and checks the TritonPythonModel of a model or of a Python-based backend.
+
+The rules of sys.path and of module names are Triton's: a model's module is `<version>.<file stem>`, with the version's
+folder and the model's folder appended to sys.path; a backend's module is `model`, with its folder appended.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import Any, Dict, List
+
+from pyruntime.utils.errors import LoadError
+
+# An error message carries the frames of the model's own code; deeper recursion than this explains nothing more.
+FRAMES_MAX = 20
+
+
+def load_class(location: Dict[str, str]) -> Any:
+    """Import the model at `location` and return its TritonPythonModel class.
+
+    `location` has `model_dir`, `version` and `file`, the path of model.py; a Python-based backend has `backend_dir` too.
+    Raises LoadError for what is not there, and whatever the import itself raises.
+    """
+    file = location["file"]
+    if not os.path.isfile(file):
+        raise LoadError(f"Python model file not found in '{file}'")
+    stem = os.path.splitext(os.path.basename(file))[0]
+    backend_dir = location.get("backend_dir")
+    if backend_dir:
+        sys.path.append(backend_dir)
+        name = stem
+    else:
+        sys.path.extend([os.path.join(location["model_dir"], location["version"]), location["model_dir"]])
+        name = f"{location['version']}.{stem}"
+    module = importlib.import_module(name)
+    model_class = getattr(module, "TritonPythonModel", None)
+    if model_class is None:
+        raise LoadError(f"Python model {file} does not define a class TritonPythonModel")
+    if not callable(getattr(model_class, "execute", None)):
+        raise LoadError(f"Python model {file} does not implement `execute` method.")
+    return model_class
+
+
+def describe(exc: BaseException, root: str) -> str:
+    """An exception as Triton's clients read it: `<type>: <message>`, then where in the model's code, innermost first.
+
+    Paths are relative to `root`, the model's folder; files outside it are named by their last part only, because the
+    layout of the server's disk is nobody's business.
+    """
+    frames: List[str] = []
+    for frame in reversed(traceback.extract_tb(exc.__traceback__)):
+        inside = frame.filename.startswith(root + os.sep)
+        if frame.filename.startswith(_OUR_FOLDER) or frame.filename.startswith("<frozen "):
+            continue
+        path = os.path.relpath(frame.filename, root) if inside else os.path.basename(frame.filename)
+        frames.append(f"  {path}({frame.lineno}): {frame.name}\n")
+    at = "\n\nAt:\n" + "".join(frames[:FRAMES_MAX]) if frames else ""
+    return f"{type(exc).__name__}: {exc}{at}"
+
+
+_OUR_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep

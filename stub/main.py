@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The first thing a stub process does: settle into being a child, then hand over to the worker."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import platform
+import signal
+import socket
+import sys
+
+from pyruntime.stub import logs, pb_utils
+from pyruntime.stub.worker import Worker
+from pyruntime.utils.channel import StubChannel
+from pyruntime.utils.messages import PROTOCOL_VERSION, Hello
+from pyruntime.utils.regions import Region
+
+_PR_SET_PDEATHSIG = 1
+
+
+def run(name: str, sock: socket.socket, output_fd: int, requests_fd: int, responses_fd: int, growth_bytes: int) -> None:
+    """Be the stub of instance `name` until told to stop. All descriptors belong to this process."""
+    _become_child(name, output_fd)
+    sys.modules["triton_python_backend_utils"] = pb_utils
+    # What the host runs with (its script's folder, the current folder) is no place for a model to import from.
+    sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) != os.getcwd()]
+    with sock:
+        channel = StubChannel()
+        worker = Worker(sock, channel, Region(requests_fd), Region(responses_fd), growth_bytes)
+        worker.send(Hello(PROTOCOL_VERSION, os.getpid(), platform.python_version()))
+        logs.install(worker.send)
+        # A broken pipe means that the host is gone, and with it everybody who waits for an answer.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            worker.run()
+
+
+def _become_child(name: str, output_fd: int) -> None:
+    """Take the stub's title, its log pipe and its signals; die with the process that started us."""
+    try:
+        import setproctitle
+
+        setproctitle.setproctitle(f"triton_python_backend_stub {name}")
+    except ImportError:
+        pass  # another interpreter may lack it; the title is a convenience
+    os.dup2(output_fd, 1)
+    os.dup2(output_fd, 2)
+    os.close(output_fd)
+    # By the line, so that what a model printed before it crashed is in the log.
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    faulthandler.enable()
+    # Ctrl-C goes to the whole terminal, but only the host decides when a stub stops.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

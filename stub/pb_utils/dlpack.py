@@ -1,0 +1,187 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""DLPack for tensors in main memory: capsules made and taken. Import it only when a model asks for DLPack.
+
+    capsule := PyCapsule "dltensor" -> DLManagedTensor        once taken it is renamed "used_dltensor"
+    DLManagedTensor := DLTensor context deleter
+    DLTensor := data device ndim dtype shape strides byte_offset        strides count elements; NULL means C order
+
+A capsule of ours is numpy's own, over memory that we name, with the datatype put right for those numpy cannot
+export. It is not made with ctypes callbacks, because a capsule or a tensor may die while an exception is on its way,
+and a Python callback in that place loses the exception. Memory of a GPU is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
+
+import numpy as np
+
+from pyruntime.stub.pb_utils.errors import TritonModelException
+from pyruntime.utils.dtypes import BY_NAME
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_CPU = 1
+_CUDA_HOST = 3  # Pinned memory: main memory, for all that we do with it.
+
+_FRESH = b"dltensor"
+_USED = b"used_dltensor"
+# Capsules point to their name, and some die later than this module does.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_USED))
+
+# Ours: DLPack's type codes, and Triton's datatype for each code and width in bits.
+_INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
+_DATATYPES = {
+    **{(_INT, bits): f"INT{bits}" for bits in (8, 16, 32, 64)},
+    **{(_UINT, bits): f"UINT{bits}" for bits in (8, 16, 32, 64)},
+    **{(_FLOAT, bits): f"FP{bits}" for bits in (16, 32, 64)},
+    (_BFLOAT, 16): "BF16",
+    (_BOOL, 8): "BOOL",
+}
+_CODES = {name: code for (code, _), name in _DATATYPES.items()}
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+# Keeps the GIL while it runs: a deleter that needs it may take it again, one that assumes it is right.
+_Deleter = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _DLManagedTensor(ctypes.Structure):
+    _fields_ = [("dl_tensor", _DLTensor), ("manager_ctx", ctypes.c_void_p), ("deleter", _Deleter)]
+
+
+# Prototypes of our own: the argument types of `ctypes.pythonapi`'s attributes belong to everybody in the process.
+# The first takes any object, capsule or not.
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
+
+
+class ImportedTensor(NamedTuple):
+    """Memory that a producer lent: its address, shape in elements and Triton datatype, valid while `owner` lives."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    datatype: str
+    owner: object
+
+
+class _Loan:
+    """Owns a DLManagedTensor; gives it back to its producer when garbage-collected, once."""
+
+    __slots__ = ("_address", "_deleter")
+
+    def __init__(self, managed: _DLManagedTensor) -> None:
+        self._address = ctypes.addressof(managed)
+        self._deleter = managed.deleter
+
+    def __del__(self) -> None:
+        if self._deleter:  # A producer without one has nothing to free.
+            self._deleter(self._address)
+
+
+class _Memory:
+    """What numpy makes an array of, without a copy; the array keeps it, and it keeps `owner`."""
+
+    def __init__(self, owner: object, pointer: int, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+        self.owner = owner
+        self.__array_interface__ = {"data": (pointer, False), "shape": tuple(shape), "typestr": dtype.str, "version": 3}
+
+
+def as_array(owner: object, pointer: int, shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The C-ordered elements at `pointer` as a writable array, without a copy. The array keeps `owner` alive."""
+    if 0 in shape:  # Then there may be no address, which numpy would not take, and there is nothing to own.
+        return np.empty(shape, dtype)
+    return np.asarray(_Memory(owner, pointer, shape, dtype))
+
+
+def to_capsule(owner: object, pointer: int, shape: Sequence[int], dtype_name: str) -> Any:
+    """A capsule "dltensor" over the C-ordered elements at `pointer`, of Triton's datatype `dtype_name` ("FP32").
+
+    `owner` lives until the consumer is done with the memory, or until the capsule dies that nobody took. Raises
+    TritonModelException for BYTES. Needs numpy 1.22.
+    """
+    if dtype_name not in _CODES:
+        raise TritonModelException("DLPack does not have support for string tensors.")
+    # Integers of the same width stand in for what some numpy, or every numpy, cannot export: bool and bfloat16.
+    capsule = as_array(owner, pointer, shape, np.dtype(f"<u{BY_NAME[dtype_name].size}")).__dlpack__()
+    managed = _DLManagedTensor.from_address(_get_pointer(capsule, _FRESH))
+    managed.dl_tensor.code = _CODES[dtype_name]
+    return capsule
+
+
+def import_tensor(obj: Any) -> ImportedTensor:
+    """Take over the tensor of a capsule, or of any object with `__dlpack__` and `__dlpack_device__`.
+
+    Raises TritonModelException as `from_capsule` does; whatever the object itself raises goes to the caller.
+    """
+    if not hasattr(obj, "__dlpack__"):
+        return from_capsule(obj)
+    # Ask first: to export from a GPU may make the producer wait for its stream.
+    _check_device(int(obj.__dlpack_device__()[0]))
+    return from_capsule(obj.__dlpack__())
+
+
+def from_capsule(capsule: Any) -> ImportedTensor:
+    """Take over the tensor in a capsule "dltensor", and rename it so that nobody else does.
+
+    Raises TritonModelException, and leaves the capsule to its maker, for anything else than such a capsule, for a
+    device other than the CPU, for a datatype that Triton lacks and for an order of elements other than C.
+    """
+    if not _is_valid(capsule, _FRESH):
+        if _is_valid(capsule, _USED):
+            raise TritonModelException("DLPack capsule has been consumed before; a capsule can be used only once.")
+        raise TritonModelException(
+            f"Expected a DLPack capsule or an object with __dlpack__, found type {type(capsule)}."
+        )
+    managed = _DLManagedTensor.from_address(_get_pointer(capsule, _FRESH))
+    tensor = managed.dl_tensor
+    _check_device(tensor.device_type)
+    datatype = _DATATYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if datatype is None:
+        raise TritonModelException(
+            f"DLPack type with code {tensor.code}, {tensor.bits} bits and {tensor.lanes} lanes "
+            "is not a datatype of Triton."
+        )
+    shape = tuple(tensor.shape[: tensor.ndim])
+    if tensor.strides and not _is_c_ordered(shape, tensor.strides[: tensor.ndim]):
+        raise TritonModelException(
+            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
+        )
+    pointer = (tensor.data or 0) + tensor.byte_offset
+    _set_name(capsule, _USED)
+    return ImportedTensor(pointer, shape, datatype, _Loan(managed))
+
+
+def _check_device(device_type: int) -> None:
+    if device_type not in (_CPU, _CUDA_HOST):
+        raise TritonModelException(f"DLDevice type {device_type} is not support by Python backend.")
+
+
+def _is_c_ordered(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements lie in C order without gaps; the stride of a dimension of size 1 says nothing."""
+    expected = 1
+    for axis in range(len(shape) - 1, -1, -1):
+        if shape[axis] != 1 and strides[axis] != expected:
+            return 0 in shape  # Without elements there is no order to be wrong.
+        expected *= shape[axis]
+    return True

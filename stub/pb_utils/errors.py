@@ -1,0 +1,53 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The two errors that a model.py knows: one to return, one to raise. (pure)"""
+
+from __future__ import annotations
+
+from pyruntime.utils.errors import Code
+
+
+class TritonModelException(Exception):
+    """Raised for every misuse of `triton_python_backend_utils`; models raise it too."""
+
+
+class _ReadOnly(type):
+    """Makes the attributes of a class read-only, so that no model can change the codes for all others."""
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        raise AttributeError(f"{cls.__name__}.{name} is read-only")
+
+
+class TritonError(metaclass=_ReadOnly):
+    """Why one request failed: a value to give to an InferenceResponse, not an exception."""
+
+    __slots__ = ("_code", "_message")
+
+    UNKNOWN = Code.UNKNOWN
+    INTERNAL = Code.INTERNAL
+    NOT_FOUND = Code.NOT_FOUND
+    INVALID_ARG = Code.INVALID_ARG
+    UNAVAILABLE = Code.UNAVAILABLE
+    UNSUPPORTED = Code.UNSUPPORTED
+    ALREADY_EXISTS = Code.ALREADY_EXISTS
+    CANCELLED = Code.CANCELLED
+
+    def __init__(self, message: str, code: Code = Code.INTERNAL) -> None:
+        """Raises TypeError unless `message` is a str and `code` one of the codes above."""
+        if not isinstance(message, str):
+            raise TypeError(f"TritonError message must be a str, found type {type(message)}")
+        if not isinstance(code, Code):
+            raise TypeError(f"TritonError code must be one of TritonError's own, found type {type(code)}")
+        self._message = message
+        self._code = code
+
+    def code(self) -> Code:
+        """What kind of failure it is."""
+        return self._code
+
+    def message(self) -> str:
+        """What the client reads."""
+        return self._message
+
+    def __repr__(self) -> str:
+        return f"TritonError({self._message!r}, TritonError.{self._code.name})"

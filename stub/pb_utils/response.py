@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""`pb_utils.InferenceResponse`: what `execute` returns a list of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Optional, Sequence, Union
+
+from pyruntime.stub.pb_utils.errors import TritonError, TritonModelException
+from pyruntime.stub.pb_utils.tensor import Tensor
+
+
+def check_parameters(parameters: Any) -> str:
+    """Parameters as JSON text, "" for none. Raises TritonModelException, in Triton's words."""
+    if not parameters:
+        return ""
+    if not isinstance(parameters, dict):
+        raise TritonModelException(f"Expect {dict}, got {type(parameters)}")
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
+        if not isinstance(value, (bool, int, str)):
+            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
+    return json.dumps(parameters)
+
+
+class InferenceResponse:
+    """The outputs of one request, or its error. Outputs and parameters are dropped when there is an error."""
+
+    __slots__ = ("_error", "_output_tensors", "_parameters")
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: Optional[TritonError] = None,
+        parameters: Optional[Dict[str, Union[bool, int, str]]] = None,
+    ) -> None:
+        self._error = error
+        self._parameters = "" if parameters is None or error is not None else check_parameters(parameters)
+        self._output_tensors: List[Tensor] = [] if error is not None else list(output_tensors)
+        for tensor in self._output_tensors:
+            if type(tensor) is not Tensor:
+                if tensor is None:
+                    raise TritonModelException("Output tensor for inference response should not be empty.")
+                raise TypeError(f"output_tensors must be pb_utils.Tensor objects, found {type(tensor)}")
+
+    def __repr__(self) -> str:
+        return f"<InferenceResponse {self._error or self._output_tensors}>"
+
+    def output_tensors(self) -> List[Tensor]:
+        """The outputs; none when there is an error."""
+        return self._output_tensors
+
+    def has_error(self) -> bool:
+        """Whether the request failed."""
+        return self._error is not None
+
+    def error(self) -> Optional[TritonError]:
+        """Why the request failed, or None."""
+        return self._error
+
+    def parameters(self) -> str:
+        """The response's parameters as a JSON object in text."""
+        return self._parameters or "{}"

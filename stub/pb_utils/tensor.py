@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""`pb_utils.Tensor`: a named tensor, over an array of the model's own or over a request's shared memory.
+
+Input tensors make their array when it is asked for: many models read only some of their inputs. The array is a view of
+shared memory, writable and not copied; the worker notices when a model keeps one beyond execute (see retained.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from pyruntime.stub.pb_utils.errors import TritonModelException
+from pyruntime.utils.byte_tensors import deserialize_bytes_tensor, serialize_byte_tensor
+from pyruntime.utils.dtypes import BY_NAME, DATATYPES
+
+if TYPE_CHECKING:
+    import mmap
+
+_DTYPES: Dict[str, Any] = {
+    datatype.name: np.dtype(datatype.numpy) for datatype in DATATYPES if datatype.numpy and datatype.size
+}
+_DATATYPES: Dict[Any, str] = {dtype: name for name, dtype in _DTYPES.items()}
+_DL_CPU = (1, 0)
+
+
+def datatype_of(dtype: Any) -> Optional[str]:
+    """Triton's name for a numpy dtype of any byte order; None if there is none."""
+    if dtype.kind in "OS":
+        return "BYTES"
+    return _DATATYPES.get(dtype.newbyteorder("="))
+
+
+class Tensor:
+    """See Triton's documentation of the Python backend. Arguments are positional only, as there."""
+
+    __slots__ = ("_array", "_datatype", "_name", "_place", "_shape")
+
+    _name: str
+    _datatype: str
+    _shape: List[int]
+    _array: Optional[Any]
+    _place: Optional[Tuple[mmap.mmap, int, int]]
+
+    def __init__(self, __name: str, __numpy_array: Any) -> None:
+        if not __name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        array = __numpy_array if isinstance(__numpy_array, np.ndarray) else np.asarray(__numpy_array)
+        datatype = _DATATYPES.get(array.dtype) or datatype_of(array.dtype)
+        if datatype is None:
+            raise TritonModelException("NumPy dtype is not supported.")
+        self._name = __name
+        self._datatype = datatype
+        self._shape = list(array.shape)
+        self._array = array
+        self._place = None
+
+    @classmethod
+    def _from_region(cls, region: mmap.mmap, wire: List[Any]) -> Tensor:
+        """The input tensor that `wire` (see utils/messages.py) describes."""
+        tensor = cls.__new__(cls)
+        tensor._name, tensor._datatype, tensor._shape, offset, size = wire
+        tensor._array = None
+        tensor._place = (region, offset, size)
+        return tensor
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self._name} {self._datatype} {self._shape}>"
+
+    def name(self) -> str:
+        """The tensor's name."""
+        return self._name
+
+    def triton_dtype(self) -> int:
+        """The datatype as a number of the `DataType` enum, 1 to 14."""
+        return BY_NAME[self._datatype].number
+
+    def shape(self) -> List[int]:
+        """The shape, batch dimension included."""
+        return list(self._shape)
+
+    def is_cpu(self) -> bool:
+        """Whether the contents lie in CPU memory."""
+        return True
+
+    def as_numpy(self) -> Any:
+        """The contents as an array; BYTES as an object array of `bytes`.
+
+        Raises TritonModelException for BF16, which numpy does not have.
+        """
+        array = self._array
+        if array is None:
+            array = self._array = self._map()
+        return array
+
+    def to_dlpack(self) -> Any:
+        """A PyCapsule "dltensor" over the contents. Raises TritonModelException for BYTES."""
+        from pyruntime.stub.pb_utils import dlpack
+
+        if self._datatype == "BYTES":
+            raise TritonModelException("DLPack does not have support for string tensors.")
+        contents = self._contents()
+        return dlpack.to_capsule(contents, contents.ctypes.data, self._shape, self._datatype)
+
+    def __dlpack__(self, stream: Optional[int] = None, **_: Any) -> Any:
+        """The DLPack protocol. `stream` has no meaning for CPU memory."""
+        return self.to_dlpack()
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        """The DLPack protocol: CPU memory, device 0."""
+        return _DL_CPU
+
+    @staticmethod
+    def from_dlpack(__name: str, __tensor: Any) -> Tensor:
+        """A tensor over the memory of a DLPack capsule, or of any object that has `__dlpack__`. Nothing is copied."""
+        from pyruntime.stub.pb_utils import dlpack
+
+        if not __name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        pointer, shape, datatype, owner = dlpack.import_tensor(__tensor)
+        dtype = _DTYPES.get(datatype, np.dtype("<u2"))
+        tensor = Tensor.__new__(Tensor)
+        tensor._name = __name
+        tensor._datatype = datatype
+        tensor._shape = list(shape)
+        tensor._place = None
+        tensor._array = dlpack.as_array(owner, pointer, tensor._shape, dtype)
+        return tensor
+
+    def _map(self) -> Any:
+        if self._datatype == "BF16":
+            raise TritonModelException(
+                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
+            )
+        assert self._place is not None  # a tensor has an array or a place
+        region, offset, size = self._place
+        if self._datatype == "BYTES":
+            return deserialize_bytes_tensor(region[offset : offset + size]).reshape(self._shape)
+        dtype = _DTYPES[self._datatype]
+        array = np.ndarray(self._shape, dtype, region, offset)
+        # Behind a BYTES tensor of odd length contents may lie askew, which torch and SIMD code do not expect.
+        return array if offset % dtype.itemsize == 0 else array.copy()
+
+    def _contents(self) -> Any:
+        """The contents as a numeric array: BF16 as uint16, because only its bytes matter here."""
+        if self._array is None and self._datatype == "BF16":
+            assert self._place is not None  # a tensor has an array or a place
+            array = np.ndarray(self._shape, np.dtype("<u2"), self._place[0], self._place[1])
+            self._array = array if self._place[1] % 2 == 0 else array.copy()
+        return self._array if self._array is not None else self.as_numpy()
+
+    def _encoded(self) -> Any:
+        """What a response carries: an array of the contents, or for BYTES their encoding."""
+        if self._datatype != "BYTES":
+            return self._contents()
+        if self._array is None:
+            assert self._place is not None  # a tensor has an array or a place
+            region, offset, size = self._place
+            return region[offset : offset + size]
+        return serialize_byte_tensor(self._array) or b""

@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from pyruntime.runtime.cli.parse import parse_arguments
+from pyruntime.runtime.cli.resolve import resolve
+from pyruntime.runtime.settings import PythonBackendSettings, ServerSettings, SettingsError
+
+
+def settings(*words):
+    """What a command line with these words and a repository gives, without warnings."""
+    resolved, warnings = resolve(parse_arguments(["--model-repository=models", *words])[0])
+    assert warnings == []
+    return resolved
+
+
+def warnings(*words):
+    return resolve(parse_arguments(["--model-repository=models", *words])[0])[1]
+
+
+def test_a_repository_is_needed():
+    """Without a repository there is nothing to serve."""
+    with pytest.raises(SettingsError, match=r"^--model-repository must be specified$"):
+        resolve({})
+
+
+def test_options_reach_their_fields():
+    """Each option sets the field of its name."""
+    resolved = settings("--id=a", "--exit-timeout-secs=5", "--http-port=80", "--log-verbose=1", "--model-store=more")
+    assert resolved == ServerSettings(("models", "more"), server_id="a", exit_timeout_s=5, http_port=80, log_verbose=1)
+
+
+def test_empty_text_is_as_if_not_given():
+    """--backend-directory= and --id= leave the default."""
+    assert settings("--backend-directory=", "--id=", "--metrics-address=") == ServerSettings(("models",))
+
+
+@pytest.mark.parametrize(
+    ("words", "auto_complete"),
+    [
+        ([], True),
+        (["--disable-auto-complete-config"], False),
+        (["--strict-model-config=true"], False),
+        (["--strict-model-config=false"], True),
+        (["--disable-auto-complete-config", "--strict-model-config=false"], False),
+    ],
+)
+def test_auto_completion(words, auto_complete):
+    """Both options switch it off; neither switches on what the other switched off."""
+    assert settings(*words).auto_complete_config is auto_complete
+
+
+@pytest.mark.parametrize("mode", ["poll", "explicit", "EXPLICIT"])
+def test_control_modes_to_come_behave_as_none(mode):
+    """poll and explicit are accepted with a warning, and are none for now."""
+    resolved, warnings = resolve(parse_arguments(["--model-repository=a", f"--model-control-mode={mode}"])[0])
+    assert resolved.model_control_mode == "none"
+    assert warnings == [
+        f"--model-control-mode={mode.lower()} is accepted but has no effect yet: "
+        "every model of the repositories is loaded at the start, as with none"
+    ]
+
+
+def test_control_mode_none_in_any_case():
+    """The mode that there is warns of nothing, and any other word is refused."""
+    assert settings("--model-control-mode=NONE").model_control_mode == "none"
+    with pytest.raises(SettingsError, match="must be one of none, poll, explicit, not 'sometimes'"):
+        settings("--model-control-mode=sometimes")
+
+
+def test_backend_config_by_backend():
+    """Keys stand under their backend, global ones under "", the last one of a key counts, a late comma is a value's."""
+    resolved = settings("--backend-config=vllm,a=1", "--backend-config=b=1,2", "--backend-config=vllm,a=3")
+    assert resolved.backend_config == {"vllm": {"a": "3"}, "": {"b": "1,2"}}
+
+
+@pytest.mark.parametrize("text", ["=1", "python,=1", ",a=1"])
+def test_backend_config_needs_names(text):
+    """A backend and a key have a name."""
+    with pytest.raises(SettingsError, match="--backend-config needs <backend>,<key>=<value> or <key>=<value>"):
+        settings(f"--backend-config={text}")
+
+
+def test_every_key_of_the_python_backend():
+    """Triton's seven keys for the Python backend are read, and kept as text too."""
+    texts = {
+        "shm-default-byte-size": "4194304",
+        "shm-growth-byte-size": "2097152",
+        "stub-timeout-seconds": "60",
+        "shm-region-prefix-name": "mine_",
+        "thread-pool-size": "8",
+        "shm_message_queue_size": "10",
+        "default-max-batch-size": "16",
+    }
+    resolved = settings(*(f"--backend-config=python,{key}={text}" for key, text in texts.items()))
+    assert resolved.python_backend == PythonBackendSettings(4194304, 2097152, 60, "mine_", 8, 10, 16)
+    assert resolved.backend_config == {"python": texts}
+
+
+def test_global_default_batch_size_yields_to_the_backends_own():
+    """--backend-config=default-max-batch-size=N is for every backend that has none of its own."""
+    both = ("--backend-config=python,default-max-batch-size=2", "--backend-config=default-max-batch-size=8")
+    assert settings(both[1]).python_backend.default_max_batch_size == 8
+    assert settings(*both).python_backend.default_max_batch_size == 2
+
+
+def test_python_key_that_is_no_integer():
+    """A size that is no integer names the key."""
+    with pytest.raises(SettingsError, match="--backend-config=python,thread-pool-size needs an integer, not 'many'"):
+        settings("--backend-config=python,thread-pool-size=many")
+
+
+def test_unknown_python_key_is_a_warning():
+    """A mistyped key is said aloud, with what was meant; a model of an older Triton's command line still starts."""
+    assert warnings("--backend-config=python,shm-defualt-byte-size=1") == [
+        "--backend-config=python,shm-defualt-byte-size is not known and has no effect; "
+        "did you mean shm-default-byte-size?"
+    ]

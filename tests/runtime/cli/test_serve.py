@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from pyruntime.runtime.cli.serve import run_serve
+from pyruntime.runtime.observe.logging import ESCAPE_VARIABLE, LOGGER_NAMES
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The settings that the server was started with; the server itself returns 7 at once."""
+    settings = []
+    monkeypatch.delenv(ESCAPE_VARIABLE, raising=False)
+    server = ModuleType("pyruntime.runtime.server")
+
+    def serve(given):
+        settings.append(given)
+        return 7
+
+    server.serve = serve
+    monkeypatch.setitem(sys.modules, "pyruntime.runtime.server", server)
+    yield settings
+    for name in LOGGER_NAMES:
+        logger = logging.getLogger(name)
+        for handler in logger.handlers[:]:
+            logger.removeHandler(handler)
+            handler.close()
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = True
+
+
+def test_server_gets_the_settings_and_gives_the_status(served):
+    """The exit status is the server's."""
+    assert run_serve(["--model-repository=models", "--http-port=80"]) == 7
+    assert [(one.model_repositories, one.http_port) for one in served] == [(("models",), 80)]
+
+
+def test_bad_option_is_one_sentence_and_status_1(served, capsys):
+    """Nothing starts, and standard error holds one line."""
+    assert run_serve(["--model-repository=models", "--http-max-input-size=0"]) == 1
+    assert capsys.readouterr().err == "Error: --http-max-input-size must be greater than 0.\n"
+    assert served == []
+
+
+def test_command_line_wins_over_the_file(served, tmp_path):
+    """A value of both is the command line's, a value of the file alone the file's."""
+    path = tmp_path / "server.yaml"
+    path.write_text("model-repository: [a]\nhttp-port: 80\nid: file\nbackend-config: {python: {thread-pool-size: 1}}\n")
+    run_serve(["--config", str(path), "--id=line", "--backend-config=python,stub-timeout-seconds=5"])
+    (settings,) = served
+    assert (settings.model_repositories, settings.http_port, settings.server_id) == (("a",), 80, "line")
+    assert (settings.python_backend.thread_pool_size, settings.python_backend.stub_timeout_s) == (1, 5)
+
+
+def test_warning_of_file_and_line_is_written_once(served, tmp_path, capsys):
+    """An option without effect is one line of the log, wherever it was given."""
+    path = tmp_path / "server.yaml"
+    path.write_text("model-repository: a\nallow-grpc: true\n")
+    run_serve(["--config", str(path), "--allow-grpc=true"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("W")
+    assert line.endswith('] "--allow-grpc is accepted but has no effect yet: there is no gRPC endpoint yet"')
+
+
+def test_log_file_that_cannot_be_opened(served, tmp_path, capsys):
+    """A server that cannot log as told does not start."""
+    assert run_serve(["--model-repository=a", f"--log-file={tmp_path}"]) == 1
+    assert capsys.readouterr().err.endswith("cannot be opened: Is a directory\n")
+    assert served == []
+
+
+def test_serve_imports_nothing_slow():
+    """Up to the server itself, starting costs no import of what only help, files or tensors need."""
+    code = """
+import sys, types
+import pyruntime.runtime.cli
+light = set(sys.modules)
+server = types.ModuleType("pyruntime.runtime.server")
+server.serve = lambda settings: 0
+sys.modules["pyruntime.runtime.server"] = server
+assert pyruntime.runtime.cli.main(["serve", "--model-repository=a"]) == 0
+print({"typer", "click", "rich", "numpy", "yaml", "asyncio"} & set(sys.modules))
+print({"logging", "dataclasses", "pyruntime.runtime.settings"} & light)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["set()", "set()"]

@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is taken back from a model's auto_complete_config."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyruntime.runtime.config.autocomplete import merge_auto_complete, minimal_config
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.config.render import render
+from pyruntime.utils.errors import LoadError
+
+TENSOR = {"name": "A", "data_type": "TYPE_FP32", "dims": [4, -1]}
+
+
+def _parsed(text=""):
+    return parse_model_config(f"name: 'm' {text}", "config.pbtxt")
+
+
+def test_minimal_config():
+    """A model without a file has a name, and a backend if the caller knows one."""
+    assert minimal_config("m", "python") == _parsed("backend: 'python'")
+    assert minimal_config("m", "") == _parsed()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 18446744073709551615 }",
+        "input { name: 'A' data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2, 2 ] } } sequence_batching {}",
+    ],
+)
+def test_a_model_that_changes_nothing(text):
+    """The rendering, returned as it is, leaves everything as it was."""
+    config = normalize(_parsed(text), directory_name="m", has_model_file=True, gpus=())
+    assert merge_auto_complete(config, json.loads(render(config))) == config
+
+
+def test_what_is_adopted():
+    """Batch size, inputs, outputs, a scheduler and the transaction policy replace what was there."""
+    config = _parsed("max_batch_size: 2 input { name: 'old' }")
+    returned = {
+        "max_batch_size": 8,
+        "input": [{**TENSOR, "optional": True}],
+        "output": [TENSOR],
+        "dynamic_batching": {},
+        "model_transaction_policy": {"decoupled": True},
+    }
+    expected = _parsed(
+        "max_batch_size: 8 input { name: 'A' data_type: TYPE_FP32 dims: [ 4, -1 ] optional: true } "
+        "output { name: 'A' data_type: TYPE_FP32 dims: [ 4, -1 ] } dynamic_batching {} "
+        "model_transaction_policy { decoupled: true }"
+    )
+    assert merge_auto_complete(config, returned) == expected
+
+
+def test_what_is_ignored():
+    """Whatever else the model did to the dict has no effect, be it valid or not."""
+    config = _parsed()
+    returned = {"name": "n", "backend": "b", "instance_group": [{"count": 5}], "optimization": 7, "unheard of": None}
+    assert merge_auto_complete(config, returned) == config
+
+
+def test_the_argument_is_not_changed():
+    """The result is another message."""
+    config = _parsed()
+    merge_auto_complete(config, {"max_batch_size": 8})
+    assert config == _parsed()
+
+
+@pytest.mark.parametrize("scheduler", ["dynamic_batching { preferred_batch_size: 2 }", "sequence_batching {}"])
+def test_a_scheduler_that_is_configured_stays(scheduler):
+    """The model only gets dynamic batching where the configuration chose nothing."""
+    config = _parsed(scheduler)
+    assert merge_auto_complete(config, {"dynamic_batching": {"preserve_ordering": True}}) == config
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        {"max_batch_size": "many"},
+        {"max_batch_size": 2**40},
+        {"max_batch_size": 1.5},
+        {"input": 7},
+        {"input": [7]},
+        {"input": [{**TENSOR, "dims": "4"}]},
+        {"input": [{**TENSOR, "dims": [2**70]}]},
+        {"input": [{**TENSOR, "data_type": "FP32"}]},
+        {"output": [{**TENSOR, "data_type": 99}]},
+        {"output": [{**TENSOR, "optional": True}]},
+        {"dynamic_batching": [1]},
+        {"dynamic_batching": {"unheard_of": 1}},
+        {"model_transaction_policy": {"decoupled": "yes"}},
+    ],
+)
+def test_values_that_a_configuration_cannot_have(returned):
+    """The model's function is named as the culprit."""
+    with pytest.raises(LoadError, match="in auto-complete-config function for model 'm'"):
+        merge_auto_complete(_parsed(), returned)
+
+
+def test_an_unknown_datatype_names_the_tensor():
+    """Numbers that no datatype has are found here; a missing datatype is for `validate`."""
+    with pytest.raises(LoadError) as caught:
+        merge_auto_complete(_parsed(), {"input": [{**TENSOR, "data_type": 99}]})
+    assert str(caught.value) == (
+        "input 'A' in auto-complete-config function for model 'm' has an unknown 'data_type', 99"
+    )
+    merged = merge_auto_complete(_parsed(), {"input": [{"name": "A"}]})
+    assert merged.input[0].data_type == 0
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.binary(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "data_type", "dims", "optional", "decoupled", "reshape", "shape", "@type", 7]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=8,
+)
+KEYS = ["max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy", "name"]
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), VALUES))
+def test_any_dict_is_a_config_or_a_load_error(returned):
+    """A model may put anything into the dict."""
+    try:
+        merged = merge_auto_complete(_parsed(), returned)
+    except LoadError:
+        return
+    assert merged.name == "m"

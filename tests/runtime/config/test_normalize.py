@@ -1,0 +1,159 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a configuration says after the defaults are filled in."""
+
+import pytest
+
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.utils.errors import LoadError
+
+
+def _normalized(text="", directory_name="m", has_model_file=True, gpus=()):
+    config = parse_model_config(text, "config.pbtxt")
+    return normalize(config, directory_name=directory_name, has_model_file=has_model_file, gpus=gpus)
+
+
+def _groups(config):
+    return [(group.name, group.Kind.Name(group.kind), group.count, list(group.gpus)) for group in config.instance_group]
+
+
+def test_an_empty_configuration():
+    """A model.py alone is a complete statement of what to run."""
+    config = _normalized()
+    assert (config.name, config.backend, config.platform) == ("m", "python", "")
+    assert config.default_model_filename == "model.py"
+    assert config.version_policy.latest.num_versions == 1
+    assert config.optimization.input_pinned_memory.enable
+    assert config.optimization.output_pinned_memory.enable
+    assert config.WhichOneof("scheduling_choice") is None
+    assert _groups(config) == [("m", "KIND_CPU", 1, [])]
+
+
+def test_the_argument_is_not_changed():
+    """The result is another message."""
+    config = parse_model_config("", "config.pbtxt")
+    normalize(config, directory_name="m", has_model_file=True, gpus=())
+    assert config == parse_model_config("", "config.pbtxt")
+
+
+@pytest.mark.parametrize("gpus", [(), (0, 1)])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "max_batch_size: 8 dynamic_batching {}",
+        "sequence_batching {}",
+        "ensemble_scheduling {}",
+        "backend: 'onnxruntime'",
+        "instance_group [ { count: 2 }, { name: 'g' kind: KIND_GPU }, { kind: KIND_MODEL }, { gpus: [ 7 ] } ]",
+        "version_policy { all {} } instance_group { kind: 9 }",
+    ],
+)
+def test_twice_is_once(text, gpus):
+    """A normalised configuration is not changed by another pass."""
+    once = _normalized(text, gpus=gpus)
+    assert normalize(once, directory_name="m", has_model_file=True, gpus=gpus) == once
+
+
+def test_another_name_than_the_directory():
+    """The name in the file must be the directory's."""
+    assert _normalized("name: 'm'").name == "m"
+    with pytest.raises(LoadError) as caught:
+        _normalized("name: 'n'", directory_name="d")
+    assert str(caught.value) == ("unexpected directory name 'd' for model 'n', directory name must equal model name")
+
+
+@pytest.mark.parametrize(
+    ("text", "has_model_file", "expected"),
+    [
+        ("", True, ("python", "", "model.py")),
+        ("", False, ("", "", "")),
+        ("backend: 'vllm'", True, ("vllm", "", "")),
+        ("backend: 'python' default_model_filename: 'a.py'", False, ("python", "", "a.py")),
+        ("platform: 'onnxruntime_onnx'", True, ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
+        ("platform: 'tensorflow_savedmodel'", True, ("tensorflow", "tensorflow_savedmodel", "")),
+        ("backend: 'pytorch'", True, ("pytorch", "pytorch_libtorch", "model.pt")),
+        ("backend: 'tensorrt'", False, ("tensorrt", "tensorrt_plan", "model.plan")),
+        ("platform: 'unknown'", True, ("", "unknown", "")),
+        ("platform: 'ensemble' ensemble_scheduling {}", True, ("", "ensemble", "")),
+        ("ensemble_scheduling {}", True, ("", "ensemble", "")),
+    ],
+)
+def test_backend_platform_and_file(text, has_model_file, expected):
+    """Backend and platform follow from each other, python from a model.py, and the file from the backend."""
+    config = _normalized(text, has_model_file=has_model_file)
+    assert (config.backend, config.platform, config.default_model_filename) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "choice", "num_versions"),
+    [
+        ("version_policy {}", "latest", 1),
+        ("version_policy { latest {} }", "latest", 1),
+        ("version_policy { latest { num_versions: 3 } }", "latest", 3),
+        ("version_policy { all {} }", "all", 0),
+        ("version_policy { specific { versions: [ 1 ] } }", "specific", 0),
+    ],
+)
+def test_version_policy(text, choice, num_versions):
+    """Without a policy, or without a number, it is the latest version."""
+    policy = _normalized(text).version_policy
+    assert policy.WhichOneof("policy_choice") == choice
+    assert policy.latest.num_versions == num_versions
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("max_batch_size: 8 dynamic_batching {}", [8]),
+        ("max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 2, 4 ] }", [2, 4]),
+        ("dynamic_batching {}", []),
+        ("max_batch_size: 8", []),
+    ],
+)
+def test_preferred_batch_size(text, sizes):
+    """It is the largest batch, if the model batches dynamically and has one."""
+    assert list(_normalized(text).dynamic_batching.preferred_batch_size) == sizes
+
+
+@pytest.mark.parametrize(("text", "idle_us"), [("", 1_000_000), ("max_sequence_idle_microseconds: 5", 5)])
+def test_sequence_idle_time(text, idle_us):
+    """A sequence is over after a second of silence, unless the configuration says otherwise."""
+    config = _normalized(f"sequence_batching {{ {text} }}")
+    assert config.sequence_batching.max_sequence_idle_microseconds == idle_us
+
+
+def test_pinned_memory_that_is_set_stays():
+    """Only what is not there is filled in."""
+    optimization = _normalized("optimization { input_pinned_memory {} graph { level: 1 } }").optimization
+    assert not optimization.input_pinned_memory.enable
+    assert optimization.output_pinned_memory.enable
+    assert optimization.graph.level == 1
+
+
+def test_an_ensemble_has_no_instances():
+    """What instances need is not filled in for an ensemble."""
+    config = _normalized("ensemble_scheduling {}")
+    assert _groups(config) == []
+    assert not config.HasField("optimization")
+
+
+@pytest.mark.parametrize(
+    ("groups", "gpus", "expected"),
+    [
+        ("", (), [("m", "KIND_CPU", 1, [])]),
+        ("", (0, 1), [("m", "KIND_GPU", 1, [0, 1])]),
+        ("{}, { count: 2 }", (), [("m_0", "KIND_CPU", 1, []), ("m_1", "KIND_CPU", 2, [])]),
+        ("{ name: 'g' count: -1 }", (), [("g", "KIND_CPU", 1, [])]),
+        ("{ kind: KIND_CPU }", (0,), [("m_0", "KIND_CPU", 1, [])]),
+        ("{ kind: KIND_GPU }", (0, 2), [("m_0", "KIND_GPU", 1, [0, 2])]),
+        ("{ kind: KIND_GPU gpus: [ 2 ] }", (0, 2), [("m_0", "KIND_GPU", 1, [2])]),
+        ("{ kind: KIND_GPU }", (), [("m_0", "KIND_GPU", 1, [])]),
+        ("{ gpus: [ 3 ] }", (), [("m_0", "KIND_GPU", 1, [3])]),
+        ("{ kind: KIND_MODEL }", (0,), [("m_0", "KIND_MODEL", 1, [])]),
+    ],
+)
+def test_instance_groups(groups, gpus, expected):
+    """Each group gets a name, a count, a kind that is not AUTO, and the GPUs of the host if it has kind GPU."""
+    assert _groups(_normalized(f"instance_group [ {groups} ]", gpus=gpus)) == expected

@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations that ask for more than there is."""
+
+import pytest
+
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.config.unsupported import unsupported_features
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "fatal"),
+    [
+        ("platform: 'ensemble' ensemble_scheduling {}", "is an ensemble", True),
+        ("sequence_batching {}", "asks for sequence_batching", True),
+        ("dynamic_batching { priority_levels: 2 default_priority_level: 1 }", "asks for priority_levels", False),
+        (
+            "dynamic_batching { default_queue_policy { default_timeout_microseconds: 1 } }",
+            "asks for queue timeouts",
+            False,
+        ),
+        ("dynamic_batching { default_queue_policy { allow_timeout_override: true } }", "queue timeouts", False),
+        (
+            "dynamic_batching { priority_queue_policy { key: 1 value { default_timeout_microseconds: 1 } } }",
+            "asks for queue timeouts",
+            False,
+        ),
+        ("dynamic_batching { preserve_ordering: true }", "asks for preserve_ordering", False),
+        ("model_warmup { name: 'w' }", "asks for model_warmup", False),
+        ("response_cache { enable: true }", "asks for a response cache", False),
+        ("model_repository_agents { agents { name: 'a' } }", "asks for repository agents", False),
+        ("parameters { key: 'TRITON_BATCH_STRATEGY_PATH' }", "asks for a custom batching strategy", False),
+    ],
+)
+def test_each_feature_has_a_sentence(text, word, fatal):
+    """One sentence that names the model and the feature; fatal only where answers would be wrong."""
+    (feature,) = unsupported_features(parse_model_config(f"name: 'm' {text}", "config.pbtxt"))
+    assert feature.sentence.startswith("model 'm' ")
+    assert word in feature.sentence
+    assert feature.fatal is fatal
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "max_batch_size: 4 dynamic_batching { default_queue_policy { max_queue_size: 1 } }",
+        "response_cache {} model_repository_agents {} optimization { eager_batching: true }",
+    ],
+)
+def test_most_configurations_ask_for_nothing_special(text):
+    """Fields that are there but ask for nothing are not mentioned."""
+    assert unsupported_features(parse_model_config(text, "config.pbtxt")) == []
+
+
+def test_fatal_features_come_first():
+    """Several may be asked for at once."""
+    features = unsupported_features(parse_model_config("model_warmup {} sequence_batching {}", "config.pbtxt"))
+    assert [feature.fatal for feature in features] == [True, False]

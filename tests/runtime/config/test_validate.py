@@ -1,0 +1,230 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule about a configuration, by its message."""
+
+import pytest
+
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.config.validate import INSTANCES_MAX, validate, validate_instances
+from pyruntime.utils.errors import LoadError
+
+INPUT = "name: 'x' data_type: TYPE_FP32"
+
+
+def _validate(text, name="m", has_model_file=True, gpus=()):
+    config = parse_model_config(text, "config.pbtxt")
+    validate(normalize(config, directory_name=name, has_model_file=has_model_file, gpus=gpus), gpus)
+
+
+def _complaint(text, **kwargs):
+    with pytest.raises(LoadError) as caught:
+        _validate(text, **kwargs)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        f"input {{ {INPUT} dims: [ -1, 4 ] }} output {{ {INPUT} dims: 1 }}",
+        f"max_batch_size: 4 input {{ {INPUT} dims: 1 reshape {{}} }}",
+        f"max_batch_size: 4 input {{ {INPUT} reshape {{ shape: 1 }} }}",
+        f"input {{ {INPUT} dims: [ 2, -1, 6 ] reshape {{ shape: [ 2, -1, 2, 3 ] }} }}",
+        "max_batch_size: 4 dynamic_batching { preferred_batch_size: [ 1, 4 ] }",
+        "dynamic_batching {}",
+        "dynamic_batching { priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 1 } }",
+        "dynamic_batching { preserve_ordering: true priority_levels: 1 default_priority_level: 1 }",
+        "response_cache { enable: true }",
+        "model_transaction_policy { decoupled: true } response_cache {}",
+        "backend: 'vllm' default_model_filename: 'a'",
+        "backend: 'python' platform: 'mine'",
+        "backend: 'tensorrt' platform: 'tensorrt_plan' batch_input {} batch_output {}",
+        "platform: 'ensemble' ensemble_scheduling {}",
+        "instance_group [ { kind: KIND_MODEL gpus: 3 }, { kind: KIND_CPU } ]",
+        f"instance_group {{ count: {INSTANCES_MAX} }}",
+    ],
+)
+def test_valid(text):
+    """These are all right."""
+    _validate(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_batch_size: -1", "'max_batch_size' must be non-negative value for m"),
+        ("platform: 'ensemble'", "ensemble scheduling must be set for ensemble 'm' whose platform is ensemble"),
+        (
+            "backend: 'python' ensemble_scheduling {}",
+            "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble",
+        ),
+        (
+            "platform: 'ensemble' backend: 'python' ensemble_scheduling {}",
+            "unexpected 'platform' and 'backend' pair, got:ensemble, python",
+        ),
+        (
+            "platform: 'onnxruntime_onnx' backend: 'python'",
+            "unexpected 'platform' and 'backend' pair, got:onnxruntime_onnx, python",
+        ),
+        ("platform: 'mine'", "unexpected platform type 'mine' for m"),
+        ("default_model_filename: 'model.pt'", "Model name must end with '.py'. Model name is \"model.pt\"."),
+        (
+            "batch_input {}",
+            "batch inputs and batch outputs are only supported for custom platform and TensorRT platform",
+        ),
+        (
+            "batch_output {}",
+            "batch inputs and batch outputs are only supported for custom platform and TensorRT platform",
+        ),
+        (
+            "response_cache { enable: true } model_transaction_policy { decoupled: true }",
+            "response cache cannot be enabled for 'm': the model is decoupled",
+        ),
+        (
+            "response_cache { enable: true } sequence_batching {}",
+            "response cache cannot be enabled for 'm': the model uses sequence batching",
+        ),
+    ],
+)
+def test_rules_of_the_model(text, message):
+    """Backend, platform, file name, batch size and cache."""
+    assert _complaint(text) == message
+
+
+def test_nothing_to_run():
+    """Neither a backend nor a model.py."""
+    assert _complaint("", has_model_file=False) == (
+        "must specify 'backend' for m: its configuration names none, and it has no model.py"
+    )
+
+
+@pytest.mark.parametrize("noun", ["input", "output"])
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        ("dims: 1", "model {noun} must specify 'name'"),
+        ("name: 'x' dims: 1", "model {noun} 'x' must specify 'data_type'"),
+        ("name: 'x' data_type: 99 dims: 1", "model {noun} 'x' has an unknown 'data_type', 99"),
+        (INPUT, "model {noun} 'x' must specify 'dims'"),
+        (
+            f"{INPUT} dims: [ 1, 0 ]",
+            "model {noun} 'x' dimension must be integer >= 1, or -1 to indicate a variable-size dimension, got 0",
+        ),
+        (
+            f"{INPUT} dims: -2",
+            "model {noun} 'x' dimension must be integer >= 1, or -1 to indicate a variable-size dimension, got -2",
+        ),
+        (
+            f"{INPUT} dims: 1 reshape {{ shape: 0 }}",
+            "model {noun} 'x' reshape dimension must be integer >= 1, "
+            "or -1 to indicate a variable-size dimension, got 0",
+        ),
+        (
+            f"{INPUT} dims: 1 reshape {{}}",
+            "model {noun} 'x' cannot have empty reshape for non-batching model as scalar tensors are not supported",
+        ),
+        (
+            f"{INPUT} dims: [ -1, 4 ] reshape {{ shape: 4 }}",
+            "model {noun} 'x' has different number of variable-size dimensions for dims and reshape",
+        ),
+        (f"{INPUT} dims: 4 reshape {{ shape: [ 2, 3 ] }}", "model {noun} 'x' has different size for dims and reshape"),
+        (
+            f"{INPUT} dims: [ 2, -1 ] reshape {{ shape: [ -1, 2 ] }}",
+            "model {noun} 'x' has different size for dims and reshape",
+        ),
+        (f"{INPUT} dims: 1 }} {{noun}} {{ {INPUT} dims: 1", "model 'm' has more than one {noun} named 'x'"),
+    ],
+)
+def test_rules_of_tensors(noun, tensor, message):
+    """Inputs and outputs have the same rules."""
+    text = f"{noun} {{ {tensor} }}".replace("{noun}", noun)
+    assert _complaint(text) == message.format(noun=noun)
+
+
+@pytest.mark.parametrize(
+    ("batching", "message"),
+    [
+        ("preferred_batch_size: 0", "dynamic batching preferred size must be positive for m, got 0"),
+        (
+            "preferred_batch_size: [ 4, 5 ]",
+            "dynamic batching preferred size must be <= max batch size for m, got 5 with max_batch_size 4",
+        ),
+        ("priority_levels: 2", "default priority level must be in range [1, 2] for m, got 0"),
+        (
+            "priority_levels: 2 default_priority_level: 3",
+            "default priority level must be in range [1, 2] for m, got 3",
+        ),
+        (
+            "priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 3 }",
+            "priority queue policy must have priority level in range [1, 2] for m, got 3",
+        ),
+        (
+            "preserve_ordering: true priority_levels: 2 default_priority_level: 1",
+            "Only one priority level is allowed when 'preserve_ordering' is true for m",
+        ),
+        (
+            "preserve_ordering: true default_queue_policy { timeout_action: DELAY }",
+            "Queue policy can not be DELAY when 'preserve_ordering' is true for m",
+        ),
+        (
+            "preserve_ordering: true priority_levels: 1 default_priority_level: 1 "
+            "priority_queue_policy { key: 1 value { timeout_action: DELAY } }",
+            "Queue policy can not be DELAY when 'preserve_ordering' is true for m",
+        ),
+    ],
+)
+def test_rules_of_dynamic_batching(batching, message):
+    """Sizes fit into the largest batch, levels into their range, and order excludes priorities and delay."""
+    assert _complaint(f"max_batch_size: 4 dynamic_batching {{ {batching} }}") == message
+
+
+@pytest.mark.parametrize(
+    ("group", "gpus", "message"),
+    [
+        (
+            "kind: KIND_CPU gpus: 0",
+            (0,),
+            "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPU",
+        ),
+        ("kind: KIND_GPU", (), "instance group m_0 of model m has kind KIND_GPU but no GPUs are available"),
+        (
+            "name: 'g' gpus: 42",
+            (0, 1),
+            "instance group g of model m specifies invalid or unsupported gpu id 42. GPUs with at least the minimum "
+            "required CUDA compute compatibility are: 0, 1",
+        ),
+        (
+            "kind: KIND_GPU gpus: 0",
+            (),
+            "instance group m_0 of model m specifies invalid or unsupported gpu id 0. GPUs with at least the minimum "
+            "required CUDA compute compatibility are: none",
+        ),
+        ("kind: 9", (), "instance group m_0 of model m has an unknown kind, 9"),
+        (
+            f"count: {INSTANCES_MAX // 2 + 1}",
+            (0, 1),
+            f"model m has {INSTANCES_MAX + 2} instances, and at most {INSTANCES_MAX} are allowed",
+        ),
+        ("name: 'a;b'", (), "Invalid stub name: contains invalid characters"),
+    ],
+)
+def test_rules_of_instance_groups(group, gpus, message):
+    """Groups ask for kinds, GPUs and numbers of instances that can be had."""
+    assert _complaint(f"instance_group {{ {group} }}", gpus=gpus) == message
+
+
+@pytest.mark.parametrize("character", [*";|&$`<>()[]{}\\\"'*?~#!", "\n", "\0"])
+def test_names_of_models(character):
+    """Characters that a shell acts on, or that do not print, are in no name."""
+    assert _complaint("", name=f"m{character}") == "Invalid stub name: contains invalid characters"
+
+
+def test_instances_before_the_rest():
+    """What instances need can be checked while the model has yet to complete its inputs and batch size."""
+    text = "input { name: 'x' } dynamic_batching { preferred_batch_size: 4 }"
+    config = normalize(parse_model_config(text, "c"), directory_name="m", has_model_file=True, gpus=())
+    validate_instances(config, ())
+    config.instance_group[0].count = 2**31 - 1
+    with pytest.raises(LoadError, match=f"at most {INSTANCES_MAX} are allowed"):
+        validate_instances(config, ())

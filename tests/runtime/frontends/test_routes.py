@@ -1,0 +1,176 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyruntime.runtime.frontends import routes
+from pyruntime.runtime.frontends.routes import (
+    METHOD_NOT_ALLOWED,
+    NOT_FOUND,
+    REPOSITORY_NAMED,
+    ROUTES_KEPT_MAX,
+    URL_BYTES_MAX,
+    URL_TOO_LONG,
+    VERSION_MAX,
+    Endpoint,
+    Route,
+    match,
+)
+
+GOOD = [
+    ("GET", b"/v2", Route(Endpoint.SERVER_METADATA)),
+    ("GET", b"/v2/health/live", Route(Endpoint.SERVER_LIVE)),
+    ("GET", b"/v2/health/ready", Route(Endpoint.SERVER_READY)),
+    ("GET", b"/v2/models/stats", Route(Endpoint.ALL_STATISTICS)),
+    ("GET", b"/v2/models/m", Route(Endpoint.MODEL_METADATA, "m")),
+    ("GET", b"/v2/models/m/ready", Route(Endpoint.MODEL_READY, "m")),
+    ("GET", b"/v2/models/m/config", Route(Endpoint.MODEL_CONFIG, "m")),
+    ("GET", b"/v2/models/m/stats", Route(Endpoint.MODEL_STATISTICS, "m")),
+    ("POST", b"/v2/models/m/infer", Route(Endpoint.MODEL_INFER, "m")),
+    ("GET", b"/v2/models/m/versions/3", Route(Endpoint.MODEL_METADATA, "m", 3)),
+    ("GET", b"/v2/models/m/versions/3/ready", Route(Endpoint.MODEL_READY, "m", 3)),
+    ("GET", b"/v2/models/m/versions/3/config", Route(Endpoint.MODEL_CONFIG, "m", 3)),
+    ("GET", b"/v2/models/m/versions/3/stats", Route(Endpoint.MODEL_STATISTICS, "m", 3)),
+    ("POST", b"/v2/models/m/versions/3/infer", Route(Endpoint.MODEL_INFER, "m", 3)),
+    ("POST", b"/v2/repository/index", Route(Endpoint.REPOSITORY_INDEX)),
+    ("GET", b"/v2/models/stats/ready", Route(Endpoint.MODEL_READY, "stats")),
+    ("GET", b"/v2/models/stats/stats", Route(Endpoint.MODEL_STATISTICS, "stats")),
+    ("POST", b"/v2/models/infer/infer", Route(Endpoint.MODEL_INFER, "infer")),
+    ("GET", b"/v2/models/versions", Route(Endpoint.MODEL_METADATA, "versions")),
+]
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    routes._routes.clear()
+
+
+@pytest.mark.parametrize(("method", "target", "route"), GOOD)
+def test_every_endpoint(method, target, route):
+    """Each URL leads to its endpoint the first time and ever after; a query string changes nothing."""
+    assert match(method, target) == route
+    assert match(method, target) is match(method, target)
+    assert match(method, target + b"?a=/v2") == route
+
+
+@pytest.mark.parametrize(("method", "target", "route"), GOOD)
+def test_wrong_verbs(method, target, route):
+    """An endpoint answers to its own verb only."""
+    assert METHOD_NOT_ALLOWED == (Endpoint.REFUSED, "", -1, 405, "Method Not Allowed")
+    for verb in {"GET", "POST", "HEAD", "PUT", "DELETE", "get"} - {method}:
+        assert match(verb, target) is METHOD_NOT_ALLOWED
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"",
+        b"/",
+        b"v2",
+        b"/v1",
+        b"/v2/",
+        b"//v2",
+        b"/v2/health",
+        b"/v2/health/live/",
+        b"/v2/models",
+        b"/v2/models/",
+        b"/v2/models//ready",
+        b"/v2/models/m/",
+        b"/v2/models/m/infer/",
+        b"/v2/models/m/generate",
+        b"/v2/models/m/ready/ready",
+        b"/v2/models/m/versions",
+        b"/v2/models/m/versions/",
+        b"/v2/models/m/versions//infer",
+        b"/v2/models/m/versions/1/versions/1",
+        b"/v2/models/m/versions/x/generate",
+        b"/v2/models/m%2Finfer/x",
+        b"/v2/repository",
+        b"/v2/repository/r",
+        b"/v2/repository//index",
+        b"/v2/repository/r/x/index",
+        b"/%76%32",
+        b"\xff\x00",
+    ],
+)
+def test_anything_else_is_not_found(target):
+    """What is no endpoint is not found, by any verb."""
+    assert NOT_FOUND == (Endpoint.REFUSED, "", -1, 404, "Not Found")
+    assert match("GET", target) is NOT_FOUND
+    assert match("POST", target) is NOT_FOUND
+
+
+def test_a_repository_cannot_be_named():
+    """The index of one repository is refused in Triton's own words."""
+    assert match("POST", b"/v2/repository/r/index") is REPOSITORY_NAMED
+    assert REPOSITORY_NAMED[3:] == (501, "'repository_name' specification is not supported")
+    assert match("GET", b"/v2/repository/r/index") is METHOD_NOT_ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("segment", "name"),
+    [
+        (b"my%20model", "my model"),
+        (b"a+b", "a+b"),
+        (b"%C3%A9", "é"),
+        (b"\xc3\xa9", "é"),
+        (b"a%2Fb", "a/b"),
+        (b"%2E%2E%2Fetc", "../etc"),
+        (b"..", ".."),
+        (b"a%00b", "a\0b"),
+        (b"100%", "100%"),
+        (b"%FF", "\ufffd"),
+        (b"m%3Fx", "m?x"),
+    ],
+)
+def test_names_are_decoded_after_routing(segment, name):
+    """What is encoded in a name stays in it; it is one name, whatever it looks like."""
+    assert match("GET", b"/v2/models/" + segment + b"/config") == Route(Endpoint.MODEL_CONFIG, name)
+
+
+@pytest.mark.parametrize(
+    "version", ["0", "-1", "+1", "1.0", "abc", "00", "1 ", "９", str(VERSION_MAX + 1), "1" * 20, "1" * 4000]
+)
+def test_versions_that_are_none(version):
+    """A version is an integer above 0, in Triton's words."""
+    target = f"/v2/models/m/versions/{version}"
+    assert match("GET", target.encode()) == Route(
+        Endpoint.REFUSED,
+        status=400,
+        error=f"failed to get model version from specified version string '{version}', "
+        "version should be an integral value > 0",
+    )
+    assert match("POST", target.encode()) is METHOD_NOT_ALLOWED
+
+
+@pytest.mark.parametrize(("digits", "version"), [(b"1", 1), (b"007", 7), (str(VERSION_MAX).encode(), VERSION_MAX)])
+def test_versions(digits, version):
+    """Versions go up to the greatest that Triton has."""
+    assert match("POST", b"/v2/models/m/versions/" + digits + b"/infer").version == version
+
+
+def test_long_urls():
+    """A URL may be as long as the limit and no longer."""
+    longest = b"/v2/models/".ljust(URL_BYTES_MAX, b"m")
+    assert match("GET", longest).endpoint is Endpoint.MODEL_METADATA
+    assert match("GET", longest + b"m") is URL_TOO_LONG
+    assert URL_TOO_LONG.status == 414
+
+
+def test_memory_is_bounded():
+    """However many URLs there are, only so many are remembered, and refused ones never."""
+    for i in range(ROUTES_KEPT_MAX + 10):
+        assert match("GET", b"/v2/models/%d" % i).model == str(i)
+        assert match("GET", b"/%d" % i) is NOT_FOUND
+        assert 0 < len(routes._routes) <= ROUTES_KEPT_MAX
+    assert len(routes._routes) == 10
+
+
+@given(
+    st.text(), st.binary() | st.lists(st.sampled_from([b"/", b"v2", b"models", b"versions", b"1", b"%"])).map(b"".join)
+)
+def test_any_request_line(method, target):
+    """Any request line has a route, and only refused ones have an error."""
+    route = match(method, target)
+    assert (route.endpoint is Endpoint.REFUSED) == bool(route.error) == (route.status != 200)

@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finding backends: where is searched, in what order, and what is said when nothing is found."""
+
+import pytest
+
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.repository.backends import Backend, find_backend
+from pyruntime.utils.errors import LoadError
+
+
+def model(backend, runtime="", filename="model.py"):
+    return ModelSpec(
+        name="m",
+        backend=backend,
+        runtime=runtime,
+        platform="",
+        max_batch_size=0,
+        inputs={},
+        outputs={},
+        required_inputs=frozenset(),
+        instances=(),
+        decoupled=False,
+        default_model_filename=filename,
+        parameters={},
+        dynamic_batching=None,
+        json=b"{}",
+    )
+
+
+@pytest.fixture
+def find(tmp_path):
+    """Looks for the backend of version 3 of a model, after making the files that are named."""
+
+    def find(spec, *files):
+        for file in files:
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).touch()
+        backend = find_backend(spec, str(tmp_path / "m"), 3, [str(tmp_path / "users"), str(tmp_path / "ours")])
+        return Backend(backend.name, backend.kind, str(backend.path.removeprefix(f"{tmp_path}/")))
+
+    return find
+
+
+class TestPython:
+    @pytest.mark.parametrize("runtime", ["", "libtriton_python.so", "model.py"])
+    def test_the_models_own_file(self, find, runtime):
+        """The backend "python" is the model.py of the version, whatever else lies about."""
+        spec = model("python", runtime)
+        assert find(spec, "m/3/model.py", "ours/python/model.py") == Backend("python", "python", "m/3/model.py")
+
+    @pytest.mark.parametrize(("filename", "path"), [("other.py", "m/3/other.py"), ("", "m/3/model.py")])
+    def test_another_filename(self, find, filename, path):
+        """default_model_filename names another file, if it says anything."""
+        assert find(model("python", filename=filename), path).path == path
+
+    def test_no_file(self, find, tmp_path):
+        """Without the file, the error names it."""
+        with pytest.raises(LoadError, match=f"^Python model file not found in '{tmp_path}/m/3/model.py'$"):
+            find(model("python"), "m/4/model.py")
+
+    def test_a_filename_stays_inside(self, find):
+        """The file may not lie outside its version."""
+        with pytest.raises(LoadError, match=r"^default model filename '\.\./\.\./x\.py' escapes backend directory$"):
+            find(model("python", filename="../../x.py"), "m/3/model.py", "x.py")
+
+
+class TestPythonBased:
+    def test_a_shared_model(self, find):
+        """A backend that is a model.py serves models that have none."""
+        assert find(model("b"), "ours/b/model.py") == Backend("b", "python_based", "ours/b/model.py")
+
+    def test_the_users_directory_is_first(self, find):
+        """Backend directories are searched in order."""
+        assert find(model("b"), "ours/b/model.py", "users/b/model.py").path == "users/b/model.py"
+
+    def test_a_models_own_file_is_no_backend(self, find):
+        """A model.py in the model's folders is not what executes it."""
+        files = ["m/3/model.py", "m/model.py", "ours/b/model.py"]
+        assert find(model("b"), *files).path == "ours/b/model.py"
+
+    def test_runtime_prefers_python(self, find):
+        """`runtime: "model.py"` passes over libraries."""
+        files = ["m/libtriton_b.so", "ours/b/libtriton_b.so", "ours/b/model.py"]
+        assert find(model("b", "model.py"), *files).path == "ours/b/model.py"
+
+    def test_a_relative_directory(self, tmp_path, monkeypatch):
+        """Backend directories may be relative; the path found is absolute."""
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "model.py").touch()
+        monkeypatch.chdir(tmp_path)
+        assert find_backend(model("b"), "m", 1, ["."]).path == str(tmp_path / "b" / "model.py")
+
+
+class TestNative:
+    @pytest.mark.parametrize(
+        "files",
+        [
+            ["m/3/libtriton_b.so", "m/libtriton_b.so", "ours/b/model.py"],
+            ["m/libtriton_b.so", "users/b/libtriton_b.so"],
+            ["users/b/libtriton_b.so", "users/b/model.py", "ours/b/libtriton_b.so"],
+            ["ours/b/libtriton_b.so", "ours/b/model.py"],
+        ],
+    )
+    def test_the_first_library_is_found(self, find, tmp_path, files):
+        """Version, model, and backend directories are searched in this order; a library is refused for now."""
+        with pytest.raises(LoadError) as caught:
+            find(model("b"), *files)
+        assert str(caught.value) == (
+            f"model 'm' needs the native library '{tmp_path}/{files[0]}', but this version of pyruntime has no native"
+            " backends yet: it runs Python models and Python-based backends"
+        )
+
+    def test_runtime_names_the_library(self, find, tmp_path):
+        """`runtime` is looked for in place of libtriton_<backend>.so, and a model.py is passed over."""
+        with pytest.raises(LoadError, match=f"'{tmp_path}/ours/b/libx.so'"):
+            find(model("b", "libx.so"), "users/b/model.py", "users/b/libtriton_b.so", "ours/b/libx.so")
+
+    def test_the_python_backend_may_be_another_library(self, find, tmp_path):
+        """`runtime` counts for the backend "python" too."""
+        with pytest.raises(LoadError, match=f"'{tmp_path}/m/libx.so'"):
+            find(model("python", "libx.so"), "m/libx.so", "m/3/model.py")
+
+
+class TestNotFound:
+    def test_without_runtime(self, find):
+        """The message is Triton's."""
+        with pytest.raises(LoadError) as caught:
+            find(model("b"), "m/3/model.py", "ours/c/model.py")
+        assert str(caught.value) == (
+            "unable to find backend library for backend 'b', try specifying runtime on the model configuration."
+        )
+
+    @pytest.mark.parametrize("runtime", ["libx.so", "model.py"])
+    def test_with_runtime(self, find, runtime):
+        """The message is Triton's."""
+        with pytest.raises(LoadError) as caught:
+            find(model("b", runtime), "ours/b/libtriton_b.so")
+        assert str(caught.value) == f"unable to find backend library '{runtime}' for model 'm'"
+
+
+class TestEscapes:
+    @pytest.mark.parametrize("runtime", ["../libx.so", "/libx.so", "a/../../libx.so", ".."])
+    def test_of_the_runtime(self, find, runtime):
+        """A runtime that leads out of the folders that are searched is refused before anything is looked for."""
+        with pytest.raises(LoadError) as caught:
+            find(model("b", runtime), "ours/libx.so")
+        assert str(caught.value) == f"backend library name '{runtime}' escapes backend directory"
+
+    @pytest.mark.parametrize("backend", ["../b", "/b", ".", ""])
+    def test_of_the_backend(self, find, backend):
+        """A backend is a folder below a backend directory."""
+        with pytest.raises(LoadError) as caught:
+            find(model(backend), "b/model.py", "ours/model.py")
+        assert str(caught.value) == f"backend name '{backend}' escapes backend directory"

@@ -1,0 +1,326 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+import ctypes
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from pyruntime.stub.pb_utils.dlpack import (
+    _DLManagedTensor,
+    _get_pointer,
+    _is_valid,
+    as_array,
+    from_capsule,
+    import_tensor,
+    to_capsule,
+)
+from pyruntime.stub.pb_utils.errors import TritonModelException
+from pyruntime.utils.dtypes import DATATYPES
+
+WITHOUT_BYTES = [datatype for datatype in DATATYPES if datatype.name != "BYTES"]
+# numpy itself exports and takes bool from 1.25 on.
+UNKNOWN_TO_NUMPY = {"BF16", "BOOL"} if np.lib.NumpyVersion(np.__version__) < "1.25.0" else {"BF16"}
+WITH_NUMPY = [datatype for datatype in WITHOUT_BYTES if datatype.name not in UNKNOWN_TO_NUMPY]
+SHAPES = [(), (0,), (1,), (3,), (2, 3, 4), (2, 0, 4), (1, 3, 1)]
+
+
+class Exported:
+    """What a consumer such as numpy needs around a capsule."""
+
+    def __init__(self, capsule, device_type=1):
+        self.capsule = capsule
+        self.device_type = device_type
+
+    def __dlpack__(self, **_):
+        return self.capsule
+
+    def __dlpack_device__(self):
+        return (self.device_type, 0)
+
+
+class Owner:
+    """Keeps an array, and can be watched by a weak reference."""
+
+    def __init__(self, array):
+        self.array = array
+
+
+class Producer:
+    """A foreign capsule, field by field; counts the calls of its deleter."""
+
+    def __init__(self, *, shape=(2, 3), strides=None, device_type=1, code=2, bits=32, lanes=1, byte_offset=0):
+        self.deleted = 0
+        self.memory = np.arange(24, dtype=np.float32)
+        self.shape = (ctypes.c_int64 * len(shape))(*shape)
+        self.strides = (ctypes.c_int64 * len(shape))(*strides) if strides else None
+        self.managed = managed = _DLManagedTensor()
+        tensor = managed.dl_tensor
+        tensor.data = self.memory.ctypes.data
+        tensor.device_type, tensor.ndim, tensor.byte_offset = device_type, len(shape), byte_offset
+        tensor.code, tensor.bits, tensor.lanes = code, bits, lanes
+        if shape:
+            tensor.shape = ctypes.cast(self.shape, ctypes.POINTER(ctypes.c_int64))
+        if strides:
+            tensor.strides = ctypes.cast(self.strides, ctypes.POINTER(ctypes.c_int64))
+        managed.deleter = type(managed.deleter)(self._delete)
+
+    def _delete(self, address):
+        assert address == ctypes.addressof(self.managed)
+        self.deleted += 1
+
+    def capsule(self):
+        new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+            ("PyCapsule_New", ctypes.pythonapi)
+        )
+        return new(ctypes.addressof(self.managed), b"dltensor", None)
+
+
+def export(array, name):
+    return to_capsule(array, array.ctypes.data, array.shape, name)
+
+
+def refused(message):
+    return pytest.raises(TritonModelException, match=f"^{message}$")
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("datatype", WITH_NUMPY, ids=lambda datatype: datatype.name)
+def test_numpy_takes_our_capsule(datatype, shape):
+    """numpy sees the same elements, at the same place."""
+    array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(datatype.numpy)
+    taken = np.from_dlpack(Exported(export(array, datatype.name)))
+    assert (taken.dtype, taken.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(taken, array)
+    assert taken.size == 0 or taken.ctypes.data == array.ctypes.data
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("datatype", WITH_NUMPY, ids=lambda datatype: datatype.name)
+def test_we_take_numpys_array(datatype, shape):
+    """An array of numpy's is imported where it lies."""
+    array = np.ones(shape, dtype=datatype.numpy)
+    taken = import_tensor(array)
+    assert (taken.pointer, taken.shape, taken.datatype) == (array.ctypes.data, shape, datatype.name)
+
+
+@pytest.mark.parametrize("datatype", WITHOUT_BYTES, ids=lambda datatype: datatype.name)
+def test_we_take_our_own_capsule(datatype):
+    """Every datatype but BYTES survives the round trip, those that numpy lacks too."""
+    array = np.zeros(6 * datatype.size, dtype=np.uint8)
+    taken = from_capsule(to_capsule(array, array.ctypes.data, [2, 3], datatype.name))
+    assert (taken.pointer, taken.shape, taken.datatype) == (array.ctypes.data, (2, 3), datatype.name)
+
+
+def test_no_memory_for_no_elements():
+    """A tensor without elements needs no address."""
+    taken = from_capsule(to_capsule(None, 0, (0, 3), "FP32"))
+    assert (taken.shape, taken.datatype) == ((0, 3), "FP32")
+
+
+def test_bytes_have_no_capsule():
+    """DLPack knows numbers only."""
+    with refused("DLPack does not have support for string tensors."):
+        to_capsule(None, 0, (0,), "BYTES")
+
+
+def test_owner_lives_as_long_as_the_consumer():
+    """The consumer keeps the owner, and lets go of it when it is done."""
+    owner = Owner(np.arange(3, dtype=np.int32))
+    alive = weakref.ref(owner)
+    taken = np.from_dlpack(Exported(to_capsule(owner, owner.array.ctypes.data, (3,), "INT32")))
+    del owner
+    gc.collect()
+    assert alive() is not None
+    assert taken.tolist() == [0, 1, 2]
+    del taken
+    gc.collect()
+    assert alive() is None
+
+
+def test_owner_of_an_unconsumed_capsule():
+    """A capsule that nobody took lets go of the owner when it dies."""
+    owner = Owner(np.arange(3, dtype=np.int32))
+    alive = weakref.ref(owner)
+    capsule = to_capsule(owner, owner.array.ctypes.data, (3,), "INT32")
+    del owner
+    gc.collect()
+    assert alive() is not None
+    del capsule
+    gc.collect()
+    assert alive() is None
+
+
+def test_capsule_may_die_while_an_exception_is_on_its_way():
+    """A consumer that refuses a temporary capsule is heard."""
+    array = np.arange(3, dtype=np.int32)
+    with pytest.raises(TypeError, match="has no len"):
+        len(export(array, "INT32"))
+
+
+def test_deleter_is_called_once():
+    """The producer gets its tensor back when the last reference to the owner goes, not before and not twice."""
+    producer = Producer()
+    capsule = producer.capsule()
+    taken = from_capsule(capsule)
+    owner = taken.owner
+    del taken, capsule
+    gc.collect()
+    assert producer.deleted == 0
+    del owner
+    gc.collect()
+    assert producer.deleted == 1
+
+
+def test_producer_without_deleter():
+    """A producer may have nothing to free."""
+    producer = Producer()
+    producer.managed.deleter = type(producer.managed.deleter)()
+    taken = from_capsule(producer.capsule())
+    assert taken.pointer == producer.memory.ctypes.data
+    del taken
+    gc.collect()
+    assert producer.deleted == 0
+
+
+def test_producers_array_lives_as_long_as_ours():
+    """What we imported keeps the producer's memory."""
+    array = np.arange(3, dtype=np.int32)
+    alive = weakref.ref(array)
+    taken = import_tensor(array)
+    del array
+    gc.collect()
+    assert alive() is not None
+    del taken
+    gc.collect()
+    assert alive() is None
+
+
+def test_capsule_is_used_once():
+    """A capsule is renamed when it is taken, and cannot be taken again."""
+    capsule = export(np.zeros(2), "FP64")
+    taken = from_capsule(capsule)
+    assert _is_valid(capsule, b"used_dltensor")
+    with refused("DLPack capsule has been consumed before; a capsule can be used only once."):
+        from_capsule(capsule)
+    assert taken.shape == (2,)
+
+
+@pytest.mark.parametrize("obj", [None, 3, [1.0]])
+def test_not_a_capsule(obj):
+    """What is neither a capsule nor exports one is refused by its type."""
+    with pytest.raises(TritonModelException) as caught:
+        import_tensor(obj)
+    assert str(caught.value) == (f"Expected a DLPack capsule or an object with __dlpack__, found type {type(obj)}.")
+
+
+def test_import_of_a_bare_capsule():
+    """A capsule needs no object around it."""
+    assert import_tensor(export(np.zeros((2, 1)), "FP64")).shape == (2, 1)
+
+
+def test_byte_offset_counts():
+    """The elements start where data and offset say."""
+    producer = Producer(byte_offset=8)
+    assert from_capsule(producer.capsule()).pointer == producer.memory.ctypes.data + 8
+
+
+def test_without_dimensions():
+    """A tensor without dimensions needs neither shape nor strides."""
+    assert from_capsule(Producer(shape=()).capsule()).shape == ()
+
+
+@pytest.mark.parametrize("device_type", [1, 3])
+def test_main_memory(device_type):
+    """Pinned memory is main memory."""
+    capsule = Producer(device_type=device_type).capsule()
+    assert import_tensor(Exported(capsule, device_type)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("device_type", [2, 8])
+def test_other_devices(device_type):
+    """A tensor elsewhere is refused, whether the capsule says so or the object; it stays its producer's."""
+    producer = Producer(device_type=device_type)
+    capsule = producer.capsule()
+    message = rf"DLDevice type {device_type} is not support by Python backend\."
+    with refused(message):
+        from_capsule(capsule)
+    with refused(message):
+        import_tensor(Exported(None, device_type))
+    assert _is_valid(capsule, b"dltensor")
+    assert producer.deleted == 0
+
+
+@pytest.mark.parametrize(("code", "bits", "lanes"), [(2, 32, 4), (5, 64, 1), (2, 8, 1), (6, 1, 1)])
+def test_other_datatypes(code, bits, lanes):
+    """Vectors, complex numbers and odd widths are refused."""
+    with refused(f"DLPack type with code {code}, {bits} bits and {lanes} lanes is not a datatype of Triton."):
+        from_capsule(Producer(code=code, bits=bits, lanes=lanes).capsule())
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((2, 3), None),
+        ((2, 3), (3, 1)),
+        ((1, 3), (77, 1)),
+        ((2, 1, 3), (3, 77, 1)),
+        ((2, 1), (1, 77)),
+        ((2, 0, 3), (5, 5, 5)),
+        ((0,), (9,)),
+    ],
+)
+def test_c_order(shape, strides):
+    """Strides are right, absent, or say nothing because their dimension has size 1 or there are no elements."""
+    assert from_capsule(Producer(shape=shape, strides=strides).capsule()).shape == shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((2, 3), (1, 2)), ((2, 3), (6, 2)), ((3,), (2,)), ((3,), (-1,)), ((2, 1, 3), (6, 3, 1))]
+)
+def test_not_c_order(shape, strides):
+    """Transposed, gapped and reversed tensors are refused; the capsule stays its producer's."""
+    producer = Producer(shape=shape, strides=strides)
+    capsule = producer.capsule()
+    with refused(
+        r"DLPack tensor is not contiguous\. "
+        r"Only contiguous DLPack tensors that are stored in C-Order are supported\."
+    ):
+        from_capsule(capsule)
+    assert _is_valid(capsule, b"dltensor")
+    assert producer.deleted == 0
+
+
+def test_transposed_numpy_array():
+    """numpy's own transposed arrays are refused too."""
+    with pytest.raises(TritonModelException, match="not contiguous"):
+        import_tensor(np.zeros((2, 3)).T)
+
+
+def test_bfloat16_is_told_to_the_consumer():
+    """A capsule of BF16 has DLPack's own code for it."""
+    array = np.zeros(4, dtype=np.uint16)
+    capsule = export(array, "BF16")
+    tensor = _DLManagedTensor.from_address(_get_pointer(capsule, b"dltensor")).dl_tensor
+    assert (tensor.code, tensor.bits, tensor.lanes) == (4, 16, 1)
+
+
+def test_array_over_memory():
+    """An array over an address sees and changes what is there, and keeps the owner."""
+    owner = Owner(np.arange(6, dtype=np.int16))
+    alive = weakref.ref(owner)
+    array = as_array(owner, owner.array.ctypes.data, [2, 3], np.dtype(np.int16))
+    array[1, 2] = 7
+    assert owner.array.tolist() == [0, 1, 2, 3, 4, 7]
+    del owner
+    gc.collect()
+    assert alive() is not None
+    del array
+    gc.collect()
+    assert alive() is None
+
+
+def test_array_over_nothing():
+    """An array without elements needs no address."""
+    assert as_array(None, 0, [0, 2], np.dtype(bool)).shape == (0, 2)

@@ -11,10 +11,8 @@ import asyncio
 from importlib.metadata import version
 from typing import Any
 
-from pyruntime.runtime.inference import InferRequest
 from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.repository.lifecycle import LATEST, IndexRow, LifecycleTable
-from pyruntime.runtime.scheduling.job import Done
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -53,16 +51,8 @@ class Core:
             for version in self.table.ready_versions(name)
         ]
 
-    def infer(self, model: ModelVersion, request: InferRequest, done: Done) -> None:
-        """Have `model` execute a request; `done` is called once, soon or later, unless this raises InferenceError."""
-        model.infer(request, done)
-
-    def begin_request(self) -> None:
-        """A request has begun to arrive. What begins must end."""
-        self.in_flight += 1
-
     def end_request(self) -> None:
-        """A request is answered, or its client is gone."""
+        """A request is answered, or its client is gone. Who began it raised `in_flight` by one."""
         self.in_flight -= 1
         if not self.in_flight and self.exiting:
             self._idle.set()

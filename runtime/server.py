@@ -176,12 +176,12 @@ class Server:
         rows = [
             (name, path, cmdline | dict(settings.backend_config.get(name, {}))) for name, path in self._backends.items()
         ]
-        _LOG.info("\n%s", backend_table(rows))
+        _LOG.info("Backends", extra={"table": backend_table(rows)})
         models = [
             (row.name, row.version, row.state if not row.reason else f"{row.state}: {row.reason}")
             for row in self._core.table.index()
         ]
-        _LOG.info("\n%s", model_table(models))
+        _LOG.info("Models", extra={"table": model_table(models)})
 
     # Shutting down: no new requests, those under way, finalize, gone.
 

@@ -17,7 +17,7 @@ Frames are msgpack arrays one after the other: msgpack is self-delimiting, so th
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Any, Dict, List, Tuple, Type
+from typing import Any, Dict, List, Type
 
 import msgpack
 
@@ -59,42 +59,38 @@ class State(Enum):
     CLOSED = auto()
 
 
-Table = Dict[Tuple[State, Type[Any]], State]
+# What follows, by state and then by message: a message that is not there is illegal.
+Table = Dict[State, Dict[Type[Any], State]]
 
-_S = State
 TO_STUB: Table = {
-    (_S.IDLE, AutoComplete): _S.COMPLETING,
-    (_S.IDLE, Load): _S.LOADING,
-    (_S.IDLE, Stop): _S.STOPPING,
-    (_S.SERVING, Infer): _S.SERVING,
-    (_S.SERVING, Release): _S.SERVING,
-    (_S.SERVING, Stop): _S.STOPPING,
-    (_S.STOPPING, Release): _S.STOPPING,
+    State.IDLE: {AutoComplete: State.COMPLETING, Load: State.LOADING, Stop: State.STOPPING},
+    State.SERVING: {Infer: State.SERVING, Release: State.SERVING, Stop: State.STOPPING},
+    State.STOPPING: {Release: State.STOPPING},
 }
 TO_HOST: Table = {
-    (_S.STARTING, Hello): _S.IDLE,
-    (_S.COMPLETING, Completed): _S.IDLE,
-    (_S.COMPLETING, LoadFailed): _S.CLOSED,
-    (_S.LOADING, Ready): _S.SERVING,
-    (_S.LOADING, LoadFailed): _S.CLOSED,
-    (_S.SERVING, Result): _S.SERVING,
-    (_S.SERVING, Failed): _S.SERVING,
-    (_S.SERVING, Retired): _S.SERVING,
-    (_S.STOPPING, Result): _S.STOPPING,
-    (_S.STOPPING, Failed): _S.STOPPING,
-    (_S.STOPPING, Retired): _S.STOPPING,
-    (_S.STOPPING, Stopped): _S.CLOSED,
+    State.STARTING: {Hello: State.IDLE, Log: State.STARTING},
+    State.IDLE: {Log: State.IDLE},
+    State.COMPLETING: {Completed: State.IDLE, LoadFailed: State.CLOSED, Log: State.COMPLETING},
+    State.LOADING: {Ready: State.SERVING, LoadFailed: State.CLOSED, Log: State.LOADING},
+    State.SERVING: {Result: State.SERVING, Failed: State.SERVING, Retired: State.SERVING, Log: State.SERVING},
+    State.STOPPING: {
+        Result: State.STOPPING,
+        Failed: State.STOPPING,
+        Retired: State.STOPPING,
+        Stopped: State.CLOSED,
+        Log: State.STOPPING,
+    },
 }
-TO_HOST.update({(state, Log): state for state in State if state is not State.CLOSED})
+_NOTHING: Dict[Type[Any], State] = {}
 
 
 class Channel:
     """One end of a conversation. Use HostChannel or StubChannel."""
 
     def __init__(self, sends: Table, receives: Table) -> None:
-        self.state = State.STARTING
         self._sends = sends
         self._receives = receives
+        self._enter(State.STARTING)
         self._packer = msgpack.Packer(autoreset=True)
         self._unpacker = msgpack.Unpacker(raw=False, max_buffer_size=FRAME_BYTES_MAX, strict_map_key=False)
         self._fed = 0
@@ -105,13 +101,14 @@ class Channel:
     def send(self, message: Message) -> bytes:
         """The bytes of `message`. Raises LocalError, with the state unchanged, if it is illegal now or too large."""
         kind = type(message)
-        after = self._sends.get((self.state, kind))
+        after = self._may_send.get(kind)
         if after is None:
             raise LocalError(f"{kind.__name__} may not be sent while {self.state.name}")
         data: bytes = self._packer.pack((TAGS[kind], message))
         if len(data) > FRAME_BYTES_MAX:
             raise LocalError(f"{kind.__name__} is {len(data)} bytes and a frame holds {FRAME_BYTES_MAX}")
-        self.state = after
+        if after is not self.state:
+            self._enter(after)
         return data
 
     def receive_data(self, data: bytes) -> List[Message]:
@@ -124,16 +121,16 @@ class Channel:
             for frame in unpacker:
                 messages.append(self._receive(frame))
         except PeerError:
-            self.state = State.CLOSED
+            self._enter(State.CLOSED)
             raise
         except (ValueError, msgpack.UnpackException) as exc:
-            self.state = State.CLOSED
+            self._enter(State.CLOSED)
             raise PeerError(f"not a frame: {type(exc).__name__}: {exc}") from exc
         return messages
 
     def receive_eof(self) -> None:
         """The other end hung up. Raises PeerError if it did so in the middle of a frame."""
-        self.state = State.CLOSED
+        self._enter(State.CLOSED)
         left = self._fed - self._unpacker.tell()
         if left:
             raise PeerError(f"hung up in the middle of a frame, after {left} bytes of it")
@@ -147,12 +144,18 @@ class Channel:
             raise PeerError("not a message: expected [tag, [field, ...]]") from exc
         if type(fields) is not list or len(fields) != len(types) or not all(map(isinstance, fields, types)):
             raise PeerError(f"{kind.__name__} came with the wrong fields")
-        after = self._receives.get((self.state, kind))
+        after = self._may_receive.get(kind)
         if after is None:
             raise PeerError(f"{kind.__name__} is not legal while {self.state.name}")
-        self.state = after
+        if after is not self.state:
+            self._enter(after)
         message: Message = kind._make(fields)
         return message
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._may_send = self._sends.get(state, _NOTHING)
+        self._may_receive = self._receives.get(state, _NOTHING)
 
 
 class HostChannel(Channel):

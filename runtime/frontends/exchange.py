@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One HTTP request and its response.
 
-An exchange collects a head and a body, hands them to the core or to an endpoint, and keeps the response until its
+An exchange knows where its body goes, hands the request to the core or to an endpoint, and keeps the response until its
 connection can send it. It does no I/O.
 """
 
@@ -14,9 +14,10 @@ from typing import Protocol
 from pyruntime.runtime.core import Core
 from pyruntime.runtime.frontends.endpoints import answer
 from pyruntime.runtime.frontends.http_head import STATUS_OF, head, infer_head
+from pyruntime.runtime.frontends.http_request import Head
 from pyruntime.runtime.frontends.kserve_request import ALL_JSON, OutputOptions, decode_infer
 from pyruntime.runtime.frontends.kserve_response import encode_error, encode_infer
-from pyruntime.runtime.frontends.routes import Endpoint, Route, match
+from pyruntime.runtime.frontends.routes import Endpoint, Route
 from pyruntime.runtime.inference import InferResponse
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.model import ModelVersion
@@ -37,91 +38,93 @@ def _nothing() -> None:
     pass
 
 
+_BAD = Head(Route(Endpoint.REFUSED), 0, False, None, b"", False, False)
+
+
 class Exchange:
     """See the module. `parts` is the response, None until there is one; `release` must be called once it is sent."""
 
-    __slots__ = (
-        "_abandoned",
-        "_body",
-        "_buffer",
-        "_connection",
-        "_content_length",
-        "_core",
-        "_encoding",
-        "_header_length",
-        "_model",
-        "_options",
-        "_received",
-        "_refusal",
-        "_route",
-        "_slot",
-        "expects_continue",
-        "keep_alive",
-        "length",
-        "parts",
-        "release",
-    )
+    # Defaults stand here, not in __init__: most requests change few of them, and every request pays for what they set.
+    keep_alive = True
+    length = 0
+    parts: list[bytes | memoryview] | None = None
+    release: Callable[[], None] = staticmethod(_nothing)
+    _model: ModelVersion | None = None
+    _options: OutputOptions = ALL_JSON
+    _slot: RequestSlot | None = None
+    _body: bytes | bytearray = b""
+    _refusal: InferenceError | None = None
+    _abandoned = False
 
-    def __init__(self, core: Core, connection: Connection) -> None:
+    def __init__(self, core: Core, connection: Connection, head: Head) -> None:
+        core.in_flight += 1
         self._core = core
         self._connection = connection
-        self._route = Route(Endpoint.REFUSED)
-        self._content_length = -1
-        self._header_length: int | None = None
-        self._encoding = b""
-        self._model: ModelVersion | None = None
-        self._options: OutputOptions = ALL_JSON
-        self._slot: RequestSlot | None = None
-        self._buffer: bytearray | None = None
-        self._body: bytes = b""
-        self._received = 0
-        self._refusal: InferenceError | None = None
-        self._abandoned = False
-        self.expects_continue = False
-        self.keep_alive = True
-        self.length = 0
-        self.parts: list[bytes | memoryview] | None = None
-        self.release: Callable[[], None] = _nothing
+        self._head = head
+        if not head.keep_alive:
+            self.keep_alive = False
+
+    @classmethod
+    def of_bad_request(cls, core: Core, connection: Connection) -> Exchange:
+        """The exchange that answers what cannot be read."""
+        return cls(core, connection, _BAD)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the head alone is reason enough to refuse the request."""
+        return self._refusal is not None
 
     # The request arrives.
 
-    def header(self, name: bytes, value: bytes) -> None:
-        """One header field."""
-        name = name.lower()
-        if name == b"content-length":
-            self._content_length = int(value)
-        elif name == b"inference-header-content-length":
-            self._header_length = _header_length(value)
-        elif name == b"expect":
-            self.expects_continue = value.lower() == b"100-continue"
-        elif name == b"content-encoding":
-            self._encoding = value.lower()
-
-    def begin(self, method: str, target: bytes) -> None:
-        """The head is complete: find out who is asked, and where the body goes."""
-        self._core.begin_request()
-        self._route = match(method, target)
+    def begin(self) -> None:
+        """Find out who is asked, and whether the body is welcome."""
+        request = self._head
         try:
-            self._check_size(max(0, self._content_length))
-            if self._encoding not in (b"", b"identity"):
+            if request.content_length > self._core.settings.http_max_input_size:
+                self._check_size(request.content_length)
+            if request.encoding and request.encoding != b"identity":
                 raise InferenceError("Unsupported compression type", Code.UNSUPPORTED)
-            if self._route.endpoint is Endpoint.MODEL_INFER:
-                self._begin_infer()
+            route = request.route
+            if route.endpoint is Endpoint.MODEL_INFER:
+                self._model = self._core.resolve(route.model, route.version)
+                if self._model.spec.decoupled:
+                    raise InferenceError(
+                        "HTTP end point doesn't support models with decoupled transaction policy", Code.UNSUPPORTED
+                    )
         except InferenceError as exc:
             self._refusal = exc
-            self.expects_continue = False
 
-    def _begin_infer(self) -> None:
-        model = self._core.resolve(self._route.model, self._route.version)
-        if model.spec.decoupled:
-            raise InferenceError(
-                "HTTP end point doesn't support models with decoupled transaction policy", Code.UNSUPPORTED
-            )
-        self._model = model
-        lead = self._header_length
-        # A body that is all JSON is of no use in shared memory; one of unknown length is moved there later.
-        if lead is not None and self._content_length > lead >= 0:
-            self._slot = model.memory.allocate(self._content_length, lead)
+    def take_whole(self, body: bytes) -> None:
+        """The body, in one piece."""
+        self._body = body
+
+    def direct_body(self) -> memoryview | None:
+        """Where the socket may read the body to; None if it has no binary tensors, or if its length is not known."""
+        model, request = self._model, self._head
+        lead = request.header_length
+        if self._refusal is not None or model is None or lead is None or not 0 <= lead < request.content_length:
+            return None
+        try:
+            self._slot = model.memory.allocate(request.content_length, lead)
+        except InferenceError as exc:
+            self._refusal = exc
+            return None
+        return self._slot.view
+
+    def take(self, data: bytes) -> None:
+        """A piece of a body that `direct_body` had no place for."""
+        if self._refusal is None:
+            if not self._body:
+                self._body = bytearray()
+            assert isinstance(self._body, bytearray)  # a body comes whole or in pieces
+            self._body += data
+            try:
+                self._check_size(len(self._body))
+            except InferenceError as exc:
+                self._refusal = exc
+        if self._refusal is not None:
+            self._body = b""
+            self._connection.discarded(len(data))
 
     def _check_size(self, size: int) -> None:
         limit = self._core.settings.http_max_input_size
@@ -131,33 +134,6 @@ class Exchange:
                 Code.INVALID_ARG,
             )
 
-    def direct_body(self, least: int) -> memoryview | None:
-        """Where the rest of the body can be read to without the parser; None if it cannot, or is less than `least`."""
-        if self._slot is None or self._content_length - self._received < least:
-            return None
-        received, self._received = self._received, self._content_length
-        return self._slot.view[received:]
-
-    def body(self, data: bytes) -> None:
-        """A piece of the body."""
-        at = self._received
-        self._received = at + len(data)
-        if self._refusal is not None:
-            self._connection.discarded(len(data))
-        elif self._slot is not None:
-            self._slot.view[at : self._received] = data
-        elif at == 0 and len(data) == self._content_length:
-            self._body = data
-        else:
-            if self._buffer is None:
-                self._buffer = bytearray()
-            try:
-                self._check_size(self._received)
-            except InferenceError as exc:
-                self._refusal, self._buffer = exc, None
-                return
-            self._buffer += data
-
     def finish(self) -> None:
         """The body is complete: act on the request."""
         try:
@@ -166,26 +142,29 @@ class Exchange:
             if self._model is not None:
                 self._infer(self._model)
             else:
-                status, body = answer(self._core, self._route, self._contents())
-                self._respond(status, body)
+                self._respond(*answer(self._core, self._head.route, bytes(self._body)))
         except InferenceError as exc:
             self._fail(exc)
 
-    def _contents(self) -> bytes:
-        return self._body if self._buffer is None else bytes(self._buffer)
-
     def _infer(self, model: ModelVersion) -> None:
-        slot = self._slot
+        lead = self._head.header_length
+        slot, self._slot = self._slot, None
         if slot is not None:
-            body, base = slot.view, slot.offset
+            body = slot.view
         else:
-            body, base = memoryview(self._contents()), -1
-        request, self._options = decode_infer(body, self._header_length, model.spec, base=base)
+            body = memoryview(self._body)
+            if lead is not None and 0 <= lead < len(body):
+                slot = model.memory.allocate(len(body), lead)
+                slot.fill(self._body)
+        try:
+            request, self._options = decode_infer(body, lead, model.spec, base=-1 if slot is None else slot.offset)
+        except InferenceError:
+            if slot is not None:
+                slot.free()
+            raise
         if slot is not None:
-            request.slots.append(slot)
-            self._slot = None  # the request's from here on
-        request.version = model.version
-        self._core.infer(model, request, self._done)
+            request.slots.append(slot)  # the request's from here on
+        model.infer(request, self._done)
 
     # The response.
 
@@ -237,8 +216,3 @@ class Exchange:
         slot, self._slot = self._slot, None
         if slot is not None:
             slot.free()
-
-
-def _header_length(value: bytes) -> int:
-    """The Inference-Header-Content-Length; -1, which the codec refuses, if it is no number of a sensible length."""
-    return int(value) if value.isdigit() and len(value) <= 19 else -1

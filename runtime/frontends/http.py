@@ -2,11 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP/1.1 connections: bytes in, exchanges out, responses back in the order of their requests.
 
-A binary request body is received straight into its model's request region: the parser sees its head, and once the head
-says how long the body is, the socket reads into the slot itself. A large response is written from the response region,
-and its slot released when the transport has sent it. In between nobody makes a copy.
-
-httptools parses; it keeps no limits of its own, so they are all here.
+A binary request body is received straight into its model's request region: once the head says how long the body is, the
+socket reads into the slot itself. A large response is written from the response region, and its slot released when the
+transport has sent it. In between nobody makes a copy.
 """
 
 from __future__ import annotations
@@ -15,43 +13,50 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-import httptools
-
 from pyruntime.runtime.core import Core
 from pyruntime.runtime.frontends.exchange import Exchange
 from pyruntime.runtime.frontends.http_head import CONTINUE
+from pyruntime.runtime.frontends.http_request import (
+    HEAD_BYTES_MAX,
+    HEAD_END,
+    BadRequest,
+    ChunkedBody,
+    Head,
+    parse_head,
+    too_long,
+)
 
-# A head longer than this is no client of ours: URL and headers together. (Apache takes 8 KiB, nginx 32 KiB.)
-HEAD_BYTES_MAX = 64 << 10
 # Requests of one connection that are answered at a time; more wait in the socket.
 PIPELINED_MAX = 64
-# Bodies with this much still to come are read into shared memory directly; below it the parser's copy is cheaper.
-DIRECT_BYTES_MIN = 16 << 10
 # Responses up to this size are joined and sent with one call; larger ones are sent from where they lie.
 JOINED_BYTES_MAX = 32 << 10
 # What a refused request may still send before its connection is cut: clients read an answer only after they sent all.
 DISCARDED_BYTES_MAX = 1 << 30
 
-# One read buffer for all connections: a read is parsed before the next one starts.
+# One read buffer for all connections: what a read brings is taken care of before the next one starts.
 _READ_BUFFER = memoryview(bytearray(256 << 10))
 
 
 class HttpConnection(asyncio.BufferedProtocol):
     """One client. All methods belong to the event loop's thread."""
 
+    # Defaults stand here, not in __init__: a connection changes few of them in its life.
+    _transport: asyncio.Transport | None = None
+    # The request whose body is coming in, and where: straight into memory, or in chunks, or in pieces.
+    _current: Exchange | None = None
+    _direct: memoryview | None = None
+    _chunked: ChunkedBody | None = None
+    _missing = 0
+    # The beginning of a head.
+    _rest = b""
+    _discarded = 0
+    _write_paused = False
+    _read_paused = False
+
     def __init__(self, core: Core, connections: set[HttpConnection]) -> None:
         self._core = core
         self._connections = connections
-        self._parser = httptools.HttpRequestParser(self)
-        self._transport: asyncio.Transport | None = None
         self._exchanges: deque[Exchange] = deque()
-        self._current: Exchange | None = None
-        self._head_bytes = 0
-        self._url = b""
-        self._direct: memoryview | None = None
-        self._discarded = 0
-        self._write_paused = False
-        self._read_paused = False
         self._on_drained: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
@@ -60,20 +65,18 @@ class HttpConnection(asyncio.BufferedProtocol):
     # What the transport tells us.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport  # type: ignore[assignment]  # what a server's connections have
         # With no tolerance for unsent bytes, being told to pause says that a response is still on its way.
-        transport.set_write_buffer_limits(0)
+        transport.set_write_buffer_limits(0)  # type: ignore[attr-defined]
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._connections.discard(self)
-        self._direct = None
+        self._current = self._direct = self._chunked = None
         for exchange in self._exchanges:
             exchange.abandon()
         self._exchanges.clear()
-        self._current = None
         self._release_drained()
 
     def pause_writing(self) -> None:
@@ -100,75 +103,116 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._direct = self._direct[nbytes:]
             if not self._direct:
                 self._direct = None
-                # The parser knows nothing of the body that went past it; a new one starts at the next request.
-                self._parser = httptools.HttpRequestParser(self)
-                self.on_message_complete()
+                self._complete()
             return
-        if self._current is None:
-            self._head_bytes += nbytes
         try:
-            self._parser.feed_data(_READ_BUFFER[:nbytes])
-        except httptools.HttpParserUpgrade:
-            self._refuse(400, "protocol upgrades are not supported")
-        except httptools.HttpParserError as exc:
-            self._refuse(400, f"malformed HTTP request: {exc}")
-        else:
-            if self._head_bytes > HEAD_BYTES_MAX:
-                self._refuse(431, f"the request's head is longer than {HEAD_BYTES_MAX} bytes")
-            elif self._current is not None:
-                self._direct = self._current.direct_body(DIRECT_BYTES_MIN)
+            self._received(_READ_BUFFER[:nbytes].tobytes())
+        except BadRequest as exc:
+            self._refuse(exc.status, str(exc))
 
-    # What the parser tells us.
+    # Requests.
 
-    def on_message_begin(self) -> None:
-        self._url = b""
-        self._current = Exchange(self._core, self)
+    def _received(self, data: bytes) -> None:
+        """Take `data` apart into heads and bodies."""
+        while data and self._transport is not None:
+            if self._current is not None:
+                data = self._take_body(data)
+                continue
+            if self._rest:
+                data = self._rest + data
+                self._rest = b""
+            end = data.find(HEAD_END) + len(HEAD_END)
+            if end < len(HEAD_END):
+                if len(data) > HEAD_BYTES_MAX:
+                    raise too_long()
+                self._rest = data
+                return
+            head = parse_head(data[:end])
+            exchange = self._begin(head)
+            stop = end + head.content_length
+            if stop <= len(data) and not head.chunked:  # all of it is here already, as nearly always
+                exchange.take_whole(data[end:stop])
+                data = data[stop:] if stop < len(data) else b""
+                exchange.finish()
+            else:
+                self._begin_body(exchange, head)
+                data = data[end:]
 
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        assert self._current is not None  # a header follows on_message_begin
-        self._current.header(name, value)
-
-    def on_headers_complete(self) -> None:
-        exchange = self._current
-        assert exchange is not None  # heads follow on_message_begin
-        self._head_bytes = 0
-        parser = self._parser
-        exchange.keep_alive = parser.should_keep_alive() and parser.get_http_version() == "1.1"
+    def _begin(self, head: Head) -> Exchange:
+        exchange = Exchange(self._core, self, head)
         self._exchanges.append(exchange)
-        exchange.begin(parser.get_method().decode("latin-1"), self._url)
-        if exchange.expects_continue and self._transport is not None and self._exchanges[0] is exchange:
+        exchange.begin()
+        return exchange
+
+    def _begin_body(self, exchange: Exchange, head: Head) -> None:
+        self._current = exchange
+        if head.chunked:
+            self._chunked = ChunkedBody()
+        self._missing = head.content_length
+        if head.expects_continue and not exchange.refused and self._exchanges[0] is exchange:
+            assert self._transport is not None  # `_received` checked it
             self._transport.write(CONTINUE)
+        self._direct = exchange.direct_body()
+
+    def _take_body(self, data: bytes) -> bytes:
+        """Give the exchange under way its part of `data`; the rest is returned."""
+        exchange = self._current
+        assert exchange is not None  # `_received` checked it
+        if self._chunked is not None:
+            for part in self._chunked.feed(data):
+                exchange.take(part)
+            if self._chunked.complete:
+                self._complete()
+            return b""
+        if self._direct is not None:  # the read that brought the head brought this much of the body
+            self._direct[: len(data)] = data
+            self._direct = self._direct[len(data) :]
+            return b""
+        part, rest = data[: self._missing], data[self._missing :]
+        self._missing -= len(part)
+        exchange.take(part)
+        if not self._missing:
+            self._complete()
+        return rest
+
+    def _complete(self) -> None:
+        exchange, self._current, self._chunked = self._current, None, None
+        assert exchange is not None  # its body has just come in
+        exchange.finish()
         self._throttle()
 
-    def on_body(self, body: bytes) -> None:
-        assert self._current is not None  # a body follows a head
-        self._current.body(body)
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what cannot be read as a request, after everything before it, and hang up."""
+        if self._transport is None:
+            return
+        self._transport.pause_reading()
+        exchange, self._current, self._chunked = self._current, None, None
+        if exchange is None:
+            exchange = Exchange.of_bad_request(self._core, self)
+            self._exchanges.append(exchange)
+        exchange.keep_alive = False
+        exchange.refuse(status, message)
 
-    def on_message_complete(self) -> None:
-        exchange, self._current = self._current, None
-        assert exchange is not None  # nothing completes that did not begin
-        exchange.finish()
-
-    # What exchanges ask of us.
+    # Responses: what exchanges ask of us.
 
     def answered(self) -> None:
         """An exchange has its response: send all that are due now."""
-        while self._exchanges and self._exchanges[0].parts is not None and self._transport is not None:
-            exchange = self._exchanges[0]
-            if exchange is self._current:
-                return  # refused before it was read to the end: it is answered then
-            self._exchanges.popleft()
-            self._send(exchange)
-        self._throttle()
+        exchanges = self._exchanges
+        while exchanges:
+            exchange = exchanges[0]
+            parts = exchange.parts
+            if parts is None or self._transport is None:
+                break
+            del exchanges[0]
+            self._send(exchange, parts)
+        if self._read_paused:
+            self._throttle()
 
     def discarded(self, nbytes: int) -> None:
         """A refused request sends more of its body; there is a limit to that."""
         self._discarded += nbytes
-        if self._discarded > DISCARDED_BYTES_MAX and self._transport is not None:
-            self._transport.abort()
+        if self._discarded > DISCARDED_BYTES_MAX:
+            self.abort()
 
     def close_idle(self) -> None:
         """Close the connection once what is under way is answered."""
@@ -182,10 +226,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _send(self, exchange: Exchange) -> None:
-        transport, parts = self._transport, exchange.parts
-        assert transport is not None  # `answered` checked both
-        assert parts is not None
+    def _send(self, exchange: Exchange, parts: list[bytes | memoryview]) -> None:
+        transport = self._transport
+        assert transport is not None  # `answered` checked it
         if exchange.length <= JOINED_BYTES_MAX:
             transport.write(b"".join(parts))
             exchange.release()
@@ -199,32 +242,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         if not exchange.keep_alive:
             transport.close()
 
-    def _refuse(self, status: int, message: str) -> None:
-        """Answer what cannot be read as a request, after everything before it, and hang up."""
-        if self._transport is None:
-            return
-        self._transport.pause_reading()
-        if self._current is not None and self._current not in self._exchanges:
-            self._current = None
-        exchange = self._current or Exchange(self._core, self)
-        if self._current is None:
-            self._exchanges.append(exchange)
-            self._core.begin_request()
-        self._current = None
-        exchange.keep_alive = False
-        exchange.refuse(status, message)
-
     def _throttle(self) -> None:
         """Read on only while the client reads its answers and has not too many of them due."""
         if self._transport is None or self._transport.is_closing():
             return
-        wanted = self._write_paused or len(self._exchanges) >= PIPELINED_MAX
-        if wanted and self._current is not None:
-            return  # its body must come in, or it will never be answered
-        if wanted and not self._read_paused:
+        # A body must come in, or its request will never be answered.
+        full = self._current is None and (self._write_paused or len(self._exchanges) >= PIPELINED_MAX)
+        if full and not self._read_paused:
             self._read_paused = True
             self._transport.pause_reading()
-        elif not wanted and self._read_paused:
+        elif not full and self._read_paused:
             self._read_paused = False
             self._transport.resume_reading()
 

@@ -229,6 +229,7 @@ class PythonInstance:
         assert self._connection is not None  # there are no places without a stub
         self._number += 1
         wire: list[object] = [request_wire(queued.request.request) for queued in batch]
+        sent_ns = time.monotonic_ns()
         try:
             self._connection.infer(self._number, wire)
         except LocalError as exc:
@@ -237,7 +238,7 @@ class PythonInstance:
                 self._finish(queued.request, InferenceError(f"the request cannot be sent to {self.name}: {exc}"), now)
             return
         self.places -= 1
-        self._posted.append(_Posted(self._number, batch, time.monotonic_ns()))
+        self._posted.append(_Posted(self._number, batch, sent_ns))
 
     def _answered(self, message: Answer) -> None:
         """What the stub says while it serves. Raises PeerError."""

@@ -12,18 +12,29 @@ from pyruntime.utils.regions import Region
 
 
 class RequestSlot:
-    """A slot of a request region. `view` is exactly the size asked for."""
+    """A slot of a request region: `size` bytes from `offset` on, which lie a little behind the `start` of the slot."""
 
-    __slots__ = ("_arena", "offset", "view")
+    __slots__ = ("_arena", "_region", "_start", "offset", "size")
 
-    def __init__(self, arena: Arena, offset: int, view: memoryview) -> None:
+    def __init__(self, arena: Arena, region: memoryview, start: int, offset: int, size: int) -> None:
         self._arena = arena
+        self._region = region
+        self._start = start
         self.offset = offset
-        self.view = view
+        self.size = size
+
+    @property
+    def view(self) -> memoryview:
+        """The slot's memory."""
+        return self._region[self.offset : self.offset + self.size]
+
+    def fill(self, data: bytes | bytearray) -> None:
+        """Copy `data`, which is as long as the slot, into it."""
+        self._region[self.offset : self.offset + self.size] = data
 
     def free(self) -> None:
-        """Give the slot back; its view is dead from here on."""
-        self._arena.free(self.offset)
+        """Give the slot back; its memory is somebody else's from here on."""
+        self._arena.free(self._start)
 
 
 class RequestMemory:
@@ -52,14 +63,12 @@ class RequestMemory:
         """
         skew = -lead % ALIGNMENT
         try:
-            offset = self._arena.allocate(size + skew)
+            start = self._arena.allocate(size + skew)
         except OutOfMemoryError as exc:
             raise InferenceError(
                 f"no room for a request of {size} bytes to model '{self._model_name}': {exc}", Code.UNAVAILABLE
             ) from exc
-        if not skew:
-            return RequestSlot(self._arena, offset, self._view[offset : offset + size])
-        return _SkewedSlot(self._arena, offset, self._view[offset + skew : offset + skew + size], skew)
+        return RequestSlot(self._arena, self._view, start, start + skew, size)
 
     def place(self, request: InferRequest) -> None:
         """Copy those inputs of `request` that are not in the region yet into one new slot of its.
@@ -77,11 +86,12 @@ class RequestMemory:
             return
         slot = self.allocate(size)
         request.slots.append(slot)
+        view = slot.view
         at = 0
         for tensor in request.inputs:
             if tensor.offset < 0:
                 n = len(tensor.data)
-                slot.view[at : at + n] = tensor.data
+                view[at : at + n] = tensor.data
                 tensor.offset = slot.offset + at
                 at += -(-n // ALIGNMENT) * ALIGNMENT
 
@@ -89,16 +99,3 @@ class RequestMemory:
         """Unmap the region."""
         self._view = memoryview(b"")
         self.region.close()
-
-
-class _SkewedSlot(RequestSlot):
-    """A slot whose view starts a little into it."""
-
-    __slots__ = ("_start",)
-
-    def __init__(self, arena: Arena, start: int, view: memoryview, skew: int) -> None:
-        super().__init__(arena, start + skew, view)
-        self._start = start
-
-    def free(self) -> None:
-        self._arena.free(self._start)

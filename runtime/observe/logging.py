@@ -46,8 +46,10 @@ class TritonFormatter(logging.Formatter):
             message = f"{message}\n{self.formatException(record.exc_info)}"
         if len(message) > LINE_CHARS_MAX:
             message = f"{message[:LINE_CHARS_MAX]} ... (cut: {len(message)} characters)"
-        line = f"{self._heading(record)}] {quote(message) if self._escape else message}"
         table = getattr(record, "table", None)
+        # As in Triton, a table without a message stands below a bare heading rather than below `""`.
+        text = quote(message) if self._escape and (message or table is None) else message
+        line = f"{self._heading(record)}] {text}"
         return line if table is None else f"{line}\n{table}"
 
     def _heading(self, record: logging.LogRecord) -> str:

@@ -25,7 +25,7 @@ from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
 from pyruntime.runtime.config.unsupported import unsupported_features
-from pyruntime.runtime.config.validate import validate
+from pyruntime.runtime.config.validate import validate, validate_instances
 from pyruntime.runtime.instances.connection import StubConnection
 from pyruntime.runtime.instances.python import InstancePlan, PythonInstance
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -73,6 +73,7 @@ def read_draft(folder: ModelFolder, settings: ServerSettings) -> Draft:
             raise LoadError(f"'{folder.config_path}' cannot be read: {exc.strerror}") from exc
     has_model_file = any(Path(folder.path, str(version), "model.py").is_file() for version in folder.version_dirs)
     config = normalize(config, directory_name=folder.name, has_model_file=has_model_file, gpus=GPUS)
+    validate_instances(config, GPUS)
     selection = select_versions(VersionPolicy.from_config(config), map(str, folder.version_dirs), folder.name)
     if selection.problem:
         raise LoadError(selection.problem)

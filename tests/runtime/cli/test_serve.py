@@ -15,7 +15,7 @@ from pyruntime.runtime.observe.logging import ESCAPE_VARIABLE, LOGGER_NAMES
 
 @pytest.fixture
 def served(monkeypatch):
-    """The settings that the server was started with; the server itself returns 7 at once."""
+    """The settings that the server was started with; the server itself returns 7 at once, and starts no process."""
     settings = []
     monkeypatch.delenv(ESCAPE_VARIABLE, raising=False)
     server = ModuleType("pyruntime.runtime.server")
@@ -26,6 +26,9 @@ def served(monkeypatch):
 
     server.serve = serve
     monkeypatch.setitem(sys.modules, "pyruntime.runtime.server", server)
+    launch = ModuleType("pyruntime.runtime.instances.launch")
+    launch.start_forkserver = lambda: None
+    monkeypatch.setitem(sys.modules, "pyruntime.runtime.instances.launch", launch)
     yield settings
     for name in LOGGER_NAMES:
         logger = logging.getLogger(name)
@@ -77,7 +80,7 @@ def test_log_file_that_cannot_be_opened(served, tmp_path, capsys):
 
 
 def test_serve_imports_nothing_slow():
-    """Up to the server itself, starting costs no import of what only help, files or tensors need."""
+    """Up to the server itself, starting imports nothing that only help, files, tensors or connections need."""
     code = """
 import sys, types
 import pyruntime.runtime.cli
@@ -85,6 +88,9 @@ light = set(sys.modules)
 server = types.ModuleType("pyruntime.runtime.server")
 server.serve = lambda settings: 0
 sys.modules["pyruntime.runtime.server"] = server
+launch = types.ModuleType("pyruntime.runtime.instances.launch")
+launch.start_forkserver = lambda: None
+sys.modules["pyruntime.runtime.instances.launch"] = launch
 assert pyruntime.runtime.cli.main(["serve", "--model-repository=a"]) == 0
 print({"typer", "click", "rich", "numpy", "yaml", "asyncio"} & set(sys.modules))
 print({"logging", "dataclasses", "pyruntime.runtime.settings"} & light)

@@ -445,11 +445,10 @@ def test_truncated_at_any_byte():
 def decodes_or_refuses(body, header_length):
     try:
         request, options = decode_infer(memoryview(body), header_length, SPEC)
-    except InferenceError as error:
-        assert error.code in (Code.INVALID_ARG, Code.UNSUPPORTED)
-    else:
-        assert type(request) is InferRequest
-        assert type(options) is OutputOptions
+    except InferenceError:
+        return
+    assert type(request) is InferRequest
+    assert type(options) is OutputOptions
 
 
 @given(st.binary(), st.none() | st.integers(-2, 40))

@@ -130,7 +130,9 @@ def test_names_are_decoded_after_routing(segment, name):
 
 
 @pytest.mark.parametrize(
-    "version", ["0", "-1", "+1", "1.0", "abc", "00", "1 ", "９", str(VERSION_MAX + 1), "1" * 20, "1" * 4000]
+    "version",
+    ["0", "-1", "+1", "1.0", "abc", "00", "1 ", "\uff19", str(VERSION_MAX + 1), "1" * 20, "1" * 4000],
+    ids=ascii,
 )
 def test_versions_that_are_none(version):
     """A version is an integer above 0, in Triton's words."""

@@ -117,6 +117,8 @@ def test_long_message_is_cut():
 def test_table_stands_below_its_line():
     """A table is written as it is, from the next line on."""
     assert TritonFormatter().format(record("models:", table="+--+\n|a |")).endswith('] "models:"\n+--+\n|a |')
+    assert TritonFormatter().format(record("", table="+--+")).endswith("server.py:123] \n+--+")
+    assert TritonFormatter().format(record("")).endswith('server.py:123] ""')
 
 
 @given(st.text(alphabet=st.characters()))

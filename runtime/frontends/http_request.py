@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Heads of HTTP/1.1 requests, and bodies that come in chunks. (pure)
+
+A client sends the same head over and over: same URL, same lengths. So heads are remembered by their bytes, and
+httptools parses only those that are new. What it makes of a head is all that is kept; what it refuses is never kept.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import httptools
+
+from pyruntime.runtime.frontends.routes import Route, match
+
+HEAD_END = b"\r\n\r\n"
+# A head longer than this is no client of ours: URL and headers together. (Apache takes 8 KiB, nginx 32 KiB.)
+HEAD_BYTES_MAX = 64 << 10
+# Heads remembered: 2 MiB of them at most.
+HEADS_KEPT_MAX = 1024
+HEAD_KEPT_BYTES_MAX = 2048
+# A length of more digits is none.
+LENGTH_DIGITS_MAX = 18
+
+
+class Head(NamedTuple):
+    """What the server acts on in a request's head. Lengths are in bytes.
+
+    `header_length` is the Inference-Header-Content-Length: None if there is none, -1 if it is no number.
+    """
+
+    route: Route
+    content_length: int
+    chunked: bool
+    header_length: int | None
+    encoding: bytes
+    expects_continue: bool
+    keep_alive: bool
+
+
+class BadRequest(Exception):
+    """The bytes are not an HTTP/1.1 request, or one we do not serve. `status` is what to answer before hanging up."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+_heads: dict[bytes, Head] = {}
+
+
+def parse_head(head: bytes) -> Head:
+    """The head in `head`, which ends with HEAD_END. Raises BadRequest."""
+    known = _heads.get(head)
+    if known is not None:
+        return known
+    if len(head) > HEAD_BYTES_MAX:
+        raise too_long()
+    parsed = _Collector().parse(head)
+    if len(head) <= HEAD_KEPT_BYTES_MAX:
+        if len(_heads) >= HEADS_KEPT_MAX:
+            _heads.clear()
+        _heads[head] = parsed
+    return parsed
+
+
+def too_long() -> BadRequest:
+    """The refusal of a head that does not end in time."""
+    return BadRequest(f"the request's head is longer than {HEAD_BYTES_MAX} bytes", 431)
+
+
+class _Collector:
+    """Receives what httptools finds in one head."""
+
+    def __init__(self) -> None:
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._heads = 0
+        self._stray = False
+
+    def parse(self, head: bytes) -> Head:
+        parser = httptools.HttpRequestParser(self)
+        try:
+            parser.feed_data(head)
+        except httptools.HttpParserUpgrade as exc:
+            raise BadRequest("protocol upgrades are not supported") from exc
+        except httptools.HttpParserError as exc:
+            raise BadRequest(f"malformed HTTP request: {exc}") from exc
+        # httptools may see the end of a head where we do not, and then reads the rest as something else.
+        if self._heads != 1 or self._stray:
+            raise BadRequest("malformed HTTP request: the head does not end where it should")
+        headers = self._headers
+        return Head(
+            route=match(parser.get_method().decode("latin-1"), self._url),
+            content_length=_length(headers.get(b"content-length", b"0")),
+            chunked=b"transfer-encoding" in headers,
+            header_length=_header_length(headers.get(b"inference-header-content-length")),
+            encoding=headers.get(b"content-encoding", b"").lower(),
+            expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
+            keep_alive=parser.should_keep_alive() and parser.get_http_version() == "1.1",
+        )
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self._heads += 1
+
+    def on_body(self, body: bytes) -> None:
+        self._stray = True
+
+
+def _length(value: bytes) -> int:
+    if not value.isdigit() or len(value) > LENGTH_DIGITS_MAX:
+        raise BadRequest("malformed HTTP request: Content-Length is not a length")
+    return int(value)
+
+
+def _header_length(value: bytes | None) -> int | None:
+    if value is None:
+        return None
+    return int(value) if value.isdigit() and len(value) <= LENGTH_DIGITS_MAX else -1
+
+
+class ChunkedBody:
+    """Takes the chunks of one body apart."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        self._parts: list[bytes] = []
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The pieces of the body that `data` holds. Raises BadRequest; bytes behind the body are refused as well."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as exc:
+            raise BadRequest(f"malformed HTTP request: {exc}") from exc
+        parts, self._parts = self._parts, []
+        return parts
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise BadRequest("pipelining behind a chunked body is not supported")
+
+    def on_body(self, body: bytes) -> None:
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        self.complete = True

@@ -81,8 +81,13 @@ class InferRequest:
             slot.free()
 
     def failure(self, message: str, code: Code = Code.INTERNAL) -> InferenceError:
-        """An error about this request, under Triton's `[request id: ...]` prefix."""
-        return InferenceError(f"[request id: {self.id or '<id_unknown>'}] {message}", code)
+        """An error about this request: see request_failure."""
+        return request_failure(self.id, message, code)
+
+
+def request_failure(id: str, message: str, code: Code = Code.INTERNAL) -> InferenceError:
+    """An error about one request, under Triton's `[request id: ...]` prefix."""
+    return InferenceError(f"[request id: {id or '<id_unknown>'}] {message}", code)
 
 
 def _nothing_to_release() -> None:

@@ -13,12 +13,16 @@ from collections.abc import Callable, Sequence
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.inference import InferRequest
+from pyruntime.runtime.inference import InferRequest, request_failure
 from pyruntime.runtime.instances.python import PythonInstance
+from pyruntime.runtime.instances.wire import request_wire
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.plan import Plans
+from pyruntime.runtime.scheduling.batcher import QueueFull
 from pyruntime.runtime.scheduling.job import Done, Job
 from pyruntime.runtime.scheduling.scheduler import Scheduler
+from pyruntime.runtime.scheduling.signature import signature_of
 from pyruntime.utils.errors import Code, InferenceError
 
 
@@ -32,6 +36,7 @@ class ModelVersion:
         self.version = version
         self.memory = memory
         self.statistics = ModelStatistics()
+        self.plans = Plans()
         self.scheduler = Scheduler(spec, self._instance_changed)
         self._instances: Sequence[PythonInstance] = ()
         self._on_lost = on_lost
@@ -57,20 +62,40 @@ class ModelVersion:
         self._instances = instances
         self.scheduler.serve(instances)
 
-    def infer(self, request: InferRequest, done: Done) -> None:
-        """Check a request and queue it; `done` is called once with its response or its failure.
+    def accept(self, request: InferRequest, done: Done) -> Job:
+        """Check a request and bring its tensors into the request region; the job is to be given to `start`.
 
-        Raises InferenceError for a request that is refused: `done` is not called then, and the request memory is free.
+        Raises InferenceError for a request that is refused: its memory is free then, and `done` is not called.
         """
         arrived_ns = time.monotonic_ns()
         try:
             check_request(self.spec, request)
             self.memory.place(request)
-            self.scheduler.submit(Job(request, done, arrived_ns))
         except InferenceError:
             self.statistics.failure(time.monotonic_ns() - arrived_ns)
             request.free()
             raise
+        signature = signature_of(self.spec, request) if self.spec.dynamic_batching is not None else None
+        slots, request.slots = request.slots, []
+        return Job(request.id, request_wire(request), request.batch_size, signature, slots, done, arrived_ns)
+
+    def start(self, job: Job) -> None:
+        """Queue a job; its `done` is called once with the response or the failure.
+
+        Raises InferenceError UNAVAILABLE if the queue is full: the job's memory is free then, and `done` is not called.
+        """
+        try:
+            self.scheduler.submit(job)
+        except QueueFull as exc:
+            self.statistics.failure(time.monotonic_ns() - job.arrived_ns)
+            job.free()
+            raise request_failure(job.id, str(exc), Code.UNAVAILABLE) from exc
+
+    def infer(self, request: InferRequest, done: Done) -> Job:
+        """Accept a request and start it. Raises InferenceError for what either refuses."""
+        job = self.accept(request, done)
+        self.start(job)
+        return job
 
     async def stop(self, timeout_s: float) -> None:
         """Finish what runs, finalize all instances, free the memory. What takes longer than `timeout_s` is killed.

@@ -23,7 +23,7 @@ FRAMES_MAX = 20
 def load_class(location: Dict[str, str]) -> Any:
     """Import the model at `location` and return its TritonPythonModel class.
 
-    `location` has `model_dir`, `version` and `file`, the path of model.py; a Python-based backend has `backend_dir` too.
+    `location` has `model_dir`, `version` and `file`, the path of model.py; a backend's has `backend_dir` too.
     Raises LoadError for what is not there, and whatever the import itself raises.
     """
     file = location["file"]

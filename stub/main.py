@@ -50,8 +50,8 @@ def _become_child(name: str, output_fd: int) -> None:
     os.dup2(output_fd, 2)
     os.close(output_fd)
     # By the line, so that what a model printed before it crashed is in the log.
-    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     faulthandler.enable()
     # Ctrl-C goes to the whole terminal, but only the host decides when a stub stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

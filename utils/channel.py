@@ -118,14 +118,23 @@ class Channel:
         try:
             unpacker.feed(data)
             self._fed += len(data)
-            for frame in unpacker:
-                messages.append(self._receive(frame))
+            for tag, fields in unpacker:
+                kind = MESSAGES[tag]
+                types = FIELDS[tag]
+                if type(fields) is not list or len(fields) != len(types) or not all(map(isinstance, fields, types)):
+                    raise PeerError(f"{kind.__name__} came with the wrong fields")
+                after = self._may_receive.get(kind)
+                if after is None:
+                    raise PeerError(f"{kind.__name__} is not legal while {self.state.name}")
+                if after is not self.state:
+                    self._enter(after)
+                messages.append(kind._make(fields))
         except PeerError:
             self._enter(State.CLOSED)
             raise
-        except (ValueError, msgpack.UnpackException) as exc:
+        except (TypeError, ValueError, IndexError, msgpack.UnpackException) as exc:
             self._enter(State.CLOSED)
-            raise PeerError(f"not a frame: {type(exc).__name__}: {exc}") from exc
+            raise PeerError(f"not a frame of [tag, [field, ...]]: {type(exc).__name__}: {exc}") from exc
         return messages
 
     def receive_eof(self) -> None:
@@ -134,23 +143,6 @@ class Channel:
         left = self._fed - self._unpacker.tell()
         if left:
             raise PeerError(f"hung up in the middle of a frame, after {left} bytes of it")
-
-    def _receive(self, frame: Any) -> Message:
-        try:
-            tag, fields = frame
-            kind = MESSAGES[tag]
-            types = FIELDS[tag]
-        except (TypeError, ValueError, IndexError) as exc:
-            raise PeerError("not a message: expected [tag, [field, ...]]") from exc
-        if type(fields) is not list or len(fields) != len(types) or not all(map(isinstance, fields, types)):
-            raise PeerError(f"{kind.__name__} came with the wrong fields")
-        after = self._may_receive.get(kind)
-        if after is None:
-            raise PeerError(f"{kind.__name__} is not legal while {self.state.name}")
-        if after is not self.state:
-            self._enter(after)
-        message: Message = kind._make(fields)
-        return message
 
     def _enter(self, state: State) -> None:
         self.state = state

@@ -8,6 +8,7 @@ connection can send it. It does no I/O.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -18,9 +19,11 @@ from pyruntime.runtime.frontends.http_request import Head
 from pyruntime.runtime.frontends.kserve_request import ALL_JSON, OutputOptions, decode_infer
 from pyruntime.runtime.frontends.kserve_response import encode_error, encode_infer
 from pyruntime.runtime.frontends.routes import Endpoint, Route
-from pyruntime.runtime.inference import InferResponse
+from pyruntime.runtime.inference import InferResponse, Slot
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.plan import Plan
+from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 
 
@@ -52,6 +55,7 @@ class Exchange:
     _model: ModelVersion | None = None
     _options: OutputOptions = ALL_JSON
     _slot: RequestSlot | None = None
+    _job: Job | None = None
     _body: bytes | bytearray = b""
     _refusal: InferenceError | None = None
     _abandoned = False
@@ -147,24 +151,36 @@ class Exchange:
             self._fail(exc)
 
     def _infer(self, model: ModelVersion) -> None:
-        lead = self._head.header_length
+        lead, slot = self._head.header_length, self._slot
+        if slot is None and lead is not None and 0 <= lead < len(self._body):
+            slot = self._slot = model.memory.allocate(len(self._body), lead)
+            slot.fill(self._body)
+        if slot is None or not lead:
+            # There is nothing to remember where the body is JSON, or all contents.
+            body = memoryview(self._body) if slot is None else slot.view
+            request, self._options = decode_infer(body, lead, model.spec, base=-1 if slot is None else slot.offset)
+            self._give_slot(request.slots)
+            self._job = model.infer(request, self._done)
+            return
+        body = slot.view
+        header = body[:lead].tobytes()
+        plan = model.plans.find(header, slot.size)
+        if plan is not None:
+            self._options = plan.options
+            self._slot = None  # the job's from here on
+            job = plan.job(slot, self._done, time.monotonic_ns())
+        else:
+            request, self._options = decode_infer(body, lead, model.spec, base=slot.offset)
+            self._give_slot(request.slots)
+            job = model.accept(request, self._done)
+            model.plans.remember(header, Plan(job, slot.offset, slot.size, self._options), request)
+        self._job = job
+        model.start(job)
+
+    def _give_slot(self, slots: list[Slot]) -> None:
         slot, self._slot = self._slot, None
         if slot is not None:
-            body = slot.view
-        else:
-            body = memoryview(self._body)
-            if lead is not None and 0 <= lead < len(body):
-                slot = model.memory.allocate(len(body), lead)
-                slot.fill(self._body)
-        try:
-            request, self._options = decode_infer(body, lead, model.spec, base=-1 if slot is None else slot.offset)
-        except InferenceError:
-            if slot is not None:
-                slot.free()
-            raise
-        if slot is not None:
-            request.slots.append(slot)  # the request's from here on
-        model.infer(request, self._done)
+            slots.append(slot)
 
     # The response.
 
@@ -198,6 +214,8 @@ class Exchange:
         """The client is gone: free what the exchange holds, and drop the response if it still comes."""
         self._abandoned = True
         self._free()
+        if self._job is not None and self._model is not None:
+            self._model.scheduler.cancel(self._job)
         self.release()
         self.release = _nothing
         self._core.end_request()

@@ -65,6 +65,7 @@ class StubConnection(asyncio.Protocol):
         self._released: list[int] = []
         self._released_bytes = 0
         self._closed = False
+        self._corked: list[bytes] | None = None
         self._process: StubProcess | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._output: asyncio.ReadTransport | None = None
@@ -164,6 +165,9 @@ class StubConnection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
+        # Answers free places, and so bring new batches: what is sent meanwhile goes out in one piece.
+        corked: list[bytes] = []
+        self._corked = corked
         try:
             for message in self._channel.receive_data(data):
                 if type(message) is Result or type(message) is Failed:
@@ -173,6 +177,10 @@ class StubConnection(asyncio.Protocol):
         except PeerError as exc:
             _LOG.error("%s: its stub broke the protocol and is killed: %s", self.name, exc)
             self.kill()
+        finally:
+            self._corked = None
+            if corked and self._transport is not None:
+                self._transport.write(b"".join(corked))
 
     def connection_lost(self, exc: Exception | None) -> None:
         # The stub hung up or died. If it merely hung up it is of no use any more.
@@ -211,7 +219,9 @@ class StubConnection(asyncio.Protocol):
 
     def _send(self, message: Message) -> None:
         data = self._channel.send(message)
-        if self._transport is not None:
+        if self._corked is not None:
+            self._corked.append(data)
+        elif self._transport is not None:
             self._transport.write(data)
 
     async def _reply(self) -> Message:

@@ -13,12 +13,13 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.inference import InferRequest, InferResponse
+from pyruntime.runtime.inference import InferResponse, Parameter, Slot
 from pyruntime.runtime.instances.connection import Answer, StubConnection
 from pyruntime.runtime.instances.supervisor import (
     CancelRestart,
@@ -35,10 +36,9 @@ from pyruntime.runtime.instances.supervisor import (
     StopRequested,
     Supervisor,
 )
-from pyruntime.runtime.instances.wire import OutputReader, request_wire, response_parameters
+from pyruntime.runtime.instances.wire import OutputReader, response_parameters
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
-from pyruntime.runtime.scheduling.batcher import Queued
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError, LoadError, LocalError, OutOfMemoryError, PeerError
 from pyruntime.utils.messages import OK, Failed, Retired
@@ -48,7 +48,7 @@ _LOG = logging.getLogger("pyruntime.instances")
 # One batch runs, one waits behind it: without the second, a third of the throughput is lost.
 PLACES = 2
 
-Batch = list[Queued[Job]]
+Batch = list[Job]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class PythonInstance:
         self._connection: StubConnection | None = None
         self._reader = OutputReader(plan.spec, memoryview(b""))
         self._posted: deque[_Posted] = deque()
-        self._retained: dict[tuple[int, int], InferRequest] = {}
+        self._retained: dict[tuple[int, int], list[Slot]] = {}
         self._number = 0
         self._last_end_ns = 0
         self._restart: asyncio.TimerHandle | None = None
@@ -171,8 +171,9 @@ class PythonInstance:
         self._connection = None
         self.places = 0
         self._fail_posted(exit)
-        for request in self._retained.values():
-            request.free()
+        for slots in self._retained.values():
+            for slot in slots:
+                slot.free()
         self._retained.clear()
         if self._supervisor.state in (State.READY, State.REINITIALIZING):
             _LOG.error("%s: stub %s", self.name, exit.describe())
@@ -227,111 +228,104 @@ class PythonInstance:
     def execute(self, batch: Batch) -> None:
         """Post a batch. The instance must have a place. Every job's `done` will be called, whatever happens."""
         assert self._connection is not None  # there are no places without a stub
-        self._number += 1
-        wire: list[object] = [request_wire(queued.request.request) for queued in batch]
+        self._number = number = self._number + 1
         sent_ns = time.monotonic_ns()
         try:
-            self._connection.infer(self._number, wire)
+            self._connection.infer(number, [job.wire for job in batch])
         except LocalError as exc:
-            now = time.monotonic_ns()
-            for queued in batch:
-                self._finish(queued.request, InferenceError(f"the request cannot be sent to {self.name}: {exc}"), now)
+            failure = InferenceError(f"the request cannot be sent to {self.name}: {exc}")
+            for job in batch:
+                self._finish(job, failure, sent_ns)
             return
         self.places -= 1
-        self._posted.append(_Posted(self._number, batch, sent_ns))
+        self._posted.append(_Posted(number, batch, sent_ns))
 
     def _answered(self, message: Answer) -> None:
         """What the stub says while it serves. Raises PeerError."""
         if isinstance(message, Retired):
             return self._retire(message.requests)
-        if not self._posted or self._posted[0].number != message.batch:
+        posted = self._posted[0] if self._posted else None
+        if posted is None or posted.number != message.batch:
             raise PeerError(f"batch {message.batch} is answered and is not the one that is due")
-        posted = self._posted.popleft()
-        requests = [queued.request.request for queued in posted.batch]
-        self._retain(message.batch, requests, message.retained)
+        batch = posted.batch
+        # Reading the answer may still find it to be nonsense, so the batch counts as running until that is done.
+        answers = [InferenceError(message.message)] * len(batch) if isinstance(message, Failed) else self._read(
+            batch, message.responses
+        )  # fmt: skip
+        if message.retained:
+            self._retain(message.batch, batch, message.retained)
+        self._posted.popleft()
         if self._supervisor.state is State.READY:
             self.places += 1
+
         now_ns = time.monotonic_ns()
         begin_ns = max(posted.sent_ns, self._last_end_ns)
         start_ns = min(max(message.start_ns, begin_ns), now_ns)
         self._last_end_ns = end_ns = min(max(message.end_ns, start_ns), now_ns)
-        spans = (start_ns - begin_ns, end_ns - start_ns, now_ns - end_ns)
-        if isinstance(message, Failed):
-            failure = InferenceError(message.message)
-            for queued in posted.batch:
-                self._finish(queued.request, failure, now_ns)
-        else:
-            self._respond(posted.batch, message.responses, begin_ns, spans, now_ns)
-        rows = 0
-        for queued in posted.batch:
-            rows += queued.rows
-        self._plan.statistics.execution(rows, *spans, time.time_ns() // 1_000_000)
-        self._owner.place_freed()
-
-    def _respond(
-        self, batch: Batch, responses: list[Any], begin_ns: int, spans: tuple[int, int, int], now_ns: int
-    ) -> None:
+        input_ns, infer_ns, output_ns = start_ns - begin_ns, end_ns - start_ns, now_ns - end_ns
         statistics = self._plan.statistics
-        answers = self._read(batch, responses)
-        for queued, answer in zip(batch, answers, strict=True):
-            job = queued.request
+        rows = 0
+        for job, answer in zip(batch, answers, strict=True):
+            rows += job.rows
             if type(answer) is InferResponse:
                 arrived_ns = job.arrived_ns
-                statistics.success(queued.rows, begin_ns - arrived_ns, *spans, now_ns - arrived_ns)
-                if job.request.slots:
-                    job.request.free()
+                statistics.success(
+                    job.rows, begin_ns - arrived_ns, input_ns, infer_ns, output_ns, now_ns - arrived_ns
+                )  # fmt: skip
+                job.free()
                 job.done(answer)
-            else:
-                assert type(answer) is InferenceError  # the only other kind of answer
+            elif isinstance(answer, InferenceError):
                 self._finish(job, answer, now_ns)
+        statistics.execution(rows, input_ns, infer_ns, output_ns, time.time_ns() // 1_000_000)
+        self._owner.place_freed()
 
-    def _read(self, batch: Batch, responses: list[Any]) -> list[InferResponse | InferenceError]:
+    def _read(self, batch: Batch, responses: list[Any]) -> Sequence[InferResponse | InferenceError]:
         """One answer for each job. Raises PeerError if any of them is bad."""
-        spec = self._plan.spec
-        version = self._plan.version
+        plan = self._plan
+        name, version, read = plan.spec.name, plan.version, self._reader.outputs
         release = self._connection.release if self._connection is not None else _nowhere
         answers: list[InferResponse | InferenceError] = []
         try:
-            for queued, (code, text, slot, tensors, parameters) in zip(batch, responses, strict=True):
+            for job, (code, text, slot, tensors, parameters) in zip(batch, responses, strict=True):
                 if code != OK:
                     answers.append(InferenceError(str(text), Code(code)))
                     continue
-                outputs = self._reader.outputs(tensors)
-                response = InferResponse(spec.name, version, queued.request.request.id, outputs)
-                if parameters:
-                    response.parameters = response_parameters(parameters)
-                if slot >= 0:
-                    size = 0
-                    for output in outputs:
-                        size += len(output.data)
-                    response.release = partial(release, slot, size)
-                answers.append(response)
+                outputs, size = read(tensors)
+                answers.append(
+                    InferResponse(
+                        name,
+                        version,
+                        job.id,
+                        outputs,
+                        response_parameters(parameters) if parameters else _NO_PARAMETERS,
+                        partial(release, slot, size) if slot >= 0 else _nothing,
+                    )
+                )
         except (TypeError, ValueError) as exc:
             raise PeerError("responses that do not match the batch") from exc
         return answers
 
     def _finish(self, job: Job, failure: InferenceError, now_ns: int) -> None:
         self._plan.statistics.failure(now_ns - job.arrived_ns)
-        job.request.free()
+        job.free()
         job.done(failure)
 
     # Memory that a model holds on to, and death.
 
-    def _retain(self, batch: int, requests: list[InferRequest], indexes: list[Any]) -> None:
+    def _retain(self, number: int, batch: Batch, indexes: list[Any]) -> None:
         """Move the slots of requests whose inputs the model kept out of reach, so that nothing overwrites them."""
         for index in indexes:
-            if type(index) is not int or not 0 <= index < len(requests):
+            if type(index) is not int or not 0 <= index < len(batch):
                 raise PeerError(f"request {index!r} is retained and does not exist")
-            keeper = InferRequest(requests[index].model_name)
-            keeper.slots, requests[index].slots = requests[index].slots, []
-            self._retained[batch, index] = keeper
+            self._retained[number, index], batch[index].slots = batch[index].slots, []
 
     def _retire(self, keys: list[Any]) -> None:
         for key in keys:
-            request = self._retained.pop(tuple(key), None) if type(key) is list else None
-            if request is None:
+            slots = self._retained.pop(tuple(key), None) if type(key) is list else None
+            if slots is None:
                 raise PeerError(f"request {key!r} is retired and was not retained")
-            request.free()
+            for slot in slots:
+                slot.free()
 
     def _fail_posted(self, exit: ProcessExit) -> None:
         if not self._posted:
@@ -342,16 +336,23 @@ class PythonInstance:
             f"Stub process '{self.name}' is not healthy. It was lost while it ran this request: {exit.describe()}"
         )
         now_ns = time.monotonic_ns()
-        for queued in running.batch:
-            self._finish(queued.request, failure, now_ns)
+        for job in running.batch:
+            self._finish(job, failure, now_ns)
         while self._posted:
             waiting = self._posted.pop()
             if restarting:
                 self._owner.put_back(waiting.batch)
             else:
-                for queued in waiting.batch:
-                    self._finish(queued.request, failure, now_ns)
+                for job in waiting.batch:
+                    self._finish(job, failure, now_ns)
+
+
+_NO_PARAMETERS: dict[str, Parameter] = {}
 
 
 def _nowhere(slot: int, size: int) -> None:
     """Where the slots of a stub that is gone are released to."""
+
+
+def _nothing() -> None:
+    """How a response without memory is released."""

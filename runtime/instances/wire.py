@@ -45,23 +45,31 @@ class OutputReader:
         self._limit = len(region)
         self._reshapes = any(output.reshape is not None for output in spec.outputs.values())
 
-    def outputs(self, tensors: list[Any]) -> list[OutputTensor]:
-        """The outputs that `tensors` describe; their data are views of the region. Raises PeerError."""
+    def outputs(self, tensors: list[Any]) -> tuple[list[OutputTensor], int]:
+        """The outputs that `tensors` describe, their data views of the region; and their size in bytes, all together.
+
+        Raises PeerError.
+        """
         region = self._region
         limit = self._limit
         outputs = []
+        total = 0
         try:
             for name, datatype, shape, offset, size in tensors:
                 if datatype not in BY_NAME or not 0 <= offset <= offset + size <= limit:
                     raise PeerError(f"output '{name}' lies outside the response region, or has no datatype")
-                if type(name) is not str or type(shape) is not list or not all(type(dim) is int for dim in shape):
+                if type(name) is not str or type(shape) is not list:
                     raise PeerError("an output has no name or no shape")
+                for dim in shape:
+                    if type(dim) is not int:
+                        raise PeerError(f"output '{name}' has a dimension that is no integer")
+                total += size
                 if self._reshapes:
                     shape = client_shape(self._spec, name, shape)
                 outputs.append(OutputTensor(name, datatype, shape, region[offset : offset + size]))
         except (TypeError, ValueError) as exc:
             raise PeerError("an output is not [name, datatype, shape, offset, size]") from exc
-        return outputs
+        return outputs, total
 
 
 def response_parameters(text: Any) -> dict[str, Parameter]:

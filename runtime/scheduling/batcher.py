@@ -29,17 +29,17 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from pyruntime.runtime.config.spec import DynamicBatchingSpec
 from pyruntime.utils.errors import PyruntimeError
 
-P = TypeVar("P")
-
 _arrived_s = attrgetter("arrived_s")
+
+
+Q = TypeVar("Q", bound="Waiting")
 
 
 class QueueFull(PyruntimeError):
@@ -49,20 +49,22 @@ class QueueFull(PyruntimeError):
         super().__init__("Exceeds maximum queue size")
 
 
-@dataclass(slots=True, eq=False)
-class Queued(Generic[P]):
-    """One waiting request. `rows` is its batch size; `arrived_s` is on the clock that `take` is asked by.
+class Waiting(Protocol):
+    """What a batcher needs to know of a waiting request.
 
-    `signature` is compared for equality only: requests of different signatures never share a batch.
+    `rows` is its batch size; `arrived_s` is on the clock that `take` is asked by. `signature` is compared for equality
+    only: requests of different signatures never share a batch.
     """
 
-    request: P
-    rows: int
-    arrived_s: float
-    signature: Hashable | None = None
+    @property
+    def rows(self) -> int: ...
+    @property
+    def arrived_s(self) -> float: ...
+    @property
+    def signature(self) -> Hashable | None: ...
 
 
-class Batcher(Generic[P]):
+class Batcher(Generic[Q]):
     """The queue of one model version. `batching` None: every request alone, and no limit on how many wait."""
 
     __slots__ = (
@@ -80,7 +82,7 @@ class Batcher(Generic[P]):
     )
 
     def __init__(self, max_batch_size: int, batching: DynamicBatchingSpec | None) -> None:
-        self._queue: deque[Queued[P]] = deque()
+        self._queue: deque[Q] = deque()
         self._batching = batching is not None
         self._max_batch_size = max(1, max_batch_size)
         self._delay_s = batching.max_queue_delay_us / 1e6 if batching else 0.0
@@ -89,13 +91,13 @@ class Batcher(Generic[P]):
         self._preferred_max = max(self._preferred)
         self._forget_pending()
 
-    def submit(self, queued: Queued[P]) -> None:
+    def submit(self, queued: Q) -> None:
         """Queue one request behind all others. Raises QueueFull, and leaves the queue as it is."""
         if len(self._queue) >= self._max_queue_size:
             raise QueueFull
         self._queue.append(queued)
 
-    def take(self, now: float) -> list[Queued[P]] | None:
+    def take(self, now: float) -> list[Q] | None:
         """The next batch, no longer queued then; None if there is nothing to execute yet. `now` in seconds."""
         queue = self._queue
         if not queue:
@@ -122,7 +124,7 @@ class Batcher(Generic[P]):
         """
         return self._queue[0].arrived_s + self._delay_s if self._queue else None
 
-    def put_back(self, batch: list[Queued[P]]) -> None:
+    def put_back(self, batch: list[Q]) -> None:
         """Queue a batch again whose instance died before it began: in order of arrival, so before all later requests.
 
         These requests were admitted once, so `max_queue_size` does not refuse them.
@@ -131,16 +133,16 @@ class Batcher(Generic[P]):
         self._queue = deque(sorted([*batch, *self._queue], key=_arrived_s))
         self._forget_pending()
 
-    def remove(self, payload: P) -> bool:
+    def remove(self, cancelled: Q) -> bool:
         """Take out a request that was cancelled while queued. False if it is not queued: it was taken already."""
         for position, queued in enumerate(self._queue):
-            if queued.request is payload:
+            if queued is cancelled:
                 del self._queue[position]
                 self._forget_pending()
                 return True
         return False
 
-    def drain(self) -> list[Queued[P]]:
+    def drain(self) -> list[Q]:
         """Take out everything, in order, for the caller to fail."""
         everything = list(self._queue)
         self._queue.clear()

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.scheduling.batcher import Batcher, Queued, QueueFull
+from pyruntime.runtime.scheduling.batcher import Batcher
 from pyruntime.runtime.scheduling.job import Job
-from pyruntime.runtime.scheduling.signature import signature_of
 from pyruntime.utils.errors import Code, InferenceError
 
 
@@ -21,7 +20,7 @@ class Instance(Protocol):
 
     places: int
 
-    def execute(self, batch: list[Queued[Job]]) -> None:
+    def execute(self, batch: list[Job]) -> None:
         """Run a batch; every job's `done` will be called."""
 
 
@@ -30,7 +29,6 @@ class Scheduler:
 
     def __init__(self, spec: ModelSpec, on_change: Callable[[], None]) -> None:
         self._spec = spec
-        self._batching = spec.dynamic_batching is not None
         self._batcher: Batcher[Job] = Batcher(spec.max_batch_size, spec.dynamic_batching)
         self._on_change = on_change
         self._instances: Sequence[Instance] = ()
@@ -49,23 +47,21 @@ class Scheduler:
         self._instances = instances
 
     def submit(self, job: Job) -> None:
-        """Queue a job, or start it.
-
-        Raises InferenceError UNAVAILABLE when the queue is full; `done` is not called then.
-        """
-        request = job.request
-        signature = signature_of(self._spec, request) if self._batching else None
-        try:
-            self._batcher.submit(Queued(job, request.batch_size, job.arrived_ns / 1e9, signature))
-        except QueueFull as exc:
-            raise request.failure(str(exc), Code.UNAVAILABLE) from exc
+        """Queue a job, or start it. Raises QueueFull; `done` is not called then."""
+        self._batcher.submit(job)
         self._dispatch()
+
+    def cancel(self, job: Job) -> None:
+        """Nobody waits for this job any more: if it has not begun, it never will. `done` is called in any case."""
+        if self._batcher.remove(job):
+            job.free()
+            job.done(InferenceError("", Code.CANCELLED))
 
     def fail_all(self, failure: InferenceError) -> None:
         """Fail everything that waits."""
-        for queued in self._batcher.drain():
-            queued.request.request.free()
-            queued.request.done(failure)
+        for job in self._batcher.drain():
+            job.free()
+            job.done(failure)
 
     # What instances tell: see instances.python.Owner.
 
@@ -74,7 +70,7 @@ class Scheduler:
         if len(self._batcher):
             self._dispatch()
 
-    def put_back(self, batch: list[Queued[Job]]) -> None:
+    def put_back(self, batch: list[Job]) -> None:
         """A batch that never started."""
         self._batcher.put_back(batch)
         self._dispatch()

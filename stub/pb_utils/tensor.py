@@ -23,6 +23,7 @@ _DTYPES: Dict[str, Any] = {
     datatype.name: np.dtype(datatype.numpy) for datatype in DATATYPES if datatype.numpy and datatype.size
 }
 _DATATYPES: Dict[Any, str] = {dtype: name for name, dtype in _DTYPES.items()}
+_BF16_BITS = np.dtype("<u2")
 _DL_CPU = (1, 0)
 
 
@@ -36,13 +37,16 @@ def datatype_of(dtype: Any) -> Optional[str]:
 class Tensor:
     """See Triton's documentation of the Python backend. Arguments are positional only, as there."""
 
-    __slots__ = ("_array", "_datatype", "_name", "_place", "_shape")
+    __slots__ = ("_array", "_datatype", "_name", "_offset", "_region", "_shape", "_size")
 
     _name: str
     _datatype: str
     _shape: List[int]
+    # Made when it is first asked for, if the tensor lies in a region: `_size` bytes at `_offset` of it.
     _array: Optional[Any]
-    _place: Optional[Tuple[mmap.mmap, int, int]]
+    _region: Optional[mmap.mmap]
+    _offset: int
+    _size: int
 
     def __init__(self, __name: str, __numpy_array: Any) -> None:
         if not __name:
@@ -55,15 +59,15 @@ class Tensor:
         self._datatype = datatype
         self._shape = list(array.shape)
         self._array = array
-        self._place = None
+        self._region = None
 
     @classmethod
     def _from_region(cls, region: mmap.mmap, wire: List[Any]) -> Tensor:
         """The input tensor that `wire` (see utils/messages.py) describes."""
         tensor = cls.__new__(cls)
-        tensor._name, tensor._datatype, tensor._shape, offset, size = wire
+        tensor._name, tensor._datatype, tensor._shape, tensor._offset, tensor._size = wire
         tensor._array = None
-        tensor._place = (region, offset, size)
+        tensor._region = region
         return tensor
 
     def __repr__(self) -> str:
@@ -90,6 +94,10 @@ class Tensor:
 
         Raises TritonModelException for BF16, which numpy does not have.
         """
+        if self._datatype == "BF16":
+            raise TritonModelException(
+                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
+            )
         array = self._array
         if array is None:
             array = self._array = self._map()
@@ -120,43 +128,40 @@ class Tensor:
         if not __name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         pointer, shape, datatype, owner = dlpack.import_tensor(__tensor)
-        dtype = _DTYPES.get(datatype, np.dtype("<u2"))
+        dtype = _DTYPES.get(datatype, _BF16_BITS)
         tensor = Tensor.__new__(Tensor)
         tensor._name = __name
         tensor._datatype = datatype
         tensor._shape = list(shape)
-        tensor._place = None
+        tensor._region = None
         tensor._array = dlpack.as_array(owner, pointer, tensor._shape, dtype)
         return tensor
 
     def _map(self) -> Any:
-        if self._datatype == "BF16":
-            raise TritonModelException(
-                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
-            )
-        assert self._place is not None  # a tensor has an array or a place
-        region, offset, size = self._place
         if self._datatype == "BYTES":
-            return deserialize_bytes_tensor(region[offset : offset + size]).reshape(self._shape)
-        dtype = _DTYPES[self._datatype]
-        array = np.ndarray(self._shape, dtype, region, offset)
+            return deserialize_bytes_tensor(self._bytes()).reshape(self._shape)
+        return self._view(_DTYPES[self._datatype])
+
+    def _view(self, dtype: Any) -> Any:
+        assert self._region is not None  # a tensor has an array or a region
+        array = np.ndarray(self._shape, dtype, self._region, self._offset)
         # Behind a BYTES tensor of odd length contents may lie askew, which torch and SIMD code do not expect.
-        return array if offset % dtype.itemsize == 0 else array.copy()
+        return array if self._offset % dtype.itemsize == 0 else array.copy()
+
+    def _bytes(self) -> bytes:
+        assert self._region is not None  # a tensor has an array or a region
+        return self._region[self._offset : self._offset + self._size]
 
     def _contents(self) -> Any:
         """The contents as a numeric array: BF16 as uint16, because only its bytes matter here."""
-        if self._array is None and self._datatype == "BF16":
-            assert self._place is not None  # a tensor has an array or a place
-            array = np.ndarray(self._shape, np.dtype("<u2"), self._place[0], self._place[1])
-            self._array = array if self._place[1] % 2 == 0 else array.copy()
-        return self._array if self._array is not None else self.as_numpy()
+        if self._array is None:
+            self._array = self._view(_BF16_BITS) if self._datatype == "BF16" else self._map()
+        return self._array
 
     def _encoded(self) -> Any:
         """What a response carries: an array of the contents, or for BYTES their encoding."""
         if self._datatype != "BYTES":
             return self._contents()
         if self._array is None:
-            assert self._place is not None  # a tensor has an array or a place
-            region, offset, size = self._place
-            return region[offset : offset + size]
+            return self._bytes()
         return serialize_byte_tensor(self._array) or b""

@@ -1,0 +1,172 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every sample model does, by tritonclient, what its README says."""
+
+from contextlib import closing
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tritonclient.http import InferInput
+
+NUMBERS = {
+    "BOOL": np.array([True, False, True]),
+    **{f"UINT{bits}": np.array([0, 1, 2**bits - 1], dtype=f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{
+        f"INT{bits}": np.array([-(2 ** (bits - 1)), 0, 2 ** (bits - 1) - 1], dtype=f"int{bits}")
+        for bits in (8, 16, 32, 64)
+    },
+    **{f"FP{bits}": np.array([-0.0, 1.5, np.inf, np.nan], dtype=f"float{bits}") for bits in (16, 32, 64)},
+    "BF16": np.array([-0.0, 1.5, np.inf, 3e38], dtype=ml_dtypes.bfloat16),
+}
+TEXTS = np.array([b"", b"any", b"\x00bytes\xff", "straße".encode()], dtype=np.object_)
+DATATYPES = {**NUMBERS, "BYTES": TEXTS}
+NO_JSON = ("FP16", "BF16")
+
+
+def text(*strings):
+    return np.array(strings, dtype=np.object_)
+
+
+def test_add_sub(samples):
+    """Two inputs, their sum and their difference."""
+    a, b = np.arange(16, dtype=np.float32), np.ones(16, dtype=np.float32)
+    result = samples.infer("add_sub", {"INPUT0": a, "INPUT1": b})
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), a + b)
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), a - b)
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_identity_in_binary(samples, datatype):
+    """A tensor of each of the fourteen datatypes comes back bit by bit as it was sent."""
+    sent = DATATYPES[datatype]
+    result = samples.infer("identity", {f"INPUT_{datatype}": sent})
+    (output,) = result.get_response()["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == (f"OUTPUT_{datatype}", datatype, [len(sent)])
+    returned = result.as_numpy(f"OUTPUT_{datatype}")
+    assert returned.dtype == sent.dtype
+    assert returned.tolist() == sent.tolist() if datatype == "BYTES" else returned.tobytes() == sent.tobytes()
+
+
+@pytest.mark.parametrize("datatype", [each for each in DATATYPES if each not in NO_JSON])
+def test_identity_in_json(samples, datatype):
+    """A tensor of each datatype that has a JSON form comes back as it was sent, NaN and infinity included."""
+    sent = text(b"", "straße".encode()) if datatype == "BYTES" else DATATYPES[datatype]
+    result = samples.infer("identity", {f"INPUT_{datatype}": sent}, binary=False)
+    (output,) = result.get_response()["outputs"]
+    assert (output["datatype"], output["shape"]) == (datatype, [len(sent)])
+    assert "parameters" not in output
+    expected = [each.decode() for each in sent] if datatype == "BYTES" else sent
+    np.testing.assert_array_equal(result.as_numpy(f"OUTPUT_{datatype}"), expected)
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_identity_of_nothing(samples, datatype):
+    """A tensor without elements comes back without elements, with its shape and its datatype."""
+    result = samples.infer("identity", {f"INPUT_{datatype}": DATATYPES[datatype][:0]})
+    (output,) = result.get_response()["outputs"]
+    assert (output["datatype"], output["shape"]) == (datatype, [0])
+    assert result.as_numpy(f"OUTPUT_{datatype}").shape == (0,)
+
+
+def test_identity_of_everything(samples):
+    """A request may bring all optional inputs at once, and gets all of them back."""
+    result = samples.infer("identity", {f"INPUT_{datatype}": array for datatype, array in DATATYPES.items()})
+    for datatype, sent in DATATYPES.items():
+        assert result.as_numpy(f"OUTPUT_{datatype}").tolist() == pytest.approx(sent.tolist(), nan_ok=True) or (
+            datatype == "BYTES"
+        )
+    assert result.as_numpy("OUTPUT_BYTES").tolist() == TEXTS.tolist()
+
+
+def test_identity_without_any_input(samples):
+    """A model whose inputs are all optional may be asked with none of them."""
+    assert samples.infer("identity", {}).get_response()["outputs"] == []
+
+
+def test_strings(samples):
+    """Text travels as UTF-8 both ways."""
+    result = samples.infer("strings", {"TEXT": text("stone", "straße")})
+    assert [each.decode() for each in result.as_numpy("UPPER")] == ["STONE", "STRASSE"]
+    assert result.as_numpy("LENGTHS").tolist() == [5, 6]
+
+
+def test_auto_complete(samples):
+    """A model without config.pbtxt has the configuration that it completed itself, and is batched by it."""
+    with closing(samples.client()) as client:
+        config = client.get_model_config("auto_complete")
+        metadata = client.get_model_metadata("auto_complete")
+    assert config["max_batch_size"] == 8
+    assert "dynamic_batching" in config
+    assert metadata["inputs"] == [{"name": "INPUT", "datatype": "FP32", "shape": [-1, 4]}]
+    result = samples.infer("auto_complete", {"INPUT": np.array([[1, 2, 3, 4]], dtype=np.float32)})
+    assert result.as_numpy("OUTPUT").tolist() == [[1, 4, 9, 16]]
+
+
+def test_batched(samples):
+    """Every row of requests that may have been computed together is the softmax of its own row."""
+    rows = np.random.default_rng(1).normal(size=(8, 1, 4)).astype(np.float32)
+    with closing(samples.client(concurrency=8)) as client:
+        pending = []
+        for row in rows:
+            tensor = InferInput("INPUT", [1, 4], "FP32").set_data_from_numpy(row)
+            pending.append(client.async_infer("batched", [tensor]))
+        results = [each.get_result() for each in pending]
+    for row, result in zip(rows, results, strict=True):
+        expected = np.exp(row) / np.exp(row).sum()
+        np.testing.assert_allclose(result.as_numpy("OUTPUT"), expected, rtol=1e-5)
+        assert 1 <= result.as_numpy("BATCH_SIZE").item() <= 8
+
+
+def test_scaled(samples):
+    """A model without code is executed by the Python-based backend that it names."""
+    result = samples.infer("scaled", {"INPUT": np.array([1, 2, 3], dtype=np.float32)})
+    assert result.as_numpy("OUTPUT").tolist() == [2.5, 5, 7.5]
+
+
+@pytest.mark.parametrize(("command", "answer"), [("ok", b"ok"), ("print", b"printed")])
+def test_faulty_that_works(samples, command, answer):
+    """Faulty answers what does not fail."""
+    assert samples.infer("faulty", {"COMMAND": text(command)}).as_numpy("OUTPUT").tolist() == [answer]
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "message"),
+    [
+        ("error", 400, "refused on purpose"),
+        (
+            "raise",
+            500,
+            "Failed to process the request(s) for model 'faulty_0_0', message: ValueError: raised on purpose",
+        ),
+        ("unknown_output", 400, "unexpected inference output 'NOT_IN_CONFIG' for model 'faulty'"),
+    ],
+)
+def test_faulty_that_fails(samples, command, status, message):
+    """Faulty fails one request at a time, each in its own way."""
+    found, text_found = samples.refusal("faulty", {"COMMAND": text(command)})
+    assert (found, text_found[: len(message)]) == (status, message)
+
+
+@pytest.mark.parametrize(("version", "output", "served"), [("1", 11, 1), ("3", 110, 3), ("", 110, 3)])
+def test_versions(samples, version, output, served):
+    """Each version answers for itself; the highest one where the request names none."""
+    result = samples.infer("versions", {"INPUT": np.array([10])}, model_version=version)
+    assert result.as_numpy("OUTPUT").tolist() == [output]
+    assert result.as_numpy("VERSION").tolist() == [served]
+    assert result.get_response()["model_version"] == str(served)
+
+
+def test_every_sample_is_ready(samples):
+    """The server names itself, and every sample is ready and has its version in the index."""
+    with closing(samples.client()) as client:
+        assert client.is_server_live()
+        assert client.get_server_metadata()["name"] == "triton"
+        index = client.get_model_repository_index()
+        assert {(row["name"], row["version"]) for row in index} == {
+            ("add_sub", "1"), ("auto_complete", "1"), ("batched", "1"), ("faulty", "1"), ("identity", "1"),
+            ("scaled", "1"), ("strings", "1"), ("versions", "1"), ("versions", "3"),
+        }  # fmt: skip
+        assert all(row["state"] == "READY" for row in index)
+        assert all(client.is_model_ready(row["name"], row["version"]) for row in index)
+        assert client.get_model_metadata("versions")["versions"] == ["1", "3"]

@@ -24,28 +24,26 @@ class _Counts(NamedTuple):
     array: int
 
 
-def _held(request: Any, alone: _Counts) -> bool:
-    """Whether more than `alone` refers to a request, which must itself be bound once by the caller."""
-    inputs = request._inputs
-    if inputs is None:
-        return False
-    if sys.getrefcount(inputs) > alone.inputs:
-        return True
-    for tensor in inputs:
-        if sys.getrefcount(tensor) > alone.tensor:
-            return True
-        if tensor._array is not None and tensor._datatype != "BYTES" and sys.getrefcount(tensor._array) > alone.array:
-            return True
-    return False
-
-
 def still_held(requests: List[Any], alone: _Counts) -> List[int]:
     """Indexes of the requests that something besides the list `requests` refers to, directly or through an input."""
     held = []
+    count = sys.getrefcount
+    alone_request, alone_inputs, alone_tensor, alone_array = alone
     for index, request in enumerate(requests):
-        if sys.getrefcount(request) > alone.request or _held(request, alone):
+        inputs = request._inputs
+        if count(request) > alone_request or (inputs is not None and count(inputs) > alone_inputs):
             held.append(index)
+            continue
+        for tensor in inputs or ():
+            if count(tensor) > alone_tensor or (count(tensor._array) > alone_array and _is_view(tensor)):
+                held.append(index)
+                break
     return held
+
+
+def _is_view(tensor: Any) -> bool:
+    """Whether the tensor's array looks into shared memory: None, which everybody holds, and BYTES do not."""
+    return tensor._array is not None and tensor._datatype != "BYTES"
 
 
 class _Sample:

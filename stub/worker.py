@@ -148,7 +148,7 @@ class Worker:
         start_ns = time.monotonic_ns()
         try:
             responses = self._model.execute(requests)
-            if inspect.iscoroutine(responses):
+            if type(responses) is not list and inspect.iscoroutine(responses):
                 responses = self._run(responses)
             end_ns = time.monotonic_ns()
             check_responses(responses, requests)

@@ -67,6 +67,20 @@ class Exchange:
         self._head = head
         if not head.keep_alive:
             self.keep_alive = False
+        try:
+            if head.content_length > core.settings.http_max_input_size:
+                self._check_size(head.content_length)
+            if head.encoding and head.encoding != b"identity":
+                raise InferenceError("Unsupported compression type", Code.UNSUPPORTED)
+            route = head.route
+            if route.endpoint is Endpoint.MODEL_INFER:
+                self._model = model = core.resolve(route.model, route.version)
+                if model.spec.decoupled:
+                    raise InferenceError(
+                        "HTTP end point doesn't support models with decoupled transaction policy", Code.UNSUPPORTED
+                    )
+        except InferenceError as exc:
+            self._refusal = exc
 
     @classmethod
     def of_bad_request(cls, core: Core, connection: Connection) -> Exchange:
@@ -79,28 +93,6 @@ class Exchange:
         return self._refusal is not None
 
     # The request arrives.
-
-    def begin(self) -> None:
-        """Find out who is asked, and whether the body is welcome."""
-        request = self._head
-        try:
-            if request.content_length > self._core.settings.http_max_input_size:
-                self._check_size(request.content_length)
-            if request.encoding and request.encoding != b"identity":
-                raise InferenceError("Unsupported compression type", Code.UNSUPPORTED)
-            route = request.route
-            if route.endpoint is Endpoint.MODEL_INFER:
-                self._model = self._core.resolve(route.model, route.version)
-                if self._model.spec.decoupled:
-                    raise InferenceError(
-                        "HTTP end point doesn't support models with decoupled transaction policy", Code.UNSUPPORTED
-                    )
-        except InferenceError as exc:
-            self._refusal = exc
-
-    def take_whole(self, body: bytes) -> None:
-        """The body, in one piece."""
-        self._body = body
 
     def direct_body(self) -> memoryview | None:
         """Where the socket may read the body to; None if it has no binary tensors, or if its length is not known."""
@@ -138,8 +130,10 @@ class Exchange:
                 Code.INVALID_ARG,
             )
 
-    def finish(self) -> None:
-        """The body is complete: act on the request."""
+    def finish(self, body: bytes) -> None:
+        """The body is complete: it is in `body`, or was taken before. Act on the request."""
+        if body:
+            self._body = body
         try:
             if self._refusal is not None:
                 raise self._refusal

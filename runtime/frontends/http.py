@@ -128,21 +128,16 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._rest = data
                 return
             head = parse_head(data[:end])
-            exchange = self._begin(head)
+            exchange = Exchange(self._core, self, head)
+            self._exchanges.append(exchange)
             stop = end + head.content_length
             if stop <= len(data) and not head.chunked:  # all of it is here already, as nearly always
-                exchange.take_whole(data[end:stop])
+                body = data[end:stop]
                 data = data[stop:] if stop < len(data) else b""
-                exchange.finish()
+                exchange.finish(body)
             else:
                 self._begin_body(exchange, head)
                 data = data[end:]
-
-    def _begin(self, head: Head) -> Exchange:
-        exchange = Exchange(self._core, self, head)
-        self._exchanges.append(exchange)
-        exchange.begin()
-        return exchange
 
     def _begin_body(self, exchange: Exchange, head: Head) -> None:
         self._current = exchange
@@ -178,7 +173,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _complete(self) -> None:
         exchange, self._current, self._chunked = self._current, None, None
         assert exchange is not None  # its body has just come in
-        exchange.finish()
+        exchange.finish(b"")
         self._throttle()
 
     def _refuse(self, status: int, message: str) -> None:

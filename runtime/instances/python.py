@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One model instance over all the lives of its stub: posts batches, resolves what waits on them, restarts what died.
 
-Two batches may be with the stub at a time, so that it need not wait for the host between them. The stub answers one
-before it starts the next; so after a death the first unanswered batch is what was running, and it fails, while a
-second one had not begun and goes back to the scheduler. Nothing is lost and nothing runs twice.
+Some batches may be with the stub at a time, so that it need not wait for the host between them. The stub answers one
+before it starts the next; so after a death the first unanswered batch is what was running, and it fails, while those
+behind it had not begun and go back to the scheduler. Nothing is lost and nothing runs twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,14 @@ from pyruntime.utils.messages import OK, Failed, Retired
 _LOG = logging.getLogger("pyruntime.instances")
 
 # One batch runs, one waits behind it: without the second, a third of the throughput is lost.
-PLACES = 2
+PLACES_MIN = 2
+# Batches that run for microseconds are worth more: every wake-up of the host or the stub then serves several of them,
+# which halves the CPU per request. But what is posted to one instance cannot move to another that becomes idle first,
+# so no more is posted than the stub works off in AHEAD_NS_MAX.
+PLACES_MAX = 8
+AHEAD_NS_MAX = 500_000
+# How much the latest batch counts in the average duration: an eighth.
+_AVERAGE_SHIFT = 3
 
 Batch = list[Job]
 
@@ -102,6 +109,7 @@ class PythonInstance:
         self._retained: dict[tuple[int, int], list[Slot]] = {}
         self._number = 0
         self._last_end_ns = 0
+        self._average_ns = AHEAD_NS_MAX
         self._restart: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
 
@@ -213,7 +221,7 @@ class PythonInstance:
                     _LOG.error("%s: %s", self.name, reason)
         match self._supervisor.state:
             case State.READY if type(event) is Ready:
-                self.places = PLACES
+                self.places = self._places()
                 self._owner.instance_changed()
                 self._owner.place_freed()
             case State.STOPPED | State.FAILED:
@@ -255,14 +263,14 @@ class PythonInstance:
         if message.retained:
             self._retain(message.batch, batch, message.retained)
         self._posted.popleft()
-        if self._supervisor.state is State.READY:
-            self.places += 1
-
         now_ns = time.monotonic_ns()
         begin_ns = max(posted.sent_ns, self._last_end_ns)
         start_ns = min(max(message.start_ns, begin_ns), now_ns)
         self._last_end_ns = end_ns = min(max(message.end_ns, start_ns), now_ns)
         input_ns, infer_ns, output_ns = start_ns - begin_ns, end_ns - start_ns, now_ns - end_ns
+        self._average_ns += (infer_ns - self._average_ns) >> _AVERAGE_SHIFT
+        if self._supervisor.state is State.READY:
+            self.places = self._places() - len(self._posted)
         statistics = self._plan.statistics
         rows = 0
         for job, answer in zip(batch, answers, strict=True):
@@ -278,6 +286,16 @@ class PythonInstance:
                 self._finish(job, answer, now_ns)
         statistics.execution(rows, input_ns, infer_ns, output_ns, time.time_ns() // 1_000_000)
         self._owner.place_freed()
+
+    def _places(self) -> int:
+        """How many batches may be with the stub at a time."""
+        # Where requests are batched, what waits had better wait in the queue: there it can still join a larger batch.
+        if self._plan.spec.dynamic_batching is not None:
+            return 1
+        average_ns = self._average_ns
+        if average_ns * PLACES_MAX <= AHEAD_NS_MAX:
+            return PLACES_MAX
+        return max(PLACES_MIN, AHEAD_NS_MAX // average_ns)
 
     def _read(self, batch: Batch, responses: list[Any]) -> Sequence[InferResponse | InferenceError]:
         """One answer for each job. Raises PeerError if any of them is bad."""

@@ -80,11 +80,9 @@ def _check_tensor(subject: str, tensor: Config, max_batch_size: int) -> None:
     if tensor.data_type not in BY_NUMBER:
         raise LoadError(f"{subject} has an unknown 'data_type', {tensor.data_type}")
     dims = list(tensor.dims)
-    has_reshape = tensor.HasField("reshape")
-    if not dims and not has_reshape:
-        raise LoadError(f"{subject} must specify 'dims'")
+    # No dims are a scalar. Triton refuses them: see docs/decisions/0008-an-empty-dims-is-a-scalar.md.
     _check_dims(subject, "dimension", dims)
-    if has_reshape:
+    if tensor.HasField("reshape"):
         _check_reshape(subject, dims, list(tensor.reshape.shape), max_batch_size)
 
 

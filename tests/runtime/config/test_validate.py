@@ -4,6 +4,7 @@
 
 import pytest
 
+from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.validate import INSTANCES_MAX, validate, validate_instances
@@ -14,7 +15,9 @@ INPUT = "name: 'x' data_type: TYPE_FP32"
 
 def _validate(text, name="m", has_model_file=True, gpus=()):
     config = parse_model_config(text, "config.pbtxt")
-    validate(normalize(config, directory_name=name, has_model_file=has_model_file, gpus=gpus), gpus)
+    config = normalize(config, directory_name=name, has_model_file=has_model_file, gpus=gpus)
+    validate(config, gpus)
+    return config
 
 
 def _complaint(text, **kwargs):
@@ -99,6 +102,12 @@ def test_nothing_to_run():
     )
 
 
+def test_no_dims_are_a_scalar():
+    """A tensor without dims is valid: `dims: [ ]` says the same as no dims at all, and is the only way to say it."""
+    spec = model_spec(_validate(f"input {{ {INPUT} }} output {{ {INPUT} dims: [ ] }}"))
+    assert spec.inputs["x"].shape == spec.outputs["x"].shape == ()
+
+
 @pytest.mark.parametrize("noun", ["input", "output"])
 @pytest.mark.parametrize(
     ("tensor", "message"),
@@ -106,7 +115,6 @@ def test_nothing_to_run():
         ("dims: 1", "model {noun} must specify 'name'"),
         ("name: 'x' dims: 1", "model {noun} 'x' must specify 'data_type'"),
         ("name: 'x' data_type: 99 dims: 1", "model {noun} 'x' has an unknown 'data_type', 99"),
-        (INPUT, "model {noun} 'x' must specify 'dims'"),
         (
             f"{INPUT} dims: [ 1, 0 ]",
             "model {noun} 'x' dimension must be integer >= 1, or -1 to indicate a variable-size dimension, got 0",

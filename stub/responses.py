@@ -11,11 +11,10 @@ from typing import Any, List, Set
 
 import numpy as np
 
-from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.utils.arena import ALIGNMENT, Arena
-from pyruntime.utils.errors import Code, OutOfMemoryError
+from pyruntime.utils.errors import Code, OutOfMemoryError, PyruntimeError
 from pyruntime.utils.messages import NO_SLOT, OK
 from pyruntime.utils.regions import Region
 
@@ -23,18 +22,22 @@ from pyruntime.utils.regions import Region
 SMALL_BYTES = 16 << 10
 
 
+class WrongResponses(PyruntimeError):
+    """`execute` returned something else than it has to. The message is Triton's, for the clients of the batch."""
+
+
 def check_responses(responses: Any, requests: List[InferenceRequest]) -> None:
-    """Raise TritonModelException, in Triton's words, unless `responses` is one InferenceResponse for each request."""
+    """Raise WrongResponses unless `responses` is one InferenceResponse for each request."""
     if not isinstance(responses, list):
-        raise TritonModelException(f"Expected a list in the execute return, found type '{type(responses)}'.")
+        raise WrongResponses(f"Expected a list in the execute return, found type '{type(responses)}'.")
     if len(responses) != len(requests):
-        raise TritonModelException(
+        raise WrongResponses(
             "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
             f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(responses)}\n"
         )
     for response in responses:
         if not isinstance(response, InferenceResponse):
-            raise TritonModelException(
+            raise WrongResponses(
                 "Expected an 'InferenceResponse' object in the execute function return list, "
                 f"found type '{type(response)}'."
             )

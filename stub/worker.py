@@ -21,7 +21,7 @@ from typing import Any, Dict, List, Optional, Set
 from pyruntime.stub.loader import describe, load_class
 from pyruntime.stub.pb_utils.model_config import ModelConfig
 from pyruntime.stub.pb_utils.request import InferenceRequest
-from pyruntime.stub.responses import ResponseWriter, check_responses
+from pyruntime.stub.responses import ResponseWriter, WrongResponses, check_responses
 from pyruntime.stub.retained import Retained
 from pyruntime.utils.channel import StubChannel
 from pyruntime.utils.errors import LoadError, PyruntimeError
@@ -187,8 +187,9 @@ class Worker:
 
     def _failure(self, exc: BaseException) -> str:
         """Log an exception of execute in full; what the clients read of it."""
-        if isinstance(exc, PyruntimeError) or exc.__traceback__ is None:
+        if isinstance(exc, WrongResponses):
             cause = str(exc)
+            _LOG.error("%s: execute failed: %s", self._name, cause)
         else:
             _LOG.error("%s: execute failed\n%s", self._name, traceback.format_exc())
             cause = describe(exc, self._root)

@@ -144,7 +144,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         if head.chunked:
             self._chunked = ChunkedBody()
         self._missing = head.content_length
-        if head.expects_continue and not exchange.refused and self._exchanges[0] is exchange:
+        if head.expects_continue and exchange.refused:
+            # The client learns it at once, and whether it sends its body all the same nobody can know.
+            self._current = self._chunked = None
+            exchange.keep_alive = False
+            exchange.finish(b"")
+            return
+        if head.expects_continue and self._exchanges[0] is exchange:
             assert self._transport is not None  # `_received` checked it
             self._transport.write(CONTINUE)
         self._direct = exchange.direct_body()

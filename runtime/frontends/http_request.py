@@ -78,11 +78,12 @@ class _Collector:
         self._headers: dict[bytes, bytes] = {}
         self._heads = 0
         self._stray = False
+        self._keep_alive = False
+        self._parser = httptools.HttpRequestParser(self)
 
     def parse(self, head: bytes) -> Head:
-        parser = httptools.HttpRequestParser(self)
         try:
-            parser.feed_data(head)
+            self._parser.feed_data(head)
         except httptools.HttpParserUpgrade as exc:
             raise BadRequest("protocol upgrades are not supported") from exc
         except httptools.HttpParserError as exc:
@@ -92,13 +93,13 @@ class _Collector:
             raise BadRequest("malformed HTTP request: the head does not end where it should")
         headers = self._headers
         return Head(
-            route=match(parser.get_method().decode("latin-1"), self._url),
+            route=match(self._parser.get_method().decode("latin-1"), self._url),
             content_length=_length(headers.get(b"content-length", b"0")),
             chunked=b"transfer-encoding" in headers,
             header_length=_header_length(headers.get(b"inference-header-content-length")),
             encoding=headers.get(b"content-encoding", b"").lower(),
             expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
-            keep_alive=parser.should_keep_alive() and parser.get_http_version() == "1.1",
+            keep_alive=self._keep_alive,
         )
 
     def on_url(self, url: bytes) -> None:
@@ -109,6 +110,8 @@ class _Collector:
 
     def on_headers_complete(self) -> None:
         self._heads += 1
+        # Asked now: once a message is complete the parser has forgotten what its head said.
+        self._keep_alive = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
 
     def on_body(self, body: bytes) -> None:
         self._stray = True

@@ -56,8 +56,9 @@ class StubConnection(asyncio.Protocol):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # The instance sets this before it has the stub load anything.
+        # The instance sets these before it has the stub load anything.
         self.on_answer: Callable[[Answer], None] = _unexpected
+        self.on_lost: Callable[[], None] = _nothing
         self.responses = create_region(f"responses of {name}")
         self._channel = HostChannel()
         self._loop = asyncio.get_running_loop()
@@ -190,6 +191,7 @@ class StubConnection(asyncio.Protocol):
             _LOG.error("%s: its stub %s", self.name, error)
         self._transport = None
         self._replies.put_nowait(None)
+        self.on_lost()
         self.kill()
 
     def _handle(self, message: Message) -> None:
@@ -218,10 +220,12 @@ class StubConnection(asyncio.Protocol):
         self.responses.close()
 
     def _send(self, message: Message) -> None:
+        if self._transport is None:
+            return  # the stub hung up, and whoever waits for its answer hears of that
         data = self._channel.send(message)
         if self._corked is not None:
             self._corked.append(data)
-        elif self._transport is not None:
+        else:
             self._transport.write(data)
 
     async def _reply(self) -> Message:
@@ -236,6 +240,10 @@ class StubConnection(asyncio.Protocol):
 
 def _unexpected(answer: Answer) -> None:
     raise PeerError(f"{type(answer).__name__} came before the model was loaded")
+
+
+def _nothing() -> None:
+    pass
 
 
 def _was(exit: ProcessExit) -> str:

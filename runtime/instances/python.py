@@ -109,6 +109,7 @@ class PythonInstance:
         self._retained: dict[tuple[int, int], list[Slot]] = {}
         self._number = 0
         self._last_end_ns = 0
+        self._hung_up = False
         self._average_ns = AHEAD_NS_MAX
         self._restart: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
@@ -119,7 +120,7 @@ class PythonInstance:
     @property
     def is_ready(self) -> bool:
         """Whether the instance takes requests now."""
-        return self._supervisor.state is State.READY
+        return self._supervisor.state is State.READY and not self._hung_up
 
     # Starting and stopping.
 
@@ -169,9 +170,16 @@ class PythonInstance:
 
     def _take(self, connection: StubConnection) -> None:
         self._connection = connection
+        self._hung_up = False
         connection.on_answer = self._answered
+        connection.on_lost = self._lost
         self._reader = OutputReader(self._plan.spec, connection.responses.view)
         self._tasks.create_task(self._watch(connection), name=f"watch {self.name}")
+
+    def _lost(self) -> None:
+        """The stub hung up: it is dead, or will be in a moment, and how it died is known then."""
+        self._hung_up = True
+        self.places = 0
 
     async def _watch(self, connection: StubConnection) -> None:
         """Wait for the stub's end and act on it."""
@@ -198,6 +206,8 @@ class PythonInstance:
             return
         self._take(connection)
         self._handle(Started())
+        if self._supervisor.state is not State.REINITIALIZING:
+            return  # it was told to stop meanwhile
         try:
             await self._load()
         except LoadError as exc:
@@ -269,7 +279,7 @@ class PythonInstance:
         self._last_end_ns = end_ns = min(max(message.end_ns, start_ns), now_ns)
         input_ns, infer_ns, output_ns = start_ns - begin_ns, end_ns - start_ns, now_ns - end_ns
         self._average_ns += (infer_ns - self._average_ns) >> _AVERAGE_SHIFT
-        if self._supervisor.state is State.READY:
+        if self.is_ready:
             self.places = self._places() - len(self._posted)
         statistics = self._plan.statistics
         rows = 0

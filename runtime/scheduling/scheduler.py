@@ -32,7 +32,6 @@ class Scheduler:
         self._batcher: Batcher[Job] = Batcher(spec.max_batch_size, spec.dynamic_batching)
         self._on_change = on_change
         self._instances: Sequence[Instance] = ()
-        self._places_max = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -67,8 +66,7 @@ class Scheduler:
 
     def place_freed(self) -> None:
         """An instance can take another batch."""
-        if len(self._batcher):
-            self._dispatch()
+        self._dispatch()
 
     def put_back(self, batch: list[Job]) -> None:
         """A batch that never started."""
@@ -80,8 +78,9 @@ class Scheduler:
         self._on_change()
 
     def _dispatch(self) -> None:
-        while (instance := self._freest()) is not None:
-            batch = self._batcher.take(time.monotonic())
+        batcher = self._batcher
+        while len(batcher) and (instance := self._freest()) is not None:
+            batch = batcher.take(time.monotonic())
             if batch is None:
                 self._arm()
                 return

@@ -40,7 +40,8 @@ class ModelVersion:
         self.scheduler = Scheduler(spec, self._instance_changed)
         self._instances: Sequence[PythonInstance] = ()
         self._on_lost = on_lost
-        self._lost = False
+        # Why no request can be served any more, once that is so.
+        self._gone: InferenceError | None = None
 
     def __repr__(self) -> str:
         return f"<ModelVersion {self.spec.name} {self.version} {self.scheduler}>"
@@ -68,6 +69,9 @@ class ModelVersion:
         Raises InferenceError for a request that is refused: its memory is free then, and `done` is not called.
         """
         arrived_ns = time.monotonic_ns()
+        if self._gone is not None:
+            request.free()
+            raise self._gone
         try:
             check_request(self.spec, request)
             self.memory.place(request)
@@ -105,7 +109,8 @@ class ModelVersion:
         async with asyncio.TaskGroup() as tasks:
             for instance in self._instances:
                 tasks.create_task(instance.stop(timeout_s), name=f"stop {instance.name}")
-        self.scheduler.fail_all(InferenceError(f"Model '{self.spec.name}' was unloaded", Code.UNAVAILABLE))
+        self._gone = InferenceError(f"Model '{self.spec.name}' was unloaded", Code.UNAVAILABLE)
+        self.scheduler.fail_all(self._gone)
         self.memory.close()
 
     def kill(self) -> None:
@@ -114,12 +119,9 @@ class ModelVersion:
             instance.kill()
 
     def _instance_changed(self) -> None:
-        if self._lost or not self._instances or any(not instance.down for instance in self._instances):
+        if self._gone is not None or not self._instances or any(not instance.down for instance in self._instances):
             return
-        self._lost = True
-        reason = self.problem
-        self._on_lost(self, reason)
-        name = self._instances[0].name
-        self.scheduler.fail_all(
-            InferenceError(f"Stub process '{name}' is not healthy. It is down: {self._instances[0].down}")
-        )
+        first = self._instances[0]
+        self._gone = InferenceError(f"Stub process '{first.name}' is not healthy. It is down: {first.down}")
+        self._on_lost(self, self.problem)
+        self.scheduler.fail_all(self._gone)

@@ -18,6 +18,8 @@ from pyruntime.utils.errors import LoadError
 
 # An error message carries the frames of the model's own code; deeper recursion than this explains nothing more.
 FRAMES_MAX = 20
+# The same goes for longer texts than this.
+MESSAGE_CHARS_MAX = 64 << 10
 
 
 def load_class(location: Dict[str, str]) -> Any:
@@ -46,21 +48,37 @@ def load_class(location: Dict[str, str]) -> Any:
     return model_class
 
 
+def trace(exc: BaseException) -> str:
+    """The traceback of an exception, in full, for the log; as text that can be encoded."""
+    lines = traceback.format_exception(type(exc), exc, exc.__traceback__)
+    return "".join(lines).encode("utf-8", "backslashreplace").decode()
+
+
 def describe(exc: BaseException, root: str) -> str:
     """An exception as Triton's clients read it: `<type>: <message>`, then where in the model's code, innermost first.
 
     Paths are relative to `root`, the model's folder; files outside it are named by their last part only, because the
     layout of the server's disk is nobody's business.
     """
+    root = root.rstrip(os.sep)
     frames: List[str] = []
     for frame in reversed(traceback.extract_tb(exc.__traceback__)):
         inside = frame.filename.startswith(root + os.sep)
-        if frame.filename.startswith(_OUR_FOLDER) or frame.filename.startswith("<frozen "):
+        if frame.filename.startswith(_NOT_THE_MODELS):
             continue
         path = os.path.relpath(frame.filename, root) if inside else os.path.basename(frame.filename)
         frames.append(f"  {path}({frame.lineno}): {frame.name}\n")
     at = "\n\nAt:\n" + "".join(frames[:FRAMES_MAX]) if frames else ""
-    return f"{type(exc).__name__}: {exc}{at}"
+    try:
+        text = str(exc)
+    except Exception as worse:
+        text = f"(its text cannot be had: {type(worse).__name__})"
+    return f"{type(exc).__name__}: {text[:MESSAGE_CHARS_MAX]}{at}"
 
 
-_OUR_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# Frames of ours and of the import system.
+_NOT_THE_MODELS = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    os.path.dirname(os.path.abspath(importlib.__file__)) + os.sep,
+    "<frozen ",
+)

@@ -12,6 +12,7 @@ import platform
 import signal
 import socket
 import sys
+from typing import Any
 
 from pyruntime.stub import logs, pb_utils
 from pyruntime.stub.worker import Worker
@@ -38,6 +39,16 @@ def run(name: str, sock: socket.socket, output_fd: int, requests_fd: int, respon
             worker.run()
 
 
+def _ignore(signum: int, frame: Any) -> None:
+    pass
+
+
+def _heed_signals() -> None:
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(signum) is _ignore:
+            signal.signal(signum, signal.SIG_DFL)
+
+
 def _become_child(name: str, output_fd: int) -> None:
     """Take the stub's title, its log pipe and its signals; die with the process that started us."""
     try:
@@ -53,7 +64,9 @@ def _become_child(name: str, output_fd: int) -> None:
     sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     faulthandler.enable()
-    # Ctrl-C goes to the whole terminal, but only the host decides when a stub stops.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Ctrl-C goes to the whole terminal, but only the host decides when a stub stops. Not SIG_IGN, which commands that
+    # the model runs would inherit; and what it forks can be terminated again.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, _ignore)
+    os.register_at_fork(after_in_child=_heed_signals)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -20,6 +20,8 @@ from pyruntime.utils.regions import Region
 
 # Up to here one tobytes() and a slice assignment beat making an array over the region.
 SMALL_BYTES = 16 << 10
+# Longer error messages are cut: they are for people.
+MESSAGE_CHARS_MAX = 64 << 10
 
 
 class WrongResponses(PyruntimeError):
@@ -53,10 +55,19 @@ class ResponseWriter:
         self._outputs = outputs
 
     def write(self, response: InferenceResponse, request: InferenceRequest) -> List[Any]:
-        """The wire form of `response` (see utils/messages.py), its outputs in shared memory."""
+        """The wire form of `response` (see utils/messages.py), its outputs in shared memory.
+
+        A response that cannot be written is a failure of its own request, and of no other.
+        """
         error = response._error
         if error is not None:
-            return _failure(int(error.code()), error.message())
+            return _failure(int(error.code()), error.message()[:MESSAGE_CHARS_MAX])
+        try:
+            return self._write(response, request)
+        except Exception as exc:
+            return _failure(Code.INTERNAL, f"a response of model '{self._model_name}' cannot be sent: {exc!r}")
+
+    def _write(self, response: InferenceResponse, request: InferenceRequest) -> List[Any]:
         wanted = request._outputs
         tensors = []
         size = 0

@@ -18,7 +18,7 @@ import time
 import traceback
 from typing import Any, Dict, List, Optional, Set
 
-from pyruntime.stub.loader import describe, load_class
+from pyruntime.stub.loader import describe, load_class, trace
 from pyruntime.stub.pb_utils.model_config import ModelConfig
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.responses import ResponseWriter, WrongResponses, check_responses
@@ -74,6 +74,13 @@ class Worker:
 
     def run(self) -> None:
         """Serve until the host says stop or is gone."""
+        try:
+            self._serve()
+        finally:
+            if self._loop is not None:
+                self._loop.close()
+
+    def _serve(self) -> None:
         while True:
             data = self._sock.recv(READ_BYTES)
             if not data:
@@ -102,7 +109,7 @@ class Worker:
             self.send(LoadFailed(str(exc)))
             return False
         except BaseException as exc:
-            traceback.print_exc()
+            _LOG.error("the model cannot be loaded\n%s", trace(exc))
             self.send(LoadFailed(describe(exc, self._root)))
             return False
         self.send(answer)
@@ -155,6 +162,7 @@ class Worker:
         except BaseException as exc:
             end_ns = end_ns or time.monotonic_ns()
             failure = self._failure(exc)
+            traceback.clear_frames(exc.__traceback__)  # a coroutine's future and its traceback keep each other
         # From here on no traceback and no response of ours refers to the requests: only the model can.
         if failure:
             responses = None
@@ -189,9 +197,9 @@ class Worker:
         """Log an exception of execute in full; what the clients read of it."""
         if isinstance(exc, WrongResponses):
             cause = str(exc)
-            _LOG.error("%s: execute failed: %s", self._name, cause)
+            _LOG.error("execute failed: %s", cause)
         else:
-            _LOG.error("%s: execute failed\n%s", self._name, traceback.format_exc())
+            _LOG.error("execute failed\n%s", trace(exc))
             cause = describe(exc, self._root)
         return f"Failed to process the request(s) for model '{self._name}', message: {cause}"
 
@@ -205,6 +213,6 @@ class Worker:
         if hasattr(self._model, "finalize"):
             try:
                 self._model.finalize()
-            except BaseException:
-                _LOG.error("%s: finalize failed\n%s", self._name, traceback.format_exc())
+            except BaseException as exc:
+                _LOG.error("finalize failed\n%s", trace(exc))
         self.send(Stopped())

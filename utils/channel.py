@@ -91,9 +91,11 @@ class Channel:
         self._sends = sends
         self._receives = receives
         self._enter(State.STARTING)
-        self._packer = msgpack.Packer(autoreset=True)
+        # What a model puts into a message may be text that has no UTF-8: a lone surrogate of a file name, say.
+        self._packer = msgpack.Packer(autoreset=True, unicode_errors="backslashreplace")
         self._unpacker = msgpack.Unpacker(raw=False, max_buffer_size=FRAME_BYTES_MAX, strict_map_key=False)
         self._fed = 0
+        self._read = 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.name}>"
@@ -104,7 +106,11 @@ class Channel:
         after = self._may_send.get(kind)
         if after is None:
             raise LocalError(f"{kind.__name__} may not be sent while {self.state.name}")
-        data: bytes = self._packer.pack((TAGS[kind], message))
+        try:
+            data: bytes = self._packer.pack((TAGS[kind], message))
+        except (TypeError, ValueError, OverflowError) as exc:
+            self._packer.reset()
+            raise LocalError(f"{kind.__name__} cannot be encoded: {exc}") from exc
         if len(data) > FRAME_BYTES_MAX:
             raise LocalError(f"{kind.__name__} is {len(data)} bytes and a frame holds {FRAME_BYTES_MAX}")
         if after is not self.state:
@@ -119,6 +125,8 @@ class Channel:
             unpacker.feed(data)
             self._fed += len(data)
             for tag, fields in unpacker:
+                if tag < 0:
+                    raise PeerError(f"no message has tag {tag}")
                 kind = MESSAGES[tag]
                 types = FIELDS[tag]
                 if type(fields) is not list or len(fields) != len(types) or not all(map(isinstance, fields, types)):
@@ -129,6 +137,7 @@ class Channel:
                 if after is not self.state:
                     self._enter(after)
                 messages.append(kind._make(fields))
+                self._read = unpacker.tell()
         except PeerError:
             self._enter(State.CLOSED)
             raise
@@ -140,7 +149,7 @@ class Channel:
     def receive_eof(self) -> None:
         """The other end hung up. Raises PeerError if it did so in the middle of a frame."""
         self._enter(State.CLOSED)
-        left = self._fed - self._unpacker.tell()
+        left = self._fed - self._read
         if left:
             raise PeerError(f"hung up in the middle of a frame, after {left} bytes of it")
 

@@ -10,6 +10,7 @@ be an error message instead.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -55,8 +56,8 @@ class Region(Backing):
     def close(self) -> None:
         """Unmap if nobody looks into the memory any more; otherwise the last view's end unmaps it."""
         os.close(self._fd)
-        try:
-            self.view.release()
+        self.view.release()
+        # If a response is still being written from here, the mapping goes with its last view.
+        with contextlib.suppress(BufferError):
             self.map.close()
-        except BufferError:
-            pass  # a response is still being written from here; the mapping goes with its last view
+        del self.map

@@ -154,7 +154,7 @@ class Exchange:
             body = memoryview(self._body) if slot is None else slot.view
             request, self._options = decode_infer(body, lead, model.spec, base=-1 if slot is None else slot.offset)
             self._give_slot(request.slots)
-            self._job = model.infer(request, self._done)
+            self._start(model, model.accept(request, self._done))
             return
         body = slot.view
         header = body[:lead].tobytes()
@@ -168,6 +168,9 @@ class Exchange:
             self._give_slot(request.slots)
             job = model.accept(request, self._done)
             model.plans.remember(header, Plan(job, slot.offset, slot.size, self._options), request)
+        self._start(model, job)
+
+    def _start(self, model: ModelVersion, job: Job) -> None:
         self._job = job
         model.start(job)
 
@@ -179,6 +182,7 @@ class Exchange:
     # The response.
 
     def _done(self, outcome: InferResponse | InferenceError) -> None:
+        self._job = None  # it refers to us
         if isinstance(outcome, InferenceError):
             self._fail(outcome)
             return
@@ -215,6 +219,7 @@ class Exchange:
         self._core.end_request()
 
     def _fail(self, failure: InferenceError) -> None:
+        self._job = None
         self._free()
         if not self._abandoned:
             self._respond(STATUS_OF[failure.code], encode_error(failure.message))

@@ -47,9 +47,12 @@ class HttpConnection(asyncio.BufferedProtocol):
     _direct: memoryview | None = None
     _chunked: ChunkedBody | None = None
     _missing = 0
+    _owes_continue = False
     # The beginning of a head.
     _rest = b""
     _discarded = 0
+    # A request said that it is the last one.
+    _ended = False
     _write_paused = False
     _read_paused = False
 
@@ -121,6 +124,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._rest:
                 data = self._rest + data
                 self._rest = b""
+            if len(self._exchanges) >= PIPELINED_MAX:
+                self._rest = data  # as long as a read at most, and `answered` goes on with it
+                self._throttle()
+                return
             end = data.find(HEAD_END) + len(HEAD_END)
             if end < len(HEAD_END):
                 if len(data) > HEAD_BYTES_MAX:
@@ -128,6 +135,9 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._rest = data
                 return
             head = parse_head(data[:end])
+            if self._ended:
+                return  # an earlier request said that nothing would follow it
+            self._ended = not head.keep_alive
             exchange = Exchange(self._core, self, head)
             self._exchanges.append(exchange)
             stop = end + head.content_length
@@ -150,21 +160,27 @@ class HttpConnection(asyncio.BufferedProtocol):
             exchange.keep_alive = False
             exchange.finish(b"")
             return
-        if head.expects_continue and self._exchanges[0] is exchange:
-            assert self._transport is not None  # `_received` checked it
-            self._transport.write(CONTINUE)
+        self._owes_continue = head.expects_continue
+        self._continue()
         self._direct = exchange.direct_body()
+
+    def _continue(self) -> None:
+        """Tell the client to send its body, once all earlier requests are answered."""
+        if self._owes_continue and self._exchanges[0] is self._current and self._transport is not None:
+            self._owes_continue = False
+            self._transport.write(CONTINUE)
 
     def _take_body(self, data: bytes) -> bytes:
         """Give the exchange under way its part of `data`; the rest is returned."""
         exchange = self._current
         assert exchange is not None  # `_received` checked it
         if self._chunked is not None:
-            for part in self._chunked.feed(data):
+            parts, rest = self._chunked.feed(data)
+            for part in parts:
                 exchange.take(part)
             if self._chunked.complete:
                 self._complete()
-            return b""
+            return rest
         if self._direct is not None:  # the read that brought the head brought this much of the body
             self._direct[: len(data)] = data
             self._direct = self._direct[len(data) :]
@@ -206,8 +222,18 @@ class HttpConnection(asyncio.BufferedProtocol):
                 break
             del exchanges[0]
             self._send(exchange, parts)
+        if self._owes_continue and exchanges:
+            self._continue()
         if self._read_paused:
             self._throttle()
+
+    def _go_on(self) -> None:
+        """Take apart what was left when too many requests were due."""
+        rest, self._rest = self._rest, b""
+        try:
+            self._received(rest)
+        except BadRequest as exc:
+            self._refuse(exc.status, str(exc))
 
     def discarded(self, nbytes: int) -> None:
         """A refused request sends more of its body; there is a limit to that."""
@@ -255,6 +281,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif not full and self._read_paused:
             self._read_paused = False
             self._transport.resume_reading()
+            if self._rest:
+                self._go_on()
 
     def _release_drained(self) -> None:
         due, self._on_drained = self._on_drained, []

@@ -138,18 +138,19 @@ class ChunkedBody:
         self._parser = httptools.HttpRequestParser(self)
         self._parser.feed_data(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The pieces of the body that `data` holds. Raises BadRequest; bytes behind the body are refused as well."""
+    def feed(self, data: bytes) -> tuple[list[bytes], bytes]:
+        """The pieces of the body that `data` holds, and what lies behind the body. Raises BadRequest."""
+        at = 0
         try:
-            self._parser.feed_data(data)
+            # A body ends with a line, and httptools does not tell with which: so it gets them one by one.
+            while at < len(data) and not self.complete:
+                end = data.find(b"\n", at) + 1 or len(data)
+                self._parser.feed_data(data[at:end])
+                at = end
         except httptools.HttpParserError as exc:
             raise BadRequest(f"malformed HTTP request: {exc}") from exc
         parts, self._parts = self._parts, []
-        return parts
-
-    def on_message_begin(self) -> None:
-        if self.complete:
-            raise BadRequest("pipelining behind a chunked body is not supported")
+        return parts, data[at:]
 
     def on_body(self, body: bytes) -> None:
         self._parts.append(body)

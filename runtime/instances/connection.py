@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import assert_never
 
 from pyruntime.runtime.instances.launch import StubProcess, launch_stub
@@ -81,33 +82,45 @@ class StubConnection(asyncio.Protocol):
         Cancelling it kills the stub.
         """
         connection = cls(name)
-        ours, theirs = socket.socketpair()
-        read_fd, write_fd = os.pipe()
-        with theirs:
-            try:
-                connection._process = launch_stub(
-                    name, theirs, write_fd, memory.region.fileno(), connection.responses.fileno(), growth_bytes,
-                    connection._loop,
-                )  # fmt: skip
-            except OSError as exc:
-                ours.close()
-                os.close(read_fd)
-                raise LoadError(f"the stub process of {name} cannot be started: {exc}") from exc
-            finally:
-                os.close(write_fd)
-        ours.setblocking(False)
-        await connection._loop.create_unix_connection(lambda: connection, sock=ours)
-        connection._output, _ = await connection._loop.connect_read_pipe(
-            lambda: _OutputLog(name), os.fdopen(read_fd, "rb", 0)
-        )
         try:
+            await connection._start(memory, growth_bytes)
             hello = await connection._reply()
             if not isinstance(hello, Hello) or hello.protocol != PROTOCOL_VERSION:
                 raise LoadError(f"the stub of {name} speaks another protocol than version {PROTOCOL_VERSION}: {hello}")
-        except BaseException:
-            connection.kill()
+        except BaseException as exc:
+            if connection._process is None:
+                connection._close()
+            else:
+                connection.kill()
+            if isinstance(exc, OSError):
+                raise LoadError(f"the stub process of {name} cannot be started: {exc}") from exc
             raise
         return connection
+
+    async def _start(self, memory: RequestMemory, growth_bytes: int) -> None:
+        """Make the socket and the pipe, and a process at their other ends. Raises OSError."""
+        with ExitStack() as ours:
+            our_sock, their_sock = socket.socketpair()
+            ours.callback(our_sock.close)
+            with their_sock:
+                read_fd, write_fd = os.pipe()
+                output = ours.enter_context(os.fdopen(read_fd, "rb", 0))
+                try:
+                    self._process = launch_stub(
+                        self.name,
+                        their_sock,
+                        write_fd,
+                        memory.region.fileno(),
+                        self.responses.fileno(),
+                        growth_bytes,
+                        self._loop,
+                    )
+                finally:
+                    os.close(write_fd)
+            ours.pop_all()  # the transports' from here on
+        our_sock.setblocking(False)
+        await self._loop.create_unix_connection(lambda: self, sock=our_sock)
+        self._output, _ = await self._loop.connect_read_pipe(lambda: _OutputLog(self.name), output)
 
     # What an instance asks of its stub.
 
@@ -184,7 +197,7 @@ class StubConnection(asyncio.Protocol):
                 self._transport.write(b"".join(corked))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # The stub hung up or died. If it merely hung up it is of no use any more.
+        finished = self._channel.state is State.CLOSED
         try:
             self._channel.receive_eof()
         except PeerError as error:
@@ -192,7 +205,8 @@ class StubConnection(asyncio.Protocol):
         self._transport = None
         self._replies.put_nowait(None)
         self.on_lost()
-        self.kill()
+        if not finished:  # it died, or hung up: then it is of no use any more
+            self.kill()
 
     def _handle(self, message: Message) -> None:
         match message:

@@ -318,6 +318,8 @@ class PythonInstance:
                 if code != OK:
                     answers.append(InferenceError(str(text), Code(code)))
                     continue
+                if type(slot) is not int:
+                    raise PeerError(f"a response lies in slot {slot!r}, which is no integer")
                 outputs, size = read(tensors)
                 answers.append(
                     InferResponse(
@@ -343,13 +345,14 @@ class PythonInstance:
     def _retain(self, number: int, batch: Batch, indexes: list[Any]) -> None:
         """Move the slots of requests whose inputs the model kept out of reach, so that nothing overwrites them."""
         for index in indexes:
-            if type(index) is not int or not 0 <= index < len(batch):
-                raise PeerError(f"request {index!r} is retained and does not exist")
+            if type(index) is not int or not 0 <= index < len(batch) or (number, index) in self._retained:
+                raise PeerError(f"request {index!r} is retained and does not exist, or is retained twice")
             self._retained[number, index], batch[index].slots = batch[index].slots, []
 
     def _retire(self, keys: list[Any]) -> None:
         for key in keys:
-            slots = self._retained.pop(tuple(key), None) if type(key) is list else None
+            known = type(key) is list and len(key) == 2 and type(key[0]) is int and type(key[1]) is int
+            slots = self._retained.pop((key[0], key[1]), None) if known else None
             if slots is None:
                 raise PeerError(f"request {key!r} is retired and was not retained")
             for slot in slots:

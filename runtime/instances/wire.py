@@ -20,6 +20,7 @@ from pyruntime.utils.errors import PeerError
 
 _SEQUENCE_START = 1
 _SEQUENCE_END = 2
+_SCALARS = (str, int, float, bool)
 
 
 def request_wire(request: InferRequest) -> list[object]:
@@ -80,6 +81,6 @@ def response_parameters(text: Any) -> dict[str, Parameter]:
         parameters: dict[str, Parameter] = orjson.loads(text)
     except (TypeError, ValueError) as exc:
         raise PeerError("response parameters are not JSON") from exc
-    if type(parameters) is not dict:
-        raise PeerError("response parameters are not a JSON object")
+    if type(parameters) is not dict or any(type(value) not in _SCALARS for value in parameters.values()):
+        raise PeerError("response parameters are not a JSON object of strings, numbers and booleans")
     return parameters

@@ -18,16 +18,26 @@ from pyruntime.utils.regions import REGION_BYTES_MAX, Region
 
 # With less than this free in /dev/shm a few large tensors would fill it.
 SHM_FREE_BYTES_MIN = 1 << 30
+# The kernel takes 249 bytes; a character of a model's name may be four.
+MEMFD_NAME_CHARS_MAX = 60
 
 
 def create_region(purpose: str) -> Region:
     """A new region of REGION_BYTES_MAX addresses and no memory yet. Raises OutOfMemoryError."""
     try:
         fd = _posix_fd() if _shm_free_bytes() >= SHM_FREE_BYTES_MIN else _memfd(purpose)
-        os.ftruncate(fd, REGION_BYTES_MAX)
-        return Region(fd)
-    except OSError as exc:
-        raise OutOfMemoryError(f"shared memory for {purpose} cannot be made: {exc.strerror}") from exc
+        try:
+            os.ftruncate(fd, REGION_BYTES_MAX)
+            return Region(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+    except (OSError, posix_ipc.Error) as exc:
+        raise OutOfMemoryError(f"shared memory for {purpose} cannot be made: {_reason(exc)}") from exc
+
+
+def _reason(exc: Exception) -> str:
+    return (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
 
 
 def _posix_fd() -> int:
@@ -38,7 +48,7 @@ def _posix_fd() -> int:
 
 
 def _memfd(purpose: str) -> int:
-    return os.memfd_create(f"pyruntime {purpose}")
+    return os.memfd_create(f"pyruntime {purpose}"[:MEMFD_NAME_CHARS_MAX])
 
 
 def _shm_free_bytes() -> int:

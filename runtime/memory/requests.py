@@ -46,7 +46,11 @@ class RequestMemory:
         self.region: Region = create_region(f"requests to {model_name}")
         self._arena = Arena(self.region, growth_bytes)
         self._view = self.region.view
-        self._arena.reserve(first_bytes)
+        try:
+            self._arena.reserve(first_bytes)
+        except OutOfMemoryError:
+            self.close()
+            raise
 
     def __repr__(self) -> str:
         return f"<RequestMemory {self._model_name} {self._arena}>"

@@ -16,13 +16,24 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> list[str]:
         """The lines that `data` completes."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        while len(self._rest) > LINE_BYTES_MAX:
-            lines.append(self._rest[:LINE_BYTES_MAX])
-            self._rest = self._rest[LINE_BYTES_MAX:]
-        return [line.rstrip(b"\r").decode("utf-8", "backslashreplace") for line in lines]
+        *lines, rest = (self._rest + data).split(b"\n")
+        pieces = [piece for line in lines for piece in _pieces(line.rstrip(b"\r"))]
+        *full, self._rest = _pieces(rest)
+        return [piece.decode("utf-8", "backslashreplace") for piece in pieces + full]
 
     def end(self) -> list[str]:
         """The last line, if it had no newline."""
         rest, self._rest = self._rest, b""
         return [rest.decode("utf-8", "backslashreplace")] if rest else []
+
+
+def _pieces(line: bytes) -> list[bytes]:
+    """The line in pieces of at most LINE_BYTES_MAX, none of which ends within a character."""
+    pieces = []
+    while len(line) > LINE_BYTES_MAX:
+        end = LINE_BYTES_MAX
+        while end > LINE_BYTES_MAX - 4 and line[end] & 0xC0 == 0x80:  # a continuation byte of UTF-8
+            end -= 1
+        pieces.append(line[:end])
+        line = line[end:]
+    return [*pieces, line]

@@ -13,8 +13,6 @@ from pyruntime.stub.pb_utils.tensor import Tensor
 
 def check_parameters(parameters: Any) -> str:
     """Parameters as JSON text, "" for none. Raises TritonModelException, in Triton's words."""
-    if not parameters:
-        return ""
     if not isinstance(parameters, dict):
         raise TritonModelException(f"Expect {dict}, got {type(parameters)}")
     for key, value in parameters.items():
@@ -22,7 +20,7 @@ def check_parameters(parameters: Any) -> str:
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
         if not isinstance(value, (bool, int, str)):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
-    return json.dumps(parameters)
+    return json.dumps(parameters) if parameters else ""
 
 
 class InferenceResponse:
@@ -36,6 +34,8 @@ class InferenceResponse:
         error: Optional[TritonError] = None,
         parameters: Optional[Dict[str, Union[bool, int, str]]] = None,
     ) -> None:
+        if error is not None and not isinstance(error, TritonError):
+            raise TypeError(f"error must be a pb_utils.TritonError, found {type(error)}")
         self._error = error
         self._parameters = "" if parameters is None or error is not None else check_parameters(parameters)
         self._output_tensors: List[Tensor] = [] if error is not None else list(output_tensors)

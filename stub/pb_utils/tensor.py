@@ -34,6 +34,12 @@ def datatype_of(dtype: Any) -> Optional[str]:
     return _DATATYPES.get(dtype.newbyteorder("="))
 
 
+def _bad_name(name: Any) -> Exception:
+    if type(name) is not str:
+        return TypeError(f"the name of a tensor is a str, found {type(name)}")
+    return TritonModelException("Tensor name cannot be an empty string.")
+
+
 class Tensor:
     """See Triton's documentation of the Python backend. Arguments are positional only, as there."""
 
@@ -49,12 +55,16 @@ class Tensor:
     _size: int
 
     def __init__(self, __name: str, __numpy_array: Any) -> None:
-        if not __name:
-            raise TritonModelException("Tensor name cannot be an empty string.")
+        if not __name or type(__name) is not str:
+            raise _bad_name(__name)
         array = __numpy_array if isinstance(__numpy_array, np.ndarray) else np.asarray(__numpy_array)
-        datatype = _DATATYPES.get(array.dtype) or datatype_of(array.dtype)
+        datatype = _DATATYPES.get(array.dtype)
         if datatype is None:
-            raise TritonModelException("NumPy dtype is not supported.")
+            datatype = datatype_of(array.dtype)
+            if datatype is None:
+                raise TritonModelException("NumPy dtype is not supported.")
+            if datatype != "BYTES":
+                array = array.astype(_DTYPES[datatype])  # from another byte order
         self._name = __name
         self._datatype = datatype
         self._shape = list(array.shape)
@@ -109,7 +119,7 @@ class Tensor:
 
         if self._datatype == "BYTES":
             raise TritonModelException("DLPack does not have support for string tensors.")
-        contents = self._contents()
+        contents = np.ascontiguousarray(self._contents()).reshape(self._shape)
         return dlpack.to_capsule(contents, contents.ctypes.data, self._shape, self._datatype)
 
     def __dlpack__(self, stream: Optional[int] = None, **_: Any) -> Any:
@@ -125,8 +135,8 @@ class Tensor:
         """A tensor over the memory of a DLPack capsule, or of any object that has `__dlpack__`. Nothing is copied."""
         from pyruntime.stub.pb_utils import dlpack
 
-        if not __name:
-            raise TritonModelException("Tensor name cannot be an empty string.")
+        if not __name or type(__name) is not str:
+            raise _bad_name(__name)
         pointer, shape, datatype, owner = dlpack.import_tensor(__tensor)
         dtype = _DTYPES.get(datatype, _BF16_BITS)
         tensor = Tensor.__new__(Tensor)

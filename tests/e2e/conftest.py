@@ -15,7 +15,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Patience, not a measure: what takes longer hangs.
-LIMIT_S = 30.0
+LIMIT_S = 20.0
 POLL_S = 0.01
 
 IMPORTS = """
@@ -66,11 +66,6 @@ class Process(NamedTuple):
         """Whether it still runs; a zombie does not."""
         found = _read_process(self.pid)
         return found is not None and found[1].started == self.started
-
-    def rss_bytes(self) -> int:
-        """Its resident memory, without what it shares."""
-        fields = Path(f"/proc/{self.pid}/statm").read_text().split()
-        return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _read_process(pid: int) -> tuple[int, Process] | None:
@@ -152,6 +147,16 @@ class Server:
         (stub,) = self.stubs(instance)
         return stub
 
+    def shared_bytes(self) -> int:
+        """How much memory its shared regions use."""
+        regions = {}
+        for entry in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # a connection that has just ended
+                if os.readlink(entry).startswith(("/dev/shm/", "/memfd:")):
+                    region = entry.stat()
+                    regions[region.st_dev, region.st_ino] = region.st_blocks * 512
+        return sum(regions.values())
+
     # Asking it.
 
     def client(self, **options: Any) -> tritonclient.http.InferenceServerClient:
@@ -161,12 +166,10 @@ class Server:
         )
 
     def infer(self, model: str, arrays: dict[str, np.ndarray], *, binary: bool = True, **options: Any) -> InferResult:
-        """One inference by tritonclient; `outputs` may be names."""
-        outputs = options.pop("outputs", None)
-        if outputs is not None:
-            outputs = [InferRequestedOutput(each, binary) if isinstance(each, str) else each for each in outputs]
-        elif not binary:
-            outputs = []
+        """One inference by tritonclient. `outputs` are names; `binary` and `output_binary` say how tensors travel."""
+        output_binary = options.pop("output_binary", binary)
+        names = options.pop("outputs", None)
+        outputs = None if names is None else [InferRequestedOutput(name, output_binary) for name in names]
         inputs = [to_input(name, array, binary) for name, array in arrays.items()]
         with closing(self.client()) as client:
             return client.infer(model, inputs, outputs=outputs, **options)
@@ -235,9 +238,13 @@ class Server:
         assert "Exception in callback" not in self.log, self.log
 
     def kill(self) -> None:
-        """SIGKILL, which a test's end must not hang on."""
+        """End it and all it started, whatever state a failed test left them in."""
+        family = [each for each in {*self._family, *self.family()} if each.is_alive()]
         self.process.kill()
         self.process.wait(LIMIT_S)
+        for process in family:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
 
 
 def _free_ports(count: int) -> list[int]:
@@ -331,6 +338,19 @@ def serve(tmp_path):
 
 
 @pytest.fixture(scope="session")
+def require_memory():
+    """`require_memory(count)`: skip the test where fewer bytes of memory could be used now."""
+
+    def require(needed: int) -> None:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+        if available < needed:
+            pytest.skip(f"needs {needed} bytes of memory, {available} are available")
+
+    return require
+
+
+@pytest.fixture(scope="session")
 def wait_until():
-    """`wait_until(condition, limit_s=30)`: poll until it is true, and return what it was."""
+    """`wait_until(condition, limit_s=20)`: poll until it is true, and return what it was."""
     return _wait_until

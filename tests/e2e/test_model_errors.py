@@ -1,0 +1,412 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Models that are wrong: what the operator reads in the log and the index, and what a client may know of it."""
+
+import re
+from contextlib import closing
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+GOOD = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
+                for request in requests]
+"""
+INPUT = {"IN": np.array([1, 2])}
+EXPLODES = "raise ValueError('exploded')"
+
+# name: (code, config, what the index says of why it is not there)
+UNLOADABLE = {
+    "no_file": (None, "IN_OUT", r"Python model file not found in '.*/no_file/1/model\.py'"),
+    "no_class": ("x = 1", "IN_OUT", r"Python model .*/no_class/1/model\.py does not define a class TritonPythonModel"),
+    "no_execute": (
+        "class TritonPythonModel:\n    pass",
+        "IN_OUT",
+        r"Python model .*/no_execute/1/model\.py does not implement `execute` method\.",
+    ),
+    "bad_syntax": ("def broken(:\n    pass", "IN_OUT", r"SyntaxError: invalid syntax \(model\.py, line \d+\)"),
+    "bad_import": ("import nobody_has_this", "IN_OUT", r"ModuleNotFoundError: No module named 'nobody_has_this'"),
+    "raises_at_import": (EXPLODES, "IN_OUT", r"ValueError: exploded\n\nAt:\n  1/model\.py\(\d+\): <module>\n"),
+    "raises_in_initialize": (
+        f"class TritonPythonModel:\n    def initialize(self, args):\n        {EXPLODES}\n    def execute(self, r): ...",
+        "IN_OUT",
+        r"ValueError: exploded\n\nAt:\n  1/model\.py\(\d+\): initialize\n",
+    ),
+    "raises_in_auto_complete": (
+        "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config):\n"
+        f"        {EXPLODES}\n    def execute(self, r): ...",
+        "IN_OUT",
+        r"ValueError: exploded\n\nAt:\n  1/model\.py\(\d+\): auto_complete_config\n",
+    ),
+    "wrong_auto_complete": (
+        "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config):\n"
+        "        return 1\n    def execute(self, r): ...",
+        "IN_OUT",
+        r"auto_complete_config function in model 'wrong_auto_complete' must return a valid pb\.ModelConfig object\.",
+    ),
+    "exits_at_import": ("os._exit(7)", "IN_OUT", r"the stub process of exits_at_import_0 exited with code 7 while"),
+    "crashes_in_initialize": (
+        "class TritonPythonModel:\n    def initialize(self, args):\n        os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "    def execute(self, r): ...",
+        "IN_OUT",
+        r"the stub process of crashes_in_initialize_0 was killed by SIGSEGV while it loaded the model",
+    ),
+    "sys_exits": ("sys.exit(3)", "IN_OUT", r"SystemExit: 3"),
+    "unknown_field": (GOOD, 'backend: "python"\n\n  nobody: 1\n', r"/unknown_field/config\.pbtxt:3:3: .*nobody"),
+    "wrong_type": (GOOD, 'backend: "python"\nmax_batch_size: "four"', r"/wrong_type/config\.pbtxt:2:17: .*"),
+    "no_inputs_type": (
+        GOOD,
+        'backend: "python"\ninput { name: "IN" dims: [ 1 ] }',
+        r"model input 'IN' must specify 'data_type'",
+    ),
+    "wrong_name": (GOOD, 'backend: "python"\nname: "another"', r"'?another'?.*|.*wrong_name.*"),
+    "unknown_backend": (GOOD, 'backend: "nobody"', r".*nobody.*"),
+    "missing_version": (GOOD, 'backend: "python"\nversion_policy { specific { versions: [ 2 ] } }', r".*version.*"),
+}
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory, write_model, serving):
+    """A server of everything that cannot be loaded, and of one model that can."""
+    repository = tmp_path_factory.mktemp("broken")
+    write_model(repository, "good", GOOD)
+    for name, (code, config, _) in UNLOADABLE.items():
+        if config == "IN_OUT":
+            write_model(repository, name, code)
+        else:
+            write_model(repository, name, code, config)
+    (repository / "no_version").mkdir()
+    with serving(repository, "--exit-on-error=false", "--strict-readiness=false") as server:
+        yield server
+
+
+def index_of(server):
+    """The rows of the repository index by the model's name."""
+    with closing(server.client()) as client:
+        return {row["name"]: row for row in client.get_model_repository_index()}
+
+
+@pytest.mark.parametrize("name", UNLOADABLE)
+def test_model_that_cannot_be_loaded(broken, name):
+    """It is unavailable with its reason, in the index and in the log, and to a client it is not there."""
+    row = index_of(broken)[name]
+    assert row["state"] == "UNAVAILABLE"
+    assert re.search(UNLOADABLE[name][2], row["reason"])
+    assert re.search(f"failed to load '{name}'(?: version 1)?: .*?{UNLOADABLE[name][2]}", broken.log)
+    status, message = broken.refusal(name, INPUT)
+    assert status in (404, 503)
+    assert message.startswith(f"Request for unknown model: '{name}' ")
+    assert "/" not in message
+
+
+def test_traceback_of_a_load_is_in_the_log(broken):
+    """What a model raises while it is loaded is in the log with its traceback, under the instance's name."""
+    for name in ("raises_at_import", "raises_in_initialize", "raises_in_auto_complete"):
+        lines = [line for line in broken.log.splitlines() if f"{name}_0: " in line]
+        assert any("Traceback (most recent call last):" in line for line in lines)
+        assert any(f"{name}/1/model.py" in line for line in lines)
+        assert any("ValueError: exploded" in line for line in lines)
+
+
+def test_the_others_are_served(broken):
+    """With --exit-on-error=false and without strict readiness a server is ready with the models that do load."""
+    assert broken.is_ready()
+    assert broken.infer("good", INPUT).as_numpy("OUT").tolist() == [1, 2]
+    with closing(broken.client()) as client:
+        assert client.is_model_ready("good")
+        assert not client.is_model_ready("bad_syntax")
+
+
+def test_tables_of_the_start(broken):
+    """The log has Triton's two tables: the backends, and all models with their versions and states."""
+    assert re.search(r"^\+-+\+-+\+-+\+\n\| Backend +\| Path +\| Config +\|$", broken.log, re.M)
+    assert re.search(r"^\+-+\+-+\+-+\+\n\| Model +\| Version +\| Status +\|$", broken.log, re.M)
+    assert re.search(r"^\| good +\| 1 +\| READY +\|$", broken.log, re.M)
+    assert re.search(r"^\| bad_syntax +\| 1 +\| UNAVAILABLE: SyntaxError.*\|$", broken.log, re.M)
+    for name in UNLOADABLE:
+        assert re.search(rf"^\| {name} +\| 1? +\| UNAVAILABLE: ", broken.log, re.M)
+
+
+def test_strict_readiness(model, serve, wait_until):
+    """By default a model that failed to load keeps the server from being ready, but live, and serving the rest."""
+    model("good", GOOD)
+    model("no_class", "x = 1")
+    server = serve("--exit-on-error=false", ready=False)
+    wait_until(lambda: "Started HTTPService" in server.log)
+    assert server.request("GET", "/v2/health/live").status == 200
+    assert server.request("GET", "/v2/health/ready").status == 400
+    assert server.infer("good", INPUT).as_numpy("OUT").tolist() == [1, 2]
+
+
+def test_exit_on_error(model, serve):
+    """By default a model that fails to load ends the server with status 1, and nothing is left of the others."""
+    model("good", GOOD)
+    model("no_class", "x = 1")
+    server = serve(ready=False)
+    server.family()
+    assert server.wait_exit() == 1
+    assert "failed to load 'no_class' version 1: Python model " in server.log
+    assert "failed to load all models; --exit-on-error=false serves those that did load" in server.log
+    assert re.search(r"^\| no_class +\| 1 +\| UNAVAILABLE: Python model .*\|$", server.log, re.M)
+
+
+# Does what the first of its numbers says.
+ACTS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            array = request.inputs()[0].as_numpy()
+            responses.append(getattr(self, "do_" + request.request_id())(array))
+        if responses and isinstance(responses[0], tuple):
+            return responses[0][0]
+        return responses
+
+    def answer(self, array, name="OUT"):
+        return pb_utils.InferenceResponse([pb_utils.Tensor(name, array)])
+
+    def do_raise(self, array):
+        raise ValueError("exploded")
+
+    def do_exit(self, array):
+        sys.exit(4)
+
+    def do_interrupt(self, array):
+        raise KeyboardInterrupt
+
+    def do_raise_from_elsewhere(self, array):
+        json.loads("{")
+
+    def do_none(self, array):
+        return (None,)
+
+    def do_too_few(self, array):
+        return ([],)
+
+    def do_too_many(self, array):
+        return ([self.answer(array), self.answer(array)],)
+
+    def do_wrong_type(self, array):
+        return 1
+
+    def do_none_inside(self, array):
+        return None
+
+    def do_unknown_output(self, array):
+        return self.answer(array, "NOBODY")
+
+    def do_no_output(self, array):
+        return pb_utils.InferenceResponse([])
+
+    def do_error_and_outputs(self, array):
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)], error=pb_utils.TritonError("refused"))
+
+    def do_other_datatype(self, array):
+        return self.answer(array.astype(np.float32))
+
+    def do_speak(self, array):
+        print("printed by execute")
+        print("printed to stderr", file=sys.stderr)
+        os.write(1, b"written without python\\n")
+        print("two\\nlines")
+        print("not ended", end="")
+        sys.stdout.flush()
+        logging.getLogger("any").warning("logged as a warning")
+        logging.info("logged as information")
+        logging.debug("logged for nobody")
+        pb_utils.Logger.log_error("an error of the Logger")
+        pb_utils.Logger.log_info("information of the Logger")
+        pb_utils.Logger.log_verbose("verbose of the Logger")
+        pb_utils.Logger.log("said by the Logger", pb_utils.Logger.WARNING)
+        return self.answer(array)
+"""
+for code in (
+    "UNKNOWN",
+    "INTERNAL",
+    "NOT_FOUND",
+    "INVALID_ARG",
+    "UNAVAILABLE",
+    "UNSUPPORTED",
+    "ALREADY_EXISTS",
+    "CANCELLED",
+):
+    ACTS += f"""
+    def do_{code}(self, array):
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError("refused", pb_utils.TritonError.{code}))
+"""
+ASYNC = """
+import asyncio
+
+class TritonPythonModel:
+    async def execute(self, requests):
+        responses = [await self.answer(request) for request in requests]
+        return responses
+
+    async def answer(self, request):
+        await asyncio.sleep(0)
+        array = request.inputs()[0].as_numpy()
+        if array[0] < 0:
+            raise ValueError("exploded")
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", 2 * array)])
+"""
+
+
+@pytest.fixture(scope="module")
+def acting(tmp_path_factory, write_model, serving):
+    """A server of models that load, and fail at a client's command."""
+    repository = tmp_path_factory.mktemp("acting")
+    write_model(repository, "acts", ACTS)
+    write_model(repository, "async", ASYNC)
+    with serving(repository) as server:
+        yield server
+
+
+FAILED = "Failed to process the request(s) for model 'acts_0', message: "
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        ("raise", r"ValueError: exploded\n\nAt:\n  1/model\.py\(\d+\): do_raise\n  1/model\.py\(\d+\): execute\n"),
+        ("exit", r"SystemExit: 4\n\nAt:\n  1/model\.py\(\d+\): do_exit\n  1/model\.py\(\d+\): execute\n"),
+        (
+            "interrupt",
+            r"KeyboardInterrupt: \n\nAt:\n  1/model\.py\(\d+\): do_interrupt\n  1/model\.py\(\d+\): execute\n",
+        ),
+        (
+            "raise_from_elsewhere",
+            r"JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 \(char 1\)\n\nAt:\n"
+            r"  decoder\.py\(\d+\): raw_decode\n(  \w+\.py\(\d+\): \w+\n)+"
+            r"  1/model\.py\(\d+\): do_raise_from_elsewhere\n  1/model\.py\(\d+\): execute\n",
+        ),
+        ("none", r"Expected a list in the execute return, found type '<class 'NoneType'>'\."),
+        (
+            "too_few",
+            r"Number of InferenceResponse objects do not match the number of InferenceRequest objects\. "
+            r"InferenceRequest\(s\) size is:1, and InferenceResponse\(s\) size is:0\n",
+        ),
+        (
+            "too_many",
+            r"Number of InferenceResponse objects do not match the number of InferenceRequest objects\. "
+            r"InferenceRequest\(s\) size is:1, and InferenceResponse\(s\) size is:2\n",
+        ),
+        (
+            "wrong_type",
+            r"Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'int'>'\.",
+        ),
+        (
+            "none_inside",
+            r"Expected an 'InferenceResponse' object in the execute function return list, found type '<class "
+            r"'NoneType'>'\.",
+        ),
+    ],
+)
+def test_execute_that_fails(acting, act, message):
+    """The client reads what was raised and where in the model, without the server's folders; the next request works."""
+    status, found = acting.refusal("acts", INPUT, request_id=act)
+    assert status == 500
+    assert re.fullmatch(re.escape(FAILED) + message, found)
+    assert acting.infer("acts", INPUT, request_id="speak").as_numpy("OUT").tolist() == [1, 2]
+
+
+def test_traceback_of_execute_is_in_the_log(acting):
+    """What execute raises is in the log with its traceback, whole paths and the instance's name."""
+    before = len(acting.log)
+    acting.refusal("acts", INPUT, request_id="raise")
+    log = acting.log[before:]
+    assert "acts_0: execute failed" in log
+    assert "acts_0: Traceback (most recent call last):" in log
+    assert "/acts/1/model.py" in log
+    assert "acts_0: ValueError: exploded" in log
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("UNKNOWN", 400),
+        ("INTERNAL", 500),
+        ("NOT_FOUND", 404),
+        ("INVALID_ARG", 400),
+        ("UNAVAILABLE", 503),
+        ("UNSUPPORTED", 501),
+        ("ALREADY_EXISTS", 400),
+        ("CANCELLED", 400),
+    ],
+)
+def test_codes_of_a_response(acting, code, status):
+    """A TritonError in a response is that request's error alone, with the status of its code and the model's words."""
+    assert acting.refusal("acts", INPUT, request_id=code) == (status, "refused")
+
+
+def test_outputs_of_an_error_are_dropped(acting):
+    """A response with an error has no outputs; its code is INTERNAL where the model says none."""
+    assert acting.refusal("acts", INPUT, request_id="error_and_outputs") == (500, "refused")
+
+
+def test_outputs_that_are_not_in_the_configuration(acting):
+    """Names of outputs are checked; their datatypes are sent as they are made, and a response may have none."""
+    message = "unexpected inference output 'NOBODY' for model 'acts'"
+    assert acting.refusal("acts", INPUT, request_id="unknown_output") == (400, message)
+    result = acting.infer("acts", INPUT, request_id="other_datatype")
+    assert result.as_numpy("OUT").dtype == np.float32
+    assert acting.infer("acts", INPUT, request_id="no_output").get_response()["outputs"] == []
+
+
+def test_what_a_model_says(acting, wait_until):
+    """What a model prints and logs is in the log, line by line, under its instance's name and with its level."""
+    acting.infer("acts", INPUT, request_id="speak")
+    lines = [
+        r"I.* acts_0: printed by execute",
+        r"I.* acts_0: printed to stderr",
+        r"I.* acts_0: written without python",
+        r"I.* acts_0: two",
+        r"I.* acts_0: lines",
+        r"W.* \S+/acts/1/model\.py:\d+\] acts_0: logged as a warning",
+        r"I.* \S+/acts/1/model\.py:\d+\] acts_0: logged as information",
+        r"E.* \S+/acts/1/model\.py:\d+\] acts_0: an error of the Logger",
+        r"I.* \S+/acts/1/model\.py:\d+\] acts_0: information of the Logger",
+        r"W.* \S+/acts/1/model\.py:\d+\] acts_0: said by the Logger",
+    ]
+    for line in lines:
+        # The pipe for what is printed is another one than that for answers.
+        wait_until(lambda line=line: re.search(f"^{line}$", acting.log, re.M))
+    assert "logged for nobody" not in acting.log
+    assert "verbose of the Logger" not in acting.log
+
+
+def test_async_execute(acting):
+    """execute may be a coroutine, which is waited for; what it raises is the client's error as ever."""
+    assert acting.infer("async", INPUT).as_numpy("OUT").tolist() == [2, 4]
+    status, message = acting.refusal("async", {"IN": np.array([-1])})
+    assert status == 500
+    assert message.startswith(
+        "Failed to process the request(s) for model 'async_0', message: ValueError: exploded\n\nAt:"
+    )
+    assert acting.infer("async", INPUT).as_numpy("OUT").tolist() == [2, 4]
+
+
+def test_finalize_that_raises(model, serve):
+    """What finalize raises is in the log, and hinders nothing."""
+    model("bad_end", GOOD + f"\n    def finalize(self):\n        {EXPLODES}\n")
+    server = serve()
+    assert server.infer("bad_end", INPUT).as_numpy("OUT").tolist() == [1, 2]
+    server.stop()
+    assert "bad_end_0: finalize failed" in server.log
+    assert "bad_end_0: ValueError: exploded" in server.log
+
+
+def test_unknown_repository(tmp_path, serve):
+    """A repository that is not there ends the server with status 1 and a sentence."""
+    server = serve(f"--model-repository={tmp_path}/nowhere", ready=False)
+    assert server.wait_exit() == 1
+    assert f"model repository '{tmp_path}/nowhere' cannot be read: No such file or directory" in server.log
+    assert "Traceback" not in server.log
+
+
+def test_load_through_the_api_is_not_there(acting):
+    """Models are loaded at the start only; asking for more is refused."""
+    with closing(acting.client()) as client, pytest.raises(InferenceServerException):
+        client.load_model("acts")

@@ -1,0 +1,180 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Request memory: slots for bodies, and places for tensors that came otherwise."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyruntime.runtime.inference import InferRequest, InputTensor
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.utils.arena import ALIGNMENT
+from pyruntime.utils.errors import Code, InferenceError, LocalError, OutOfMemoryError
+
+GROWTH = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def shared():
+    made = RequestMemory("m", GROWTH, GROWTH)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def memory():
+    made = RequestMemory("m", GROWTH, GROWTH)
+    yield made
+    made.close()
+
+
+def full(memory, monkeypatch):
+    def commit(offset, size):
+        raise OutOfMemoryError("no shared memory left")
+
+    monkeypatch.setattr(memory.region, "commit", commit)
+
+
+def read(memory, tensor):
+    return bytes(memory.region.view[tensor.offset : tensor.offset + len(tensor.data)])
+
+
+class TestAllocate:
+    def test_a_slot_is_memory(self, memory):
+        """A slot is as large as was asked for, and what is written there is in the region."""
+        slot = memory.allocate(100)
+        assert slot.size == len(slot.view) == 100
+        slot.view[:] = bytes(range(100))
+        assert bytes(memory.region.map[slot.offset : slot.offset + 100]) == bytes(range(100))
+        assert memory.live == 1
+        slot.free()
+        assert memory.live == 0
+
+    def test_fill(self, memory):
+        """A body that came otherwise is copied in."""
+        slot = memory.allocate(5)
+        slot.fill(b"hello")
+        assert bytes(slot.view) == b"hello"
+        slot.fill(bytearray(b"world"))
+        assert bytes(slot.view) == b"world"
+
+    @given(size=st.integers(1, 10_000), lead=st.integers(0, 10_000))
+    def test_what_follows_the_lead_is_aligned(self, shared, size, lead):
+        """Binary tensors behind a JSON header are aligned for any datatype, and slots do not overlap."""
+        slot, other = shared.allocate(size + lead, lead), shared.allocate(64)
+        assert (slot.offset + lead) % ALIGNMENT == 0
+        assert slot.offset + slot.size <= other.offset or other.offset + other.size <= slot.offset
+        slot.free()
+        other.free()
+
+    def test_no_memory(self, memory, monkeypatch):
+        """Without memory the request is UNAVAILABLE, and the error says for how much."""
+        full(memory, monkeypatch)
+        with pytest.raises(InferenceError) as caught:
+            memory.allocate(2 * GROWTH)
+        assert caught.value.code is Code.UNAVAILABLE
+        assert caught.value.message == (
+            f"no room for a request of {2 * GROWTH} bytes to model 'm': no shared memory left"
+        )
+        assert memory.live == 0
+
+    def test_first_bytes_are_there(self, memory, monkeypatch):
+        """What was reserved at the start needs no more commits."""
+        full(memory, monkeypatch)
+        memory.allocate(GROWTH // 2).free()
+
+    def test_freed_twice(self, memory):
+        """A slot is freed once."""
+        slot = memory.allocate(1)
+        slot.free()
+        with pytest.raises(LocalError):
+            slot.free()
+
+
+class TestPlace:
+    def test_all_tensors_in_one_slot(self, memory):
+        """Tensors that lie elsewhere are copied into one slot, each aligned."""
+        tensors = [InputTensor("A", "INT8", [3], b"abc"), InputTensor("B", "FP64", [1], memoryview(b"12345678"))]
+        request = InferRequest("m", inputs=tensors)
+        memory.place(request)
+        assert [tensor.offset % ALIGNMENT for tensor in tensors] == [0, 0]
+        assert [read(memory, tensor) for tensor in tensors] == [b"abc", b"12345678"]
+        assert memory.live == len(request.slots) == 1
+        request.free()
+        assert memory.live == 0
+
+    def test_those_in_the_region_stay(self, memory):
+        """What is in the region already is not copied."""
+        slot = memory.allocate(8)
+        inside = InputTensor("A", "INT8", [8], slot.view, slot.offset)
+        outside = InputTensor("B", "INT8", [1], b"b")
+        request = InferRequest("m", inputs=[inside, outside], slots=[slot])
+        memory.place(request)
+        assert inside.offset == slot.offset
+        assert read(memory, outside) == b"b"
+        assert len(request.slots) == 2
+        request.free()
+        assert memory.live == 0
+
+    @pytest.mark.parametrize("tensors", [[], [b""], [b"", b""]], ids=len)
+    def test_nothing_to_place(self, memory, tensors):
+        """Tensors without contents take no slot, and have a valid place all the same."""
+        inputs = [InputTensor("A", "BYTES", [0], data) for data in tensors]
+        request = InferRequest("m", inputs=inputs)
+        memory.place(request)
+        assert memory.live == 0
+        assert all(0 <= tensor.offset <= memory.region.limit for tensor in inputs)
+
+    def test_one_empty_among_others(self, memory):
+        """A tensor without contents may stand beside others."""
+        inputs = [InputTensor("A", "INT8", [1], b"a"), InputTensor("B", "INT8", [0], b"")]
+        request = InferRequest("m", inputs=inputs)
+        memory.place(request)
+        assert read(memory, inputs[0]) == b"a"
+        assert inputs[1].offset >= 0
+
+    @given(st.lists(st.binary(max_size=300), max_size=6))
+    def test_any_sizes(self, shared, contents):
+        """Whatever their sizes, tensors keep their contents and do not overlap."""
+        inputs = [InputTensor(str(index), "UINT8", [len(data)], data) for index, data in enumerate(contents)]
+        request = InferRequest("m", inputs=inputs)
+        shared.place(request)
+        assert [read(shared, tensor) for tensor in inputs] == contents
+        request.free()
+        assert shared.live == 0
+
+    def test_no_memory(self, memory, monkeypatch):
+        """Without memory nothing is taken and no tensor is moved."""
+        full(memory, monkeypatch)
+        request = InferRequest("m", inputs=[InputTensor("A", "UINT8", [2 * GROWTH], bytes(2 * GROWTH))])
+        with pytest.raises(InferenceError, match="no room for a request"):
+            memory.place(request)
+        assert request.slots == []
+        assert request.inputs[0].offset == -1
+        assert memory.live == 0
+
+
+class TestEnd:
+    def test_close_with_a_view_about(self):
+        """A request that is still read keeps its memory readable."""
+        memory = RequestMemory("m", GROWTH, GROWTH)
+        slot = memory.allocate(3)
+        slot.fill(b"abc")
+        view = slot.view
+        memory.close()
+        assert bytes(view) == b"abc"
+
+    def test_no_region(self, monkeypatch):
+        """Where even the first bytes cannot be had nothing is left open."""
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(OutOfMemoryError):
+            RequestMemory("m", 1 << 60, GROWTH)
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_repr(memory):
+    """Memory says whose it is and how full."""
+    memory.allocate(1)
+    assert repr(memory) == f"<RequestMemory m <Arena [1 slots, {GROWTH} bytes committed]>>"

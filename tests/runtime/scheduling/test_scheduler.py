@@ -1,0 +1,271 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's shell, between jobs and instances that only note what they are given."""
+
+import asyncio
+import time
+
+import pytest
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.scheduling.batcher import QueueFull
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.scheduling.scheduler import Scheduler
+from pyruntime.utils.errors import Code, InferenceError
+
+CONFIG = "name: 'm' max_batch_size: 4 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
+
+
+def spec_of(text=""):
+    config = parse_model_config(CONFIG + text, "config.pbtxt")
+    return model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+
+
+class Instance:
+    """Takes batches while it has places."""
+
+    def __init__(self, places):
+        self.places = places
+        self.batches = []
+
+    def execute(self, batch):
+        assert self.places > 0
+        self.places -= 1
+        self.batches.append(batch)
+
+
+class Slot:
+    def __init__(self):
+        self.freed = 0
+
+    def free(self):
+        self.freed += 1
+
+
+def job(outcome=None, rows=1, arrived_ns=None):
+    done = (lambda outcome: None) if outcome is None else outcome.append
+    return Job("", [], rows, None, [Slot()], done, time.monotonic_ns() if arrived_ns is None else arrived_ns)
+
+
+def scheduler(*instances, text="", on_change=lambda: None):
+    made = Scheduler(spec_of(text), on_change)
+    made.serve(instances)
+    return made
+
+
+class TestDispatch:
+    def test_at_once(self):
+        """Without batching a job goes to an instance with a place at once, alone."""
+        instance = Instance(2)
+        made = scheduler(instance)
+        jobs = [job(), job()]
+        for each in jobs:
+            made.submit(each)
+        assert instance.batches == [[jobs[0]], [jobs[1]]]
+        assert len(made) == 0
+
+    def test_waits_for_a_place(self):
+        """Without a place it waits, until one is freed."""
+        instance = Instance(0)
+        made = scheduler(instance)
+        first, second = job(), job()
+        made.submit(first)
+        made.submit(second)
+        assert len(made) == 2
+        instance.places = 1
+        made.place_freed()
+        assert instance.batches == [[first]]
+        instance.places = 5
+        made.place_freed()
+        assert instance.batches == [[first], [second]]
+
+    def test_to_the_freest(self):
+        """An idle instance is preferred to one that would only queue the batch."""
+        busy, idle = Instance(1), Instance(2)
+        made = scheduler(busy, idle)
+        made.submit(job())
+        assert (len(busy.batches), len(idle.batches)) == (0, 1)
+        made.submit(job())
+        made.submit(job())
+        assert (len(busy.batches), len(idle.batches)) == (1, 2)
+
+    def test_no_instances_yet(self):
+        """Before there are instances everything waits."""
+        made = scheduler()
+        made.submit(job())
+        made.place_freed()
+        assert len(made) == 1
+
+    def test_nothing_to_do(self):
+        """A place that is freed while nothing waits stays free."""
+        instance = Instance(1)
+        scheduler(instance).place_freed()
+        assert instance.batches == []
+
+    def test_batches(self):
+        """With dynamic batching, what waits goes together."""
+        instance = Instance(0)
+        made = scheduler(instance, text="dynamic_batching { }")
+        jobs = [job() for _ in range(5)]
+        for each in jobs:
+            made.submit(each)
+        instance.places = 1
+        made.place_freed()
+        assert instance.batches == [jobs[:4]]
+
+
+class TestTimer:
+    def test_a_batch_that_is_not_full(self):
+        """What waits for company goes alone when its time is up."""
+
+        async def run():
+            instance = Instance(1)
+            executed = asyncio.Event()
+            real = instance.execute
+            instance.execute = lambda batch: (real(batch), executed.set())
+            made = scheduler(instance, text="dynamic_batching { max_queue_delay_microseconds: 1000 }")
+            each = job()
+            made.submit(each)
+            assert instance.batches == []
+            await executed.wait()
+            assert instance.batches == [[each]]
+
+        asyncio.run(run())
+
+    def test_full_before_its_time(self):
+        """A batch that is full does not wait, and its timer does no harm."""
+
+        async def run():
+            instance = Instance(2)
+            made = scheduler(instance, text="dynamic_batching { max_queue_delay_microseconds: 1000000 }")
+            jobs = [job() for _ in range(4)]
+            for each in jobs:
+                made.submit(each)
+            assert instance.batches == [jobs]
+
+        asyncio.run(run())
+
+    def test_long_overdue(self):
+        """A job that has waited for too long already goes at once."""
+
+        async def run():
+            instance = Instance(1)
+            made = scheduler(instance, text="dynamic_batching { max_queue_delay_microseconds: 1000000 }")
+            each = job(arrived_ns=time.monotonic_ns() - 10**10)
+            made.submit(each)
+            assert instance.batches == [[each]]
+
+        asyncio.run(run())
+
+
+class TestRefusal:
+    def test_queue_full(self):
+        """A full queue refuses; whoever waits goes on waiting."""
+        text = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
+        made = scheduler(Instance(0), text=text)
+        outcome = []
+        made.submit(job())
+        refused = job(outcome)
+        with pytest.raises(QueueFull, match=r"^Exceeds maximum queue size$"):
+            made.submit(refused)
+        assert outcome == []
+        assert refused.slots[0].freed == 0
+        assert len(made) == 1
+
+
+class TestCancel:
+    def test_of_one_that_waits(self):
+        """A job that has not begun never will; its memory is free."""
+        instance = Instance(0)
+        made = scheduler(instance)
+        outcome = []
+        each = job(outcome)
+        (slot,) = each.slots
+        made.submit(each)
+        made.cancel(each)
+        assert len(made) == 0
+        assert slot.freed == 1
+        assert [failure.code for failure in outcome] == [Code.CANCELLED]
+        instance.places = 1
+        made.place_freed()
+        assert instance.batches == []
+
+    def test_of_one_that_runs(self):
+        """A job that has begun goes on."""
+        instance = Instance(1)
+        made = scheduler(instance)
+        outcome = []
+        each = job(outcome)
+        made.submit(each)
+        made.cancel(each)
+        assert outcome == []
+        assert each.slots[0].freed == 0
+
+    def test_lets_the_others_form_a_batch(self):
+        """Who waited behind it is not held up."""
+
+        async def run():
+            instance = Instance(1)
+            made = scheduler(instance, text="dynamic_batching { max_queue_delay_microseconds: 1000000 }")
+            jobs = [job(rows=3), job(rows=2), job(rows=2)]
+            instance.places = 0
+            for each in jobs:
+                made.submit(each)
+            made.cancel(jobs[0])
+            instance.places = 1
+            made.place_freed()
+            assert instance.batches == [jobs[1:]]
+
+        asyncio.run(run())
+
+
+class TestEnd:
+    def test_fail_all(self):
+        """Everything that waits fails, in order, once, and its memory is free."""
+        made = scheduler(Instance(0))
+        outcome = []
+        jobs = [job(outcome), job(outcome)]
+        slots = [each.slots[0] for each in jobs]
+        for each in jobs:
+            made.submit(each)
+        failure = InferenceError("no")
+        made.fail_all(failure)
+        made.fail_all(failure)
+        assert outcome == [failure, failure]
+        assert [slot.freed for slot in slots] == [1, 1]
+        assert len(made) == 0
+
+    def test_put_back(self):
+        """A batch that never started comes before everything that arrived later, and runs when there is a place."""
+        instance = Instance(0)
+        made = scheduler(instance)
+        early, late = job(arrived_ns=1), job(arrived_ns=2)
+        made.submit(late)
+        made.put_back([early])
+        assert len(made) == 2
+        instance.places = 2
+        made.place_freed()
+        assert instance.batches == [[early], [late]]
+
+    def test_put_back_to_another_instance(self):
+        """If another instance has a place it takes the batch at once."""
+        instance = Instance(1)
+        made = scheduler(Instance(0), instance)
+        each = job()
+        made.put_back([each])
+        assert instance.batches == [[each]]
+
+    def test_instance_changed(self):
+        """Who owns the scheduler hears of changes."""
+        changes = []
+        scheduler(on_change=lambda: changes.append(1)).instance_changed()
+        assert changes == [1]
+
+
+def test_repr():
+    """A scheduler shows what waits and for how many instances."""
+    made = scheduler(Instance(0), Instance(0))
+    made.submit(job())
+    assert repr(made) == "<Scheduler m [1 queued | 2 instances]>"

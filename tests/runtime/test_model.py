@@ -1,0 +1,211 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model version over instances that only note what they are given."""
+
+import asyncio
+
+import pytest
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.inference import InferRequest, InputTensor
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.model import ModelVersion
+from pyruntime.utils.errors import Code, InferenceError
+
+CONFIG = (
+    "name: 'm' max_batch_size: 4 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
+    "output { name: 'OUT' data_type: TYPE_FP32 dims: 2 } "
+)
+
+
+class Instance:
+    """Stands for a PythonInstance."""
+
+    def __init__(self, name="m_0", places=0):
+        self.name = name
+        self.places = places
+        self.is_ready = True
+        self.down = ""
+        self.batches = []
+        self.stops = []
+        self.kills = 0
+
+    def execute(self, batch):
+        self.places -= 1
+        self.batches.append(batch)
+
+    async def stop(self, timeout_s):
+        self.stops.append(timeout_s)
+
+    def kill(self):
+        self.kills += 1
+
+
+@pytest.fixture
+def memory():
+    made = RequestMemory("m", 1 << 16, 1 << 16)
+    yield made
+    made.close()
+
+
+def model(memory, *instances, text="", lost=None):
+    config = parse_model_config(CONFIG + text, "config.pbtxt")
+    spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+    losses = [] if lost is None else lost
+    made = ModelVersion(spec, 3, memory, lambda which, reason: losses.append((which, reason)))
+    made.serve(instances)
+    return made
+
+
+def request(shape=(1, 2), id=""):
+    return InferRequest("m", id=id, inputs=[InputTensor("IN", "FP32", list(shape), bytes(4 * shape[0] * shape[1]))])
+
+
+class TestInfer:
+    def test_goes_to_an_instance(self, memory):
+        """A request that is right reaches an instance, its tensors in the request region."""
+        instance = Instance(places=1)
+        outcome = []
+        model(memory, instance).infer(request((3, 2), id="7"), outcome.append)
+        (((job,),)) = instance.batches
+        assert (job.id, job.rows) == ("7", 3)
+        assert job.wire[6][0][3] >= 0
+        assert memory.live == 1
+        assert outcome == []
+        job.free()
+        assert memory.live == 0
+
+    def test_refused_by_the_configuration(self, memory):
+        """A request that is wrong is refused at once, counted, and holds no memory."""
+        made = model(memory, Instance(places=1))
+        outcome = []
+        with pytest.raises(InferenceError) as caught:
+            made.infer(request((5, 2)), outcome.append)
+        assert caught.value.code is Code.INVALID_ARG
+        assert outcome == []
+        assert memory.live == 0
+        assert made.statistics.failure_count == 1
+
+    def test_refused_by_the_queue(self, memory):
+        """A full queue is UNAVAILABLE, with the request's id in the message."""
+        made = model(memory, Instance(), text="dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
+        made.infer(request(), lambda outcome: None)
+        outcome = []
+        with pytest.raises(InferenceError) as caught:
+            made.infer(request(id="7"), outcome.append)
+        assert caught.value.code is Code.UNAVAILABLE
+        assert caught.value.message == "[request id: 7] Exceeds maximum queue size"
+        assert outcome == []
+        assert memory.live == 1
+        assert made.statistics.failure_count == 1
+
+    def test_refused_for_lack_of_memory(self, memory, monkeypatch):
+        """Without request memory it is UNAVAILABLE."""
+
+        def allocate(size, lead=0):
+            raise InferenceError("no room", Code.UNAVAILABLE)
+
+        monkeypatch.setattr(memory, "allocate", allocate)
+        made = model(memory, Instance(places=1))
+        with pytest.raises(InferenceError, match="no room"):
+            made.infer(request(), lambda outcome: None)
+        assert made.statistics.failure_count == 1
+
+
+class TestReady:
+    def test_while_one_instance_is(self, memory):
+        """One instance that takes requests is enough."""
+        first, second = Instance(), Instance("m_1")
+        made = model(memory, first, second)
+        assert made.is_ready
+        first.is_ready = False
+        assert made.is_ready
+        second.is_ready = False
+        assert not made.is_ready
+
+    def test_without_instances(self, memory):
+        """Without instances a model is not ready."""
+        assert not model(memory).is_ready
+
+
+class TestLoss:
+    def test_of_one_of_two(self, memory):
+        """A model goes on with the instances that are left, and says which are not."""
+        first, second = Instance(), Instance("m_1")
+        lost = []
+        made = model(memory, first, second, lost=lost)
+        assert made.problem == ""
+        first.down = "it died"
+        made.scheduler.instance_changed()
+        assert made.problem == "instance m_0 is down: it died"
+        assert lost == []
+
+    def test_of_the_last(self, memory):
+        """Without instances everything that waits fails, and the owner hears of it once."""
+        instance = Instance()
+        lost, outcome = [], []
+        made = model(memory, instance, lost=lost)
+        made.infer(request(), outcome.append)
+        instance.down = "it died"
+        made.scheduler.instance_changed()
+        made.scheduler.instance_changed()
+        assert lost == [(made, "instance m_0 is down: it died")]
+        assert [failure.message for failure in outcome] == ["Stub process 'm_0' is not healthy. It is down: it died"]
+        assert memory.live == 0
+
+    def test_requests_after_it(self, memory):
+        """A request that comes after the loss is not left waiting for ever."""
+        instance = Instance()
+        made = model(memory, instance)
+        instance.down = "it died"
+        made.scheduler.instance_changed()
+        outcome = []
+        try:
+            made.infer(request(), outcome.append)
+        except InferenceError as failure:
+            outcome.append(failure)
+        assert [type(each) for each in outcome] == [InferenceError]
+        assert memory.live == 0
+
+    def test_before_it_serves(self, memory):
+        """A change before there are instances is no loss."""
+        lost = []
+        model(memory, lost=lost).scheduler.instance_changed()
+        assert lost == []
+
+
+class TestStop:
+    def test_stops_all_and_fails_what_waits(self):
+        """All instances are stopped, whatever still waits fails, and the memory is unmapped."""
+        memory = RequestMemory("m", 1 << 16, 1 << 16)
+        instances = [Instance(), Instance("m_1")]
+        made = model(memory, *instances)
+        outcome = []
+        made.infer(request(), outcome.append)
+        asyncio.run(made.stop(7.0))
+        assert [instance.stops for instance in instances] == [[7.0], [7.0]]
+        assert [(failure.message, failure.code) for failure in outcome] == [
+            ("Model 'm' was unloaded", Code.UNAVAILABLE)
+        ]
+        assert memory.region.map.closed
+
+    def test_requests_after_it(self):
+        """A request that was being read while its model stopped is refused, like any to a model that is not there."""
+        memory = RequestMemory("m", 1 << 16, 1 << 16)
+        made = model(memory, Instance())
+        asyncio.run(made.stop(0))
+        with pytest.raises(InferenceError):
+            made.infer(request(), lambda outcome: None)
+
+    def test_kill(self, memory):
+        """All instances end at once."""
+        instances = [Instance(), Instance("m_1")]
+        model(memory, *instances).kill()
+        assert [instance.kills for instance in instances] == [1, 1]
+
+
+def test_repr(memory):
+    """A model version shows what waits."""
+    assert repr(model(memory, Instance())) == "<ModelVersion m 3 <Scheduler m [0 queued | 1 instances]>>"

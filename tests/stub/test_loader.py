@@ -1,0 +1,196 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where models are imported from and under which names, and what is told about their errors."""
+
+import re
+import sys
+
+import pytest
+
+from pyruntime.stub.loader import FRAMES_MAX, describe, load_class
+from pyruntime.utils.errors import LoadError
+
+MODEL = "class TritonPythonModel:\n    name = __name__\n    def execute(self, requests):\n        return []\n"
+
+
+@pytest.fixture(autouse=True)
+def _interpreter():
+    """Leave sys.path and sys.modules as they were found."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Writes files of a model; returns its location."""
+
+    def write(source=MODEL, file="model.py", version="1", backend=False, **others):
+        folder = tmp_path / ("backend" if backend else f"m/{version}")
+        folder.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "m").mkdir(exist_ok=True)
+        if source is not None:
+            (folder / file).write_text(source)
+        for name, text in others.items():
+            other = tmp_path / name.replace("__", "/")
+            other.parent.mkdir(parents=True, exist_ok=True)
+            other.with_suffix(".py").write_text(text)
+        location = {"model_dir": str(tmp_path / "m"), "version": version, "file": str(folder / file)}
+        if backend:
+            location["backend_dir"] = str(folder)
+        return location
+
+    return write
+
+
+def raised(call, *args):
+    """The exception that a call raises, with its traceback."""
+    try:
+        call(*args)
+    except BaseException as exc:
+        return exc
+    raise AssertionError("nothing was raised")
+
+
+class TestPathsAndNames:
+    def test_of_a_model(self, make, tmp_path):
+        """A model's folders go to the end of sys.path, the version's first, and its module is named by both."""
+        before = list(sys.path)
+        model_class = load_class(make())
+        assert sys.path == [*before, str(tmp_path / "m/1"), str(tmp_path / "m")]
+        assert model_class.__module__ == model_class.name == "1.model"
+        assert sys.modules["1.model"].TritonPythonModel is model_class
+
+    def test_of_another_file(self, make):
+        """`default_model_filename` names the module."""
+        assert load_class(make(file="other.py", version="12")).name == "12.other"
+
+    def test_of_a_backend(self, make, tmp_path):
+        """A backend's folder goes to the end of sys.path, and its module is called by its file alone."""
+        before = list(sys.path)
+        model_class = load_class(make(backend=True))
+        assert sys.path == [*before, str(tmp_path / "backend")]
+        assert model_class.name == "model"
+
+    @pytest.mark.parametrize("statement", ["from . import helper_a", "import helper_a", "from .helper_a import x"])
+    def test_modules_beside_it(self, make, statement):
+        """A model imports what lies beside it, relatively or not."""
+        load_class(make(f"{statement}\n{MODEL}", m__1__helper_a="x = 1"))
+
+    def test_modules_of_the_model(self, make):
+        """What all versions share lies in the model's folder."""
+        load_class(make(f"import helper_b\n{MODEL}", m__helper_b="x = 1"))
+
+    def test_version_before_model(self, make):
+        """A version's module hides the model's of the same name."""
+        load_class(
+            make(f"import helper_c\nassert helper_c.x == 1\n{MODEL}", m__1__helper_c="x = 1", m__helper_c="x = 2")
+        )
+
+    def test_installed_before_the_model(self, make):
+        """What is installed is not hidden by a model's files."""
+        load_class(make(f"import json\nassert json.dumps([]) == '[]'\n{MODEL}", m__1__json="raise SystemError"))
+
+
+class TestErrors:
+    def test_no_file(self, make):
+        """A missing file is named."""
+        location = make(source=None)
+        with pytest.raises(LoadError, match=f"^Python model file not found in '{re.escape(location['file'])}'$"):
+            load_class(location)
+
+    def test_folder_in_its_place(self, make, tmp_path):
+        """A folder is no file."""
+        location = make(source=None)
+        (tmp_path / "m/1/model.py").mkdir()
+        with pytest.raises(LoadError, match="Python model file not found"):
+            load_class(location)
+
+    def test_no_class(self, make):
+        """A model without the class says so."""
+        location = make("x = 1")
+        with pytest.raises(
+            LoadError, match=re.escape(location["file"]) + " does not define a class TritonPythonModel$"
+        ):
+            load_class(location)
+
+    @pytest.mark.parametrize("body", ["pass", "execute = None"])
+    def test_no_execute(self, make, body):
+        """Triton's words for a model that cannot execute."""
+        location = make(f"class TritonPythonModel:\n    {body}")
+        message = f"Python model {location['file']} does not implement `execute` method."
+        with pytest.raises(LoadError, match=f"^{re.escape(message)}$"):
+            load_class(location)
+
+    @pytest.mark.parametrize("source", ["raise ValueError('no')", "import no_such_module_x", "1 +", "raise SystemExit"])
+    def test_import_fails(self, make, source):
+        """What the import raises goes on."""
+        with pytest.raises((ValueError, ImportError, SyntaxError, SystemExit)):
+            load_class(make(source))
+
+
+class TestDescribe:
+    def test_import(self, make, tmp_path):
+        """The error, and where in the model's folder."""
+        exc = raised(load_class, make("\ndef f():\n    raise ValueError('no')\nf()"))
+        assert describe(exc, str(tmp_path / "m")).startswith(
+            "ValueError: no\n\nAt:\n  1/model.py(3): f\n  1/model.py(4): <module>\n"
+        )
+
+    def test_nothing_of_the_disk(self, make, tmp_path):
+        """No absolute path is told, of the model's or of anybody's."""
+        exc = raised(load_class, make("import json\njson.loads('{')"))
+        text = describe(exc, str(tmp_path / "m"))
+        assert text.startswith("JSONDecodeError: ")
+        assert "  1/model.py(2): <module>\n" in text
+        assert "  decoder.py(" in text
+        assert "/" not in text.replace("1/model.py", "")
+
+    def test_none_of_ours(self, make, tmp_path):
+        """Frames of the stub and of the import system explain nothing to a client."""
+        exc = raised(load_class, make("raise ValueError('no')"))
+        text = describe(exc, str(tmp_path / "m"))
+        assert "  loader.py(" not in text
+        assert "import_module" not in text
+        assert "<frozen" not in text
+
+    def test_innermost_first_and_not_too_many(self, make, tmp_path):
+        """A deep recursion is cut, and it is the innermost frames that are told."""
+        exc = raised(load_class, make("def f(n):\n    if not n: raise ValueError\n    f(n - 1)\nf(100)"))
+        lines = describe(exc, str(tmp_path / "m")).splitlines()
+        assert lines[:4] == ["ValueError: ", "", "At:", "  1/model.py(2): f"]
+        assert lines[4:] == ["  1/model.py(3): f"] * (FRAMES_MAX - 1)
+
+    def test_without_a_traceback(self):
+        """An error that was never raised is its type and message."""
+        assert describe(ValueError("no"), "/models/m") == "ValueError: no"
+
+    def test_root_with_a_slash_at_its_end(self, make, tmp_path):
+        """How the model's folder is written makes no difference."""
+        exc = raised(load_class, make("raise ValueError('no')"))
+        assert "  1/model.py(1): <module>\n" in describe(exc, str(tmp_path / "m") + "/")
+
+    def test_sibling_folder_is_outside(self, make, tmp_path):
+        """A folder whose name only begins like the model's is not the model's."""
+        exc = raised(load_class, make(f"import far\n{MODEL}", m__far="raise ValueError('no')"))
+        assert "  far.py(1): <module>\n" in describe(exc, str(tmp_path / "m"))
+        assert "  far.py(1): <module>\n" in describe(exc, str(tmp_path / "m/1"))
+        assert "/" not in describe(exc, str(tmp_path)[:-1])
+
+    def test_whose_text_fails(self):
+        """An exception that cannot be told as text does no further harm."""
+
+        class Odd(Exception):
+            def __str__(self):
+                raise RuntimeError("and this")
+
+        assert describe(Odd(), "/models/m").startswith("Odd: ")
+
+    def test_syntax_error(self, make, tmp_path):
+        """A syntax error tells the line, and no absolute path."""
+        exc = raised(load_class, make("x = 1\n1 +"))
+        text = describe(exc, str(tmp_path / "m"))
+        assert text.startswith("SyntaxError: invalid syntax (model.py, line 2)")
+        assert str(tmp_path) not in text

@@ -1,0 +1,98 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a model logs arrives at the host."""
+
+import logging
+import os
+import sys
+
+import pytest
+
+from pyruntime.stub.logs import MESSAGE_CHARS_MAX, HostHandler, install
+from pyruntime.utils.messages import Log
+
+
+@pytest.fixture
+def root():
+    """The root logger, as it is in a fresh process."""
+    logger = logging.getLogger()
+    handlers, level = logger.handlers[:], logger.level
+    logger.handlers.clear()
+    logger.setLevel(logging.WARNING)
+    yield logger
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+@pytest.fixture
+def sent(root):
+    logs = []
+    install(logs.append)
+    return logs
+
+
+class TestInstalled:
+    def test_sends_what_is_logged(self, sent):
+        """Level, text, file and line of a record go to the host."""
+        logging.getLogger("model").warning("%d %s", 7, "cats")
+        (log,) = sent
+        assert log == Log(logging.WARNING, "7 cats", __file__, log.line)
+        assert log.line > 0
+
+    def test_from_info_on(self, sent):
+        """Debugging is off until a model asks for it."""
+        logging.info("yes")
+        logging.debug("no")
+        assert [log.message for log in sent] == ["yes"]
+
+    def test_exceptions(self, sent):
+        """A traceback is part of the message."""
+        try:
+            raise ValueError("no")
+        except ValueError:
+            logging.exception("failed")
+        (log,) = sent
+        assert log.message.startswith("failed\nTraceback (most recent call last):\n")
+        assert log.message.endswith("ValueError: no")
+
+    def test_long_messages_are_cut(self, sent):
+        """No line of a log is longer than people read."""
+        logging.warning("x" * (2 * MESSAGE_CHARS_MAX))
+        assert len(sent[0].message) == MESSAGE_CHARS_MAX
+
+    def test_replaced_by_the_model(self, sent, root, capsys):
+        """A model that configures logging by force has its own way."""
+        logging.basicConfig(force=True, stream=sys.stderr, format="mine %(message)s")
+        logging.warning("hello")
+        assert sent == []
+        assert capsys.readouterr().err == "mine hello\n"
+
+
+class TestTrouble:
+    def test_send_fails(self, root, capsys, monkeypatch):
+        """A log line that cannot be sent is no reason for a model to fail."""
+
+        def send(log):
+            raise BrokenPipeError
+
+        monkeypatch.setattr(logging, "raiseExceptions", True)
+        install(send)
+        logging.warning("hello")
+        assert "hello" in capsys.readouterr().err
+
+    def test_bad_arguments(self, capsys, monkeypatch):
+        """Nor is one that cannot be formatted."""
+        logs = []
+        monkeypatch.setattr(logging, "raiseExceptions", True)
+        HostHandler(logs.append).handle(logging.makeLogRecord({"msg": "%d", "args": ("seven",), "levelno": 30}))
+        assert logs == []
+        assert "seven" in capsys.readouterr().err
+
+    def test_in_a_forked_process(self, root, capsys, monkeypatch):
+        """A child that a model forked prints, since the channel is not its own."""
+        logs = []
+        handler = HostHandler(logs.append)
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        handler.handle(logging.makeLogRecord({"msg": "from a child", "levelno": 30}))
+        assert logs == []
+        assert capsys.readouterr().err == "from a child\n"

@@ -1,0 +1,42 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What messages look like, and that the tables about them agree."""
+
+import typing
+
+import pytest
+
+from pyruntime.utils import messages
+from pyruntime.utils.messages import FIELDS, MESSAGES, TAGS, Message
+
+each_message = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
+
+
+def test_every_message_has_a_tag():
+    """The union, the list and the tags are about the same messages."""
+    assert set(typing.get_args(Message)) == set(MESSAGES) == set(TAGS)
+    assert len(MESSAGES) == len(TAGS) == len(FIELDS)
+    assert [TAGS[kind] for kind in MESSAGES] == list(range(len(MESSAGES)))
+
+
+@each_message
+def test_fields_match_annotations(kind):
+    """What a field must be on arrival is what its annotation says."""
+    annotated = typing.get_type_hints(kind)
+    assert list(annotated) == list(kind._fields)
+    expected = tuple(typing.get_origin(annotated[name]) or annotated[name] for name in kind._fields)
+    assert FIELDS[TAGS[kind]] == expected
+
+
+def test_tags_are_for_ever():
+    """A tag is part of the protocol: this list may only grow at its end."""
+    assert [kind.__name__ for kind in MESSAGES[:14]] == [
+        "Hello", "AutoComplete", "Completed", "Load", "Ready", "LoadFailed", "Infer", "Release", "Result", "Failed",
+        "Retired", "Log", "Stop", "Stopped",
+    ]  # fmt: skip
+
+
+def test_constants_are_outside_of_what_they_mark():
+    """Success is no error code and no slot is no offset."""
+    assert messages.OK < 0
+    assert messages.NO_SLOT < 0

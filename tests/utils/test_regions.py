@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Regions over real shared memory."""
+
+import contextlib
+import errno
+import mmap
+import os
+
+import pytest
+
+from pyruntime.utils.arena import Arena
+from pyruntime.utils.errors import OutOfMemoryError
+from pyruntime.utils.regions import Region
+
+SIZE = 1 << 30
+MIB = 1 << 20
+
+
+def memory(size=SIZE):
+    fd = os.memfd_create("a test")
+    os.ftruncate(fd, size)
+    return fd
+
+
+@pytest.fixture
+def region():
+    made = Region(memory())
+    yield made
+    with contextlib.suppress(OSError):  # closed by the test
+        made.close()
+
+
+def used(region):
+    return os.fstat(region.fileno()).st_blocks * 512
+
+
+def full(errno_):
+    def posix_fallocate(fd, offset, size):
+        raise OSError(errno_, os.strerror(errno_))
+
+    return posix_fallocate
+
+
+def test_is_sparse(region):
+    """A region is as large as its descriptor says, and uses no memory until it is committed."""
+    assert region.limit == SIZE
+    assert len(region.view) == SIZE
+    assert used(region) == 0
+
+
+def test_commit_makes_memory(region):
+    """Committed bytes exist, and only those."""
+    region.commit(0, MIB)
+    assert used(region) == MIB
+    region.commit(10 * MIB, MIB)
+    assert used(region) == 2 * MIB
+
+
+def test_commit_again_changes_nothing(region):
+    """What exists already keeps its contents."""
+    region.commit(0, MIB)
+    region.view[5] = 7
+    region.commit(0, MIB)
+    assert used(region) == MIB
+    assert region.view[5] == 7
+
+
+def test_decommit_gives_pages_back(region):
+    """The kernel has its pages again; the bytes read as zeros."""
+    region.commit(0, 4 * MIB)
+    region.view[MIB : MIB + 3] = b"abc"
+    region.view[:3] = b"xyz"
+    region.decommit(MIB, 2 * MIB)
+    assert used(region) == 2 * MIB
+    assert bytes(region.view[MIB : MIB + 3]) == b"\0\0\0"
+    assert bytes(region.view[:3]) == b"xyz"
+    region.commit(MIB, 2 * MIB)
+    assert used(region) == 4 * MIB
+
+
+def test_two_mappings_share_memory(region):
+    """What one side writes the other reads."""
+    other = Region(os.dup(region.fileno()))
+    region.commit(0, 4096)
+    region.view[:5] = b"hello"
+    assert bytes(other.map[:5]) == b"hello"
+    other.close()
+
+
+def test_serves_an_arena(region):
+    """Slots of an arena are memory to write to; what goes cold costs nothing."""
+    arena = Arena(region, MIB, keep_bytes=0)
+    offset = arena.allocate(4 * MIB)
+    region.view[offset : offset + 4] = b"data"
+    assert used(region) == 4 * MIB
+    arena.free(offset)
+    assert used(region) == 0
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM, errno.EFBIG])
+def test_full(region, monkeypatch, code):
+    """Where there is no memory an error says how much was asked for."""
+    monkeypatch.setattr(os, "posix_fallocate", full(code))
+    with pytest.raises(OutOfMemoryError, match=r"^no shared memory left for 4096 bytes"):
+        region.commit(0, 4096)
+
+
+def test_other_errors_are_not_about_memory(region, monkeypatch):
+    """An error of another kind is a bug, and stays what it is."""
+    monkeypatch.setattr(os, "posix_fallocate", full(errno.EBADF))
+    with pytest.raises(OSError) as caught:
+        region.commit(0, 4096)
+    assert caught.value.errno == errno.EBADF
+
+
+def test_close(region):
+    """A closed region has no descriptor and no mapping."""
+    fd = region.fileno()
+    region.close()
+    with pytest.raises(OSError):
+        os.fstat(fd)
+    assert region.map.closed
+
+
+def test_close_while_somebody_looks(region):
+    """A view that is still in use stays valid, and keeps the mapping until it goes."""
+    region.commit(0, 4096)
+    region.view[:3] = b"abc"
+    look = region.view[:3]
+    mapping = region.map
+    region.close()
+    assert bytes(look) == b"abc"
+    assert not mapping.closed
+    look.release()
+
+
+def test_nothing_to_map():
+    """A descriptor of no size is refused."""
+    fd = os.memfd_create("empty")
+    with pytest.raises((ValueError, OSError)):
+        Region(fd)
+    os.close(fd)
+
+
+def test_maps_shared_and_writable(region):
+    """Memory behind a region is mapped read-write."""
+    assert isinstance(region.map, mmap.mmap)
+    assert not region.view.readonly

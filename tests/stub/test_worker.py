@@ -184,8 +184,8 @@ class TestLoad:
         """`initialize` is optional."""
         host.execute("return []")
 
-    def test_initialize_fails(self, host, capsys):
-        """The reason is the exception and where in the model it was; the traceback is printed; the stub ends."""
+    def test_initialize_fails(self, host, caplog):
+        """The reason is the exception and where in the model it was; the traceback is logged; the stub ends."""
         answer = host.load("""
             class TritonPythonModel:
                 def initialize(self, args):
@@ -195,7 +195,7 @@ class TestLoad:
         """)
         assert answer == LoadFailed("ValueError: no weights\n\nAt:\n  1/model.py(7): initialize\n")
         assert host.receive() is None
-        assert "Traceback" in capsys.readouterr().err
+        assert "Traceback" in caplog.text
 
     def test_no_file(self, host):
         """What is missing is told without a traceback."""

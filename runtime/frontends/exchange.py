@@ -156,15 +156,14 @@ class Exchange:
             self._give_slot(request.slots)
             self._start(model, model.accept(request, self._done))
             return
-        body = slot.view
-        header = body[:lead].tobytes()
+        header = bytes(self._body[:lead]) if self._body else slot.view[:lead].tobytes()
         plan = model.plans.find(header, slot.size)
         if plan is not None:
             self._options = plan.options
             self._slot = None  # the job's from here on
             job = plan.job(slot, self._done, time.monotonic_ns())
         else:
-            request, self._options = decode_infer(body, lead, model.spec, base=slot.offset)
+            request, self._options = decode_infer(slot.view, lead, model.spec, base=slot.offset)
             self._give_slot(request.slots)
             job = model.accept(request, self._done)
             model.plans.remember(header, Plan(job, slot.offset, slot.size, self._options), request)

@@ -256,15 +256,14 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _send(self, exchange: Exchange, parts: list[bytes | memoryview]) -> None:
         transport = self._transport
         assert transport is not None  # `answered` checked it
-        if exchange.length <= JOINED_BYTES_MAX:
-            transport.write(b"".join(parts))
-            exchange.release()
-        else:
+        if exchange.length > JOINED_BYTES_MAX:
             transport.writelines(parts)
-            if self._write_paused:
-                self._on_drained.append(exchange.release)
-            else:
-                exchange.release()
+        else:
+            transport.write(b"".join(parts))
+        if self._write_paused and exchange.length > JOINED_BYTES_MAX:
+            self._on_drained.append(exchange.release)
+        else:
+            exchange.release()
         self._core.end_request()
         if not exchange.keep_alive:
             transport.close()

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from http import HTTPStatus
 
 from pyruntime.utils.errors import Code
@@ -26,6 +27,8 @@ _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".en
 _JSON = b"Content-Type: application/json\r\n"
 
 
+# The same few sizes come again and again; a head is 150 bytes.
+@lru_cache(maxsize=1024)
 def infer_head(document_length: int, length: int, keep_alive: bool) -> bytes:
     """The head of a successful inference: `length` bytes of body; `document_length` is 0 when all of it is JSON."""
     close = b"" if keep_alive else b"Connection: close\r\n"

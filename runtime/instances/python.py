@@ -274,12 +274,15 @@ class PythonInstance:
             self._retain(message.batch, batch, message.retained)
         self._posted.popleft()
         now_ns = time.monotonic_ns()
-        begin_ns = max(posted.sent_ns, self._last_end_ns)
-        start_ns = min(max(message.start_ns, begin_ns), now_ns)
-        self._last_end_ns = end_ns = min(max(message.end_ns, start_ns), now_ns)
+        begin_ns, start_ns, end_ns = posted.sent_ns, message.start_ns, message.end_ns
+        if begin_ns < self._last_end_ns:  # it waited behind another
+            begin_ns = self._last_end_ns
+        if not begin_ns <= start_ns <= end_ns <= now_ns:  # a stub may say anything
+            start_ns = end_ns = now_ns
+        self._last_end_ns = end_ns
         input_ns, infer_ns, output_ns = start_ns - begin_ns, end_ns - start_ns, now_ns - end_ns
         self._average_ns += (infer_ns - self._average_ns) >> _AVERAGE_SHIFT
-        if self.is_ready:
+        if not self._hung_up and self._supervisor.state is State.READY:
             self.places = self._places() - len(self._posted)
         statistics = self._plan.statistics
         rows = 0

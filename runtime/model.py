@@ -61,7 +61,8 @@ class ModelVersion:
     def serve(self, instances: Sequence[PythonInstance]) -> None:
         """These instances are loaded: give them work."""
         self._instances = instances
-        self.scheduler.serve(instances)
+        passive = {instance.name for instance in self.spec.instances if instance.passive}
+        self.scheduler.serve([instance for instance in instances if instance.name not in passive])
 
     def accept(self, request: InferRequest, done: Done) -> Job:
         """Check a request and bring its tensors into the request region; the job is to be given to `start`.

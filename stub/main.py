@@ -27,7 +27,7 @@ def run(name: str, sock: socket.socket, output_fd: int, requests_fd: int, respon
     """Be the stub of instance `name` until told to stop. All descriptors belong to this process."""
     _become_child(name, output_fd)
     sys.modules["triton_python_backend_utils"] = pb_utils
-    # What the host runs with (its script's folder, the current folder) is no place for a model to import from.
+    # The host's current folder is no place for a model to import from.
     sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) != os.getcwd()]
     with sock:
         channel = StubChannel()

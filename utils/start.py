@@ -11,8 +11,6 @@ import importlib
 import os
 from typing import Any
 
-from multiprocess import forkserver
-
 
 def received(handed_over: Any) -> int:
     """The descriptor that the forkserver handed over, now this process's own."""
@@ -26,6 +24,8 @@ def _let_go_of_the_forkserver() -> None:
     Every child gets one, to start children of its own with. But the forkserver must end with the host, because stubs
     end with the forkserver; and it ends when the last holder of that pipe does.
     """
+    from multiprocess import forkserver  # which a stub of another interpreter would not have
+
     server = forkserver._forkserver
     os.close(server._forkserver_alive_fd)
     server._forkserver_alive_fd = None

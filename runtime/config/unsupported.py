@@ -34,6 +34,12 @@ def unsupported_features(config: Config) -> list[UnsupportedFeature]:
             f"model '{name}' asks for sequence_batching, which is not supported yet",
         ),
         (
+            "EXECUTION_ENV_PATH" in config.parameters,
+            True,
+            f"model '{name}' asks for an environment of its own (EXECUTION_ENV_PATH), which is not supported yet: "
+            "under the server's own it might run with other packages than it needs",
+        ),
+        (
             batching.priority_levels > 0,
             False,
             f"model '{name}' asks for priority_levels, which are not supported yet: its requests queue in one order",
@@ -53,6 +59,16 @@ def unsupported_features(config: Config) -> list[UnsupportedFeature]:
             bool(config.model_warmup),
             False,
             f"model '{name}' asks for model_warmup, which is not supported yet: its first requests may be slow",
+        ),
+        (
+            any(group.HasField("rate_limiter") for group in config.instance_group),
+            False,
+            f"model '{name}' asks for rate limiting, which is not supported yet: its instances run whenever they can",
+        ),
+        (
+            any(group.host_policy for group in config.instance_group),
+            False,
+            f"model '{name}' asks for a host policy, which is not supported: its instances run where the system likes",
         ),
         (
             config.response_cache.enable,

@@ -74,6 +74,7 @@ def read_draft(folder: ModelFolder, settings: ServerSettings) -> Draft:
     has_model_file = any(Path(folder.path, str(version), "model.py").is_file() for version in folder.version_dirs)
     config = normalize(config, directory_name=folder.name, has_model_file=has_model_file, gpus=GPUS)
     validate_instances(config, GPUS)
+    _refuse_unsupported(config)
     selection = select_versions(VersionPolicy.from_config(config), map(str, folder.version_dirs), folder.name)
     if selection.problem:
         raise LoadError(selection.problem)
@@ -82,6 +83,13 @@ def read_draft(folder: ModelFolder, settings: ServerSettings) -> Draft:
     identity.ClearField("input")
     identity.ClearField("output")
     return Draft(folder, config, model_spec(identity), selection.versions, selection.missing)
+
+
+def _refuse_unsupported(config: Config) -> None:
+    """Raise LoadError for what a model must not be served without."""
+    for feature in unsupported_features(config):
+        if feature.fatal:
+            raise LoadError(feature.sentence)
 
 
 class ModelLoader:
@@ -162,9 +170,8 @@ class ModelLoader:
                 config = merge_auto_complete(config, orjson.loads(returned))
                 config = normalize(config, directory_name=draft.folder.name, has_model_file=True, gpus=GPUS)
         validate(config, GPUS)
+        _refuse_unsupported(config)
         for feature in unsupported_features(config):
-            if feature.fatal:
-                raise LoadError(feature.sentence)
             _LOG.warning("%s", feature.sentence)
         return config
 

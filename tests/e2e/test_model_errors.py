@@ -64,6 +64,16 @@ UNLOADABLE = {
     ),
     "wrong_name": (GOOD, 'backend: "python"\nname: "another"', r"'?another'?.*|.*wrong_name.*"),
     "unknown_backend": (GOOD, 'backend: "nobody"', r".*nobody.*"),
+    "ensemble": (
+        GOOD,
+        'platform: "ensemble"\nensemble_scheduling { step { model_name: "good" model_version: -1 } }',
+        r"model 'ensemble' is an ensemble, which is not supported yet",
+    ),
+    "own_environment": (
+        GOOD,
+        'backend: "python"\nparameters { key: "EXECUTION_ENV_PATH" value { string_value: "env.tar.gz" } }',
+        r"model 'own_environment' asks for an environment of its own \(EXECUTION_ENV_PATH\), which is not .*",
+    ),
     "missing_version": (GOOD, 'backend: "python"\nversion_policy { specific { versions: [ 2 ] } }', r".*version.*"),
 }
 

@@ -63,6 +63,16 @@ def request(shape=(1, 2), id=""):
     return InferRequest("m", id=id, inputs=[InputTensor("IN", "FP32", list(shape), bytes(4 * shape[0] * shape[1]))])
 
 
+def test_passive_instances_get_no_work(memory):
+    """An instance of a passive group is loaded, and that is all."""
+    passive, active = Instance("m_0_0", places=2), Instance("m_1_0", places=1)
+    made = model(memory, passive, active, text="instance_group [ { passive: true }, { count: 1 } ]")
+    made.infer(request(), lambda outcome: None)
+    made.infer(request(), lambda outcome: None)
+    assert passive.batches == []
+    assert active.batches
+
+
 class TestInfer:
     def test_goes_to_an_instance(self, memory):
         """A request that is right reaches an instance, its tensors in the request region."""

@@ -1,4 +1,6 @@
 #!/usr/bin/env python3
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
 """Runs the same load against several inference servers in turn and tabulates it.
 
     compare.py --server triton='DEST/bin/triton --model-repository={models}
@@ -38,6 +40,7 @@ throughput on a small, shared machine, where client and server compete for cores
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -139,10 +142,8 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.proc.kill()
                 self.proc.wait()
-        try:  # workers that outlive their parent
+        with contextlib.suppress(ProcessLookupError):  # workers that outlive their parent
             os.killpg(self.proc.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.proc = None
 
     def answered(self, model):
@@ -688,7 +689,7 @@ def main():
             for s in servers:
                 good = [r for r in runs[s.name] if "error" not in r]
 
-                def col(key, digits=0):
+                def col(key, digits=0, good=good):
                     return spread([r.get(key) for r in good], digits)
 
                 table.append(
@@ -731,9 +732,10 @@ def main():
         for s in servers:
             if s.proc:
                 m = [proctree.memory(p) for p in proctree.tree(s.proc.pid)]
+                below = " ".join(format(x["rss"], ".0f") for x in m[1:])
+                pss = sum(x["pss"] for x in m)
                 print(
-                    f"{s.name} afterwards: host rss {m[0]['rss']:.0f} MiB, below "
-                    f"{' '.join(format(x['rss'], '.0f') for x in m[1:])} MiB, pss in all {sum(x['pss'] for x in m):.0f} MiB"
+                    f"{s.name} afterwards: host rss {m[0]['rss']:.0f} MiB, below {below} MiB, pss in all {pss:.0f} MiB"
                 )
     finally:
         for s in servers:

@@ -1,4 +1,6 @@
 #!/usr/bin/env python3
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
 """Start-up, memory, load/unload and shut-down of an inference server.
 
     lifecycle.py --command 'DEST/bin/triton --model-repository={models}
@@ -105,10 +107,9 @@ def main():
                     infer_once(s, "add_sub")
                     if turn == 0:
                         show_memory(s.proc.pid, f"{shape[0]} model(s) x {shape[1]} instance(s)")
-                        print(
-                            f"    /dev/shm held: {len(set(os.listdir('/dev/shm')) - shm)} files, "
-                            f"{sum(os.stat('/dev/shm/' + n).st_blocks for n in set(os.listdir('/dev/shm')) - shm) // 2} KiB resident"
-                        )
+                        held = set(os.listdir("/dev/shm")) - shm
+                        resident = sum(os.stat("/dev/shm/" + name).st_blocks for name in held) // 2
+                        print(f"    /dev/shm held: {len(held)} files, {resident} KiB resident")
                 finally:
                     begin = time.monotonic()
                     s.stop()

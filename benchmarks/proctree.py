@@ -1,3 +1,5 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
 """Reads what a process and its descendants cost, from /proc."""
 
 import os

@@ -1,3 +1,5 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
 """Sum and difference of two tensors; one response per request."""
 
 import triton_python_backend_utils as pb_utils

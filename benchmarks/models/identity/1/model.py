@@ -1,3 +1,5 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
 """Hands its input back as its output."""
 
 import triton_python_backend_utils as pb_utils

@@ -26,8 +26,9 @@ from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
 from pyruntime.runtime.config.unsupported import unsupported_features
 from pyruntime.runtime.config.validate import validate, validate_instances
+from pyruntime.runtime.instances.batches import InstancePlan
 from pyruntime.runtime.instances.connection import StubConnection
-from pyruntime.runtime.instances.python import InstancePlan, PythonInstance
+from pyruntime.runtime.instances.python import PythonInstance
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.repository.backends import Backend, find_backend

@@ -18,7 +18,8 @@ from pyruntime.utils.errors import Code, InferenceError
 class Instance(Protocol):
     """What a scheduler needs of a model instance: `places` is how many more batches it takes now."""
 
-    places: int
+    @property
+    def places(self) -> int: ...
 
     def execute(self, batch: list[Job]) -> None:
         """Run a batch; every job's `done` will be called."""

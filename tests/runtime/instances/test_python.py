@@ -14,8 +14,9 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference import InferRequest, InferResponse, InputTensor
 from pyruntime.runtime.instances import connection as connection_module
+from pyruntime.runtime.instances.batches import PLACES_MAX, PLACES_MIN, InstancePlan
 from pyruntime.runtime.instances.connection import StubConnection
-from pyruntime.runtime.instances.python import PLACES_MAX, PLACES_MIN, InstancePlan, PythonInstance
+from pyruntime.runtime.instances.python import PythonInstance
 from pyruntime.runtime.instances.supervisor import QUICK_DEATHS_MAX, ProcessExit
 from pyruntime.runtime.instances.wire import request_wire
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -440,7 +441,7 @@ class TestPlaces:
 
         async def scenario(bench):
             stub = await bench.start()
-            bench.instance.places = PLACES_MAX
+            bench.instance._batches.places = PLACES_MAX
             outcomes = [[] for _ in range(PLACES_MAX)]
             batches = [bench.post(outcome) for outcome in outcomes]
             stub.process.exit(1)

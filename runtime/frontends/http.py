@@ -34,7 +34,7 @@ JOINED_BYTES_MAX = 32 << 10
 DISCARDED_BYTES_MAX = 1 << 30
 
 # One read buffer for all connections: what a read brings is taken care of before the next one starts.
-_READ_BUFFER = memoryview(bytearray(256 << 10))
+_READ_BUFFER = memoryview(bytearray(128 << 10))
 
 
 class HttpConnection(asyncio.BufferedProtocol):

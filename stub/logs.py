@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes what a model logs to the server's log: Python's `logging` and `pb_utils.Logger`, with level, file and line.
 
-What is printed needs no help: stdout and stderr are a pipe that the host reads.
+What is printed needs no help: stdout and stderr are a pipe that the host reads. What a model does to Python's `logging`
+concerns its own records; `pb_utils.Logger` and the tracebacks of its methods reach the server's log all the same.
 """
 
 from __future__ import annotations
@@ -16,6 +17,16 @@ from pyruntime.utils.messages import Log
 
 # Longer messages are cut; the log is for people.
 MESSAGE_CHARS_MAX = 64 << 10
+
+
+class _OwnLogger(logging.Logger):
+    """A logger outside the hierarchy, out of reach of `logging.config` and `logging.disable`."""
+
+    def isEnabledFor(self, level: int) -> bool:
+        return True
+
+
+LOGGER = _OwnLogger("triton_python_backend_utils")
 
 
 class HostHandler(logging.Handler):
@@ -38,7 +49,9 @@ class HostHandler(logging.Handler):
 
 
 def install(send: Callable[[Log], None]) -> None:
-    """Route the root logger to the host. A model that configures logging itself replaces this, as it would anywhere."""
+    """Route LOGGER and the root logger to the host. A model may replace the latter, as it would anywhere."""
+    handler = HostHandler(send)
+    LOGGER.addHandler(handler)
     root = logging.getLogger()
-    root.addHandler(HostHandler(send))
+    root.addHandler(handler)
     root.setLevel(logging.INFO)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import logging
+import os
 import socket
 import threading
 import time
@@ -19,6 +19,7 @@ import traceback
 from typing import Any, Dict, List, Optional, Set
 
 from pyruntime.stub.loader import describe, load_class, trace
+from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils.model_config import ModelConfig
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.responses import ResponseWriter, WrongResponses, check_responses
@@ -42,7 +43,6 @@ from pyruntime.utils.messages import (
 )
 from pyruntime.utils.regions import Region
 
-_LOG = logging.getLogger("pyruntime.stub")
 READ_BYTES = 64 << 10
 
 
@@ -66,11 +66,18 @@ class Worker:
         self._writer: Optional[ResponseWriter] = None
         self._retained = Retained()
         self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._forked = False
+        os.register_at_fork(after_in_child=self._forget_channel)
 
     def send(self, message: Message) -> None:
         """Send a message to the host; from any thread."""
         with self._sending:
             self._sock.sendall(self._channel.send(message))
+
+    def _forget_channel(self) -> None:
+        """In a process that the model forked: the channel is its parent's, and the loop is not for it."""
+        self._forked = True
+        self._sock.close()
 
     def run(self) -> None:
         """Serve until the host says stop or is gone."""
@@ -109,7 +116,7 @@ class Worker:
             self.send(LoadFailed(str(exc)))
             return False
         except BaseException as exc:
-            _LOG.error("the model cannot be loaded\n%s", trace(exc))
+            LOGGER.error("the model cannot be loaded\n%s", trace(exc))
             self.send(LoadFailed(describe(exc, self._root)))
             return False
         self.send(answer)
@@ -163,6 +170,8 @@ class Worker:
             end_ns = end_ns or time.monotonic_ns()
             failure = self._failure(exc)
             traceback.clear_frames(exc.__traceback__)  # a coroutine's future and its traceback keep each other
+        if self._forked:
+            os._exit(0)  # the child of a fork has come back from execute: its work is done, and the answer is not its
         # From here on no traceback and no response of ours refers to the requests: only the model can.
         if failure:
             responses = None
@@ -197,9 +206,9 @@ class Worker:
         """Log an exception of execute in full; what the clients read of it."""
         if isinstance(exc, WrongResponses):
             cause = str(exc)
-            _LOG.error("execute failed: %s", cause)
+            LOGGER.error("execute failed: %s", cause)
         else:
-            _LOG.error("execute failed\n%s", trace(exc))
+            LOGGER.error("execute failed\n%s", trace(exc))
             cause = describe(exc, self._root)
         return f"Failed to process the request(s) for model '{self._name}', message: {cause}"
 
@@ -214,5 +223,5 @@ class Worker:
             try:
                 self._model.finalize()
             except BaseException as exc:
-                _LOG.error("finalize failed\n%s", trace(exc))
+                LOGGER.error("finalize failed\n%s", trace(exc))
         self.send(Stopped())

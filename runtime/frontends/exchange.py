@@ -207,12 +207,16 @@ class Exchange:
         self._free()
         self._respond(status, encode_error(message))
 
+    def cancel(self) -> None:
+        """If the model has not begun with the request, it never will: the answer is that it was cancelled."""
+        if self._job is not None and self._model is not None:
+            self._model.scheduler.cancel(self._job)
+
     def abandon(self) -> None:
         """The client is gone: free what the exchange holds, and drop the response if it still comes."""
         self._abandoned = True
         self._free()
-        if self._job is not None and self._model is not None:
-            self._model.scheduler.cancel(self._job)
+        self.cancel()
         self.release()
         self.release = _nothing
         self._core.end_request()

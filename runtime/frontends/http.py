@@ -92,10 +92,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._throttle()
 
     def eof_received(self) -> bool:
-        """A client may stop sending and still wait for its answers."""
+        """The client sends no more. Most that do so are gone: what has not begun never will, the rest is answered."""
         if self._current is not None or not self._exchanges:
             return False
         self._exchanges[-1].keep_alive = False
+        for exchange in list(self._exchanges):
+            exchange.cancel()
         return True
 
     def get_buffer(self, sizehint: int) -> memoryview:

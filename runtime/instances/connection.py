@@ -118,6 +118,8 @@ class StubConnection(asyncio.Protocol):
                 finally:
                     os.close(write_fd)
             ours.pop_all()  # the transports' from here on
+        # A process that the model forked may hold the other end of the socket open, so its end is no sign of life.
+        self._process.exited.add_done_callback(lambda _: self._replies.put_nowait(None))
         our_sock.setblocking(False)
         await self._loop.create_unix_connection(lambda: self, sock=our_sock)
         self._output, _ = await self._loop.connect_read_pipe(lambda: _OutputLog(self.name), output)

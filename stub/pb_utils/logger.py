@@ -8,8 +8,7 @@ import logging
 from enum import IntEnum
 from typing import ClassVar
 
-_LOG = logging.getLogger("triton_python_backend_utils")
-_LOG.setLevel(logging.DEBUG)
+from pyruntime.stub.logs import LOGGER
 
 
 class _Level(IntEnum):
@@ -41,24 +40,24 @@ class Logger:
     @staticmethod
     def log(message: str, level: _Level = _Level.INFO) -> None:
         """Log `message` at `level`."""
-        _LOG.log(_LEVELS[level], "%s", message, stacklevel=2)
+        LOGGER.log(_LEVELS[level], "%s", message, stacklevel=2)
 
     @staticmethod
     def log_info(message: str) -> None:
         """Log at level INFO."""
-        _LOG.info("%s", message, stacklevel=2)
+        LOGGER.info("%s", message, stacklevel=2)
 
     @staticmethod
     def log_warn(message: str) -> None:
         """Log at level WARNING."""
-        _LOG.warning("%s", message, stacklevel=2)
+        LOGGER.warning("%s", message, stacklevel=2)
 
     @staticmethod
     def log_error(message: str) -> None:
         """Log at level ERROR."""
-        _LOG.error("%s", message, stacklevel=2)
+        LOGGER.error("%s", message, stacklevel=2)
 
     @staticmethod
     def log_verbose(message: str) -> None:
         """Log at level VERBOSE."""
-        _LOG.debug("%s", message, stacklevel=2)
+        LOGGER.debug("%s", message, stacklevel=2)

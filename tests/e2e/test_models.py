@@ -44,6 +44,16 @@ class TritonPythonModel:
         with get_context("fork").Pool(2) as pool:
             return pool.map(abs, [-1, -2, -3])
 
+    def fork_that_exits(self, array):
+        # What a child leaves by, an exception or a return, is no answer to the request.
+        for leave in (lambda: sys.exit(0), lambda: None):
+            pid = os.fork()
+            if pid == 0:
+                leave()
+                return -1
+            os.waitpid(pid, 0)
+        return [os.getpid()]
+
     def fork(self, array):
         pid = os.fork()
         if pid == 0:
@@ -124,6 +134,13 @@ def test_call(server, method, result):
     assert call(server, method) == result
     assert call(server, "nothing") == [1, 2]
     assert stub.is_alive()
+
+
+def test_fork_that_exits(server):
+    """A process that the model forked does not take over its requests."""
+    stub = server.stub("calls_0")
+    for _ in range(3):
+        assert call(server, "fork_that_exits") == [stub.pid]
 
 
 @pytest.mark.parametrize(("method", "result"), [("terminate_a_command", [-15]), ("pool_of_processes", [1, 2, 3])])

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pyruntime.stub.logs import MESSAGE_CHARS_MAX, HostHandler, install
+from pyruntime.stub.logs import LOGGER, MESSAGE_CHARS_MAX, HostHandler, install
 from pyruntime.utils.messages import Log
 
 
@@ -20,6 +20,7 @@ def root():
     logger.handlers.clear()
     logger.setLevel(logging.WARNING)
     yield logger
+    LOGGER.handlers.clear()
     logger.handlers[:] = handlers
     logger.setLevel(level)
 

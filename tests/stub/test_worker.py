@@ -15,6 +15,7 @@ import pytest
 
 from pyruntime.runtime.memory.regions import create_region
 from pyruntime.stub import pb_utils
+from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.worker import Worker
 from pyruntime.utils.channel import FRAME_BYTES_MAX, HostChannel, StubChannel
 from pyruntime.utils.messages import (
@@ -51,6 +52,14 @@ def _interpreter(monkeypatch):
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def _captured(caplog):
+    """The stub's own logger is outside the hierarchy that caplog listens to."""
+    LOGGER.addHandler(caplog.handler)
+    yield
+    LOGGER.removeHandler(caplog.handler)
 
 
 @pytest.fixture(autouse=True)

@@ -462,6 +462,18 @@ class TestClosing:
         assert transport.statuses() == [200, 200]
         assert transport.closed
 
+    def test_what_has_not_begun_when_a_client_stops_sending(self, server):
+        """It never will: the client is most likely gone."""
+        server.instance.waits = True
+        server.instance.places = 0
+        transport = server.connect()
+        transport.feed(infer_json(1))
+        assert transport._connection.eof_received()
+        assert server.instance.jobs == []
+        assert transport.statuses() == [400]
+        assert transport.closed
+        assert server.is_idle()
+
     def test_client_that_stopped_in_the_middle(self, server):
         """There is nothing to wait for then."""
         transport = server.connect()

@@ -4,9 +4,11 @@
 
 import inspect
 import logging
+import logging.config
 
 import pytest
 
+from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils import Logger
 
 LEVELS = [
@@ -15,6 +17,14 @@ LEVELS = [
     (Logger.log_error, logging.ERROR),
     (Logger.log_verbose, logging.DEBUG),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _captured(caplog):
+    """The logger is outside the hierarchy that caplog listens to."""
+    LOGGER.addHandler(caplog.handler)
+    yield
+    LOGGER.removeHandler(caplog.handler)
 
 
 @pytest.mark.parametrize(("log", "level"), LEVELS, ids=[log.__name__ for log, _ in LEVELS])
@@ -50,6 +60,17 @@ def test_default_level(caplog):
     """Without a level it is INFO."""
     Logger.log("message")
     assert [record.levelno for record in caplog.records] == [logging.INFO]
+
+
+def test_whatever_a_model_does_to_logging(caplog):
+    """A model's own configuration of logging concerns its own records."""
+    logging.config.dictConfig({"version": 1})  # which disables all loggers that exist
+    logging.disable(logging.CRITICAL)
+    try:
+        Logger.log_info("message")
+    finally:
+        logging.disable(logging.NOTSET)
+    assert [record.getMessage() for record in caplog.records] == ["message"]
 
 
 def test_on_an_instance(caplog):

@@ -13,7 +13,6 @@ from collections.abc import Hashable
 from typing import Any
 
 from pyruntime.runtime.frontends.kserve_request import OutputOptions
-from pyruntime.runtime.inference import InferRequest
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.scheduling.job import Done, Job
 
@@ -53,12 +52,18 @@ class Plans:
         plan = self._plans.get(header)
         return plan if plan is not None and plan.body_size == body_size else None
 
-    def remember(self, header: bytes, plan: Plan, request: InferRequest) -> None:
-        """Keep a plan, if every request with this header is as right as `request` was, and is likely to come again."""
-        if len(header) > HEADER_KEPT_BYTES_MAX or request.id:  # an id does not come again
+    def remember(self, header: bytes, job: Job, slot: RequestSlot, options: OutputOptions) -> None:
+        """Keep a plan of `job`, whose body lies in `slot`: if every request with this header is as right as this one.
+
+        Not so if a tensor is BYTES, whose contents have to be looked at; nor if one lies anywhere but in the body: that
+        is memory of this job alone. An id is not likely to come again.
+        """
+        if len(header) > HEADER_KEPT_BYTES_MAX or job.id:
             return
-        if any(tensor.datatype == "BYTES" or tensor.offset < 0 for tensor in request.inputs):
-            return
+        end = slot.offset + slot.size
+        for _, datatype, _, at, size in job.wire[-1]:
+            if datatype == "BYTES" or not slot.offset <= at <= at + size <= end:
+                return
         if len(self._plans) >= PLANS_KEPT_MAX:
             self._plans.clear()
-        self._plans[header] = plan
+        self._plans[header] = Plan(job, slot.offset, slot.size, options)

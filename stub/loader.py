@@ -71,7 +71,7 @@ def describe(exc: BaseException, root: str) -> str:
     at = "\n\nAt:\n" + "".join(frames[:FRAMES_MAX]) if frames else ""
     try:
         text = str(exc)
-    except Exception as worse:
+    except BaseException as worse:
         text = f"(its text cannot be had: {type(worse).__name__})"
     return f"{type(exc).__name__}: {text[:MESSAGE_CHARS_MAX]}{at}"
 

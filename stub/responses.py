@@ -59,10 +59,10 @@ class ResponseWriter:
 
         A response that cannot be written is a failure of its own request, and of no other.
         """
-        error = response._error
-        if error is not None:
-            return _failure(int(error.code()), error.message()[:MESSAGE_CHARS_MAX])
         try:
+            error = response._error
+            if error is not None:
+                return _failure(int(error.code()), error.message()[:MESSAGE_CHARS_MAX])
             return self._write(response, request)
         except Exception as exc:
             return _failure(Code.INTERNAL, f"a response of model '{self._model_name}' cannot be sent: {exc!r}")

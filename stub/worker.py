@@ -16,7 +16,8 @@ import socket
 import threading
 import time
 import traceback
-from typing import Any, Dict, List, Optional, Set
+from collections import deque
+from typing import Any, Deque, Dict, List, Optional, Set
 
 from pyruntime.stub.loader import describe, load_class, trace
 from pyruntime.stub.logs import LOGGER
@@ -54,7 +55,11 @@ class Worker:
     ) -> None:
         self._sock = sock
         self._channel = channel
-        self._sending = threading.Lock()  # a model's threads may log while execute answers
+        # A model's threads may log while execute answers; and so may a signal handler or a destructor, in the middle of
+        # sending and on the very same thread.
+        self._sending = threading.RLock()
+        self._in_send = False
+        self._outbox: Deque[Message] = deque()
         self._requests = requests
         self._responses = responses
         self._growth = growth_bytes
@@ -70,9 +75,17 @@ class Worker:
         os.register_at_fork(after_in_child=self._forget_channel)
 
     def send(self, message: Message) -> None:
-        """Send a message to the host; from any thread."""
+        """Send a message to the host; from any thread, and from within itself."""
         with self._sending:
-            self._sock.sendall(self._channel.send(message))
+            self._outbox.append(message)
+            if self._in_send:
+                return  # the outer call sends it
+            self._in_send = True
+            try:
+                while self._outbox:
+                    self._sock.sendall(self._channel.send(self._outbox.popleft()))
+            finally:
+                self._in_send = False
 
     def _forget_channel(self) -> None:
         """In a process that the model forked: the channel is its parent's, and the loop is not for it."""
@@ -92,7 +105,9 @@ class Worker:
             data = self._sock.recv(READ_BYTES)
             if not data:
                 return
-            for message in self._channel.receive_data(data):
+            with self._sending:  # what arrives may change the state that a thread's log line is sent in
+                messages = self._channel.receive_data(data)
+            for message in messages:
                 if type(message) is Infer:
                     self._infer(message)
                 elif type(message) is Release:

@@ -45,6 +45,8 @@ from pyruntime.utils.messages import (
 
 # A frame carries handles, never tensors: 16 MiB is a batch of a thousand requests with 16 KiB of parameters each.
 FRAME_BYTES_MAX = 16 << 20
+# A read may bring the end of a frame that is as long as can be together with the beginning of the next.
+BUFFER_BYTES_MAX = 2 * FRAME_BYTES_MAX
 
 
 class State(Enum):
@@ -93,7 +95,7 @@ class Channel:
         self._enter(State.STARTING)
         # What a model puts into a message may be text that has no UTF-8: a lone surrogate of a file name, say.
         self._packer = msgpack.Packer(autoreset=True, unicode_errors="backslashreplace")
-        self._unpacker = msgpack.Unpacker(raw=False, max_buffer_size=FRAME_BYTES_MAX, strict_map_key=False)
+        self._unpacker = msgpack.Unpacker(raw=False, max_buffer_size=BUFFER_BYTES_MAX, strict_map_key=False)
         self._fed = 0
         self._read = 0
 

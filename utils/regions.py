@@ -56,6 +56,7 @@ class Region(Backing):
     def close(self) -> None:
         """Unmap if nobody looks into the memory any more; otherwise the last view's end unmaps it."""
         os.close(self._fd)
+        self._fd = -1  # the number may be another region's soon
         self.view.release()
         # If a response is still being written from here, the mapping goes with its last view.
         with contextlib.suppress(BufferError):

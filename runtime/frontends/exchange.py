@@ -22,7 +22,6 @@ from pyruntime.runtime.frontends.routes import Endpoint, Route
 from pyruntime.runtime.inference import InferResponse, Slot
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.model import ModelVersion
-from pyruntime.runtime.plan import Plan
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -59,9 +58,9 @@ class Exchange:
     _body: bytes | bytearray = b""
     _refusal: InferenceError | None = None
     _abandoned = False
+    _counted = False
 
     def __init__(self, core: Core, connection: Connection, head: Head) -> None:
-        core.in_flight += 1
         self._core = core
         self._connection = connection
         self._head = head
@@ -134,6 +133,7 @@ class Exchange:
         """The body is complete: it is in `body`, or was taken before. Act on the request."""
         if body:
             self._body = body
+        self._count()
         try:
             if self._refusal is not None:
                 raise self._refusal
@@ -166,7 +166,7 @@ class Exchange:
             request, self._options = decode_infer(slot.view, lead, model.spec, base=slot.offset)
             self._give_slot(request.slots)
             job = model.accept(request, self._done)
-            model.plans.remember(header, Plan(job, slot.offset, slot.size, self._options), request)
+            model.plans.remember(header, job, slot, self._options)
         self._start(model, job)
 
     def _start(self, model: ModelVersion, job: Job) -> None:
@@ -205,6 +205,7 @@ class Exchange:
     def refuse(self, status: int, message: str) -> None:
         """Answer with an error of the protocol itself."""
         self._free()
+        self._count()
         self._respond(status, encode_error(message))
 
     def cancel(self) -> None:
@@ -219,7 +220,13 @@ class Exchange:
         self.cancel()
         self.release()
         self.release = _nothing
-        self._core.end_request()
+        if self._counted:
+            self._core.end_request()
+
+    def _count(self) -> None:
+        """From here on the request is in flight. Before, while it comes in, nobody waits for it but its client."""
+        self._counted = True
+        self._core.in_flight += 1
 
     def _fail(self, failure: InferenceError) -> None:
         self._job = None

@@ -126,7 +126,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._rest:
                 data = self._rest + data
                 self._rest = b""
-            if len(self._exchanges) >= PIPELINED_MAX:
+            if self._write_paused or len(self._exchanges) >= PIPELINED_MAX:
                 self._rest = data  # as long as a read at most, and `answered` goes on with it
                 self._throttle()
                 return

@@ -20,6 +20,9 @@ HEAD_BYTES_MAX = 64 << 10
 # Heads remembered: 2 MiB of them at most.
 HEADS_KEPT_MAX = 1024
 HEAD_KEPT_BYTES_MAX = 2048
+# A line between chunks: a size, and extensions that mean nothing.
+CHUNK_LINE_BYTES_MAX = 4096
+CHUNK_DIGITS_MAX = 15
 # A length of more digits is none.
 LENGTH_DIGITS_MAX = 18
 
@@ -95,7 +98,7 @@ class _Collector:
         return Head(
             route=match(self._parser.get_method().decode("latin-1"), self._url),
             content_length=_length(headers.get(b"content-length", b"0")),
-            chunked=b"transfer-encoding" in headers,
+            chunked=_chunked(headers.get(b"transfer-encoding")),
             header_length=_header_length(headers.get(b"inference-header-content-length")),
             encoding=headers.get(b"content-encoding", b"").lower(),
             expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
@@ -112,6 +115,8 @@ class _Collector:
         self._heads += 1
         # Asked now: once a message is complete the parser has forgotten what its head said.
         self._keep_alive = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
+        # There are no HEAD endpoints, and whoever asks for one takes the error's body for the next response.
+        self._keep_alive = self._keep_alive and self._parser.get_method() != b"HEAD"
 
     def on_body(self, body: bytes) -> None:
         self._stray = True
@@ -129,31 +134,66 @@ def _header_length(value: bytes | None) -> int | None:
     return int(value) if value.isdigit() and len(value) <= LENGTH_DIGITS_MAX else -1
 
 
+def _chunked(value: bytes | None) -> bool:
+    if value is not None and value.lower() != b"chunked":
+        raise BadRequest("Transfer-Encoding may only be chunked", 501)
+    return value is not None
+
+
 class ChunkedBody:
-    """Takes the chunks of one body apart."""
+    """Takes the chunks of one body apart: RFC 9112, section 7.1.
+
+    body := (size-line data CRLF)* zero-size-line trailer* CRLF       extensions of a size-line mean nothing
+    """
 
     def __init__(self) -> None:
         self.complete = False
-        self._parts: list[bytes] = []
-        self._parser = httptools.HttpRequestParser(self)
-        self._parser.feed_data(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        self._line = b""
+        self._lines = 0
+        self._missing = 0
+        self._in_trailer = False
 
     def feed(self, data: bytes) -> tuple[list[bytes], bytes]:
         """The pieces of the body that `data` holds, and what lies behind the body. Raises BadRequest."""
+        parts = []
         at = 0
-        try:
-            # A body ends with a line, and httptools does not tell with which: so it gets them one by one.
-            while at < len(data) and not self.complete:
-                end = data.find(b"\n", at) + 1 or len(data)
-                self._parser.feed_data(data[at:end])
-                at = end
-        except httptools.HttpParserError as exc:
-            raise BadRequest(f"malformed HTTP request: {exc}") from exc
-        parts, self._parts = self._parts, []
+        while at < len(data) and not self.complete:
+            if self._missing:
+                part = data[at : at + self._missing]
+                self._missing -= len(part)
+                at += len(part)
+                parts.append(part)
+                continue
+            end = data.find(b"\n", at) + 1
+            self._line += data[at : end or len(data)]
+            at = end or len(data)
+            self._lines += len(self._line) if self._in_trailer else 0
+            if len(self._line) > CHUNK_LINE_BYTES_MAX or self._lines > HEAD_BYTES_MAX:
+                raise BadRequest("malformed HTTP request: a line between chunks is too long")
+            if end:
+                line, self._line = self._line, b""
+                self._take_line(line)
         return parts, data[at:]
 
-    def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
+    def _take_line(self, line: bytes) -> None:
+        if not line.endswith(b"\r\n"):
+            raise BadRequest("malformed HTTP request: a line between chunks does not end with CRLF")
+        if self._in_trailer:
+            self.complete = line == b"\r\n"
+        elif self._after_chunk:
+            if line != b"\r\n":
+                raise BadRequest("malformed HTTP request: a chunk is longer than it says")
+            self._after_chunk = False
+        else:
+            self._missing = _chunk_size(line)
+            self._after_chunk = self._missing > 0
+            self._in_trailer = self._missing == 0
 
-    def on_message_complete(self) -> None:
-        self.complete = True
+    _after_chunk = False
+
+
+def _chunk_size(line: bytes) -> int:
+    digits = line.partition(b";")[0].strip()
+    if not digits or len(digits) > CHUNK_DIGITS_MAX or digits.strip(b"0123456789abcdefABCDEF"):
+        raise BadRequest("malformed HTTP request: a chunk has no size")
+    return int(digits, 16)

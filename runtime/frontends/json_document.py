@@ -17,6 +17,8 @@ from pyruntime.utils.errors import Code, InferenceError
 
 # Triton's own limit. Whoever handles nested values may then recurse without a thought.
 JSON_DEPTH_MAX = 100
+# The slow way of reading NaN is for small documents: a large one would keep the server from everybody else.
+NON_FINITE_BYTES_MAX = 1 << 20
 
 # A message shows this many characters of a value that is wrong: enough to find it, too few to fill a log.
 SHOWN_LENGTH_MAX = 64
@@ -68,7 +70,7 @@ def parse_document(text: bytes) -> dict[str, Any]:
 
 def _parse_non_finite(text: bytes, error: orjson.JSONDecodeError) -> Any:
     """`text`, which is not JSON, read with NaN, Infinity and -Infinity as numbers: Triton and its clients have them."""
-    if b"NaN" in text or b"Infinity" in text:
+    if len(text) <= NON_FINITE_BYTES_MAX and (b"NaN" in text or b"Infinity" in text):
         try:
             document = json.loads(text.decode())
             # The standard library lets lone surrogates through; no string with one could be sent on.

@@ -45,6 +45,8 @@ from pyruntime.utils.messages import (
 
 _LOG = logging.getLogger("pyruntime.instances")
 
+# Lines of a model's output that are logged in one go; a flood must not keep the server from its requests.
+LINES_AT_ONCE_MAX = 500
 # Response slots that wait for the next Infer to carry them back; beyond either limit they go in a frame of their own.
 RELEASES_WAITING_MAX = 64
 RELEASE_BYTES_WAITING_MAX = 1 << 20
@@ -267,8 +269,15 @@ def _was(exit: ProcessExit) -> str:
 
 
 def _log_for_stub(name: str, level: int, text: str, file: str, line: int) -> None:
-    for part in text.splitlines() or [""]:
+    for part in _bounded(text.splitlines() or [""]):
         _LOG.log(level, "%s: %s", name, part, extra={"stub_file": file, "stub_line": line})
+
+
+def _bounded(lines: list[str]) -> list[str]:
+    """At most LINES_AT_ONCE_MAX of `lines`, and how many there were besides."""
+    if len(lines) <= LINES_AT_ONCE_MAX:
+        return lines
+    return [*lines[:LINES_AT_ONCE_MAX], f"... and {len(lines) - LINES_AT_ONCE_MAX} more lines at once"]
 
 
 class _OutputLog(asyncio.Protocol):
@@ -279,7 +288,7 @@ class _OutputLog(asyncio.Protocol):
         self._lines = LineSplitter()
 
     def data_received(self, data: bytes) -> None:
-        for line in self._lines.feed(data):
+        for line in _bounded(self._lines.feed(data)):
             _LOG.info("%s: %s", self._name, line)
 
     def connection_lost(self, exc: Exception | None) -> None:

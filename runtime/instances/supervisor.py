@@ -58,7 +58,7 @@ class ProcessExit:
         except ValueError:  # most real-time signals have no name
             return f"killed by signal {-self.code}"
         if name == "SIGKILL":
-            return "killed by SIGKILL (the kernel's out-of-memory killer, or an operator)"
+            return "killed by SIGKILL (the kernel's out-of-memory killer, an operator, or the server: see its log)"
         return f"killed by {name}"
 
 

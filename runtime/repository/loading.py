@@ -118,28 +118,44 @@ class ModelLoader:
         Cancelling it kills the stubs it started.
         """
         completed: asyncio.Future[Config] = asyncio.get_running_loop().create_future()
-        models = await _all(self._load_version(draft, version, completed) for version in draft.versions)
+        ready: list[ModelVersion] = []
+
+        async def load_version(version: int) -> ModelVersion:
+            ready.append(await self._load_version(draft, version, completed))
+            return ready[-1]
+
+        try:
+            models = await _all(load_version(version) for version in draft.versions)
+        except BaseException:
+            for model in ready:  # nobody will hear of them
+                await model.stop(0)
+            raise
         return dict(zip(draft.versions, models, strict=True))
 
     async def _load_version(self, draft: Draft, version: int, completed: asyncio.Future[Config]) -> ModelVersion:
         growth = self._settings.python_backend.shm_growth_byte_size
         memory = RequestMemory(draft.folder.name, self._settings.python_backend.shm_default_byte_size, growth)
-        connections: list[StubConnection] = []
+        connections: dict[str, StubConnection] = {}
+        instances: list[PythonInstance] = []
         try:
             location = self._location(draft, version)
             await self._open_stubs(draft.identity.instances, memory, connections)
             if version == draft.newest:
-                completed.set_result(await self._complete(draft, location, connections[0]))
+                leader = connections[draft.identity.instances[0].name]
+                completed.set_result(await self._complete(draft, location, leader))
             spec = model_spec(await asyncio.shield(completed))
             model = ModelVersion(spec, version, memory, self._on_lost)
-            instances = await self._start_instances(model, draft.folder.path, location, connections)
+            instances.extend(self._instances(model, draft.folder.path, location))
+            _raise_first(await _all(instance.start(connections[instance.name]) for instance in instances))
         except BaseException as exc:
             if version == draft.newest and not completed.done():
                 completed.set_exception(LoadError(str(exc)))
                 completed.exception()  # marks it as seen: this may be the only version
-            for connection in connections:
+            for instance in instances:
+                await instance.stop(0)
+            for connection in connections.values():
                 connection.kill()
-            for connection in connections:
+            for connection in connections.values():
                 await connection.wait_exited()
             memory.close()
             raise
@@ -154,13 +170,15 @@ class ModelLoader:
         return location
 
     async def _open_stubs(
-        self, instances: Sequence[InstanceSpec], memory: RequestMemory, connections: list[StubConnection]
+        self, instances: Sequence[InstanceSpec], memory: RequestMemory, connections: dict[str, StubConnection]
     ) -> None:
-        """Start all stubs, at once, and append them to `connections` in the order of `instances`."""
+        """Start all stubs at once; each is in `connections`, by its instance's name, as soon as it runs."""
         growth = self._settings.python_backend.shm_growth_byte_size
-        opened = await _all(StubConnection.open(instance.name, memory, growth) for instance in instances)
-        connections.extend(connection for connection in opened if not isinstance(connection, LoadError))
-        _raise_first(opened)
+
+        async def open_stub(name: str) -> None:
+            connections[name] = await StubConnection.open(name, memory, growth)
+
+        _raise_first(await _all(open_stub(instance.name) for instance in instances))
 
     async def _complete(self, draft: Draft, location: dict[str, str], stub: StubConnection) -> Config:
         """The final configuration: completed by the model itself, normalised, and validated. Raises LoadError."""
@@ -176,9 +194,7 @@ class ModelLoader:
             _LOG.warning("%s", feature.sentence)
         return config
 
-    async def _start_instances(
-        self, model: ModelVersion, model_dir: str, location: dict[str, str], connections: list[StubConnection]
-    ) -> list[PythonInstance]:
+    def _instances(self, model: ModelVersion, model_dir: str, location: dict[str, str]) -> list[PythonInstance]:
         spec = model.spec
         instances = []
         for instance in spec.instances:
@@ -202,9 +218,6 @@ class ModelLoader:
                 model.statistics,
             )
             instances.append(PythonInstance(plan, model.scheduler, self._tasks))
-        _raise_first(
-            await _all(instance.start(connection) for instance, connection in zip(instances, connections, strict=True))
-        )
         return instances
 
 

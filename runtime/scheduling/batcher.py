@@ -27,7 +27,7 @@ kept from one call to the next, so each request is looked at once however often 
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Hashable
 from itertools import islice
 from operator import attrgetter
@@ -82,7 +82,8 @@ class Batcher(Generic[Q]):
     )
 
     def __init__(self, max_batch_size: int, batching: DynamicBatchingSpec | None) -> None:
-        self._queue: deque[Q] = deque()
+        # By identity, so that any of them can be taken out at once: a thousand clients may hang up together.
+        self._queue: OrderedDict[int, Q] = OrderedDict()
         self._batching = batching is not None
         self._max_batch_size = max(1, max_batch_size)
         self._delay_s = batching.max_queue_delay_us / 1e6 if batching else 0.0
@@ -95,7 +96,7 @@ class Batcher(Generic[Q]):
         """Queue one request behind all others. Raises QueueFull, and leaves the queue as it is."""
         if len(self._queue) >= self._max_queue_size:
             raise QueueFull
-        self._queue.append(queued)
+        self._queue[id(queued)] = queued
 
     def take(self, now: float) -> list[Q] | None:
         """The next batch, no longer queued then; None if there is nothing to execute yet. `now` in seconds."""
@@ -103,10 +104,10 @@ class Batcher(Generic[Q]):
         if not queue:
             return None
         if not self._batching:
-            return [queue.popleft()]
+            return [queue.popitem(last=False)[1]]
         if not self._closed and self._pending_count < len(queue):
             self._extend_pending()
-        if self._delay_s and now >= queue[0].arrived_s + self._delay_s:
+        if self._delay_s and now >= self._oldest().arrived_s + self._delay_s:
             count = self._pending_count
         elif self._preferred_count:
             count = self._preferred_count
@@ -115,14 +116,14 @@ class Batcher(Generic[Q]):
         else:
             return None
         self._forget_pending()
-        return [queue.popleft() for _ in range(count)]
+        return [queue.popitem(last=False)[1] for _ in range(count)]
 
     def wake_at(self) -> float | None:
         """When `take` answers a batch at the latest, in seconds: the oldest request's delay is over then.
 
         In the past where there is no delay; None if nothing is queued.
         """
-        return self._queue[0].arrived_s + self._delay_s if self._queue else None
+        return self._oldest().arrived_s + self._delay_s if self._queue else None
 
     def put_back(self, batch: list[Q]) -> None:
         """Queue a batch again whose instance died before it began: in order of arrival, so before all later requests.
@@ -130,21 +131,20 @@ class Batcher(Generic[Q]):
         These requests were admitted once, so `max_queue_size` does not refuse them.
         """
         # sorted() keeps the order of equals, so the batch stays in front of what arrived at the same moment.
-        self._queue = deque(sorted([*batch, *self._queue], key=_arrived_s))
+        waiting = sorted([*batch, *self._queue.values()], key=_arrived_s)
+        self._queue = OrderedDict((id(queued), queued) for queued in waiting)
         self._forget_pending()
 
     def remove(self, cancelled: Q) -> bool:
         """Take out a request that was cancelled while queued. False if it is not queued: it was taken already."""
-        for position, queued in enumerate(self._queue):
-            if queued is cancelled:
-                del self._queue[position]
-                self._forget_pending()
-                return True
-        return False
+        if self._queue.pop(id(cancelled), None) is None:
+            return False
+        self._forget_pending()
+        return True
 
     def drain(self) -> list[Q]:
         """Take out everything, in order, for the caller to fail."""
-        everything = list(self._queue)
+        everything = list(self._queue.values())
         self._queue.clear()
         self._forget_pending()
         return everything
@@ -155,15 +155,18 @@ class Batcher(Generic[Q]):
     def __repr__(self) -> str:
         return f"<Batcher [{len(self._queue)} queued]>"
 
+    def _oldest(self) -> Q:
+        return next(iter(self._queue.values()))
+
     def _forget_pending(self) -> None:
         self._pending_count = self._pending_rows = self._preferred_count = 0
         self._closed = False
 
     def _extend_pending(self) -> None:
         """Look at the requests that came since the last time: do they join the pending batch, or close it?"""
-        signature = self._queue[0].signature
+        signature = self._oldest().signature
         count, rows = self._pending_count, self._pending_rows
-        for queued in islice(self._queue, count, None):
+        for queued in islice(self._queue.values(), count, None):
             total = rows + queued.rows
             if count:
                 if total > self._preferred_max and not self._preferred_count:

@@ -20,7 +20,10 @@ def check_parameters(parameters: Any) -> str:
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
         if not isinstance(value, (bool, int, str)):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
-    return json.dumps(parameters) if parameters else ""
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise TritonModelException(f"parameter '{key}' is {value}, which is no 64-bit integer")
+    # Text that has no UTF-8, a lone surrogate of a file name say, is spelled out.
+    return json.dumps(parameters, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() if parameters else ""
 
 
 class InferenceResponse:

@@ -53,7 +53,7 @@ class TritonPythonModel:
         signal.pause()
 """
 INPUT = {"IN": np.array([21])}
-SIGKILL = "killed by SIGKILL (the kernel's out-of-memory killer, or an operator)"
+SIGKILL = "killed by SIGKILL (the kernel's out-of-memory killer, an operator, or the server: see its log)"
 
 
 def lost(instance, cause):

@@ -229,3 +229,41 @@ def test_statistics(model, serve):
     parts = ("queue", "compute_input", "compute_infer", "compute_output")
     assert sum(times[name] for name in parts) <= times["success"]
     assert stats["last_inference"] > 1_600_000_000_000
+
+
+def test_signal_while_a_version_loads(model, serve, wait_until):
+    """A version that is ready already ends with the server although another one never got so far."""
+    folder = model("slow", SLOW, more="version_policy { all {} }")
+    (folder / "2").mkdir()
+    (folder / "2" / "model.py").write_text((folder / "1" / "model.py").read_text())
+    os.mkfifo(folder / "gate_initialize")
+    (folder / "1" / "model.py").write_text("""
+class TritonPythonModel:
+    def execute(self, requests):
+        return []
+""")
+    server = serve(ready=False)
+    wait_until((folder / "at_gate").exists)
+    server.stop()
+
+
+@pytest.mark.parametrize("exit_on_error", ["true", "false"])
+def test_one_instance_that_does_not_load(model, serve, wait_until, exit_on_error):
+    """Where one instance fails to load the model fails, and those that did load are gone."""
+    code = """
+class TritonPythonModel:
+    def initialize(self, args):
+        if args["model_instance_name"].endswith("1"):
+            raise ValueError("not me")
+    def execute(self, requests):
+        return []
+"""
+    model("half", code, more="instance_group { count: 2 }")
+    server = serve(f"--exit-on-error={exit_on_error}", ready=False)
+    wait_until(lambda: "failed to load 'half' version 1: ValueError: not me" in server.log)
+    if exit_on_error == "true":
+        assert server.wait_exit() == 1
+    else:
+        wait_until(lambda: server.stubs() == [])
+        server.stop()
+    assert "restarts in" not in server.log

@@ -168,3 +168,19 @@ def test_every_sample_is_ready(samples):
         assert all(row["state"] == "READY" for row in index)
         assert all(client.is_model_ready(row["name"], row["version"]) for row in index)
         assert client.get_model_metadata("versions")["versions"] == ["1", "3"]
+
+
+def test_json_and_binary_inputs_in_one_request(samples):
+    """What came as JSON is read from that very request, however often the same header comes."""
+    with closing(samples.client()) as client:
+        for number in range(5):
+            small = InferInput("INPUT_UINT8", [700], "UINT8")
+            small.set_data_from_numpy(np.full(700, 7, np.uint8), binary_data=False)
+            large = InferInput("INPUT_FP32", [1], "FP32")
+            large.set_data_from_numpy(np.array([number], np.float32))
+            other = InferInput("INPUT_UINT8", [900], "UINT8")
+            other.set_data_from_numpy(np.full(900, 9, np.uint8))
+            result = client.infer("identity", [small, large])
+            assert result.as_numpy("OUTPUT_UINT8").tolist() == [7] * 700
+            assert result.as_numpy("OUTPUT_FP32").tolist() == [number]
+            assert client.infer("identity", [other]).as_numpy("OUTPUT_UINT8").tolist() == [9] * 900

@@ -204,5 +204,5 @@ class TestChunks:
     def test_what_lies_behind(self):
         """Bytes behind the body belong to the next request, and are handed back."""
         body = ChunkedBody()
-        assert body.feed(chunks(b"a\nb") + b"GET / HTTP/1.1\r\n") == ([b"a\n", b"b"], b"GET / HTTP/1.1\r\n")
+        assert body.feed(chunks(b"a\nb") + b"GET / HTTP/1.1\r\n") == ([b"a\nb"], b"GET / HTTP/1.1\r\n")
         assert body.complete

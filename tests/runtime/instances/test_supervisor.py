@@ -169,7 +169,10 @@ class TestStopping:
         (0, "exited with code 0"),
         (3, "exited with code 3"),
         (-signal.SIGSEGV, "killed by SIGSEGV"),
-        (-signal.SIGKILL, "killed by SIGKILL (the kernel's out-of-memory killer, or an operator)"),
+        (
+            -signal.SIGKILL,
+            "killed by SIGKILL (the kernel's out-of-memory killer, an operator, or the server: see its log)",
+        ),
         (-40, "killed by signal 40"),
     ],
 )

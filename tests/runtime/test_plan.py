@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: which requests they stand for, and where their jobs' tensors lie."""
+
+import pytest
+
+from pyruntime.runtime.frontends.kserve_request import ALL_BINARY
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.plan import HEADER_KEPT_BYTES_MAX, PLANS_KEPT_MAX, Plans
+from pyruntime.runtime.scheduling.job import Job
+
+HEADER = b'{"inputs": []}'
+
+
+@pytest.fixture
+def memory():
+    made = RequestMemory("m", 1 << 16, 1 << 16)
+    yield made
+    made.close()
+
+
+def job(slot, *tensors, id=""):
+    """A job whose tensors are (datatype, bytes from the slot's offset, size)."""
+    wire = [(f"IN{n}", kind, [size], slot.offset + at, size) for n, (kind, at, size) in enumerate(tensors)]
+    return Job(id, [id, 0, 0, 0, None, "", wire], 3, "s", [slot], print, 1)
+
+
+def test_stands_for_requests_with_the_same_header(memory):
+    """Another body of that size gets a job that differs in nothing but where its tensors lie."""
+    plans = Plans()
+    first, second = memory.allocate(100, 20), memory.allocate(100, 20)
+    plans.remember(HEADER, job(first, ("FP32", 20, 64), ("INT8", 84, 16)), first, ALL_BINARY)
+    plan = plans.find(HEADER, 100)
+    made = plan.job(second, print, 7)
+    assert made.wire == job(second, ("FP32", 20, 64), ("INT8", 84, 16)).wire
+    assert (made.rows, made.signature, made.slots, made.arrived_ns) == (3, "s", [second], 7)
+    assert plan.options is ALL_BINARY
+    assert plans.find(HEADER, 101) is None
+    assert plans.find(b"{}", 100) is None
+
+
+@pytest.mark.parametrize(
+    ("tensor", "id"),
+    [
+        (("BYTES", 20, 8), ""),  # its contents have to be looked at
+        (("FP32", 4096, 64), ""),  # came as JSON, and lies in a slot of its own
+        (("FP32", 20, 64), "7"),  # an id is not likely to come again
+    ],
+)
+def test_what_is_not_remembered(memory, tensor, id):
+    """A request is only remembered if every other one with its header is as right, and all of it lies in the body."""
+    plans = Plans()
+    slot = memory.allocate(100, 20)
+    plans.remember(HEADER, job(slot, ("FP32", 20, 4), tensor, id=id), slot, ALL_BINARY)
+    assert plans.find(HEADER, 100) is None
+
+
+def test_limits(memory):
+    """Neither a long header nor any number of different ones takes memory for good."""
+    plans = Plans()
+    slot = memory.allocate(100)
+    plans.remember(b" " * (HEADER_KEPT_BYTES_MAX + 1), job(slot), slot, ALL_BINARY)
+    assert plans.find(b" " * (HEADER_KEPT_BYTES_MAX + 1), 100) is None
+    headers = [b"%d" % number for number in range(PLANS_KEPT_MAX + 1)]
+    for header in headers:
+        plans.remember(header, job(slot), slot, ALL_BINARY)
+    assert [header for header in headers if plans.find(header, 100)] == headers[-1:]

@@ -57,6 +57,7 @@ def _become_child(name: str, output_fd: int) -> None:
         setproctitle.setproctitle(f"triton_python_backend_stub {name}")
     except ImportError:
         pass  # another interpreter may lack it; the title is a convenience
+    os.setpgid(0, 0)  # what the model starts is of this group, and ends with the stub
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
     os.close(output_fd)

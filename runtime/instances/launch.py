@@ -57,6 +57,9 @@ class StubProcess:
     def _on_exit(self) -> None:
         self._loop.remove_reader(self._process.sentinel)
         self._process.join()
+        # The processes that its model started and did not end. SIGTERM, for some have to clean up after themselves.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGTERM)
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1

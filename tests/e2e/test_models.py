@@ -189,3 +189,25 @@ def test_many_at_once(server):
 
     with ThreadPoolExecutor(32) as clients:
         assert all(clients.map(ask, range(500)))
+
+
+def test_processes_that_a_model_leaves_behind(model, serve):
+    """What a model started and did not end is ended with its stub; see what `serve` checks when the server stops."""
+    code = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.command = subprocess.Popen(["sleep", "1000"])
+        if os.fork() == 0:
+            time.sleep(1000)
+            os._exit(0)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
+                for request in requests]
+"""
+    model("starts", "import subprocess\n" + code)
+    server = serve()
+    assert server.infer("starts", INPUT).as_numpy("OUT").tolist() == [1, 2]
+    titles = [process.title for process in server.family()]
+    assert "sleep 1000" in titles
+    server.stop()

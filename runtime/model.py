@@ -37,7 +37,7 @@ class ModelVersion:
         self.memory = memory
         self.statistics = ModelStatistics()
         self.plans = Plans()
-        self.scheduler = Scheduler(spec, self._instance_changed)
+        self.scheduler = Scheduler(spec, self.review_instances)
         self._instances: Sequence[PythonInstance] = ()
         self._on_lost = on_lost
         # Why no request can be served any more, once that is so.
@@ -64,16 +64,19 @@ class ModelVersion:
         passive = {instance.name for instance in self.spec.instances if instance.passive}
         self.scheduler.serve([instance for instance in instances if instance.name not in passive])
 
+    def check_serving(self) -> None:
+        """Raise InferenceError if no request can be served any more: there is no memory to put one into, then."""
+        if self._gone is not None:
+            raise self._gone
+
     def accept(self, request: InferRequest, done: Done) -> Job:
         """Check a request and bring its tensors into the request region; the job is to be given to `start`.
 
         Raises InferenceError for a request that is refused: its memory is free then, and `done` is not called.
         """
         arrived_ns = time.monotonic_ns()
-        if self._gone is not None:
-            request.free()
-            raise self._gone
         try:
+            self.check_serving()
             check_request(self.spec, request)
             self.memory.place(request)
         except InferenceError:
@@ -119,7 +122,8 @@ class ModelVersion:
         for instance in self._instances:
             instance.kill()
 
-    def _instance_changed(self) -> None:
+    def review_instances(self) -> None:
+        """Report the version lost if all its instances are: after a change, and once when it is known to the server."""
         if self._gone is not None or not self._instances or any(not instance.down for instance in self._instances):
             return
         first = self._instances[0]

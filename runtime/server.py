@@ -8,6 +8,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -145,13 +146,17 @@ class Server:
             for version in draft.versions:
                 _LOG.info("loading: %s:%d", folder.name, version)
                 self._note_backend(loader, draft, version)
-            for version, model in (await loader.load(draft)).items():
-                if isinstance(model, ModelVersion):
-                    table.ready(folder.name, version, model)
-                    _LOG.info("successfully loaded '%s' version %d", folder.name, version)
-                else:
-                    table.fail(folder.name, version, str(model))
-                    _LOG.error("failed to load '%s' version %d: %s", folder.name, version, model)
+            await loader.load(draft, partial(self._loaded, folder.name))
+
+    def _loaded(self, name: str, version: int, model: ModelVersion | LoadError) -> None:
+        """A version is ready, or is known not to become so."""
+        if isinstance(model, LoadError):
+            self._core.table.fail(name, version, str(model))
+            _LOG.error("failed to load '%s' version %d: %s", name, version, model)
+            return
+        self._core.table.ready(name, version, model)
+        _LOG.info("successfully loaded '%s' version %d", name, version)
+        model.review_instances()  # they may have been given up while others still loaded
 
     def _note_backend(self, loader: ModelLoader, draft: Draft, version: int) -> None:
         try:

@@ -51,7 +51,8 @@ class Region(Backing):
 
     def decommit(self, offset: int, size: int) -> None:
         """See Backing.decommit."""
-        self.map.madvise(_MADV_REMOVE, offset, size)
+        if self._fd >= 0:  # the pages of a closed region go with its last view
+            self.map.madvise(_MADV_REMOVE, offset, size)
 
     def close(self) -> None:
         """Unmap if nobody looks into the memory any more; otherwise the last view's end unmaps it."""

@@ -100,6 +100,7 @@ class Exchange:
         if self._refusal is not None or model is None or lead is None or not 0 <= lead < request.content_length:
             return None
         try:
+            model.check_serving()
             self._slot = model.memory.allocate(request.content_length, lead)
         except InferenceError as exc:
             self._refusal = exc
@@ -145,6 +146,7 @@ class Exchange:
             self._fail(exc)
 
     def _infer(self, model: ModelVersion) -> None:
+        model.check_serving()  # it may have gone while the body came in
         lead, slot = self._head.header_length, self._slot
         if slot is None and lead is not None and 0 <= lead < len(self._body):
             slot = self._slot = model.memory.allocate(len(self._body), lead)

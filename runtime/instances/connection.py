@@ -94,6 +94,7 @@ class StubConnection(asyncio.Protocol):
                 connection._close()
             else:
                 connection.kill()
+                await connection.wait_exited()
             if isinstance(exc, OSError):
                 raise LoadError(f"the stub process of {name} cannot be started: {exc}") from exc
             raise
@@ -119,12 +120,12 @@ class StubConnection(asyncio.Protocol):
                     )
                 finally:
                     os.close(write_fd)
+            # A process that the model forked may hold the other end of the socket open, so its end is no sign of life.
+            self._process.exited.add_done_callback(lambda _: self._replies.put_nowait(None))
+            our_sock.setblocking(False)
+            await self._loop.create_unix_connection(lambda: self, sock=our_sock)
+            self._output, _ = await self._loop.connect_read_pipe(lambda: _OutputLog(self.name), output)
             ours.pop_all()  # the transports' from here on
-        # A process that the model forked may hold the other end of the socket open, so its end is no sign of life.
-        self._process.exited.add_done_callback(lambda _: self._replies.put_nowait(None))
-        our_sock.setblocking(False)
-        await self._loop.create_unix_connection(lambda: self, sock=our_sock)
-        self._output, _ = await self._loop.connect_read_pipe(lambda: _OutputLog(self.name), output)
 
     # What an instance asks of its stub.
 

@@ -112,25 +112,24 @@ class ModelLoader:
         """What executes a version. Raises LoadError."""
         return find_backend(draft.identity, draft.folder.path, version, self._backend_directories)
 
-    async def load(self, draft: Draft) -> dict[int, ModelVersion | LoadError]:
-        """Load every version of a model, in parallel; each is ready or has failed on its own.
+    async def load(self, draft: Draft, report: Callable[[int, ModelVersion | LoadError], None]) -> None:
+        """Load every version of a model, in parallel; each is reported as soon as it is ready or has failed.
 
-        Cancelling it kills the stubs it started.
+        A version that was reported ready is the caller's to stop. Cancelling it kills the stubs of all others.
         """
         completed: asyncio.Future[Config] = asyncio.get_running_loop().create_future()
-        ready: list[ModelVersion] = []
 
-        async def load_version(version: int) -> ModelVersion:
-            ready.append(await self._load_version(draft, version, completed))
-            return ready[-1]
+        async def load_version(version: int) -> None:
+            try:
+                model = await self._load_version(draft, version, completed)
+            except (LoadError, OutOfMemoryError) as exc:
+                report(version, LoadError(str(exc)))
+            else:
+                report(version, model)
 
-        try:
-            models = await _all(load_version(version) for version in draft.versions)
-        except BaseException:
-            for model in ready:  # nobody will hear of them
-                await model.stop(0)
-            raise
-        return dict(zip(draft.versions, models, strict=True))
+        async with asyncio.TaskGroup() as tasks:
+            for version in draft.versions:
+                tasks.create_task(load_version(version), name=f"load {draft.folder.name} {version}")
 
     async def _load_version(self, draft: Draft, version: int, completed: asyncio.Future[Config]) -> ModelVersion:
         growth = self._settings.python_backend.shm_growth_byte_size

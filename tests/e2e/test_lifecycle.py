@@ -232,18 +232,17 @@ def test_statistics(model, serve):
 
 
 def test_signal_while_a_version_loads(model, serve, wait_until):
-    """A version that is ready already ends with the server although another one never got so far."""
+    """A version serves as soon as it is ready, and ends with the server although another one never got so far."""
     folder = model("slow", SLOW, more="version_policy { all {} }")
     (folder / "2").mkdir()
     (folder / "2" / "model.py").write_text((folder / "1" / "model.py").read_text())
     os.mkfifo(folder / "gate_initialize")
-    (folder / "1" / "model.py").write_text("""
-class TritonPythonModel:
-    def execute(self, requests):
-        return []
-""")
+    (folder / "1" / "model.py").write_text("import numpy as np, triton_python_backend_utils as pb_utils\n" + BATCHES)
     server = serve(ready=False)
     wait_until((folder / "at_gate").exists)
+    wait_until(lambda: "successfully loaded 'slow' version 1" in server.log)
+    assert server.infer("slow", INPUT).as_numpy("OUT").tolist() == [1]
+    assert not server.is_ready()
     server.stop()
 
 

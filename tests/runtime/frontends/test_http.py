@@ -707,3 +707,19 @@ def test_repr(server):
     transport = server.connect()
     transport.feed(infer_json(1))
     assert repr(transport._connection) == "<HttpConnection [1 exchanges]>"
+
+
+@pytest.mark.parametrize("begun", [0, 1, 200])
+def test_model_that_goes_while_a_body_comes_in(server, begun):
+    """The request is refused, whether its header was seen before or not; nobody waits for a model that is gone."""
+    transport = server.connect()
+    transport.feed(infer_binary(1, 2))  # the header is remembered from here on
+    request = infer_binary(1, 2)
+    head = request.index(b"\r\n\r\n") + 4
+    transport.feed(request[: head + min(begun, len(request) - head - 1)])
+    server.instance.down = "it died"
+    server.model.review_instances()
+    transport.feed(request[head + min(begun, len(request) - head - 1) :])
+    assert transport.statuses() == [200, 500]
+    assert b"Stub process 'm_0' is not healthy." in transport.responses()[1][2]
+    assert server.is_idle()

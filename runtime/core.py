@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What every frontend asks of the server: models, readiness, statistics, and how many requests are under way.
+"""What every frontend asks of the server: models, readiness, statistics, metrics, and how many requests are under way.
 
 Frontends see this and nothing behind it; it knows no frontend.
 """
@@ -12,18 +12,23 @@ from importlib.metadata import version
 from typing import Any
 
 from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.observe.metrics import Metrics
+from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.lifecycle import LATEST, IndexRow, LifecycleTable
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, InferenceError
 
 
 class Core:
-    """One server's models. `exiting` is set for good when the server begins to drain."""
+    """One server's models. `exiting` is set for good when the server begins to drain; `control` is the server's own."""
+
+    control: ModelControl
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.version = version("pyruntime")
         self.table: LifecycleTable[ModelVersion] = LifecycleTable()
+        self.metrics = Metrics()
         self.loaded = False
         self.exiting = False
         self.in_flight = 0
@@ -42,6 +47,10 @@ class Core:
         if self.exiting:
             raise InferenceError("Server exiting", Code.UNAVAILABLE)
         return self.table.resolve(name, version)
+
+    async def wait_ready(self, name: str, version: int, caller: str) -> ModelVersion:
+        """See ModelControl. Requests that are under way when the server drains may still wait for a model."""
+        return await self.control.wait_ready(name, version, caller)
 
     def models(self) -> list[ModelVersion]:
         """Every version that serves."""

@@ -33,7 +33,8 @@ class Slot(Protocol):
 class InputTensor:
     """One input: `data` is its contents in C order (BYTES in the four-byte-length form).
 
-    `offset` says where the contents lie in the model's request region, in bytes; -1 while they lie elsewhere.
+    `offset` says where the contents lie in the model's request region, in bytes, or is their address in another region;
+    -1 while they lie elsewhere.
     """
 
     name: str
@@ -45,12 +46,16 @@ class InputTensor:
 
 @dataclass(slots=True)
 class OutputTensor:
-    """One output: `data` is a view of the instance's response region, valid until the response is released."""
+    """One output: `data` is a view of the instance's response region, valid until the response is released.
+
+    `address` is where that is for other stubs: see utils/addresses.py.
+    """
 
     name: str
     datatype: str
     shape: list[int]
     data: memoryview | bytes
+    address: int = 0
 
 
 @dataclass(slots=True)
@@ -72,6 +77,7 @@ class InferRequest:
     priority: int = 0
     timeout_us: int = 0
     batch_size: int = 1
+    trace: str = ""
     slots: list[Slot] = field(default_factory=list)
 
     def free(self) -> None:
@@ -96,7 +102,11 @@ def _nothing_to_release() -> None:
 
 @dataclass(slots=True)
 class InferResponse:
-    """One successful response. `release` gives its memory back once nobody reads the outputs any more; call it once."""
+    """One successful response. `release` gives its memory back once nobody reads the outputs any more; call it once.
+
+    A model that sends many responses to one request waits while too many of them are not taken. `take` says that this
+    one is, for those who keep it longer; `release` says so too. `region` is where the outputs lie, if anywhere.
+    """
 
     model_name: str
     model_version: int
@@ -104,3 +114,5 @@ class InferResponse:
     outputs: list[OutputTensor]
     parameters: dict[str, Parameter] = field(default_factory=dict)
     release: Callable[[], None] = _nothing_to_release
+    take: Callable[[], None] = _nothing_to_release
+    region: object = None

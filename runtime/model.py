@@ -20,7 +20,7 @@ from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.plan import Plans
 from pyruntime.runtime.scheduling.batcher import QueueFull
-from pyruntime.runtime.scheduling.job import Done, Job
+from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.signature import signature_of
 from pyruntime.utils.errors import Code, InferenceError
@@ -39,6 +39,7 @@ class ModelVersion:
         self.plans = Plans()
         self.scheduler = Scheduler(spec, self.review_instances)
         self._instances: Sequence[PythonInstance] = ()
+        self._active: Sequence[PythonInstance] = ()
         self._on_lost = on_lost
         # Why no request can be served any more, once that is so.
         self._gone: InferenceError | None = None
@@ -62,17 +63,19 @@ class ModelVersion:
         """These instances are loaded: give them work."""
         self._instances = instances
         passive = {instance.name for instance in self.spec.instances if instance.passive}
-        self.scheduler.serve([instance for instance in instances if instance.name not in passive])
+        self._active = [instance for instance in instances if instance.name not in passive]
+        self.scheduler.serve(self._active)
 
     def check_serving(self) -> None:
         """Raise InferenceError if no request can be served any more: there is no memory to put one into, then."""
         if self._gone is not None:
-            raise self._gone
+            # A new one each time: what is raised keeps the frames that it was raised through.
+            raise InferenceError(self._gone.message, self._gone.code)
 
-    def accept(self, request: InferRequest, done: Done) -> Job:
+    def accept(self, request: InferRequest, respond: Respond) -> Job:
         """Check a request and bring its tensors into the request region; the job is to be given to `start`.
 
-        Raises InferenceError for a request that is refused: its memory is free then, and `done` is not called.
+        Raises InferenceError for a request that is refused: its memory is free then, and `respond` is not called.
         """
         arrived_ns = time.monotonic_ns()
         try:
@@ -85,12 +88,12 @@ class ModelVersion:
             raise
         signature = signature_of(self.spec, request) if self.spec.dynamic_batching is not None else None
         slots, request.slots = request.slots, []
-        return Job(request.id, request_wire(request), request.batch_size, signature, slots, done, arrived_ns)
+        return Job(request.id, request_wire(request), request.batch_size, signature, slots, respond, arrived_ns)
 
     def start(self, job: Job) -> None:
-        """Queue a job; its `done` is called once with the response or the failure.
+        """Queue a job; its `respond` is called once with the response or the failure.
 
-        Raises InferenceError UNAVAILABLE if the queue is full: the job's memory is free then, and `done` is not called.
+        Raises InferenceError UNAVAILABLE if the queue is full: the job's memory is free then, and `respond` not called.
         """
         try:
             self.scheduler.submit(job)
@@ -99,17 +102,53 @@ class ModelVersion:
             job.free()
             raise request_failure(job.id, str(exc), Code.UNAVAILABLE) from exc
 
-    def infer(self, request: InferRequest, done: Done) -> Job:
+    def infer(self, request: InferRequest, respond: Respond) -> Job:
         """Accept a request and start it. Raises InferenceError for what either refuses."""
-        job = self.accept(request, done)
+        job = self.accept(request, respond)
         self.start(job)
         return job
 
+    def cancel(self, job: Job) -> None:
+        """Nobody waits for a job any longer: it ends at once if it queues, and otherwise its model can see it.
+
+        Its `respond` is called all the same, as often as the model sees fit.
+        """
+        if job.instance is None:
+            self.scheduler.cancel(job)
+        else:
+            job.instance.cancel(job)
+
+    @property
+    def instances(self) -> Sequence[PythonInstance]:
+        """The instances that take requests."""
+        return self._active
+
+    def check_ready(self, call_back: Callable[[bool], None]) -> None:
+        """Call back, at once or later, with whether the version is ready: its instances, and what its model says."""
+        waiting = [instance for instance in self._instances if instance.is_ready]
+        if not waiting:
+            call_back(False)
+            return
+        left, ready = len(waiting), True
+
+        def checked(is_ready: bool) -> None:
+            nonlocal left, ready
+            left, ready = left - 1, ready and is_ready
+            if not left:
+                call_back(ready)
+
+        for instance in waiting:
+            instance.check_ready(checked)
+
     async def stop(self, timeout_s: float) -> None:
-        """Finish what runs, finalize all instances, free the memory. What takes longer than `timeout_s` is killed.
+        """Finish what was accepted, finalize all instances, free the memory; kill what takes longer than `timeout_s`.
 
         Cancelling it leaves instances stopping.
         """
+        begun = time.monotonic()
+        if self.is_ready:
+            await self.scheduler.wait_empty(timeout_s)
+        timeout_s = max(0.0, timeout_s - (time.monotonic() - begun))
         async with asyncio.TaskGroup() as tasks:
             for instance in self._instances:
                 tasks.create_task(instance.stop(timeout_s), name=f"stop {instance.name}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyruntime.runtime.frontends.kserve_request import OutputOptions
 from pyruntime.runtime.memory.requests import RequestSlot
-from pyruntime.runtime.scheduling.job import Done, Job
+from pyruntime.runtime.scheduling.job import Job, Respond
 
 # Headers remembered for one model, and how long one may be: half a MiB of them.
 PLANS_KEPT_MAX = 256
@@ -34,11 +34,11 @@ class Plan:
         self.body_size = body_size
         self.options = options
 
-    def job(self, slot: RequestSlot, done: Done, now_ns: int) -> Job:
+    def job(self, slot: RequestSlot, respond: Respond, now_ns: int) -> Job:
         """The job of a request that arrives now and whose body lies in `slot`."""
         base = slot.offset
         tensors: list[Any] = [(name, kind, shape, base + at, size) for name, kind, shape, at, size in self._tensors]
-        return Job("", [*self._fields, tensors], self._rows, self._signature, [slot], done, now_ns)
+        return Job("", [*self._fields, tensors], self._rows, self._signature, [slot], respond, now_ns)
 
 
 class Plans:

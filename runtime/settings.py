@@ -18,6 +18,8 @@ PORT_MAX = 65535
 MIB = 1 << 20
 LOG_FORMATS = ("default", "ISO8601")
 MODEL_CONTROL_MODES = ("none", "poll", "explicit")
+# What --load-model says instead of names.
+ALL_MODELS = "*"
 # An address that stands for every address of the machine; a port taken there is taken on each of them.
 _WILDCARDS = ("0.0.0.0", "::", "")
 
@@ -59,7 +61,8 @@ class ServerSettings:
     """One server's settings. Times in seconds, sizes in bytes; port 0 asks the system for a free port.
 
     `backend_config` maps a backend's name to its keys and values; the global ones stand under "".
-    `metrics_address` is None for "where HTTP is".
+    `metrics_address` is None for "where HTTP is". `debug_model` is a model that runs at the server's own terminal, with
+    one instance and without time limits, "" for none.
 
     Raises SettingsError where a value is out of its range or two of them contradict each other.
     """
@@ -73,6 +76,7 @@ class ServerSettings:
     model_load_thread_count: int = 4
     model_config_name: str = ""
     model_control_mode: str = "none"
+    load_models: tuple[str, ...] = ()
     allow_http: bool = True
     http_address: str = "0.0.0.0"
     http_port: int = 8000
@@ -93,6 +97,7 @@ class ServerSettings:
     log_error: bool = True
     log_format: str = "default"
     log_file: str = ""
+    debug_model: str = ""
 
     def __post_init__(self) -> None:
         if self.http_max_input_size <= 0:
@@ -102,10 +107,17 @@ class ServerSettings:
         _require_positive("--model-load-thread-count", self.model_load_thread_count)
         _require_one_of("--log-format", self.log_format, LOG_FORMATS)
         _require_one_of("--model-control-mode", self.model_control_mode, MODEL_CONTROL_MODES)
+        self._check_load_models()
         for name, _, port in self._endpoints():
             if not 0 <= port <= PORT_MAX:
                 raise SettingsError(f"{name} must be between 0 and {PORT_MAX}, not {port}.")
         self._refuse_port_collisions()
+
+    def _check_load_models(self) -> None:
+        if self.load_models and self.model_control_mode != "explicit":
+            raise SettingsError("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+        if ALL_MODELS in self.load_models and set(self.load_models) != {ALL_MODELS}:
+            raise SettingsError(f"--load-model={ALL_MODELS} loads every model, and cannot be given beside names.")
 
     def _endpoints(self) -> list[tuple[str, str, int]]:
         """(option, address, port) of every endpoint that is switched on."""

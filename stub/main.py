@@ -14,7 +14,8 @@ import socket
 import sys
 from typing import Any
 
-from pyruntime.stub import logs, pb_utils
+from pyruntime.stub import c_pb_utils, logs, pb_utils
+from pyruntime.stub.memory import Regions
 from pyruntime.stub.worker import Worker
 from pyruntime.utils.channel import StubChannel
 from pyruntime.utils.messages import PROTOCOL_VERSION, Hello
@@ -23,17 +24,28 @@ from pyruntime.utils.regions import Region
 _PR_SET_PDEATHSIG = 1
 
 
-def run(name: str, sock: socket.socket, output_fd: int, requests_fd: int, responses_fd: int, growth_bytes: int) -> None:
+def run(
+    name: str,
+    sock: socket.socket,
+    grants: socket.socket,
+    output_fd: int,
+    requests_fd: int,
+    responses_fd: int,
+    growth_bytes: int,
+) -> None:
     """Be the stub of instance `name` until told to stop. All descriptors belong to this process."""
     _become_child(name, output_fd)
+    # The same objects as in the packages of these names, which this interpreter need not have.
     sys.modules["triton_python_backend_utils"] = pb_utils
+    sys.modules["c_python_backend_utils"] = c_pb_utils
     # The host's current folder is no place for a model to import from.
     sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) != os.getcwd()]
-    with sock:
-        channel = StubChannel()
-        worker = Worker(sock, channel, Region(requests_fd), Region(responses_fd), growth_bytes)
-        worker.send(Hello(PROTOCOL_VERSION, os.getpid(), platform.python_version()))
-        logs.install(worker.send)
+    with sock, grants:
+        regions = Regions(Region(requests_fd), grants)
+        worker = Worker(sock, StubChannel(), regions, Region(responses_fd), growth_bytes)
+        os.register_at_fork(after_in_child=worker.forked)
+        worker.link.send(Hello(PROTOCOL_VERSION, os.getpid(), platform.python_version()))
+        logs.install(worker.link.send)
         # A broken pipe means that the host is gone, and with it everybody who waits for an answer.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             worker.run()

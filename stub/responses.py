@@ -1,19 +1,25 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what `execute` returned and writes its outputs into the response region, once.
+"""Checks what `execute` returned and writes tensors into the response region, once.
 
-One slot holds all the outputs of one response, so that the host gives it back with one number.
+One slot holds all the outputs of one response, so that the host gives it back with one number; and all the inputs of a
+call to another model that do not lie in shared memory anyway.
 """
 
 from __future__ import annotations
 
-from typing import Any, List, Set
+import threading
+from typing import Any, Iterable, List, Set, Tuple
 
 import numpy as np
 
+from pyruntime.stub.memory import Regions
+from pyruntime.stub.pb_utils.errors import TritonModelException
+from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
-from pyruntime.utils.arena import ALIGNMENT, Arena
+from pyruntime.stub.pb_utils.tensor import Tensor
+from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES, Arena
 from pyruntime.utils.errors import Code, OutOfMemoryError, PyruntimeError
 from pyruntime.utils.messages import NO_SLOT, OK
 from pyruntime.utils.regions import Region
@@ -29,7 +35,9 @@ class WrongResponses(PyruntimeError):
 
 
 def check_responses(responses: Any, requests: List[InferenceRequest]) -> None:
-    """Raise WrongResponses unless `responses` is one InferenceResponse for each request."""
+    """Raise WrongResponses unless `responses` is one InferenceResponse, or None, for each request, or None for all."""
+    if responses is None:
+        return  # senders answer all of them
     if not isinstance(responses, list):
         raise WrongResponses(f"Expected a list in the execute return, found type '{type(responses)}'.")
     if len(responses) != len(requests):
@@ -37,7 +45,14 @@ def check_responses(responses: Any, requests: List[InferenceRequest]) -> None:
             "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
             f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(responses)}\n"
         )
-    for response in responses:
+    for response, request in zip(responses, requests):
+        if response is None:
+            continue  # its sender answers it, or it is executed again
+        if request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
+            raise WrongResponses(
+                "Expected a None object in the execute function return list for reschduled request, "
+                f"found type '{type(response)}'."
+            )
         if not isinstance(response, InferenceResponse):
             raise WrongResponses(
                 "Expected an 'InferenceResponse' object in the execute function return list, "
@@ -46,36 +61,72 @@ def check_responses(responses: Any, requests: List[InferenceRequest]) -> None:
 
 
 class ResponseWriter:
-    """Turns responses into the arrays of a Result message."""
+    """Turns responses, and calls' inputs, into arrays of messages. For all threads of the model."""
 
     def __init__(self, region: Region, growth_bytes: int, model_name: str, outputs: Set[str]) -> None:
-        self.arena = Arena(region, growth_bytes)
+        self._arena = Arena(region, growth_bytes)
+        self._lock = threading.Lock()
         self._map = region.map
         self._model_name = model_name
         self._outputs = outputs
 
-    def write(self, response: InferenceResponse, request: InferenceRequest) -> List[Any]:
-        """The wire form of `response` (see utils/messages.py), its outputs in shared memory.
+    def free(self, slots: Iterable[int]) -> None:
+        """The host has read these slots to the end. Raises LocalError for what is no slot."""
+        with self._lock:
+            for slot in slots:
+                self._arena.free(slot)
+
+    def place(self, tensors: List[Tensor], regions: Regions) -> Tuple[int, List[Any]]:
+        """The inputs of a call: their slot, or NO_SLOT, and their wire form.
+
+        A large array that lies in shared memory already stays there, and must not be freed before the call is over.
+        Raises TritonModelException if there is no memory.
+        """
+        parts = []
+        size = 0
+        for tensor in tensors:
+            contents = tensor._encoded()
+            n = len(contents) if type(contents) is bytes else contents.nbytes
+            at = regions.locate(contents) if n >= LARGE_BYTES and type(contents) is not bytes else None
+            parts.append((tensor._name, tensor._datatype, tensor._shape, n, contents, at, size))
+            if at is None:
+                size += -(-n // ALIGNMENT) * ALIGNMENT
+        slot = NO_SLOT
+        if size:
+            try:
+                with self._lock:
+                    slot = self._arena.allocate(size)
+            except OutOfMemoryError as exc:
+                raise TritonModelException(f"no room for a request of {size} bytes: {exc}") from exc
+        wire = []
+        for name, datatype, shape, n, contents, at, offset in parts:
+            if at is None:
+                at = max(slot, 0) + offset if n else 0
+                self._copy(contents, at, n)
+            wire.append((name, datatype, shape, at, n))
+        return slot, wire
+
+    def write(self, response: InferenceResponse, wanted: Set[str]) -> List[Any]:
+        """The wire form of `response` (see utils/messages.py), those of its outputs that are `wanted` in shared memory.
 
         A response that cannot be written is a failure of its own request, and of no other.
         """
         try:
             error = response._error
             if error is not None:
-                return _failure(int(error.code()), error.message()[:MESSAGE_CHARS_MAX])
-            return self._write(response, request)
+                return failure(int(error.code()), error.message()[:MESSAGE_CHARS_MAX])
+            return self._write(response, wanted)
         except Exception as exc:
-            return _failure(Code.INTERNAL, f"a response of model '{self._model_name}' cannot be sent: {exc!r}")
+            return failure(Code.INTERNAL, f"a response of model '{self._model_name}' cannot be sent: {exc!r}")
 
-    def _write(self, response: InferenceResponse, request: InferenceRequest) -> List[Any]:
-        wanted = request._outputs
+    def _write(self, response: InferenceResponse, wanted: Set[str]) -> List[Any]:
         tensors = []
         size = 0
         for tensor in response._output_tensors:
             name = tensor._name
             if name not in wanted:
                 if name not in self._outputs:
-                    return _failure(
+                    return failure(
                         Code.INVALID_ARG, f"unexpected inference output '{name}' for model '{self._model_name}'"
                     )
                 continue
@@ -86,9 +137,10 @@ class ResponseWriter:
         if not size:
             return [OK, "", NO_SLOT, [(*tensor[:3], 0, 0) for tensor in tensors], response._parameters]
         try:
-            slot = self.arena.allocate(size)
+            with self._lock:
+                slot = self._arena.allocate(size)
         except OutOfMemoryError as exc:
-            return _failure(Code.UNAVAILABLE, f"no room for a response of {size} bytes: {exc}")
+            return failure(Code.UNAVAILABLE, f"no room for a response of {size} bytes: {exc}")
         wire = []
         for name, datatype, shape, at, n, contents in tensors:
             self._copy(contents, slot + at, n)
@@ -104,5 +156,6 @@ class ResponseWriter:
             np.ndarray(contents.shape, contents.dtype, self._map, offset)[...] = contents
 
 
-def _failure(code: int, message: str) -> List[Any]:
+def failure(code: int, message: str) -> List[Any]:
+    """The wire form of a response that is an error."""
     return [code, message, NO_SLOT, [], ""]

@@ -14,7 +14,8 @@ of CPython, so it is measured at import, by this very code.
 from __future__ import annotations
 
 import sys
-from typing import Any, List, NamedTuple, Tuple
+import weakref
+from typing import Any, Dict, List, NamedTuple
 
 
 class _Counts(NamedTuple):
@@ -70,33 +71,47 @@ def _measure() -> _Counts:
 
 
 ALONE = _measure()
+# For a watched request, in whose place stands what watches it.
+_INPUTS_ONLY = _Counts(sys.maxsize, *ALONE[1:])
+
+
+class _Watched:
+    """A request that was held when its batch ended. It is not kept alive here: whether it is, is the question."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = weakref.ref(request)
+        # What the model may make of the request later is made of these.
+        self._inputs: List[Any] = list(request.inputs())
+
+    def is_held(self) -> bool:
+        """Whether the model can still see the request's memory."""
+        if self._request() is not None:
+            return True
+        return bool(still_held([self], _INPUTS_ONLY))
 
 
 class Retained:
-    """The requests whose inputs the model still holds, by the batch and index the host knows them by."""
+    """The requests whose inputs the model still holds, by the serial that the host knows them by. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._keys: List[Tuple[int, int]] = []
-        self._requests: List[Any] = []
+        self._watched: Dict[int, _Watched] = {}
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._watched)
 
     def retain(self, batch: int, requests: List[Any]) -> List[int]:
         """Keep watch on those of `requests` that are still held; their indexes. The caller drops its own references."""
         everything = sys.getrefcount(requests) > _LIST_ALONE
         held = list(range(len(requests))) if everything else still_held(requests, ALONE)
         for index in held:
-            self._keys.append((batch, index))
-            self._requests.append(requests[index])
+            self._watched[batch + index] = _Watched(requests[index])
         return held
 
-    def let_go(self) -> List[Tuple[int, int]]:
-        """The keys of requests that nobody holds any more; they are forgotten."""
-        held = set(still_held(self._requests, ALONE))
-        gone = [key for index, key in enumerate(self._keys) if index not in held]
-        self._keys = [key for index, key in enumerate(self._keys) if index in held]
-        self._requests = [request for index, request in enumerate(self._requests) if index in held]
+    def let_go(self) -> List[int]:
+        """The serials of requests that nobody holds any more; they are forgotten."""
+        gone = [serial for serial, watched in self._watched.items() if not watched.is_held()]
+        for serial in gone:
+            del self._watched[serial]
         return gone
 
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The stub's loop: reads messages, calls the model, answers. One thread, one model, batches in the order they came.
+"""The stub's main thread: loads the model, has its batches executed, finalizes it.
 
-A batch's answer is on its way before the next batch starts; the host relies on that when it decides, after a death,
-which batch was running and which had not begun.
+Messages that are work wait until the thread (or, where the model is to execute in several, one of the threads) has
+nothing else to do. All others are handled where they are read, which may be in any thread that waits: see link.py.
 """
 
 from __future__ import annotations
@@ -14,109 +14,160 @@ import json
 import os
 import socket
 import threading
-import time
-import traceback
 from collections import deque
-from typing import Any, Deque, Dict, List, Optional, Set
+from typing import Any, Deque, Dict
 
+from pyruntime.stub import host
+from pyruntime.stub.batches import Batches
+from pyruntime.stub.calls import Calls
+from pyruntime.stub.coroutines import Coroutines
+from pyruntime.stub.link import Link
 from pyruntime.stub.loader import describe, load_class, trace
 from pyruntime.stub.logs import LOGGER
+from pyruntime.stub.memory import Regions
 from pyruntime.stub.pb_utils.model_config import ModelConfig
-from pyruntime.stub.pb_utils.request import InferenceRequest
-from pyruntime.stub.responses import ResponseWriter, WrongResponses, check_responses
-from pyruntime.stub.retained import Retained
+from pyruntime.stub.responses import ResponseWriter
+from pyruntime.stub.server import Server
 from pyruntime.utils.channel import StubChannel
-from pyruntime.utils.errors import LoadError, PyruntimeError
+from pyruntime.utils.errors import LoadError
 from pyruntime.utils.messages import (
+    Answer,
     AutoComplete,
+    CheckReady,
     Completed,
-    Failed,
+    Credit,
     Infer,
+    IsReady,
     Load,
     LoadFailed,
     Message,
+    PutBack,
     Ready,
     Release,
-    Result,
-    Retired,
+    Reply,
     Stop,
     Stopped,
+    Unmap,
+    Unread,
 )
 from pyruntime.utils.regions import Region
 
-READ_BYTES = 64 << 10
+NO_BLS = "BLS is only supported during the 'execute' function."
 
 
 class Worker:
-    """Owns the stub's end of the channel, the two regions, and the model."""
+    """Owns the stub's end of the channel, the regions, and the model."""
 
     def __init__(
-        self, sock: socket.socket, channel: StubChannel, requests: Region, responses: Region, growth_bytes: int
+        self,
+        sock: socket.socket,
+        channel: StubChannel,
+        regions: Regions,
+        responses: Region,
+        growth_bytes: int,
     ) -> None:
-        self._sock = sock
-        self._channel = channel
-        # A model's threads may log while execute answers; and so may a signal handler or a destructor, in the middle of
-        # sending and on the very same thread.
-        self._sending = threading.RLock()
-        self._in_send = False
-        self._outbox: Deque[Message] = deque()
-        self._requests = requests
+        self.link = Link(sock, channel, self._handle)
+        self._regions = regions
         self._responses = responses
         self._growth = growth_bytes
+        self._work: Deque[Message] = deque()
+        self._stopping = False
+        self._concurrency = 1
         self._class: Any = None
         self._model: Any = None
         self._root = ""
-        self._name = ""
-        self._outputs: Set[str] = set()
-        self._writer: Optional[ResponseWriter] = None
-        self._retained = Retained()
-        self._loop: Optional[asyncio.AbstractEventLoop] = None
-        self._forked = False
-        os.register_at_fork(after_in_child=self._forget_channel)
+        # All made by Load, which the channel demands before any message that needs them.
+        self._writer: ResponseWriter
+        self._calls: Calls
+        self._server: Server
+        self._batches: Batches
+        self._coroutines = Coroutines(self.link, True, self._set_loop)
 
-    def send(self, message: Message) -> None:
-        """Send a message to the host; from any thread, and from within itself."""
-        with self._sending:
-            self._outbox.append(message)
-            if self._in_send:
-                return  # the outer call sends it
-            self._in_send = True
-            try:
-                while self._outbox:
-                    self._sock.sendall(self._channel.send(self._outbox.popleft()))
-            finally:
-                self._in_send = False
-
-    def _forget_channel(self) -> None:
-        """In a process that the model forked: the channel is its parent's, and the loop is not for it."""
-        self._forked = True
-        self._sock.close()
+    def forked(self) -> None:
+        """In a process that the model forked: the channel is its parent's."""
+        if self._model is not None:
+            self._batches.forked = True
+        self.link.closed = True
+        self.link.close()
 
     def run(self) -> None:
         """Serve until the host says stop or is gone."""
+        work = self._work
         try:
-            self._serve()
-        finally:
-            if self._loop is not None:
-                self._loop.close()
-
-    def _serve(self) -> None:
-        while True:
-            data = self._sock.recv(READ_BYTES)
-            if not data:
-                return
-            with self._sending:  # what arrives may change the state that a thread's log line is sent in
-                messages = self._channel.receive_data(data)
-            for message in messages:
+            while self._coroutines.wait(lambda: work):
+                message = work.popleft()
                 if type(message) is Infer:
-                    self._infer(message)
-                elif type(message) is Release:
-                    self._release(message.released)
+                    self._batches.execute(message, self._coroutines)
                 elif type(message) is Stop:
                     self._finalize()
                     return
                 elif not self._load_step(message):
                     return
+                if self._concurrency > 1:
+                    return self._run_in_threads()
+        finally:
+            self._coroutines.close()
+
+    # What is handled where it is read.
+
+    def _handle(self, message: Message) -> None:
+        kind = type(message)
+        if kind is Infer:
+            self._arrived(message)  # type: ignore[arg-type]
+        elif kind is Release:
+            self._writer.free(message.released)  # type: ignore[union-attr]
+        elif isinstance(message, Answer):
+            self._calls.answered(message)
+        elif isinstance(message, Credit):
+            self._server.credit(message.streams)
+        elif isinstance(message, Unread):
+            self._calls.unread(message.calls)
+        elif isinstance(message, Reply):
+            self._server.reply(message)
+        elif isinstance(message, Unmap):
+            for number in message.regions:
+                self._regions.unmap(number)
+        elif isinstance(message, CheckReady):
+            threading.Thread(target=self._check_ready, name="pyruntime is_ready", daemon=True).start()
+        else:
+            self._work.append(message)
+            self._coroutines.work_arrived()
+
+    def _arrived(self, message: Infer) -> None:
+        if message.released:
+            self._writer.free(message.released)
+        if self._concurrency == 1 and self._calls.waiting:
+            # What runs waits for another model, and that one may wait for this very batch.
+            self.link.send(PutBack([message.batch]))
+            return
+        self._work.append(message)
+        self._coroutines.work_arrived()
+
+    def _waiting_batch(self) -> int:
+        """See Server. What has not begun must not wait for a call: other instances may be free."""
+        batch = self._batches.waiting_batch()
+        if batch and self._concurrency == 1:
+            waiting = [each.batch for each in self._work if type(each) is Infer]
+            if waiting:
+                others = [each for each in self._work if type(each) is not Infer]
+                self._work.clear()
+                self._work.extend(others)
+                self.link.send(PutBack(waiting))
+        return batch
+
+    def _check_ready(self) -> None:
+        try:
+            ready = self._model.is_ready()
+            if inspect.isawaitable(ready):
+                ready = asyncio.run(_awaited(ready))
+            problem = "" if type(ready) is bool else "is_ready() must return a boolean value"
+        except BaseException as exc:
+            LOGGER.error("is_ready failed\n%s", trace(exc))
+            ready, problem = False, f"is_ready() failed: {type(exc).__name__}"
+        if not self.link.closed:
+            self.link.send(IsReady(ready is True, problem))
+
+    # Loading.
 
     def _load_step(self, message: Message) -> bool:
         """Complete or load the model; False if it failed and there is nothing more to do."""
@@ -126,15 +177,15 @@ class Worker:
             else:
                 assert type(message) is Load  # the channel's table admits nothing else here
                 self._load(message)
-                answer = Ready()
+                answer = Ready(callable(getattr(self._model, "is_ready", None)))
         except LoadError as exc:
-            self.send(LoadFailed(str(exc)))
+            self.link.send(LoadFailed(str(exc)))
             return False
         except BaseException as exc:
             LOGGER.error("the model cannot be loaded\n%s", trace(exc))
-            self.send(LoadFailed(describe(exc, self._root)))
+            self.link.send(LoadFailed(describe(exc, self._root)))
             return False
-        self.send(answer)
+        self.link.send(answer)
         return True
 
     def _import(self, location: Dict[str, str]) -> None:
@@ -156,87 +207,78 @@ class Worker:
         return json.dumps(completed.as_dict())
 
     def _load(self, message: Load) -> None:
-        self._import(message.location)
         args = message.args
-        self._name = args["model_instance_name"]
-        self._outputs = {output["name"] for output in json.loads(args["model_config"]).get("output", [])}
-        self._writer = ResponseWriter(self._responses, self._growth, args["model_name"], self._outputs)
-        self._model = self._class()
+        name, config = args["model_instance_name"], json.loads(args["model_config"])
+        outputs = {output["name"] for output in config.get("output", [])}
+        decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+        self._concurrency = message.concurrency
+        self._regions.set_number(message.requests_region)
+        self._writer = ResponseWriter(self._responses, self._growth, args["model_name"], outputs)
+        self._calls = Calls(self.link, self._regions, self._writer)
+        self._server = Server(self.link, self._calls, self._writer, self._responses, self._waiting_batch, self._retire)
+        self._server.decoupled = decoupled
+        self._server.model_dir = os.path.join(args["model_repository"], args["model_version"])
+        host.set_host(self._server)
+        self._import(message.location)
+        self._batches = Batches(
+            self.link, self._writer, self._regions, name, self._root, outputs, decoupled
+        )  # before the model, whose initialize may use all that
+        self._batches.server = self._server
+        self._model = self._batches.model = self._class()
         if hasattr(self._model, "initialize"):
             self._model.initialize(args)
-
-    def _infer(self, message: Infer) -> None:
-        batch = message.batch
-        self._release(message.released)
-        region = self._requests.map
-        outputs = self._outputs
-        requests = [InferenceRequest._from_wire(region, wire, outputs) for wire in message.requests]
-        responses: Any = None
-        failure = ""
-        end_ns = 0
-        start_ns = time.monotonic_ns()
-        try:
-            responses = self._model.execute(requests)
-            if type(responses) is not list and inspect.iscoroutine(responses):
-                responses = self._run(responses)
-            end_ns = time.monotonic_ns()
-            check_responses(responses, requests)
-        except BaseException as exc:
-            end_ns = end_ns or time.monotonic_ns()
-            failure = self._failure(exc)
-            traceback.clear_frames(exc.__traceback__)  # a coroutine's future and its traceback keep each other
-        if self._forked:
-            os._exit(0)  # the child of a fork has come back from execute: its work is done, and the answer is not its
-        # From here on no traceback and no response of ours refers to the requests: only the model can.
-        if failure:
-            responses = None
-            retained = self._retained.retain(batch, requests)
-            self.send(Failed(batch, failure, retained, start_ns, end_ns))
-        else:
-            assert self._writer is not None  # made by Load, which the channel demands first
-            write = self._writer.write
-            wire = [write(response, request) for response, request in zip(responses, requests)]
-            responses = None
-            retained = self._retained.retain(batch, requests)
-            self._answer(Result(batch, wire, retained, start_ns, end_ns))
-        if len(self._retained) > len(retained):
-            gone = self._retained.let_go()
-            if gone:
-                self.send(Retired(gone))
-
-    def _answer(self, result: Result) -> None:
-        try:
-            self.send(result)
-        except PyruntimeError as exc:  # a result with more text than a frame holds
-            self._release([response[2] for response in result.responses if response[2] >= 0])
-            text = f"Failed to process the request(s) for model '{self._name}', message: {exc}"
-            self.send(Failed(result.batch, text, result.retained, result.start_ns, result.end_ns))
-
-    def _run(self, coroutine: Any) -> Any:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(coroutine)
-
-    def _failure(self, exc: BaseException) -> str:
-        """Log an exception of execute in full; what the clients read of it."""
-        if isinstance(exc, WrongResponses):
-            cause = str(exc)
-            LOGGER.error("execute failed: %s", cause)
-        else:
-            LOGGER.error("execute failed\n%s", trace(exc))
-            cause = describe(exc, self._root)
-        return f"Failed to process the request(s) for model '{self._name}', message: {cause}"
-
-    def _release(self, slots: List[int]) -> None:
-        if slots:
-            assert self._writer is not None  # made by Load, which the channel demands first
-            for slot in slots:
-                self._writer.arena.free(slot)
+        if callable(getattr(self._model, "is_ready", None)):
+            self.link.attend()  # it is asked while execute runs, too
 
     def _finalize(self) -> None:
+        if self._model is not None:  # a stub may be stopped before it has loaded one
+            self._server.no_bls = NO_BLS
         if hasattr(self._model, "finalize"):
             try:
                 self._model.finalize()
             except BaseException as exc:
                 LOGGER.error("finalize failed\n%s", trace(exc))
-        self.send(Stopped())
+        self.link.send(Stopped())
+
+    def _set_loop(self, loop: Any) -> None:
+        self._calls.loop = loop
+
+    def _retire(self) -> None:
+        self._batches.retire()
+
+    # A model that executes in several threads.
+
+    def _run_in_threads(self) -> None:
+        threads = [
+            threading.Thread(target=self._run_thread, name=f"execute {number}", daemon=True)
+            for number in range(self._concurrency)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if not self.link.closed:
+            self._finalize()
+
+    def _run_thread(self) -> None:
+        work = self._work
+        coroutines = Coroutines(self.link, False, self._set_loop)
+        try:
+            while self.link.wait(lambda: work or self._stopping):
+                try:
+                    message = work.popleft()
+                except IndexError:
+                    if self._stopping:
+                        return
+                    continue  # another thread has taken it
+                if type(message) is Infer:
+                    self._batches.execute(message, coroutines)
+                else:  # nothing else but Stop comes here, and comes last
+                    self._stopping = True
+                    self.link.wake()
+        finally:
+            coroutines.close()
+
+
+async def _awaited(ready: Any) -> Any:
+    return await ready

@@ -9,17 +9,27 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("runtime", "stub", "utils", "backends")
+PACKAGES = ("runtime", "stub", "utils", "backends", "testing")
 SPDX = "# SPDX-FileCopyrightText: The pyruntime authors\n# SPDX-License-Identifier: Apache-2.0\n"
 IMPURE = {"asyncio", "socket", "os", "subprocess", "time", "threading"}
 MODULE_LINES_MAX = 400
 
 # Each part of the tree and the parts that it must not import: runtime and stub both stand on utils, and on it alone.
-FORBIDDEN = {"utils": {"runtime", "stub"}, "stub": {"runtime"}, "runtime": {"stub"}}
+FORBIDDEN = {"utils": {"runtime", "stub", "testing"}, "stub": {"runtime", "testing"}, "runtime": {"stub", "testing"}}
+# The two packages in utils that models know by names of their own, and the module of the stub that each of them shows.
+# They are no part of the language that host and stub share: neither imports them, and they import nothing else.
+FACADES = {
+    "triton_python_backend_utils": "pyruntime.stub.pb_utils",
+    "c_python_backend_utils": "pyruntime.stub.c_pb_utils",
+}
 
 
 def modules(*folders):
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def is_facade(path):
+    return path.parent.name in FACADES
 
 
 def name_of(path):
@@ -54,7 +64,7 @@ def test_packages_are_those_of_the_tree():
     setup.read(ROOT / "setup.cfg")
     listed = setup["options"]["packages"].split()
     found = {
-        ".".join(["pyruntime", *init.relative_to(ROOT).parent.parts])
+        init.parent.name if is_facade(init) else ".".join(["pyruntime", *init.relative_to(ROOT).parent.parts])
         for package in PACKAGES
         for init in (ROOT / package).rglob("__init__.py")
     }
@@ -69,10 +79,21 @@ def test_direction_of_imports(folder):
     wrong = [
         (name_of(path), name)
         for path in modules(folder)
+        if not is_facade(path)
         for name in sorted(imported_by(path))
         if name.split(".")[0] == "pyruntime" and parts.intersection(name.split(".")[1:2])
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("facade", FACADES)
+def test_facades(facade):
+    """What models import is one module of the stub under another name, and the host and the stub do without it."""
+    (path,) = modules(f"utils/{facade}")
+    assert {name.rpartition(".")[0] for name in imported_by(path)} == {FACADES[facade]}
+    assert (path.parent / "py.typed").exists()
+    users = [name_of(path) for path in modules(*FORBIDDEN) for name in imported_by(path) if facade in name.split(".")]
+    assert users == []
 
 
 @each_module("stub", "utils")
@@ -96,7 +117,7 @@ def test_opens_with_its_licence(path):
     assert text.startswith(SPDX)
 
 
-@each_module("runtime", "stub", "utils")
+@each_module("runtime", "stub", "utils", "testing")
 def test_modules_are_short(path):
     """No module is longer than a reader's patience."""
     assert len(path.read_text().splitlines()) <= MODULE_LINES_MAX

@@ -75,6 +75,11 @@ class Arena:
         """How many slots are handed out."""
         return len(self._live)
 
+    @property
+    def free_bytes(self) -> int:
+        """How many bytes of the region no slot has, memory or only addresses."""
+        return self._backing.limit - sum(self._live.values())
+
     def reserve(self, size: int) -> None:
         """Commit the first `size` bytes ahead of need. Raises OutOfMemoryError."""
         self._grow(size)

@@ -9,7 +9,8 @@ and writes what `send` returns; the channel never blocks and never sees a socket
     STARTING -Hello-> IDLE -AutoComplete-> COMPLETING -Completed-> IDLE
                       IDLE -Load-> LOADING -Ready-> SERVING -Stop-> STOPPING -Stopped-> CLOSED
     LoadFailed ends COMPLETING and LOADING in CLOSED; Infer and its answers are legal while SERVING, and answers also
-    while STOPPING; Log is legal in every state but CLOSED.
+    while STOPPING; what a model asks of the server and of other models is legal from LOADING on, and so is what it is
+    told in return; Log is legal in every state but CLOSED.
 
 Frames are msgpack arrays one after the other: msgpack is self-delimiting, so there is no length in front.
 """
@@ -17,7 +18,7 @@ Frames are msgpack arrays one after the other: msgpack is self-delimiting, so th
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Any, Dict, List, Type
+from typing import Any, Dict, Iterable, List, Type
 
 import msgpack
 
@@ -26,21 +27,36 @@ from pyruntime.utils.messages import (
     FIELDS,
     MESSAGES,
     TAGS,
+    Answer,
+    Ask,
     AutoComplete,
+    Call,
+    CancelCall,
+    CheckReady,
     Completed,
+    Credit,
+    Drop,
     Failed,
     Hello,
     Infer,
+    IsReady,
     Load,
     LoadFailed,
     Log,
+    Measure,
     Message,
+    PutBack,
     Ready,
     Release,
+    Reply,
+    Respond,
     Result,
     Retired,
     Stop,
     Stopped,
+    Took,
+    Unmap,
+    Unread,
 )
 
 # A frame carries handles, never tensors: 16 MiB is a batch of a thousand requests with 16 KiB of parameters each.
@@ -64,23 +80,33 @@ class State(Enum):
 # What follows, by state and then by message: a message that is not there is illegal.
 Table = Dict[State, Dict[Type[Any], State]]
 
+# What a model may want of the server, and what it is told of it, from the beginning of initialize on.
+_QUESTIONS = (Call, CancelCall, Took, Drop, Ask, Measure, Log)
+_ANSWERS = (Answer, Unread, Unmap, Reply)
+
+
+def _staying(state: State, messages: Iterable[Type[Any]]) -> Dict[Type[Any], State]:
+    return {message: state for message in messages}
+
+
 TO_STUB: Table = {
     State.IDLE: {AutoComplete: State.COMPLETING, Load: State.LOADING, Stop: State.STOPPING},
-    State.SERVING: {Infer: State.SERVING, Release: State.SERVING, Stop: State.STOPPING},
-    State.STOPPING: {Release: State.STOPPING},
+    State.LOADING: _staying(State.LOADING, _ANSWERS),
+    State.SERVING: {
+        **_staying(State.SERVING, (Infer, Release, Credit, CheckReady, *_ANSWERS)),
+        Stop: State.STOPPING,
+    },
+    State.STOPPING: _staying(State.STOPPING, (Release, Credit, *_ANSWERS)),
 }
 TO_HOST: Table = {
     State.STARTING: {Hello: State.IDLE, Log: State.STARTING},
     State.IDLE: {Log: State.IDLE},
     State.COMPLETING: {Completed: State.IDLE, LoadFailed: State.CLOSED, Log: State.COMPLETING},
-    State.LOADING: {Ready: State.SERVING, LoadFailed: State.CLOSED, Log: State.LOADING},
-    State.SERVING: {Result: State.SERVING, Failed: State.SERVING, Retired: State.SERVING, Log: State.SERVING},
+    State.LOADING: {**_staying(State.LOADING, _QUESTIONS), Ready: State.SERVING, LoadFailed: State.CLOSED},
+    State.SERVING: _staying(State.SERVING, (Result, Failed, Respond, Retired, PutBack, IsReady, *_QUESTIONS)),
     State.STOPPING: {
-        Result: State.STOPPING,
-        Failed: State.STOPPING,
-        Retired: State.STOPPING,
+        **_staying(State.STOPPING, (Result, Failed, Respond, Retired, PutBack, IsReady, *_QUESTIONS)),
         Stopped: State.CLOSED,
-        Log: State.STOPPING,
     },
 }
 _NOTHING: Dict[Type[Any], State] = {}

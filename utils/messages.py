@@ -5,22 +5,34 @@
 docs/protocol.md has the grammar. Every message is a named tuple; on the wire it is `[tag, [field, ...]]`, in which
 requests, responses and tensors are plain arrays, for speed:
 
-    tensor   := [name:str datatype:str shape:[int...] offset:int size:int]        offsets count from the region's start
-    request  := [id:str correlation:(int|str) flags:int timeout_us:int outputs:([str...]|nil) parameters:str tensor*]
+    tensor   := [name:str datatype:str shape:[int...] address:int size:int]
+    request  := [id:str correlation:(int|str) flags:int timeout_us:int outputs:([str...]|nil) parameters:str [tensor*]
+                 trace:str?]
     response := [code:int message:str slot:int tensors:[tensor...] parameters:str]   code -1 is success, slot -1 is none
 
-`parameters` is a JSON object as text, or "" for none.
+`parameters` is a JSON object as text, or "" for none; `trace` is the trace context as a JSON object in text.
+
+An address is a region's number and an offset in it (see utils/addresses.py). Number 0 is the region of the direction
+that the message goes in: the model's request region from host to stub, the stub's response region from stub to host.
+
+A *serial* is the number of one request with one stub. The requests of a batch have consecutive ones, so a batch goes by
+the serial of its first request.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Tuple, Type, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type, Union
 
 # Raised whenever the meaning of a message changes: a stub of another version is refused in its Hello.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 OK = -1
 NO_SLOT = -1
+
+# In place of a response in a Result: the request is, or will be, answered through its sender; or it wants to be
+# executed again.
+SENDER = None
+RESCHEDULED = 0
 
 
 class Hello(NamedTuple):
@@ -45,14 +57,21 @@ class Completed(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Host to stub: import the model and call initialize with `args`."""
+    """Host to stub: import the model and call initialize with `args`.
+
+    `concurrency` is how many threads call execute; `requests_region` is the number of the model's request region.
+    """
 
     location: Dict[str, str]
     args: Dict[str, str]
+    concurrency: int
+    requests_region: int
 
 
 class Ready(NamedTuple):
-    """Stub to host: initialize has returned; execute may be called."""
+    """Stub to host: initialize has returned; execute may be called. `checks`: the model has a method is_ready."""
+
+    checks: bool
 
 
 class LoadFailed(NamedTuple):
@@ -62,7 +81,10 @@ class LoadFailed(NamedTuple):
 
 
 class Infer(NamedTuple):
-    """Host to stub: execute this batch. `released` are response slots that the host has read to the end."""
+    """Host to stub: execute this batch, whose first request has serial `batch`.
+
+    `released` are response slots that the host has read to the end.
+    """
 
     batch: int
     requests: List[Any]
@@ -76,7 +98,8 @@ class Release(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Stub to host: one response for each request of the batch, in order.
+    """Stub to host: execute has returned. One response for each request of the batch, in order, or SENDER or
+    RESCHEDULED in its place.
 
     `retained` are indexes of requests whose inputs the model still holds on to; their memory stays until Retired.
     `start_ns` and `end_ns` enclose execute, on the monotonic clock that all processes share.
@@ -100,9 +123,9 @@ class Failed(NamedTuple):
 
 
 class Retired(NamedTuple):
-    """Stub to host: `[batch, index]` pairs of requests that were retained and are held no longer."""
+    """Stub to host: serials of requests that were retained and are held no longer."""
 
-    requests: List[Any]
+    requests: List[int]
 
 
 class Log(NamedTuple):
@@ -122,8 +145,147 @@ class Stopped(NamedTuple):
     """Stub to host: finalize has returned; the process ends now."""
 
 
+class Respond(NamedTuple):
+    """Stub to host: a response that a sender sent, or nil for none; `final` if no other follows."""
+
+    serial: int
+    response: Optional[List[Any]]
+    final: bool
+
+
+class Credit(NamedTuple):
+    """Host to stub: how many more responses of a request were taken by its client, as `[serial, count]` pairs."""
+
+    streams: List[List[int]]
+
+
+class PutBack(NamedTuple):
+    """Stub to host: these batches have not begun and will not, because what runs waits for another model."""
+
+    batches: List[int]
+
+
+class Call(NamedTuple):
+    """Stub to host: have another model execute `request`. `version` is -1 for any.
+
+    `decoupled` if the caller takes any number of responses. `waiting` is the batch that cannot go on without the
+    answer, 0 if there is none.
+    """
+
+    call: int
+    model: str
+    version: int
+    request: List[Any]
+    decoupled: bool
+    waiting: int
+
+
+class Answer(NamedTuple):
+    """Host to stub: a response to a call, or nil for none; `final` if no other follows.
+
+    The response's slot is the number of a *hold*: its memory stays until a Drop names it.
+    """
+
+    call: int
+    response: Optional[List[Any]]
+    final: bool
+
+
+class CancelCall(NamedTuple):
+    """Stub to host: nobody waits for this call any longer. It is answered all the same."""
+
+    call: int
+
+
+class Took(NamedTuple):
+    """Stub to host: how many more responses of a call were taken by the model, as `[call, count]` pairs."""
+
+    calls: List[List[int]]
+
+
+class Drop(NamedTuple):
+    """Stub to host: holds whose memory nobody looks into any longer."""
+
+    holds: List[int]
+
+
+class Unread(NamedTuple):
+    """Host to stub: calls whose inputs nobody reads any longer."""
+
+    calls: List[int]
+
+
+class Unmap(NamedTuple):
+    """Host to stub: regions that nothing will refer to any longer."""
+
+    regions: List[int]
+
+
+class Ask(NamedTuple):
+    """Stub to host: anything else that a model wants of the server; see stub/host.py for the methods."""
+
+    question: int
+    method: str
+    arguments: List[Any]
+
+
+class Reply(NamedTuple):
+    """Host to stub: the answer to an Ask. `code` is -1, or what went wrong and then `value` is a text about it."""
+
+    question: int
+    code: int
+    value: Any
+
+
+class Measure(NamedTuple):
+    """Stub to host: do `operation` ("increment", "set" or "observe") with a metric that was asked for."""
+
+    metric: int
+    operation: str
+    value: float
+
+
+class CheckReady(NamedTuple):
+    """Host to stub: ask the model's is_ready."""
+
+
+class IsReady(NamedTuple):
+    """Stub to host: what is_ready said; `problem` why it did not say anything useful, or ""."""
+
+    ready: bool
+    problem: str
+
+
 Message = Union[
-    Hello, AutoComplete, Completed, Load, Ready, LoadFailed, Infer, Release, Result, Failed, Retired, Log, Stop, Stopped
+    Hello,
+    AutoComplete,
+    Completed,
+    Load,
+    Ready,
+    LoadFailed,
+    Infer,
+    Release,
+    Result,
+    Failed,
+    Retired,
+    Log,
+    Stop,
+    Stopped,
+    Respond,
+    Credit,
+    PutBack,
+    Call,
+    Answer,
+    CancelCall,
+    Took,
+    Drop,
+    Unread,
+    Unmap,
+    Ask,
+    Reply,
+    Measure,
+    CheckReady,
+    IsReady,
 ]
 
 # The tag of a message is its place in this list, so new ones go to its end.
@@ -142,17 +304,32 @@ MESSAGES: Tuple[Type[Any], ...] = (
     Log,
     Stop,
     Stopped,
+    Respond,
+    Credit,
+    PutBack,
+    Call,
+    Answer,
+    CancelCall,
+    Took,
+    Drop,
+    Unread,
+    Unmap,
+    Ask,
+    Reply,
+    Measure,
+    CheckReady,
+    IsReady,
 )
 
 TAGS: Dict[Type[Any], int] = {message: tag for tag, message in enumerate(MESSAGES)}
 
 # What each field must be on arrival. Spelled out, because reading annotations back is slow and 3.8 cannot do it here.
-FIELDS: Tuple[Tuple[Type[Any], ...], ...] = (
+FIELDS: Tuple[Tuple[Any, ...], ...] = (
     (int, int, str),
     (dict, str),
     (str,),
-    (dict, dict),
-    (),
+    (dict, dict, int, int),
+    (bool,),
     (str,),
     (int, list, list),
     (list,),
@@ -162,4 +339,19 @@ FIELDS: Tuple[Tuple[Type[Any], ...], ...] = (
     (int, str, str, int),
     (),
     (),
+    (int, (list, type(None)), bool),
+    (list,),
+    (list,),
+    (int, str, int, list, bool, int),
+    (int, (list, type(None)), bool),
+    (int,),
+    (list,),
+    (list,),
+    (list,),
+    (list,),
+    (int, str, list),
+    (int, int, object),
+    (int, str, float),
+    (),
+    (bool, str),
 )

@@ -25,20 +25,37 @@ _MADV_REMOVE = getattr(mmap, "MADV_REMOVE", 9)
 _MADV_DONTDUMP = getattr(mmap, "MADV_DONTDUMP", 16)
 
 
+# The last page of every region belongs to the host, whoever allocates in the rest. In a response region it has a byte
+# for each request that is with the stub, at its serial modulo this: not 0 once nobody waits for it any longer.
+FLAGS_BYTES = 4096
+
+
 class Region(Backing):
-    """Owns a mapping and the descriptor under it. Both processes that share it map it read-write."""
+    """Owns a mapping and the descriptor under it. Both processes that share it map it read-write.
+
+    `limit` is where the host's flags begin, and what is allocated ends.
+    """
 
     def __init__(self, fd: int) -> None:
         """Map the region behind `fd`, which belongs to the region from now on."""
         self._fd = fd
-        self.limit = os.fstat(fd).st_size
-        self.map = mmap.mmap(fd, self.limit, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        size = os.fstat(fd).st_size
+        self.limit = size - FLAGS_BYTES
+        self.map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self.map.madvise(_MADV_DONTDUMP)  # a core dump of a crashed stub is not the place for clients' tensors
         self.view = memoryview(self.map)
 
     def fileno(self) -> int:
         """The descriptor, for handing to another process."""
         return self._fd
+
+    def flag(self, serial: int) -> int:
+        """The flag of a request: see FLAGS_BYTES. Its page must have been committed."""
+        return self.map[self.limit + serial % FLAGS_BYTES]
+
+    def set_flag(self, serial: int, value: int) -> None:
+        """Set the flag of a request. The host's to do."""
+        self.map[self.limit + serial % FLAGS_BYTES] = value
 
     def commit(self, offset: int, size: int) -> None:
         """See Backing.commit."""

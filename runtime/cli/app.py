@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version as installed_version
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -42,6 +43,16 @@ def serve(context: typer.Context) -> None:
 @app.command(help="Show the version of pyruntime.")
 def version() -> None:
     print(installed_version("pyruntime"))
+
+
+@app.command(help="Show what all threads of a model's processes are doing, stuck ones too.")
+def stack(
+    model: Annotated[str, typer.Argument(help="Name of a model that a server of yours serves on this machine.")],
+    instance: Annotated[str, typer.Option(help="Only this instance, such as add_sub_0.")] = "",
+) -> None:
+    from pyruntime.runtime.cli.stack import run_stack
+
+    raise typer.Exit(run_stack(model, instance))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -75,9 +75,9 @@ FLAG, BOOL, INT, FLOAT, STR = Kind.FLAG, Kind.BOOL, Kind.INT, Kind.FLOAT, Kind.S
 REPEATABLE, SETTING = Kind.REPEATABLE, Kind.SETTING
 
 _GRPC = "there is no gRPC endpoint yet"
-_METRICS = "there is no metrics endpoint yet"
+_METRICS = "there are no metrics yet but those that models make"
 _TRACE = "requests are not traced yet"
-_CONTROL = "every model of the repositories is loaded at the start, and only then"
+_POLL = "repositories are not polled yet"
 _CACHE = "responses are not cached yet"
 _RATE = "instances are not limited by resources yet"
 _ONE_LOOP = "one event loop serves every connection"
@@ -102,9 +102,9 @@ MODELS = Group(
         _works("model-store", REPEATABLE, "", "The same as --model-repository.", alias_of="model-repository"),
         _works("model-repository", REPEATABLE, "", "Folder of models; repeatable.", "model_repositories"),
         _works("disable-auto-complete-config", FLAG, "", "Take each config.pbtxt as it stands; fill nothing in."),
-        _works("model-control-mode", STR, "none", "none; poll and explicit do the same for now.", "model_control_mode"),
-        _later("repository-poll-secs", INT, "15", "Seconds between two looks at the repositories.", _CONTROL),
-        _later("load-model", REPEATABLE, "", "Model to load at the start in explicit mode; * is all.", _CONTROL),
+        _works("model-control-mode", STR, "none", "none or explicit; poll does as none for now.", "model_control_mode"),
+        _later("repository-poll-secs", INT, "15", "Seconds between two looks at the repositories.", _POLL),
+        _works("load-model", REPEATABLE, "", "Model to load at the start in explicit mode; * is all.", "load_models"),
         _works("model-config-name", STR, "", "Use configs/<name>.pbtxt where a model has it.", "model_config_name"),
         _works("model-load-thread-count", INT, "4", "Models that load at the same time.", "model_load_thread_count"),
         _later("model-load-retry-count", INT, "0", "Further tries to load a model.", "a failed load is final"),
@@ -190,11 +190,11 @@ CLOUD = Group(
 OBSERVATION = Group(
     "Metrics and traces",
     (
-        _later("allow-metrics", BOOL, "true", "Serve Prometheus metrics.", _METRICS, "allow_metrics"),
+        _works("allow-metrics", BOOL, "true", "Serve Prometheus metrics.", "allow_metrics"),
         _later("allow-gpu-metrics", BOOL, "true", "Metrics of GPUs.", _METRICS),
         _later("allow-cpu-metrics", BOOL, "true", "Metrics of processors and memory.", _METRICS),
-        _later("metrics-address", STR, "", "Address to listen at; that of HTTP if unset.", _METRICS, "metrics_address"),
-        _later("metrics-port", INT, "8002", "Port to listen at.", _METRICS, "metrics_port"),
+        _works("metrics-address", STR, "", "Address to listen at; that of HTTP if unset.", "metrics_address"),
+        _works("metrics-port", INT, "8002", "Port to listen at.", "metrics_port"),
         _later("metrics-interval-ms", FLOAT, "2000", "Milliseconds between two readings of devices.", _METRICS),
         _later("metrics-config", SETTING, "", "<key>=<value>: which latency metrics there are.", _METRICS),
         _later("trace-config", SETTING, "", "[<mode>,]<key>=<value> of tracing.", _TRACE),
@@ -243,7 +243,13 @@ DEPRECATED = Group(
 )
 
 TRITON_GROUPS = (SERVER, MODELS, HTTP, GRPC, LOGGING, CLOUD, OBSERVATION, RESOURCES, BACKENDS, DEPRECATED)
-OWN = Group("Of pyruntime", (_works("config", STR, "", "YAML file of options; the command line wins over it."),))
+OWN = Group(
+    "Of pyruntime",
+    (
+        _works("config", STR, "", "YAML file of options; the command line wins over it."),
+        _works("debug", STR, "", "Model to run at this terminal, for breakpoint() and debuggers.", "debug_model"),
+    ),
+)
 GROUPS = (*TRITON_GROUPS, OWN)
 
 OPTIONS: dict[str, Option] = {option.name: option for group in GROUPS for option in group.options}

@@ -54,10 +54,10 @@ def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
 
 def _control_mode(text: str, warnings: list[str]) -> str:
     mode = text.lower()
-    if mode in ("poll", "explicit"):
+    if mode == "poll":
         warnings.append(
-            f"--model-control-mode={mode} is accepted but has no effect yet: "
-            f"every model of the repositories is loaded at the start, as with none"
+            "--model-control-mode=poll is accepted but has no effect yet: "
+            "every model of the repositories is loaded at the start, as with none"
         )
         return "none"
     return mode

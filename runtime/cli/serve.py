@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from pyruntime.runtime.cli.parse import Values, merge, parse_arguments
 from pyruntime.runtime.cli.resolve import resolve
+from pyruntime.runtime.cli.terminal import NO_TERMINAL, has_terminal, terminal_kept
 from pyruntime.runtime.observe.logging import set_up_logging
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 
@@ -38,7 +40,8 @@ def run_serve(arguments: Sequence[str]) -> int:
     start_forkserver()
     from pyruntime.runtime.server import serve
 
-    return serve(settings)
+    with terminal_kept() if settings.debug_model else nullcontext():
+        return serve(settings)
 
 
 def _settings(values: Values, warnings: list[str]) -> tuple[ServerSettings, list[str]]:
@@ -51,6 +54,8 @@ def _settings(values: Values, warnings: list[str]) -> tuple[ServerSettings, list
         values = merge(file_values, values)
         warnings = file_warnings + warnings
     settings, further = resolve(values)
+    if settings.debug_model and not has_terminal():
+        further.append(NO_TERMINAL)
     return settings, list(dict.fromkeys(warnings + further))
 
 

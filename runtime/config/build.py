@@ -29,6 +29,7 @@ def model_spec(config: Config) -> ModelSpec:
         parameters={name: parameter.string_value for name, parameter in config.parameters.items()},
         dynamic_batching=_dynamic_batching(config),
         json=render(config),
+        iterative_sequence=config.sequence_batching.iterative_sequence,
     )
 
 

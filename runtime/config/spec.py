@@ -49,7 +49,10 @@ class DynamicBatchingSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One model's configuration, ready for use. `json` is the rendering of the config endpoint and of `args`."""
+    """One model's configuration, ready for use. `json` is the rendering of the config endpoint and of `args`.
+
+    With `iterative_sequence` the model may ask to be given a request again, until it is done with it.
+    """
 
     name: str
     backend: str
@@ -65,3 +68,4 @@ class ModelSpec:
     parameters: dict[str, str]
     dynamic_batching: DynamicBatchingSpec | None
     json: bytes
+    iterative_sequence: bool = False

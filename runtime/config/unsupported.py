@@ -29,9 +29,10 @@ def unsupported_features(config: Config) -> list[UnsupportedFeature]:
     asked = (
         (config.HasField("ensemble_scheduling"), True, f"model '{name}' is an ensemble, which is not supported yet"),
         (
-            config.HasField("sequence_batching"),
+            config.HasField("sequence_batching") and not _is_iterative_alone(config.sequence_batching),
             True,
-            f"model '{name}' asks for sequence_batching, which is not supported yet",
+            f"model '{name}' asks for sequence_batching, of which only iterative_sequence without control inputs and "
+            "states is supported yet",
         ),
         (
             "EXECUTION_ENV_PATH" in config.parameters,
@@ -87,3 +88,8 @@ def unsupported_features(config: Config) -> list[UnsupportedFeature]:
         ),
     )
     return [UnsupportedFeature(sentence, fatal) for is_asked, fatal, sentence in asked if is_asked]
+
+
+def _is_iterative_alone(batching: Config) -> bool:
+    """Whether requests are only to be given to the model again: no request depends on one that came before it."""
+    return batching.iterative_sequence and not batching.control_input and not batching.state

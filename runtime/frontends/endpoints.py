@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every HTTP endpoint but inference: a route and a body in, a status and a JSON body out."""
+"""Every HTTP endpoint that answers at once: a route and a body in, a status and a JSON body out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from pyruntime.runtime.core import Core
 from pyruntime.runtime.frontends.kserve_response import encode_error
 from pyruntime.runtime.frontends.routes import Endpoint, Route
 from pyruntime.runtime.frontends.status import decode_index_request, model_metadata, repository_index, server_metadata
-from pyruntime.utils.errors import Code, InferenceError
-
-NOT_READY = encode_error("Model version not ready")
-EXITING = encode_error("Server exiting")
 
 
 def answer(core: Core, route: Route, body: bytes) -> tuple[int, bytes]:
-    """The status and body of the response to anything but inference. Raises InferenceError."""
+    """The status and body of the response to anything but inference and readiness. Raises InferenceError."""
     match route.endpoint:
         case Endpoint.REFUSED:
             return route.status, encode_error(route.error)
@@ -27,12 +23,6 @@ def answer(core: Core, route: Route, body: bytes) -> tuple[int, bytes]:
             return 200, server_metadata(core.settings.server_id, core.version)
         case Endpoint.SERVER_LIVE:
             return 200, b""
-        case Endpoint.SERVER_READY:
-            if core.exiting:
-                return 503, EXITING
-            return (200 if core.is_ready() else 400), b""
-        case Endpoint.MODEL_READY:
-            return _model_ready(core, route)
         case Endpoint.MODEL_METADATA:
             model = core.resolve(route.model, route.version)
             return 200, model_metadata(model.spec, core.table.ready_versions(route.model))
@@ -44,17 +34,16 @@ def answer(core: Core, route: Route, body: bytes) -> tuple[int, bytes]:
             return 200, orjson.dumps({"model_stats": core.statistics()})
         case Endpoint.REPOSITORY_INDEX:
             return 200, repository_index(core.index(decode_index_request(body)))
-        case Endpoint.MODEL_INFER:
-            raise AssertionError("inference is answered by the connection itself")
+        case Endpoint.NOTHING:
+            return 200, b""
+        case (
+            Endpoint.SERVER_READY
+            | Endpoint.MODEL_READY
+            | Endpoint.MODEL_INFER
+            | Endpoint.MODEL_GENERATE
+            | Endpoint.MODEL_GENERATE_STREAM
+            | Endpoint.METRICS
+        ):
+            raise AssertionError("these have exchanges of their own")
         case _ as never:
             assert_never(never)
-
-
-def _model_ready(core: Core, route: Route) -> tuple[int, bytes]:
-    try:
-        ready = core.resolve(route.model, route.version).is_ready
-    except InferenceError as exc:
-        if exc.code is Code.NOT_FOUND:
-            raise
-        ready = False
-    return (200, b"") if ready else (400, NOT_READY)

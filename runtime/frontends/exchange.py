@@ -2,25 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """One HTTP request and its response.
 
-An exchange knows where its body goes, hands the request to the core or to an endpoint, and keeps the response until its
-connection can send it. It does no I/O.
+An exchange knows where its body goes, has the request acted on, and keeps the response until its connection can send
+it. It does no I/O. Here is what all exchanges have in common; there is a class for each way to act on a request.
 """
 
 from __future__ import annotations
 
-import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyruntime.runtime.core import Core
-from pyruntime.runtime.frontends.endpoints import answer
-from pyruntime.runtime.frontends.http_head import STATUS_OF, head, infer_head
+from pyruntime.runtime.frontends.http_head import JSON, STATUS_OF, head
 from pyruntime.runtime.frontends.http_request import Head
-from pyruntime.runtime.frontends.kserve_request import ALL_JSON, OutputOptions, decode_infer
-from pyruntime.runtime.frontends.kserve_response import encode_error, encode_infer
-from pyruntime.runtime.frontends.routes import Endpoint, Route
-from pyruntime.runtime.inference import InferResponse, Slot
-from pyruntime.runtime.memory.requests import RequestSlot
+from pyruntime.runtime.frontends.kserve_response import encode_error
 from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
@@ -30,30 +25,40 @@ class Connection(Protocol):
     """What an exchange tells its connection."""
 
     def answered(self) -> None:
-        """The exchange has its response."""
+        """The exchange has its response, or a piece of it."""
 
     def discarded(self, nbytes: int) -> None:
         """So much of a body was thrown away."""
 
 
-def _nothing() -> None:
-    pass
+class Piece(NamedTuple):
+    """A part of a response, to be sent as it is; `release` must be called once the client has taken it."""
+
+    data: bytes
+    release: Callable[[], None]
 
 
-_BAD = Head(Route(Endpoint.REFUSED), 0, False, None, b"", False, False)
+def nothing_to_release() -> None:
+    """The `release` of what refers to nobody's memory."""
 
 
-class Exchange:
-    """See the module. `parts` is the response, None until there is one; `release` must be called once it is sent."""
+class Exchange(ABC):
+    """See the module. Subclasses act on the request.
+
+    The response is `parts` once there is one, and `release` must be called when they are sent. Or it comes in pieces:
+    `parts` stays None then, and `next_piece` is asked until the response is `ended`.
+    """
 
     # Defaults stand here, not in __init__: most requests change few of them, and every request pays for what they set.
     keep_alive = True
     length = 0
     parts: list[bytes | memoryview] | None = None
-    release: Callable[[], None] = staticmethod(_nothing)
+    release: Callable[[], None] = staticmethod(nothing_to_release)
+    ended = False
+    # Of the subclass: whether a model executes the request, and whether it may be a decoupled one.
+    _executes = False
+    _takes_decoupled = False
     _model: ModelVersion | None = None
-    _options: OutputOptions = ALL_JSON
-    _slot: RequestSlot | None = None
     _job: Job | None = None
     _body: bytes | bytearray = b""
     _refusal: InferenceError | None = None
@@ -71,20 +76,14 @@ class Exchange:
                 self._check_size(head.content_length)
             if head.encoding and head.encoding != b"identity":
                 raise InferenceError("Unsupported compression type", Code.UNSUPPORTED)
-            route = head.route
-            if route.endpoint is Endpoint.MODEL_INFER:
-                self._model = model = core.resolve(route.model, route.version)
-                if model.spec.decoupled:
+            if self._executes:
+                self._model = model = core.resolve(head.route.model, head.route.version)
+                if model.spec.decoupled and not self._takes_decoupled:
                     raise InferenceError(
                         "HTTP end point doesn't support models with decoupled transaction policy", Code.UNSUPPORTED
                     )
         except InferenceError as exc:
             self._refusal = exc
-
-    @classmethod
-    def of_bad_request(cls, core: Core, connection: Connection) -> Exchange:
-        """The exchange that answers what cannot be read."""
-        return cls(core, connection, _BAD)
 
     @property
     def refused(self) -> bool:
@@ -94,18 +93,8 @@ class Exchange:
     # The request arrives.
 
     def direct_body(self) -> memoryview | None:
-        """Where the socket may read the body to; None if it has no binary tensors, or if its length is not known."""
-        model, request = self._model, self._head
-        lead = request.header_length
-        if self._refusal is not None or model is None or lead is None or not 0 <= lead < request.content_length:
-            return None
-        try:
-            model.check_serving()
-            self._slot = model.memory.allocate(request.content_length, lead)
-        except InferenceError as exc:
-            self._refusal = exc
-            return None
-        return self._slot.view
+        """Where the socket may read the body to; None if that is nowhere, or if its length is not known."""
+        return None
 
     def take(self, data: bytes) -> None:
         """A piece of a body that `direct_body` had no place for."""
@@ -138,71 +127,23 @@ class Exchange:
         try:
             if self._refusal is not None:
                 raise self._refusal
-            if self._model is not None:
-                self._infer(self._model)
-            else:
-                self._respond(*answer(self._core, self._head.route, bytes(self._body)))
+            self._act()
         except InferenceError as exc:
             self._fail(exc)
 
-    def _infer(self, model: ModelVersion) -> None:
-        model.check_serving()  # it may have gone while the body came in
-        lead, slot = self._head.header_length, self._slot
-        if slot is None and lead is not None and 0 <= lead < len(self._body):
-            slot = self._slot = model.memory.allocate(len(self._body), lead)
-            slot.fill(self._body)
-        if slot is None or not lead:
-            # There is nothing to remember where the body is JSON, or all contents.
-            body = memoryview(self._body) if slot is None else slot.view
-            request, self._options = decode_infer(body, lead, model.spec, base=-1 if slot is None else slot.offset)
-            self._give_slot(request.slots)
-            self._start(model, model.accept(request, self._done))
-            return
-        header = bytes(self._body[:lead]) if self._body else slot.view[:lead].tobytes()
-        plan = model.plans.find(header, slot.size)
-        if plan is not None:
-            self._options = plan.options
-            self._slot = None  # the job's from here on
-            job = plan.job(slot, self._done, time.monotonic_ns())
-        else:
-            request, self._options = decode_infer(slot.view, lead, model.spec, base=slot.offset)
-            self._give_slot(request.slots)
-            job = model.accept(request, self._done)
-            model.plans.remember(header, job, slot, self._options)
-        self._start(model, job)
+    @abstractmethod
+    def _act(self) -> None:
+        """Do what the request asks for. Raises InferenceError for a request that is refused."""
 
     def _start(self, model: ModelVersion, job: Job) -> None:
         self._job = job
         model.start(job)
 
-    def _give_slot(self, slots: list[Slot]) -> None:
-        slot, self._slot = self._slot, None
-        if slot is not None:
-            slots.append(slot)
-
     # The response.
 
-    def _done(self, outcome: InferResponse | InferenceError) -> None:
-        self._job = None  # it refers to us
-        if isinstance(outcome, InferenceError):
-            self._fail(outcome)
-            return
-        if self._abandoned:
-            outcome.release()
-            return
-        try:
-            document, document_length, binary = encode_infer(outcome, self._options)
-        except InferenceError as exc:
-            outcome.release()
-            self._fail(exc)
-            return
-        length = len(document)
-        for part in binary:
-            length += len(part)
-        self.length = length
-        self.parts = [infer_head(document_length, length, self.keep_alive), document, *binary]
-        self.release = outcome.release
-        self._connection.answered()
+    def next_piece(self) -> Piece | None:
+        """The next piece of the response, None while there is none. With the last of them the response is `ended`."""
+        return None
 
     def refuse(self, status: int, message: str) -> None:
         """Answer with an error of the protocol itself."""
@@ -211,17 +152,17 @@ class Exchange:
         self._respond(status, encode_error(message))
 
     def cancel(self) -> None:
-        """If the model has not begun with the request, it never will: the answer is that it was cancelled."""
+        """Nobody waits for the model any longer: it need not begin with the request, or is told to stop."""
         if self._job is not None and self._model is not None:
-            self._model.scheduler.cancel(self._job)
+            self._model.cancel(self._job)
 
     def abandon(self) -> None:
-        """The client is gone: free what the exchange holds, and drop the response if it still comes."""
+        """The client is gone: free what the exchange holds, and drop what still comes of the response."""
         self._abandoned = True
         self._free()
         self.cancel()
         self.release()
-        self.release = _nothing
+        self.release = nothing_to_release
         if self._counted:
             self._core.end_request()
 
@@ -233,15 +174,13 @@ class Exchange:
     def _fail(self, failure: InferenceError) -> None:
         self._job = None
         self._free()
+        self._respond(STATUS_OF[failure.code], encode_error(failure.message))
+
+    def _respond(self, status: int, body: bytes, content_type: bytes = JSON) -> None:
         if not self._abandoned:
-            self._respond(STATUS_OF[failure.code], encode_error(failure.message))
+            self.length = len(body)
+            self.parts = [head(status, len(body), self.keep_alive, content_type), body]
+            self._connection.answered()
 
-    def _respond(self, status: int, body: bytes) -> None:
-        self.length = len(body)
-        self.parts = [head(status, len(body), self.keep_alive), body]
-        self._connection.answered()
-
-    def _free(self) -> None:
-        slot, self._slot = self._slot, None
-        if slot is not None:
-            slot.free()
+    def _free(self) -> None:  # noqa: B027 - most have nothing
+        """Give back the memory that the request came into."""

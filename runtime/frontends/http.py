@@ -1,20 +1,18 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/1.1 connections: bytes in, exchanges out, responses back in the order of their requests.
+"""HTTP/1.1 connections, the receiving half: bytes in, exchanges out.
 
 A binary request body is received straight into its model's request region: once the head says how long the body is, the
-socket reads into the slot itself. A large response is written from the response region, and its slot released when the
-transport has sent it. In between nobody makes a copy.
+socket reads into the slot itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
 
 from pyruntime.runtime.core import Core
 from pyruntime.runtime.frontends.exchange import Exchange
+from pyruntime.runtime.frontends.exchanges import UNREADABLE, exchange_of
 from pyruntime.runtime.frontends.http_head import CONTINUE
 from pyruntime.runtime.frontends.http_request import (
     HEAD_BYTES_MAX,
@@ -23,44 +21,45 @@ from pyruntime.runtime.frontends.http_request import (
     ChunkedBody,
     Head,
     parse_head,
+    parse_metrics_head,
     too_long,
 )
+from pyruntime.runtime.frontends.http_sender import HttpSender
+from pyruntime.runtime.frontends.infer_exchange import InferExchange
+from pyruntime.runtime.frontends.routes import Endpoint
 
 # Requests of one connection that are answered at a time; more wait in the socket.
 PIPELINED_MAX = 64
-# Responses up to this size are joined and sent with one call; larger ones are sent from where they lie.
-JOINED_BYTES_MAX = 32 << 10
 # What a refused request may still send before its connection is cut: clients read an answer only after they sent all.
 DISCARDED_BYTES_MAX = 1 << 30
+
+# What nearly all requests ask for.
+_INFER = Endpoint.MODEL_INFER
 
 # One read buffer for all connections: what a read brings is taken care of before the next one starts.
 _READ_BUFFER = memoryview(bytearray(128 << 10))
 
 
-class HttpConnection(asyncio.BufferedProtocol):
+class HttpConnection(HttpSender, asyncio.BufferedProtocol):
     """One client. All methods belong to the event loop's thread."""
 
     # Defaults stand here, not in __init__: a connection changes few of them in its life.
-    _transport: asyncio.Transport | None = None
     # The request whose body is coming in, and where: straight into memory, or in chunks, or in pieces.
     _current: Exchange | None = None
     _direct: memoryview | None = None
     _chunked: ChunkedBody | None = None
     _missing = 0
-    _owes_continue = False
     # The beginning of a head.
     _rest = b""
     _discarded = 0
     # A request said that it is the last one.
     _ended = False
-    _write_paused = False
-    _read_paused = False
+    # Which routes there are.
+    _parse_head = staticmethod(parse_head)
 
     def __init__(self, core: Core, connections: set[HttpConnection]) -> None:
-        self._core = core
+        super().__init__(core)
         self._connections = connections
-        self._exchanges: deque[Exchange] = deque()
-        self._on_drained: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         return f"<HttpConnection [{len(self._exchanges)} exchanges]>"
@@ -82,17 +81,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._exchanges.clear()
         self._release_drained()
 
-    def pause_writing(self) -> None:
-        self._write_paused = True
-        self._throttle()
-
-    def resume_writing(self) -> None:
-        self._write_paused = False
-        self._release_drained()
-        self._throttle()
-
     def eof_received(self) -> bool:
-        """The client sends no more. Most that do so are gone: what has not begun never will, the rest is answered."""
+        """The client sends no more. Most that do so are gone: what has not begun never will, what runs is told to stop.
+
+        All of it is answered, as far as the model does.
+        """
         if self._current is not None or not self._exchanges:
             return False
         self._exchanges[-1].keep_alive = False
@@ -136,11 +129,13 @@ class HttpConnection(asyncio.BufferedProtocol):
                     raise too_long()
                 self._rest = data
                 return
-            head = parse_head(data[:end])
+            head = self._parse_head(data[:end])
             if self._ended:
                 return  # an earlier request said that nothing would follow it
             self._ended = not head.keep_alive
-            exchange = Exchange(self._core, self, head)
+            endpoint = head.route.endpoint
+            kind = InferExchange if endpoint is _INFER else exchange_of(endpoint)
+            exchange = kind(self._core, self, head)
             self._exchanges.append(exchange)
             stop = end + head.content_length
             if stop <= len(data) and not head.chunked:  # all of it is here already, as nearly always
@@ -207,27 +202,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport.pause_reading()
         exchange, self._current, self._chunked = self._current, None, None
         if exchange is None:
-            exchange = Exchange.of_bad_request(self._core, self)
+            exchange = exchange_of(Endpoint.REFUSED)(self._core, self, UNREADABLE)
             self._exchanges.append(exchange)
         exchange.keep_alive = False
         exchange.refuse(status, message)
-
-    # Responses: what exchanges ask of us.
-
-    def answered(self) -> None:
-        """An exchange has its response: send all that are due now."""
-        exchanges = self._exchanges
-        while exchanges:
-            exchange = exchanges[0]
-            parts = exchange.parts
-            if parts is None or self._transport is None:
-                break
-            del exchanges[0]
-            self._send(exchange, parts)
-        if self._owes_continue and exchanges:
-            self._continue()
-        if self._read_paused:
-            self._throttle()
 
     def _go_on(self) -> None:
         """Take apart what was left when too many requests were due."""
@@ -255,21 +233,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _send(self, exchange: Exchange, parts: list[bytes | memoryview]) -> None:
-        transport = self._transport
-        assert transport is not None  # `answered` checked it
-        if exchange.length > JOINED_BYTES_MAX:
-            transport.writelines(parts)
-        else:
-            transport.write(b"".join(parts))
-        if self._write_paused and exchange.length > JOINED_BYTES_MAX:
-            self._on_drained.append(exchange.release)
-        else:
-            exchange.release()
-        self._core.end_request()
-        if not exchange.keep_alive:
-            transport.close()
-
     def _throttle(self) -> None:
         """Read on only while the client reads its answers and has not too many of them due."""
         if self._transport is None or self._transport.is_closing():
@@ -285,7 +248,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._rest:
                 self._go_on()
 
-    def _release_drained(self) -> None:
-        due, self._on_drained = self._on_drained, []
-        for release in due:
-            release()
+
+class MetricsConnection(HttpConnection):
+    """One client of the metrics port."""
+
+    _parse_head = staticmethod(parse_metrics_head)

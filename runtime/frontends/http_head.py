@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Heads of HTTP/1.1 responses, and which status an error has. (pure)"""
+"""Heads of HTTP/1.1 responses, bodies that go out in chunks, and which status an error has. (pure)"""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ STATUS_OF = {
     Code.CANCELLED: 400,
 }
 
+LAST_CHUNK = b"0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-_JSON = b"Content-Type: application/json\r\n"
+JSON = b"Content-Type: application/json\r\n"
+METRICS_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 
 
 # The same few sizes come again and again; a head is 150 bytes.
@@ -37,14 +39,28 @@ def infer_head(document_length: int, length: int, keep_alive: bool) -> bytes:
             b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
             b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n%b\r\n" % (document_length, length, close)
         )
-    return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n%b\r\n" % (_JSON, length, close)
+    return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n%b\r\n" % (JSON, length, close)
 
 
-def head(status: int, length: int, keep_alive: bool) -> bytes:
-    """The head of any other response, whose body is JSON or empty."""
+def head(status: int, length: int, keep_alive: bool, content_type: bytes = JSON) -> bytes:
+    """The head of any other response. An empty body has no type."""
     return b"%b%bContent-Length: %d\r\n%b\r\n" % (
         _STATUS_LINES[status],
-        _JSON if length else b"",
+        content_type if length else b"",
         length,
         b"" if keep_alive else b"Connection: close\r\n",
     )
+
+
+def event_stream_head(status: int, chunked: bool, keep_alive: bool) -> bytes:
+    """The head of a response that is a stream of events: in chunks, or else until the connection ends."""
+    return b"%bContent-Type: text/event-stream; charset=utf-8\r\n%b%b\r\n" % (
+        _STATUS_LINES[status],
+        b"Transfer-Encoding: chunked\r\n" if chunked else b"",
+        b"" if keep_alive else b"Connection: close\r\n",
+    )
+
+
+def chunk(data: bytes) -> bytes:
+    """`data`, which is not empty, as a piece of a body: RFC 9112, section 7.1."""
+    return b"%x\r\n%b\r\n" % (len(data), data)

@@ -8,11 +8,12 @@ httptools parses only those that are new. What it makes of a head is all that is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import httptools
 
-from pyruntime.runtime.frontends.routes import Route, match
+from pyruntime.runtime.frontends.routes import Route, match, match_metrics
 
 HEAD_END = b"\r\n\r\n"
 # A head longer than this is no client of ours: URL and headers together. (Apache takes 8 KiB, nginx 32 KiB.)
@@ -31,6 +32,7 @@ class Head(NamedTuple):
     """What the server acts on in a request's head. Lengths are in bytes.
 
     `header_length` is the Inference-Header-Content-Length: None if there is none, -1 if it is no number.
+    `takes_chunks` unless the client is one of HTTP/1.0, which knows no chunked bodies.
     """
 
     route: Route
@@ -40,6 +42,7 @@ class Head(NamedTuple):
     encoding: bytes
     expects_continue: bool
     keep_alive: bool
+    takes_chunks: bool
 
 
 class BadRequest(Exception):
@@ -60,12 +63,19 @@ def parse_head(head: bytes) -> Head:
         return known
     if len(head) > HEAD_BYTES_MAX:
         raise too_long()
-    parsed = _Collector().parse(head)
+    parsed = _Collector(match).parse(head)
     if len(head) <= HEAD_KEPT_BYTES_MAX:
         if len(_heads) >= HEADS_KEPT_MAX:
             _heads.clear()
         _heads[head] = parsed
     return parsed
+
+
+def parse_metrics_head(head: bytes) -> Head:
+    """The same at the metrics port, whose clients are too few and too slow for anything to be remembered."""
+    if len(head) > HEAD_BYTES_MAX:
+        raise too_long()
+    return _Collector(match_metrics).parse(head)
 
 
 def too_long() -> BadRequest:
@@ -76,12 +86,13 @@ def too_long() -> BadRequest:
 class _Collector:
     """Receives what httptools finds in one head."""
 
-    def __init__(self) -> None:
+    def __init__(self, match: Callable[[str, bytes], Route]) -> None:
+        self._match = match
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._heads = 0
         self._stray = False
-        self._keep_alive = False
+        self._keep_alive = self._takes_chunks = False
         self._parser = httptools.HttpRequestParser(self)
 
     def parse(self, head: bytes) -> Head:
@@ -96,13 +107,14 @@ class _Collector:
             raise BadRequest("malformed HTTP request: the head does not end where it should")
         headers = self._headers
         return Head(
-            route=match(self._parser.get_method().decode("latin-1"), self._url),
+            route=self._match(self._parser.get_method().decode("latin-1"), self._url),
             content_length=_length(headers.get(b"content-length", b"0")),
             chunked=_chunked(headers.get(b"transfer-encoding")),
             header_length=_header_length(headers.get(b"inference-header-content-length")),
             encoding=headers.get(b"content-encoding", b"").lower(),
             expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
             keep_alive=self._keep_alive,
+            takes_chunks=self._takes_chunks,
         )
 
     def on_url(self, url: bytes) -> None:
@@ -114,7 +126,8 @@ class _Collector:
     def on_headers_complete(self) -> None:
         self._heads += 1
         # Asked now: once a message is complete the parser has forgotten what its head said.
-        self._keep_alive = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
+        self._takes_chunks = self._parser.get_http_version() == "1.1"
+        self._keep_alive = self._parser.should_keep_alive() and self._takes_chunks
         # There are no HEAD endpoints, and whoever asks for one takes the error's body for the next response.
         self._keep_alive = self._keep_alive and self._parser.get_method() != b"HEAD"
 

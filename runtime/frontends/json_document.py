@@ -19,6 +19,8 @@ from pyruntime.utils.errors import Code, InferenceError
 JSON_DEPTH_MAX = 100
 # The slow way of reading NaN is for small documents: a large one would keep the server from everybody else.
 NON_FINITE_BYTES_MAX = 1 << 20
+# So is the search for members that are there twice.
+DUPLICATE_BYTES_MAX = 1 << 20
 
 # A message shows this many characters of a value that is wrong: enough to find it, too few to fill a log.
 SHOWN_LENGTH_MAX = 64
@@ -66,6 +68,29 @@ def parse_document(text: bytes) -> dict[str, Any]:
     if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX and _is_too_deep(document):
         raise invalid(f"failed to parse the request JSON buffer: it is nested deeper than {JSON_DEPTH_MAX} levels")
     return document
+
+
+def find_duplicate(text: bytes, document: dict[str, Any]) -> str | None:
+    """The name of a member that some object in `text` has twice, None if there is none; `document` is `text`, parsed.
+
+    Of a document above DUPLICATE_BYTES_MAX the last member with a name counts, as everywhere else.
+    """
+    members = len(document) + sum(len(value) for value in document.values() if type(value) is dict)
+    # Every member has a colon. Are there no others, then none of them got lost.
+    if text.count(b":") == members or len(text) > DUPLICATE_BYTES_MAX:
+        return None
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        names = set()
+        for name, _ in pairs:
+            if name in names:
+                found.append(name)
+            names.add(name)
+
+    # Numbers are not looked at, so they need not be made.
+    json.loads(text.decode(), object_pairs_hook=look, parse_int=str, parse_float=str)
+    return found[0] if found else None
 
 
 def _parse_non_finite(text: bytes, error: orjson.JSONDecodeError) -> Any:

@@ -57,7 +57,7 @@ def pack(name: str, datatype: str, shape: list[int], contents: Any) -> bytes:
         raise invalid(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input '{name}'"
         )
-    elements = _flatten(name, contents)
+    elements = flatten(name, contents)
     expected = math.prod(shape)
     if len(elements) != expected:
         raise invalid(f"unexpected number of elements for input '{name}': expected {expected}, got {len(elements)}")
@@ -74,8 +74,19 @@ def pack(name: str, datatype: str, shape: list[int], contents: Any) -> bytes:
         raise invalid(f"input '{name}' holds {culprit}, which is out of range for {datatype}") from None
 
 
-def unpack(output: OutputTensor) -> Any:
-    """The contents of `output` as a flat, row-major value that orjson can write.
+def flatten(name: str, contents: Any) -> list[Any]:
+    """The elements of the JSON list `contents`, in row-major order. Raises InferenceError (INVALID_ARG)."""
+    if type(contents) is not list:
+        raise invalid(f"'data' of input '{name}' must be a list, got {json_name(contents)}")
+    elements: list[Any] = contents
+    # As deep as the document at most, whose depth has been checked.
+    while set(map(type, elements)) == {list}:
+        elements = list(chain.from_iterable(elements))
+    return elements
+
+
+def unpack(output: OutputTensor, *, unwrap: bool = False) -> Any:
+    """The contents of `output` as a flat, row-major value that orjson can write; with `unwrap` one element is no list.
 
     Numbers that are not finite come out as NaN, Infinity and -Infinity, which are not JSON; Triton writes them so, and
     its clients read them. Raises InferenceError: INVALID_ARG where the contents have no JSON form, INTERNAL where they
@@ -88,26 +99,17 @@ def unpack(output: OutputTensor) -> Any:
             f"Please use the binary data format for output '{output.name}'"
         )
     if datatype == "BYTES":
-        return _unpack_strings(output)
+        strings = _unpack_strings(output)
+        return strings[0] if unwrap and len(strings) == 1 else strings
     contents = memoryview(output.data).cast("B")
     expected = math.prod(output.shape) * BY_NAME[datatype].size
     if len(contents) != expected:
         raise InferenceError(f"output '{output.name}' holds {len(contents)} bytes, expected {expected}")
     values = contents.cast(_LETTERS[datatype]).tolist()
     # One value that is not finite makes the sum so too; a sum that overflows only costs the slower way.
-    if datatype in ("FP32", "FP64") and not math.isfinite(sum(values)):
-        return orjson.Fragment(json.dumps(values, separators=(",", ":")))
-    return values
-
-
-def _flatten(name: str, contents: Any) -> list[Any]:
-    if type(contents) is not list:
-        raise invalid(f"'data' of input '{name}' must be a list, got {json_name(contents)}")
-    elements: list[Any] = contents
-    # As deep as the document at most, whose depth has been checked.
-    while set(map(type, elements)) == {list}:
-        elements = list(chain.from_iterable(elements))
-    return elements
+    finite = datatype not in ("FP32", "FP64") or math.isfinite(sum(values))
+    value = values[0] if unwrap and len(values) == 1 else values
+    return value if finite else orjson.Fragment(json.dumps(value, separators=(",", ":")))
 
 
 def _check_kinds(name: str, datatype: str, elements: list[Any]) -> None:
@@ -123,7 +125,7 @@ def _check_kinds(name: str, datatype: str, elements: list[Any]) -> None:
     if set(map(type, elements)) <= allowed:
         return
     culprit = next(element for element in elements if type(element) not in allowed)
-    raise invalid(f"'data' of input '{name}' must hold {wanted} for {datatype}, got {json_name(culprit)}")
+    raise invalid(f"the data of input '{name}' must hold {wanted} for {datatype}, got {json_name(culprit)}")
 
 
 def _bounds(datatype: str) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.json_document import invalid, json_name, parse_document, shown
 from pyruntime.runtime.frontends.json_tensors import pack
 from pyruntime.runtime.frontends.raw_request import decode_raw
-from pyruntime.runtime.frontends.request_parameters import read_parameters
+from pyruntime.runtime.frontends.request_parameters import read_id, read_parameters
 from pyruntime.runtime.inference import InferRequest, InputTensor
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError
@@ -89,7 +89,7 @@ def decode_infer(
 
     request = InferRequest(spec.name)
     if "id" in document:
-        request.id = _id(document["id"])
+        request.id = read_id(document["id"])
     binary = "parameters" in document and read_parameters(request, document["parameters"])
     if "inputs" not in document:
         raise invalid("the request has no 'inputs'")
@@ -117,12 +117,6 @@ def _parse_header(text: bytes) -> dict[str, Any]:
                 _headers.clear()
             _headers[text] = document
     return document
-
-
-def _id(value: Any) -> str:
-    if type(value) is not str:
-        raise invalid(f"'id' must be a string, got {json_name(value)}")
-    return value
 
 
 def _entries(value: Any, member: str) -> list[Any]:

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The "parameters" of an inference request. (pure)
+"""The "id" and the "parameters" of an inference request. (pure)
 
-Those that Triton itself understands become fields of the request; all others go to the model as they are.
+Parameters that Triton itself understands become fields of the request; all others go to the model as they are.
 """
 
 from __future__ import annotations
@@ -21,6 +21,13 @@ INT64_MAX = 2**63 - 1
 
 # and sequence ids, priorities and timeouts in unsigned ones.
 UINT64_MAX = 2**64 - 1
+
+
+def read_id(value: Any) -> str:
+    """The id of a request, from the JSON value `value`. Raises InferenceError (INVALID_ARG)."""
+    if type(value) is not str:
+        raise invalid(f"'id' must be a string, got {json_name(value)}")
+    return value
 
 
 def read_parameters(request: InferRequest, parameters: Any) -> bool:

@@ -3,8 +3,10 @@
 """Which endpoint a request line asks for. (pure)
 
 path  := /v2  |  /v2/health/live  |  /v2/health/ready  |  /v2/models/stats  |  model  |  index
-model := /v2/models/<name> [/versions/<version>] [/ready | /config | /stats | /infer]
+model := /v2/models/<name> [/versions/<version>] [/ready | /config | /stats | /infer | /generate | /generate_stream]
 index := /v2/repository[/<repository>]/index
+
+The metrics port has a table of its own: /metrics and /metrics/, and nothing at all at any other path.
 
 A name is decoded only after the path has been taken apart, so nothing that is encoded in it can reach another endpoint;
 and it is only ever looked up among the models there are, so `..` in it is as harmless as any unknown name. Query
@@ -41,7 +43,11 @@ class Endpoint(Enum):
     MODEL_STATISTICS = auto()
     ALL_STATISTICS = auto()
     MODEL_INFER = auto()
+    MODEL_GENERATE = auto()
+    MODEL_GENERATE_STREAM = auto()
     REPOSITORY_INDEX = auto()
+    METRICS = auto()
+    NOTHING = auto()
 
 
 class Route(NamedTuple):
@@ -60,6 +66,8 @@ class Route(NamedTuple):
 NOT_FOUND = Route(Endpoint.REFUSED, status=404, error="Not Found")
 METHOD_NOT_ALLOWED = Route(Endpoint.REFUSED, status=405, error="Method Not Allowed")
 URL_TOO_LONG = Route(Endpoint.REFUSED, status=414, error=f"the URL is longer than {URL_BYTES_MAX} bytes")
+METRICS = Route(Endpoint.METRICS)
+NOTHING = Route(Endpoint.NOTHING)
 REPOSITORY_NAMED = Route(Endpoint.REFUSED, status=501, error="'repository_name' specification is not supported")
 
 _SERVER = {
@@ -76,6 +84,8 @@ _MODEL = {
     (b"config",): ("GET", Endpoint.MODEL_CONFIG),
     (b"stats",): ("GET", Endpoint.MODEL_STATISTICS),
     (b"infer",): ("POST", Endpoint.MODEL_INFER),
+    (b"generate",): ("POST", Endpoint.MODEL_GENERATE),
+    (b"generate_stream",): ("POST", Endpoint.MODEL_GENERATE_STREAM),
 }
 
 _routes: dict[tuple[str, bytes], Route] = {}
@@ -92,6 +102,15 @@ def match(method: str, target: bytes) -> Route:
                 _routes.clear()
             _routes[method, target] = route
     return route
+
+
+def match_metrics(method: str, target: bytes) -> Route:
+    """The route of a request line at the metrics port, in Triton's order: the method counts at any path."""
+    if len(target) > URL_BYTES_MAX:
+        return URL_TOO_LONG
+    if method != "GET":
+        return METHOD_NOT_ALLOWED
+    return METRICS if target.partition(b"?")[0] in (b"/metrics", b"/metrics/") else NOTHING
 
 
 def _match(method: str, target: bytes) -> Route:

@@ -4,30 +4,33 @@
 
 Some batches may be with the stub at a time, so that it need not wait for the host between them. The stub answers one
 before it starts the next; so after a death the first unanswered batch is what was running, and it fails, while those
-behind it had not begun and go back to the scheduler. Nothing is lost and nothing runs twice.
+behind it had not begun and go back to the scheduler. Nothing is lost and nothing runs twice. A stub that executes in
+several threads is given no more than those can run.
 
-How the stub came to be, and what follows its death, is the instance's business: see instances/python.py.
+Requests that are to be answered by a sender live on after their batch: see streams.py.
+
+How the stub came to be, and what follows its death, is the instance's business: see python.py.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
-from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.inference import InferResponse, Parameter, Slot
-from pyruntime.runtime.instances.connection import Answer, StubConnection
+from pyruntime.runtime.inference import InferResponse, Slot
+from pyruntime.runtime.instances.connection import StubConnection
+from pyruntime.runtime.instances.deadlock import Waiting
+from pyruntime.runtime.instances.plan import Batch, InstancePlan, Owner
+from pyruntime.runtime.instances.streams import Outcome, Streams
 from pyruntime.runtime.instances.supervisor import ProcessExit
-from pyruntime.runtime.instances.wire import OutputReader, response_parameters
-from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.instances.wire import ResponseReader
+from pyruntime.runtime.memory.requests import SharedSlot
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
-from pyruntime.utils.messages import OK, Failed, Retired
+from pyruntime.utils.messages import Failed, PutBack, Respond, Result, Retired
+from pyruntime.utils.regions import FLAGS_BYTES
 
 # One batch runs, one waits behind it: without the second, a third of the throughput is lost.
 PLACES_MIN = 2
@@ -39,104 +42,125 @@ AHEAD_NS_MAX = 500_000
 # How much the latest batch counts in the average duration: an eighth.
 _AVERAGE_SHIFT = 3
 
-Batch = list[Job]
-
-
-@dataclass(frozen=True, slots=True)
-class InstancePlan:
-    """All that it takes to start an instance of one model version."""
-
-    name: str
-    spec: ModelSpec
-    version: int
-    location: dict[str, str]
-    args: dict[str, str]
-    memory: RequestMemory
-    growth_bytes: int
-    statistics: ModelStatistics
-
-
-class Owner(Protocol):
-    """Who gives an instance its work. Every method is called on the event loop's thread and must not raise."""
-
-    def place_freed(self) -> None:
-        """An instance can take another batch."""
-
-    def put_back(self, batch: Batch) -> None:
-        """A batch that never started, because the instance died; it goes to the front of the queue."""
-
-    def instance_changed(self) -> None:
-        """An instance became ready, died, or was given up."""
+_NOT_RESCHEDULABLE = (
+    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
+    "such a flag."
+)
+_SEQUENCE_START = 1
+_FLAGS = 2
 
 
 @dataclass(slots=True, eq=False)
 class _Posted:
-    number: int
     batch: Batch
     sent_ns: int
+    # Serials of requests that a sender has answered to the end while execute still runs.
+    finished: set[int] = field(default_factory=set)
 
 
 class PostedBatches:
     """See the module. `places` is how many more batches the stub takes now."""
 
-    def __init__(self, plan: InstancePlan, connection: StubConnection, owner: Owner) -> None:
+    def __init__(self, plan: InstancePlan, connection: StubConnection, owner: Owner, waiter: Waiting) -> None:
+        """`waiter` is the instance that the stub is the process of."""
         self.places = 0
+        self.waiter = waiter
+        # Who makes calls waits for other models, and what waits behind it had better wait elsewhere.
+        self.makes_calls = False
+        # Called when all jobs of a running batch are cancelled.
+        self.on_cancelled: Callable[[int], None] = _ignore
         self._plan = plan
         self._connection = connection
         self._owner = owner
-        self._reader = OutputReader(plan.spec, connection.responses.view)
-        self._posted: deque[_Posted] = deque()
-        self._retained: dict[tuple[int, int], list[Slot]] = {}
+        self._reader = ResponseReader(plan.spec, plan.version, connection.responses, connection.release)
+        self._posted: dict[int, _Posted] = {}
+        self._streams = Streams(connection, plan.statistics, plan.spec.decoupled)
+        self._retained: dict[int, list[Slot]] = {}
         self._open = False
-        self._number = 0
+        self._serial = 1
         self._last_end_ns = 0
         self._average_ns = AHEAD_NS_MAX
+        self._when_idle: Callable[[], None] | None = None
 
     def __len__(self) -> int:
-        return len(self._posted)
+        return len(self._posted) + len(self._streams)
+
+    @property
+    def running(self) -> bool:
+        """Whether there are batches whose execute has not returned."""
+        return bool(self._posted)
 
     def open(self) -> None:
         """The stub serves: it takes batches from now on."""
         self._open = True
         self.places = self._places()
 
-    def close(self) -> None:
-        """The stub takes no more batches: it is told to stop, or has hung up."""
+    def close(self, when_idle: Callable[[], None] | None = None) -> None:
+        """The stub takes no more batches: it is to stop, or has hung up. `when_idle`: every request is answered."""
         self._open = False
         self.places = 0
+        self._when_idle = when_idle
+        self._check_idle()
 
     def execute(self, batch: Batch) -> None:
-        """Post a batch. The instance must have a place. Every job's `done` will be called, whatever happens."""
-        self._number = number = self._number + 1
+        """Post a batch. The instance must have a place. Every job's `respond` will be called, whatever happens."""
+        serial = self._serial
         sent_ns = time.monotonic_ns()
         try:
-            self._connection.infer(number, [job.wire for job in batch])
+            for job in batch:
+                for region in job.regions:
+                    self._connection.grant(region)
+            self._connection.infer(serial, [job.wire for job in batch])
         except LocalError as exc:
             failure = InferenceError(f"the request cannot be sent to {self._plan.name}: {exc}")
             for job in batch:
-                self._finish(job, failure, sent_ns)
+                self._fail(job, failure, sent_ns)
             return
+        self._posted[serial] = _Posted(batch, sent_ns)
+        for job in batch:
+            job.instance = self
+            job.serial = serial
+            serial += 1
+        self._serial = serial
         self.places -= 1
-        self._posted.append(_Posted(number, batch, sent_ns))
 
-    def answered(self, message: Answer) -> None:
-        """What the stub says while it serves. Raises PeerError."""
-        if isinstance(message, Retired):
-            return self._retire(message.requests)
-        posted = self._posted[0] if self._posted else None
-        if posted is None or posted.number != message.batch:
-            raise PeerError(f"batch {message.batch} is answered and is not the one that is due")
+    def cancel(self, job: Job) -> None:
+        """See scheduling.job.Running. The model may look, or not; it goes on either way."""
+        if job.cancelled:
+            return
+        job.cancelled = True
+        if not self._shares_flag(job):
+            self._connection.set_flag(job.serial, 1)
+        for number, posted in self._posted.items():
+            if job in posted.batch and all(each.cancelled for each in posted.batch):
+                self.on_cancelled(number)
+
+    def _shares_flag(self, job: Job) -> bool:
+        """Whether another request is with the stub whose flag is the same: that one is not cancelled."""
+        others = [each for posted in self._posted.values() for each in posted.batch] + self._streams.jobs()
+        return any(each is not job and (each.serial - job.serial) % FLAGS_BYTES == 0 for each in others)
+
+    # What the stub says while it serves. All of these raise PeerError.
+
+    def answered(self, message: Result | Failed) -> None:
+        """Execute has returned."""
+        number = message.batch
+        posted = self._posted.get(number)
+        if posted is None or (self._plan.concurrency == 1 and number != next(iter(self._posted))):
+            raise PeerError(f"batch {number} is answered and is not the one that is due")
         batch = posted.batch
         # Reading the answer may still find it to be nonsense, so the batch counts as running until that is done.
-        answers = [InferenceError(message.message)] * len(batch) if isinstance(message, Failed) else self._read(
-            batch, message.responses
-        )  # fmt: skip
+        outcomes: list[Any] = (
+            [InferenceError(message.message)] * len(batch)
+            if isinstance(message, Failed)
+            else self._reader.responses(batch, message.responses)
+        )
         if message.retained:
-            self._retain(message.batch, batch, message.retained)
-        self._posted.popleft()
+            self._retain(number, batch, message.retained)
+        del self._posted[number]
         now_ns = time.monotonic_ns()
         begin_ns, start_ns, end_ns = posted.sent_ns, message.start_ns, message.end_ns
-        if begin_ns < self._last_end_ns:  # it waited behind another
+        if begin_ns < self._last_end_ns and self._plan.concurrency == 1:  # it waited behind another
             begin_ns = self._last_end_ns
         if not begin_ns <= start_ns <= end_ns <= now_ns:  # a stub may say anything
             start_ns = end_ns = now_ns
@@ -147,108 +171,205 @@ class PostedBatches:
             self.places = self._places() - len(self._posted)
         statistics = self._plan.statistics
         rows = 0
-        for job, answer in zip(batch, answers, strict=True):
+        plain = not posted.finished and not len(self._streams)
+        for job, outcome in zip(batch, outcomes, strict=True):
             rows += job.rows
-            if type(answer) is InferResponse:
-                arrived_ns = job.arrived_ns
-                statistics.success(
-                    job.rows, begin_ns - arrived_ns, input_ns, infer_ns, output_ns, now_ns - arrived_ns
-                )  # fmt: skip
-                job.free()
-                job.done(answer)
-            elif isinstance(answer, InferenceError):
-                self._finish(job, answer, now_ns)
+            if (type(outcome) is not InferResponse or not plain) and self._settle(job, outcome, posted, now_ns):
+                continue
+            if job.cancelled:
+                self._connection.set_flag(job.serial, 0)
+            arrived_ns = job.arrived_ns
+            statistics.success(
+                job.rows, begin_ns - arrived_ns, input_ns, infer_ns, output_ns, now_ns - arrived_ns
+            )  # fmt: skip
+            job.free()
+            job.respond(outcome, True)
         statistics.execution(rows, input_ns, infer_ns, output_ns, time.time_ns() // 1_000_000)
         self._owner.place_freed()
+        if self._when_idle is not None:
+            self._check_idle()
+
+    def responded(self, message: Respond) -> None:
+        """A sender has sent a response, during execute or after it."""
+        serial = message.serial
+        posted = None
+        if serial not in self._streams:
+            posted = self._posted_with(serial)
+            if posted is None or serial in posted[1].finished:
+                raise PeerError(f"request {serial} is answered and is not open")
+            number, record = posted
+            self._streams.open(serial, record.batch[serial - number], record.sent_ns)
+        job = self._streams.job(serial)
+        outcome, size = None if message.response is None else self._reader.response(job, message.response), 0
+        if type(outcome) is InferResponse:
+            size = sum(len(output.data) for output in outcome.outputs)
+        if message.final:
+            posted = posted or self._posted_with(serial)
+            if posted is not None:
+                posted[1].finished.add(serial)
+            self._clear_flag(job)
+        elif type(outcome) is InferResponse and self._plan.spec.decoupled:
+            assert message.response is not None  # the outcome was read from it
+            once = self._streams.once(serial, message.response[2], size)
+            outcome.take, outcome.release = once.take, once.release
+        self._streams.respond(serial, outcome, size, message.final)
+        if self._when_idle is not None:
+            self._check_idle()
+
+    def put_back(self, message: PutBack) -> None:
+        """Batches that have not begun, and will not."""
+        self.makes_calls = True
+        for number in reversed(message.batches):
+            posted = self._posted.pop(number, None) if type(number) is int else None
+            if posted is None or posted.finished:
+                raise PeerError(f"batch {number!r} is put back and is not there")
+            for job in posted.batch:
+                job.instance = None
+            self._owner.put_back(posted.batch)
+        if self._open:
+            self.places = self._places() - len(self._posted)
+
+    def retired(self, message: Retired) -> None:
+        """Requests that the model kept and has let go of."""
+        for serial in message.requests:
+            slots = self._retained.pop(serial, None) if type(serial) is int else None
+            if slots is None:
+                raise PeerError(f"request {serial!r} is retired and was not retained")
+            for slot in slots:
+                slot.free()
+
+    def expects_calls(self) -> None:
+        """The model has called another one."""
+        if not self.makes_calls:
+            self.makes_calls = True
+            if self._open:
+                self.places = self._places() - len(self._posted)
+
+    def waiting_jobs(self, number: int) -> Batch:
+        """The jobs of a batch that waits for a call; none if there is no such batch."""
+        posted = self._posted.get(number)
+        return posted.batch if posted is not None else []
 
     def _places(self) -> int:
         """How many batches may be with the stub at a time."""
+        if self._plan.concurrency > 1:
+            return self._plan.concurrency
         # Where requests are batched, what waits had better wait in the queue: there it can still join a larger batch.
-        if self._plan.spec.dynamic_batching is not None:
+        if self.makes_calls or self._plan.spec.dynamic_batching is not None:
             return 1
         average_ns = self._average_ns
         if average_ns * PLACES_MAX <= AHEAD_NS_MAX:
             return PLACES_MAX
         return max(PLACES_MIN, AHEAD_NS_MAX // average_ns)
 
-    def _read(self, batch: Batch, responses: list[Any]) -> Sequence[InferResponse | InferenceError]:
-        """One answer for each job. Raises PeerError if any of them is bad."""
-        plan = self._plan
-        name, version, read = plan.spec.name, plan.version, self._reader.outputs
-        release = self._connection.release
-        answers: list[InferResponse | InferenceError] = []
-        try:
-            for job, (code, text, slot, tensors, parameters) in zip(batch, responses, strict=True):
-                if code != OK:
-                    answers.append(InferenceError(str(text), Code(code)))
-                    continue
-                if type(slot) is not int:
-                    raise PeerError(f"a response lies in slot {slot!r}, which is no integer")
-                outputs, size = read(tensors)
-                answers.append(
-                    InferResponse(
-                        name,
-                        version,
-                        job.id,
-                        outputs,
-                        response_parameters(parameters) if parameters else _NO_PARAMETERS,
-                        partial(release, slot, size) if slot >= 0 else _nothing,
-                    )
-                )
-        except (TypeError, ValueError) as exc:
-            raise PeerError("responses that do not match the batch") from exc
-        return answers
+    # Settling answers.
 
-    def _finish(self, job: Job, failure: InferenceError, now_ns: int) -> None:
+    def _settle(self, job: Job, outcome: Any, posted: _Posted, now_ns: int) -> bool:
+        """See to everything but a response that execute returned; False if it is that."""
+        serial = job.serial
+        if serial in posted.finished:
+            if type(outcome) is InferResponse:
+                outcome.release()
+            job.free()
+        elif serial in self._streams:
+            job.free()
+            if outcome is not None:  # execute failed after a sender had begun
+                self._clear_flag(job)
+                self._streams.end(serial, _as_outcome(outcome))
+        elif outcome is None:
+            job.free()
+            self._streams.open(serial, job, posted.sent_ns)
+        elif type(outcome) is int:
+            self._reschedule(job, now_ns)
+        elif isinstance(outcome, InferenceError):
+            self._fail(job, outcome, now_ns)
+        else:
+            return False
+        return True
+
+    def _fail(self, job: Job, failure: InferenceError, now_ns: int) -> None:
         self._plan.statistics.failure(now_ns - job.arrived_ns)
+        self._clear_flag(job)
         job.free()
-        job.done(failure)
+        job.respond(failure, True)
+
+    def _reschedule(self, job: Job, now_ns: int) -> None:
+        if not self._plan.spec.iterative_sequence:
+            self._fail(job, InferenceError(_NOT_RESCHEDULABLE, Code.INVALID_ARG), now_ns)
+            return
+        self._clear_flag(job)
+        job.instance = None
+        job.wire[_FLAGS] &= ~_SEQUENCE_START
+        self._owner.reschedule(job)
+
+    def _clear_flag(self, job: Job) -> None:
+        if job.cancelled:
+            self._connection.set_flag(job.serial, 0)
+
+    def _posted_with(self, serial: int) -> tuple[int, _Posted] | None:
+        for number, posted in self._posted.items():
+            if number <= serial < number + len(posted.batch):
+                return number, posted
+        return None
+
+    def _check_idle(self) -> None:
+        if self._when_idle is not None and not self:
+            when_idle, self._when_idle = self._when_idle, None
+            when_idle()
 
     # Memory that a model holds on to, and death.
 
     def _retain(self, number: int, batch: Batch, indexes: list[Any]) -> None:
         """Move the slots of requests whose inputs the model kept out of reach, so that nothing overwrites them."""
         for index in indexes:
-            if type(index) is not int or not 0 <= index < len(batch) or (number, index) in self._retained:
+            if type(index) is not int or not 0 <= index < len(batch) or number + index in self._retained:
                 raise PeerError(f"request {index!r} is retained and does not exist, or is retained twice")
-            self._retained[number, index], batch[index].slots = batch[index].slots, []
-
-    def _retire(self, keys: list[Any]) -> None:
-        for key in keys:
-            known = type(key) is list and len(key) == 2 and type(key[0]) is int and type(key[1]) is int
-            slots = self._retained.pop((key[0], key[1]), None) if known else None
-            if slots is None:
-                raise PeerError(f"request {key!r} is retired and was not retained")
-            for slot in slots:
-                slot.free()
+            job = batch[index]
+            if self._plan.spec.iterative_sequence:  # the job may need its memory again
+                job.slots = [SharedSlot(slot) for slot in job.slots]
+                self._retained[number + index] = list(job.slots)
+            else:
+                self._retained[number + index], job.slots = job.slots, []
 
     def died(self, exit: ProcessExit, restarts: bool) -> None:
         """The stub is gone: fail what it was running, and what it had not begun too unless the instance restarts."""
+        when_idle = self._when_idle
         self.close()
         for slots in self._retained.values():
             for slot in slots:
                 slot.free()
         self._retained.clear()
-        if not self._posted:
-            return
-        running = self._posted.popleft()
         failure = InferenceError(
             f"Stub process '{self._plan.name}' is not healthy. It was lost while it ran this request: {exit.describe()}"
         )
         now_ns = time.monotonic_ns()
-        for job in running.batch:
-            self._finish(job, failure, now_ns)
-        while self._posted:
-            waiting = self._posted.pop()
+        waiting = list(self._posted.items())
+        self._posted.clear()
+        running = waiting[: self._plan.concurrency]
+        for number, posted in running:
+            for serial, job in enumerate(posted.batch, number):
+                job.free()
+                if serial not in posted.finished and serial not in self._streams:
+                    self._fail(job, failure, now_ns)
+        for serial in [job.serial for job in self._streams.jobs()]:
+            self._streams.end(serial, failure)
+        for _, posted in reversed(waiting[self._plan.concurrency :]):
+            for job in posted.batch:
+                job.instance = None
             if restarts:
-                self._owner.put_back(waiting.batch)
+                self._owner.put_back(posted.batch)
             else:
-                for job in waiting.batch:
-                    self._finish(job, failure, now_ns)
+                for job in posted.batch:
+                    self._fail(job, failure, now_ns)
+        if when_idle is not None:
+            when_idle()
 
 
-_NO_PARAMETERS: dict[str, Parameter] = {}
+def _as_outcome(outcome: Any) -> Outcome:
+    if isinstance(outcome, (InferResponse, InferenceError)):
+        return outcome
+    return InferenceError(_NOT_RESCHEDULABLE, Code.INVALID_ARG)
 
 
-def _nothing() -> None:
-    """How a response without memory is released."""
+def _ignore(number: int) -> None:
+    """Nobody has to know."""

@@ -15,20 +15,21 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import assert_never
+from typing import Any
 
 from pyruntime.runtime.instances.launch import StubProcess, launch_stub
 from pyruntime.runtime.instances.supervisor import ProcessExit
-from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.memory.regions import SharedRegion, create_region
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.lines import LineSplitter
 from pyruntime.utils.channel import HostChannel, State
-from pyruntime.utils.errors import LoadError, PeerError
+from pyruntime.utils.errors import LoadError, LocalError, PeerError
 from pyruntime.utils.messages import (
     PROTOCOL_VERSION,
     AutoComplete,
+    CheckReady,
     Completed,
-    Failed,
+    Credit,
     Hello,
     Infer,
     Load,
@@ -37,10 +38,9 @@ from pyruntime.utils.messages import (
     Message,
     Ready,
     Release,
-    Result,
-    Retired,
     Stop,
     Stopped,
+    Unmap,
 )
 
 _LOG = logging.getLogger("pyruntime.instances")
@@ -51,7 +51,14 @@ LINES_AT_ONCE_MAX = 500
 RELEASES_WAITING_MAX = 64
 RELEASE_BYTES_WAITING_MAX = 1 << 20
 
-Answer = Result | Failed | Retired
+# Responses of one request that its client has taken, which the stub has not been told of; half of what a sender may be
+# ahead (see stub/windows.py) would do as well.
+CREDITS_WAITING_MAX = 16
+CREDIT_BYTES_WAITING_MAX = 16 << 20
+# When a stub can be told that a region is gone.
+TOLD_OF_REGIONS = (State.LOADING, State.SERVING, State.STOPPING)
+# How a region is announced on the grants socket: its number, little-endian; the descriptor goes with it.
+GRANT_BYTES = 8
 
 
 class StubConnection(asyncio.Protocol):
@@ -59,33 +66,40 @@ class StubConnection(asyncio.Protocol):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # The instance sets these before it has the stub load anything.
-        self.on_answer: Callable[[Answer], None] = _unexpected
+        # The instance sets these before it has the stub load anything: what to do with each kind of message, and when
+        # the stub has hung up.
+        self.handlers: dict[type[Any], Callable[[Any], None]] = {}
         self.on_lost: Callable[[], None] = _nothing
+        self.checks_ready = False
         self.responses = create_region(f"responses of {name}")
         self._channel = HostChannel()
         self._loop = asyncio.get_running_loop()
         self._replies: asyncio.Queue[Message | None] = asyncio.Queue()
         self._released: list[int] = []
         self._released_bytes = 0
+        self._credits: dict[int, tuple[int, int]] = {}
+        self._granted: dict[int, SharedRegion] = {}
+        self._grants: socket.socket | None = None
         self._closed = False
         self._corked: list[bytes] | None = None
         self._process: StubProcess | None = None
         self._transport: asyncio.WriteTransport | None = None
+        self._requests: SharedRegion
         self._output: asyncio.ReadTransport | None = None
 
     def __repr__(self) -> str:
         return f"<StubConnection {self.name} {self._channel.state.name}>"
 
     @classmethod
-    async def open(cls, name: str, memory: RequestMemory, growth_bytes: int) -> StubConnection:
+    async def open(cls, name: str, memory: RequestMemory, growth_bytes: int, environment: Any = None) -> StubConnection:
         """Start a stub and wait for its Hello. Raises LoadError if it dies or is of another version first.
 
-        Cancelling it kills the stub.
+        `environment` is the Python to start it with, None for the host's. Cancelling it kills the stub.
         """
         connection = cls(name)
+        connection._requests = memory.region
         try:
-            await connection._start(memory, growth_bytes)
+            await connection._start(memory, growth_bytes, environment)
             hello = await connection._reply()
             if not isinstance(hello, Hello) or hello.protocol != PROTOCOL_VERSION:
                 raise LoadError(f"the stub of {name} speaks another protocol than version {PROTOCOL_VERSION}: {hello}")
@@ -100,18 +114,21 @@ class StubConnection(asyncio.Protocol):
             raise
         return connection
 
-    async def _start(self, memory: RequestMemory, growth_bytes: int) -> None:
-        """Make the socket and the pipe, and a process at their other ends. Raises OSError."""
+    async def _start(self, memory: RequestMemory, growth_bytes: int, environment: Any) -> None:
+        """Make the sockets and the pipe, and a process at their other ends. Raises OSError."""
         with ExitStack() as ours:
             our_sock, their_sock = socket.socketpair()
             ours.callback(our_sock.close)
-            with their_sock:
+            our_grants, their_grants = socket.socketpair()
+            ours.callback(our_grants.close)
+            with their_sock, their_grants:
                 read_fd, write_fd = os.pipe()
                 output = ours.enter_context(os.fdopen(read_fd, "rb", 0))
                 try:
                     self._process = launch_stub(
                         self.name,
                         their_sock,
+                        their_grants,
                         write_fd,
                         memory.region.fileno(),
                         self.responses.fileno(),
@@ -125,26 +142,39 @@ class StubConnection(asyncio.Protocol):
             our_sock.setblocking(False)
             await self._loop.create_unix_connection(lambda: self, sock=our_sock)
             self._output, _ = await self._loop.connect_read_pipe(lambda: _OutputLog(self.name), output)
-            ours.pop_all()  # the transports' from here on
+            our_grants.setblocking(False)
+            self._grants = our_grants
+            ours.pop_all()  # the transports' from here on, and our own
+
+    @property
+    def state(self) -> State:
+        """Where the conversation with the stub is."""
+        return self._channel.state
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the model is loaded, and not told to stop."""
+        return self._channel.state is State.SERVING
 
     # What an instance asks of its stub.
 
     async def complete(self, location: dict[str, str], config: str) -> str:
         """The model's completed configuration as JSON, "" if it completes nothing. Raises LoadError."""
-        self._send(AutoComplete(location, config))
+        self.send(AutoComplete(location, config))
         reply = await self._reply()
         assert isinstance(reply, Completed)  # the channel's table admits nothing else
         return reply.config
 
-    async def load(self, location: dict[str, str], args: dict[str, str]) -> None:
+    async def load(self, location: dict[str, str], args: dict[str, str], concurrency: int) -> None:
         """Import and initialise the model. Raises LoadError. Cancelling leaves the stub loading: kill it then."""
-        self._send(Load(location, args))
+        self.send(Load(location, args, concurrency, self._requests.number))
         reply = await self._reply()
         assert isinstance(reply, Ready)  # the channel's table admits nothing else
+        self.checks_ready = reply.checks
 
     def infer(self, batch: int, requests: list[object]) -> None:
         """Post a batch. Raises LocalError if it does not fit a frame."""
-        self._send(Infer(batch, requests, self._released))
+        self.send(Infer(batch, requests, self._released))
         if self._released:
             self._released = []
             self._released_bytes = 0
@@ -155,14 +185,66 @@ class StubConnection(asyncio.Protocol):
         self._released_bytes += size
         if len(self._released) >= RELEASES_WAITING_MAX or self._released_bytes >= RELEASE_BYTES_WAITING_MAX:
             if self._channel.state in (State.SERVING, State.STOPPING):
-                self._send(Release(self._released))
+                self.send(Release(self._released))
             self._released = []
             self._released_bytes = 0
+
+    def credit(self, serial: int, size: int) -> None:
+        """A client has taken another response, of `size` bytes, of a request that is answered by a sender."""
+        count, total = self._credits.get(serial, (0, 0))
+        count, total = count + 1, total + size
+        if count < CREDITS_WAITING_MAX and total < CREDIT_BYTES_WAITING_MAX:
+            self._credits[serial] = (count, total)
+            return
+        self._credits.pop(serial, None)
+        if self._channel.state in (State.SERVING, State.STOPPING):
+            self.send(Credit([[serial, count]]))
+
+    def forget_credit(self, serial: int) -> None:
+        """A request has ended: its sender waits for nothing."""
+        self._credits.pop(serial, None)
+
+    def set_flag(self, serial: int, value: int) -> None:
+        """Set the flag by which the model sees that nobody waits for a request."""
+        if not self._closed:
+            self.responses.set_flag(serial, value)
+
+    def region(self, number: int) -> SharedRegion:
+        """The region that the stub knows by this number, 0 for its own. Raises PeerError if there is none."""
+        if number == 0:
+            return self.responses
+        if number == self._requests.number:
+            return self._requests
+        region = self._granted.get(number)
+        if region is None:
+            raise PeerError(f"there is no region {number}, or it is none of the stub's business")
+        return region
+
+    def grant(self, region: SharedRegion) -> None:
+        """Make sure that the stub can map a region, before it reads of it. Raises LocalError if that cannot be."""
+        if region is self._requests or region.number in self._granted or self._grants is None:
+            return
+        try:
+            socket.send_fds(self._grants, [region.number.to_bytes(GRANT_BYTES, "little")], [region.fileno()])
+        except OSError as exc:
+            raise LocalError(f"{self.name} cannot be given another model's memory: {exc}") from exc
+        self._granted[region.number] = region
+        region.holders.add(self)
+
+    def revoke(self, region: SharedRegion) -> None:
+        """See memory.regions.Holder."""
+        if self._granted.pop(region.number, None) is not None and self._channel.state in TOLD_OF_REGIONS:
+            self.send(Unmap([region.number]))
+
+    def check_ready(self) -> None:
+        """Ask the model's is_ready. The stub must serve."""
+        if self._channel.state is State.SERVING:
+            self.send(CheckReady())
 
     def stop(self) -> None:
         """Ask for finalize and exit. A stub that cannot hear that yet is killed."""
         if self._channel.state in (State.IDLE, State.SERVING):
-            self._send(Stop())
+            self.send(Stop())
         elif self._channel.state is not State.STOPPING:
             self.kill()
 
@@ -188,9 +270,11 @@ class StubConnection(asyncio.Protocol):
         corked: list[bytes] = []
         self._corked = corked
         try:
+            handlers = self.handlers
             for message in self._channel.receive_data(data):
-                if type(message) is Result or type(message) is Failed:
-                    self.on_answer(message)
+                handler = handlers.get(type(message))
+                if handler is not None:
+                    handler(message)
                 else:
                     self._handle(message)
         except PeerError as exc:
@@ -200,6 +284,10 @@ class StubConnection(asyncio.Protocol):
             self._corked = None
             if corked and self._transport is not None:
                 self._transport.write(b"".join(corked))
+
+    def eof_received(self) -> None:
+        # Sooner than connection_lost, so that no request goes to a stub that is known to be gone.
+        self.on_lost()
 
     def connection_lost(self, exc: Exception | None) -> None:
         finished = self._channel.state is State.CLOSED
@@ -217,16 +305,12 @@ class StubConnection(asyncio.Protocol):
         match message:
             case Log(level, text, file, line):
                 _log_for_stub(self.name, level, text, file, line)
-            case Retired():
-                self.on_answer(message)
             case Hello() | Completed() | Ready() | LoadFailed():
                 self._replies.put_nowait(message)
             case Stopped():
                 pass  # the exit that follows is what counts
-            case Result() | Failed() | AutoComplete() | Load() | Infer() | Release() | Stop():
-                raise AssertionError(f"{message} cannot arrive here: the channel's table does not admit it")
-            case _ as never:
-                assert_never(never)
+            case _:
+                raise PeerError(f"{type(message).__name__} came before the model was loaded")
 
     def _close(self) -> None:
         if self._closed:
@@ -236,12 +320,21 @@ class StubConnection(asyncio.Protocol):
             self._transport.abort()
         if self._output is not None:
             self._output.close()
+        if self._grants is not None:
+            self._grants.close()
+            self._grants = None
+        for region in self._granted.values():
+            region.holders.discard(self)
+        self._granted.clear()
         self.responses.close()
 
-    def _send(self, message: Message) -> None:
+    def send(self, *messages: Message) -> None:
+        """Send messages. Raises LocalError if one is illegal now or too large."""
         if self._transport is None:
             return  # the stub hung up, and whoever waits for its answer hears of that
-        data = self._channel.send(message)
+        data = self._channel.send(messages[0])
+        for message in messages[1:]:
+            data += self._channel.send(message)
         if self._corked is not None:
             self._corked.append(data)
         else:
@@ -255,10 +348,6 @@ class StubConnection(asyncio.Protocol):
         if isinstance(reply, LoadFailed):
             raise LoadError(reply.reason)
         return reply
-
-
-def _unexpected(answer: Answer) -> None:
-    raise PeerError(f"{type(answer).__name__} came before the model was loaded")
 
 
 def _nothing() -> None:

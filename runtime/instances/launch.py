@@ -70,6 +70,7 @@ class StubProcess:
 def launch_stub(
     name: str,
     sock: socket.socket,
+    grants: socket.socket,
     output_fd: int,
     requests_fd: int,
     responses_fd: int,
@@ -83,7 +84,7 @@ def launch_stub(
     with _no_main_module():
         process = _Process(
             target=_target,
-            args=(name, sock, _Fd(output_fd), _Fd(requests_fd), _Fd(responses_fd), growth_bytes),
+            args=(name, sock, grants, _Fd(output_fd), _Fd(requests_fd), _Fd(responses_fd), growth_bytes),
             name=name,
             daemon=True,
         )

@@ -9,9 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
-from pyruntime.runtime.instances.batches import Batch, InstancePlan, Owner, PostedBatches
+from pyruntime.runtime.instances.batches import PostedBatches
+from pyruntime.runtime.instances.calls import Calls
 from pyruntime.runtime.instances.connection import StubConnection
+from pyruntime.runtime.instances.deadlock import Waiting
+from pyruntime.runtime.instances.plan import Batch, InstancePlan, Owner
+from pyruntime.runtime.instances.readiness import CallBack, Readiness
 from pyruntime.runtime.instances.supervisor import (
     CancelRestart,
     Event,
@@ -26,7 +33,23 @@ from pyruntime.runtime.instances.supervisor import (
     StopRequested,
     Supervisor,
 )
+from pyruntime.utils.channel import State as ChannelState
 from pyruntime.utils.errors import LoadError, OutOfMemoryError
+from pyruntime.utils.messages import (
+    Ask,
+    Call,
+    CancelCall,
+    Drop,
+    Failed,
+    IsReady,
+    Measure,
+    PutBack,
+    Reply,
+    Respond,
+    Result,
+    Retired,
+    Took,
+)
 
 _LOG = logging.getLogger("pyruntime.instances")
 
@@ -43,6 +66,8 @@ class PythonInstance:
         self._supervisor = Supervisor()
         self._connection: StubConnection | None = None
         self._batches: PostedBatches | None = None
+        self._calls: Calls | None = None
+        self._readiness: Readiness | None = None
         self._hung_up = False
         self._restart: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
@@ -56,7 +81,7 @@ class PythonInstance:
         return self._batches.places if self._batches is not None else 0
 
     def execute(self, batch: Batch) -> None:
-        """Run a batch. The instance must have a place. Every job's `done` will be called, whatever happens."""
+        """Run a batch. The instance must have a place. Every job's `respond` will be called, whatever happens."""
         assert self._batches is not None  # there are no places without a stub
         self._batches.execute(batch)
 
@@ -64,6 +89,27 @@ class PythonInstance:
     def is_ready(self) -> bool:
         """Whether the instance takes requests now."""
         return self._supervisor.state is State.READY and not self._hung_up
+
+    def check_ready(self, call_back: CallBack) -> None:
+        """Call back, at once or later, with whether the instance takes requests and the model says that it is ready."""
+        if self.is_ready and self._readiness is not None:
+            self._readiness.check(call_back)
+        else:
+            call_back(False)
+
+    # What deadlocks are made of: see deadlock.py.
+
+    @property
+    def model_name(self) -> str:
+        """See Waiting."""
+        return self._plan.spec.name
+
+    def waiting_calls(self) -> Sequence[tuple[Sequence[Waiting], str]]:
+        """See Waiting."""
+        # Of several threads, one may go on where another waits.
+        if self._calls is None or self._plan.concurrency > 1:
+            return ()
+        return self._calls.waiting()
 
     # Starting and stopping.
 
@@ -83,18 +129,24 @@ class PythonInstance:
         """
         if self._supervisor.state in (State.NEW, State.FAILED):
             return
-        if self._batches is not None:
-            self._batches.close()
-        self._handle(StopRequested())
-        if self._supervisor.state is State.STOPPED:
-            return
         try:
             async with asyncio.timeout(timeout_s):
+                await self._drain()
+                self._handle(StopRequested())
                 await self._stopped.wait()
         except TimeoutError:
             _LOG.warning("%s: did not finish within %g s and is killed", self.name, timeout_s)
+            if self._supervisor.state not in (State.STOPPING, State.STOPPED, State.FAILED):
+                self._handle(StopRequested())
             self.kill()
             await self._stopped.wait()
+
+    async def _drain(self) -> None:
+        """Take no more batches, and wait until all requests are answered that senders have still to answer."""
+        if self._batches is not None:
+            drained = asyncio.Event()
+            self._batches.close(drained.set)
+            await drained.wait()
 
     def kill(self) -> None:
         """End the stub at once, whatever it does."""
@@ -105,7 +157,7 @@ class PythonInstance:
         connection = self._connection
         assert connection is not None  # taken just before
         try:
-            await connection.load(self._plan.location, self._plan.args)
+            await connection.load(self._plan.location, self._plan.args, self._plan.concurrency)
         except BaseException:
             connection.kill()
             raise
@@ -115,8 +167,34 @@ class PythonInstance:
     def _take(self, connection: StubConnection) -> None:
         self._connection = connection
         self._hung_up = False
-        self._batches = batches = PostedBatches(self._plan, connection, self._owner)
-        connection.on_answer = batches.answered
+        server = self._plan.server
+        self._batches = batches = PostedBatches(self._plan, connection, self._owner, self)
+        self._calls = calls = Calls(self._plan, connection, self)
+        self._readiness = readiness = Readiness(connection)
+        batches.on_cancelled = calls.cancel_batch
+
+        def call(message: Call) -> None:
+            if message.waiting:
+                batches.expects_calls()
+            calls.call(message)
+
+        def ask(message: Ask) -> None:
+            server.ask(connection, message.method, message.arguments, partial(_reply, connection, message.question))
+
+        connection.handlers = {
+            Result: batches.answered,
+            Failed: batches.answered,
+            Respond: batches.responded,
+            PutBack: batches.put_back,
+            Retired: batches.retired,
+            Call: call,
+            CancelCall: calls.cancel,
+            Took: calls.took,
+            Drop: calls.drop,
+            IsReady: readiness.answered,
+            Ask: ask,
+            Measure: lambda measure: server.measure(connection, *measure),
+        }
         connection.on_lost = self._lost
         self._tasks.create_task(self._watch(connection, batches), name=f"watch {self.name}")
 
@@ -128,8 +206,14 @@ class PythonInstance:
 
     async def _watch(self, connection: StubConnection, batches: PostedBatches) -> None:
         """Wait for the stub's end and act on it."""
+        calls, readiness = self._calls, self._readiness
+        assert calls is not None  # made with the batches
+        assert readiness is not None  # made with the batches
         exit = await connection.wait_exited()
-        self._connection = self._batches = None
+        self._connection = self._batches = self._calls = self._readiness = None
+        self._plan.server.gone(connection)
+        calls.died()
+        readiness.died()
         batches.died(exit, restarts=self._supervisor.state is State.READY)
         if self._supervisor.state in (State.READY, State.REINITIALIZING):
             _LOG.error("%s: stub %s", self.name, exit.describe())
@@ -139,7 +223,7 @@ class PythonInstance:
     async def _restart_now(self) -> None:
         plan = self._plan
         try:
-            connection = await StubConnection.open(plan.name, plan.memory, plan.growth_bytes)
+            connection = await StubConnection.open(plan.name, plan.memory, plan.growth_bytes, plan.environment)
         except (LoadError, OutOfMemoryError) as exc:
             self._handle(StartFailed(str(exc)))
             self._owner.instance_changed()
@@ -181,3 +265,9 @@ class PythonInstance:
     def _begin_restart(self) -> None:
         self._restart = None
         self._tasks.create_task(self._restart_now(), name=f"restart {self.name}")
+
+
+def _reply(connection: StubConnection, question: int, code: int, value: Any) -> None:
+    """Answer what a model asked, if it is still there."""
+    if question and connection.state in (ChannelState.LOADING, ChannelState.SERVING, ChannelState.STOPPING):
+        connection.send(Reply(question, code, value))

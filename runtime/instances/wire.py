@@ -8,15 +8,21 @@ a PeerError, and the stub dies of it; nothing a stub says makes the host read ou
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
 
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.inference import InferRequest, OutputTensor, Parameter
+from pyruntime.runtime.inference import InferRequest, InferResponse, OutputTensor, Parameter
+from pyruntime.runtime.memory.regions import SharedRegion
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.addresses import address
 from pyruntime.utils.dtypes import BY_NAME
-from pyruntime.utils.errors import PeerError
+from pyruntime.utils.errors import Code, InferenceError, PeerError
+from pyruntime.utils.messages import NO_SLOT, OK, RESCHEDULED, SENDER
 
 _SEQUENCE_START = 1
 _SEQUENCE_END = 2
@@ -26,7 +32,7 @@ _SCALARS = (str, int, float, bool)
 def request_wire(request: InferRequest) -> list[object]:
     """A request as the stub reads it. Its inputs must be in the request region already."""
     parameters = request.parameters
-    return [
+    wire: list[object] = [
         request.id,
         request.sequence_id,
         (_SEQUENCE_START if request.sequence_start else 0) | (_SEQUENCE_END if request.sequence_end else 0),
@@ -35,16 +41,57 @@ def request_wire(request: InferRequest) -> list[object]:
         orjson.dumps(parameters).decode() if parameters else "",
         [(tensor.name, tensor.datatype, tensor.shape, tensor.offset, len(tensor.data)) for tensor in request.inputs],
     ]
+    if request.trace:
+        wire.append(request.trace)
+    return wire
 
 
-class OutputReader:
-    """Reads the tensors of a response out of one stub's response region."""
+class ResponseReader:
+    """Reads responses, and their tensors out of one stub's response region."""
 
-    def __init__(self, spec: ModelSpec, region: memoryview) -> None:
+    def __init__(
+        self, spec: ModelSpec, version: int, region: SharedRegion, release: Callable[[int, int], None]
+    ) -> None:
+        """`release` is called with the slot of a response, and the size of its tensors, when it is released."""
         self._spec = spec
-        self._region = region
-        self._limit = len(region)
+        self._version = version
+        self._release = release
+        self._shared = region
+        self._region = region.view
+        self._limit = region.limit
+        self._base = address(region.number, 0)
         self._reshapes = any(output.reshape is not None for output in spec.outputs.values())
+
+    def responses(self, batch: Sequence[Job], responses: list[Any]) -> list[Any]:
+        """An outcome for each job, or what stands in place of one. Raises PeerError if any of them is bad."""
+        if len(batch) != len(responses):
+            raise PeerError("responses that do not match the batch")
+        read = self.response
+        return [
+            read(job, wire) if type(wire) is list else _no_response(wire)
+            for job, wire in zip(batch, responses)  # noqa: B905 - they are equal in number, and strict costs time
+        ]
+
+    def response(self, job: Job, wire: list[Any]) -> InferResponse | InferenceError:
+        """The response to a job. Raises PeerError."""
+        try:
+            code, text, slot, tensors, parameters = wire
+            if code != OK:
+                return InferenceError(str(text), Code(code))
+            if type(slot) is not int:
+                raise PeerError(f"a response lies in slot {slot!r}, which is no integer")
+            outputs, size = self.outputs(tensors)
+        except (TypeError, ValueError) as exc:
+            raise PeerError("a response that is none") from exc
+        return InferResponse(
+            self._spec.name,
+            self._version,
+            job.id,
+            outputs,
+            response_parameters(parameters) if parameters else _NO_PARAMETERS,
+            partial(self._release, slot, size) if slot >= 0 else _nothing,
+            region=self._shared,
+        )
 
     def outputs(self, tensors: list[Any]) -> tuple[list[OutputTensor], int]:
         """The outputs that `tensors` describe, their data views of the region; and their size in bytes, all together.
@@ -53,6 +100,7 @@ class OutputReader:
         """
         region = self._region
         limit = self._limit
+        base = self._base
         outputs = []
         total = 0
         try:
@@ -67,10 +115,36 @@ class OutputReader:
                 total += size
                 if self._reshapes:
                     shape = client_shape(self._spec, name, shape)
-                outputs.append(OutputTensor(name, datatype, shape, region[offset : offset + size]))
+                outputs.append(OutputTensor(name, datatype, shape, region[offset : offset + size], base + offset))
         except (TypeError, ValueError) as exc:
             raise PeerError("an output is not [name, datatype, shape, offset, size]") from exc
         return outputs, total
+
+
+_NO_PARAMETERS: dict[str, Parameter] = {}
+
+
+def _nothing() -> None:
+    """How a response without memory is released."""
+
+
+def _no_response(wire: Any) -> Any:
+    if wire is SENDER or (type(wire) is int and wire == RESCHEDULED):
+        return wire
+    raise PeerError(f"{wire!r} stands in place of a response")
+
+
+def response_wire(response: InferResponse, hold: int) -> list[object]:
+    """A response as the stub reads it whose model asked for it. `hold` is the number of its memory, or NO_SLOT."""
+    tensors = [
+        (tensor.name, tensor.datatype, tensor.shape, tensor.address, len(tensor.data)) for tensor in response.outputs
+    ]
+    return [OK, "", hold, tensors, orjson.dumps(response.parameters).decode() if response.parameters else ""]
+
+
+def error_wire(error: InferenceError) -> list[object]:
+    """A failure as the stub reads it whose model made the call."""
+    return [int(error.code), error.message, NO_SLOT, [], ""]
 
 
 def response_parameters(text: Any) -> dict[str, Parameter]:

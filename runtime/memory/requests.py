@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from pyruntime.runtime.inference import InferRequest
-from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.inference import InferRequest, Slot
+from pyruntime.runtime.memory.regions import SharedRegion, create_region
 from pyruntime.utils.arena import ALIGNMENT, Arena
 from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError
-from pyruntime.utils.regions import Region
 
 
 class RequestSlot:
@@ -37,13 +36,39 @@ class RequestSlot:
         self._arena.free(self._start)
 
 
+class SharedSlot:
+    """A slot that two count on: it is free when both have freed it."""
+
+    __slots__ = ("_counting", "_slot")
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self._counting = 2
+
+    @property
+    def offset(self) -> int:
+        """See Slot."""
+        return self._slot.offset
+
+    @property
+    def view(self) -> memoryview:
+        """See Slot."""
+        return self._slot.view
+
+    def free(self) -> None:
+        """One of the two is done with it."""
+        self._counting -= 1
+        if not self._counting:
+            self._slot.free()
+
+
 class RequestMemory:
     """Owns the request region. Slots are allocated and freed on the event loop's thread only."""
 
     def __init__(self, model_name: str, first_bytes: int, growth_bytes: int) -> None:
         """Make the region. Raises OutOfMemoryError."""
         self._model_name = model_name
-        self.region: Region = create_region(f"requests to {model_name}")
+        self.region: SharedRegion = create_region(f"requests to {model_name}")
         self._arena = Arena(self.region, growth_bytes)
         self._view = self.region.view
         try:

@@ -23,15 +23,16 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
-from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
+from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.config.unsupported import unsupported_features
 from pyruntime.runtime.config.validate import validate, validate_instances
-from pyruntime.runtime.instances.batches import InstancePlan
 from pyruntime.runtime.instances.connection import StubConnection
+from pyruntime.runtime.instances.plan import InstancePlan, ModelServer
 from pyruntime.runtime.instances.python import PythonInstance
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.repository.backends import Backend, find_backend
+from pyruntime.runtime.repository.instance_mode import InstanceProcess, instance_processes
 from pyruntime.runtime.repository.scan import ModelFolder
 from pyruntime.runtime.repository.versions import VersionPolicy, select_versions
 from pyruntime.runtime.settings import ServerSettings
@@ -50,6 +51,7 @@ class Draft:
     folder: ModelFolder
     config: Config
     identity: ModelSpec
+    processes: tuple[InstanceProcess, ...]
     versions: tuple[int, ...]
     missing: dict[int, str]
 
@@ -59,19 +61,11 @@ class Draft:
         return self.versions[-1]
 
 
-def read_draft(folder: ModelFolder, settings: ServerSettings) -> Draft:
-    """Read and normalise a model's configuration. Raises LoadError."""
+def read_draft(folder: ModelFolder, settings: ServerSettings, override: Config | None = None) -> Draft:
+    """Read and normalise a model's configuration, which is `override` if there is one. Raises LoadError."""
     if folder.problem:
         raise LoadError(folder.problem)
-    if folder.config_path is None:
-        if not settings.auto_complete_config:
-            raise LoadError(f"model '{folder.name}' has no config.pbtxt, and auto-complete is disabled")
-        config = minimal_config(folder.name, "python")
-    else:
-        try:
-            config = parse_model_config(Path(folder.config_path).read_bytes(), folder.config_path)
-        except OSError as exc:
-            raise LoadError(f"'{folder.config_path}' cannot be read: {exc.strerror}") from exc
+    config = override if override is not None else _read_config(folder, settings)
     has_model_file = any(Path(folder.path, str(version), "model.py").is_file() for version in folder.version_dirs)
     config = normalize(config, directory_name=folder.name, has_model_file=has_model_file, gpus=GPUS)
     validate_instances(config, GPUS)
@@ -83,7 +77,19 @@ def read_draft(folder: ModelFolder, settings: ServerSettings) -> Draft:
     identity.CopyFrom(config)
     identity.ClearField("input")
     identity.ClearField("output")
-    return Draft(folder, config, model_spec(identity), selection.versions, selection.missing)
+    spec = model_spec(identity)
+    return Draft(folder, config, spec, instance_processes(spec), selection.versions, selection.missing)
+
+
+def _read_config(folder: ModelFolder, settings: ServerSettings) -> Config:
+    if folder.config_path is None:
+        if not settings.auto_complete_config:
+            raise LoadError(f"model '{folder.name}' has no config.pbtxt, and auto-complete is disabled")
+        return minimal_config(folder.name, "python")
+    try:
+        return parse_model_config(Path(folder.config_path).read_bytes(), folder.config_path)
+    except OSError as exc:
+        raise LoadError(f"'{folder.config_path}' cannot be read: {exc.strerror}") from exc
 
 
 def _refuse_unsupported(config: Config) -> None:
@@ -102,22 +108,30 @@ class ModelLoader:
         backend_directories: Sequence[str],
         tasks: asyncio.TaskGroup,
         on_lost: Callable[[ModelVersion, str], None],
+        server: ModelServer,
     ) -> None:
         self._settings = settings
         self._backend_directories = backend_directories
         self._tasks = tasks
         self._on_lost = on_lost
+        self._server = server
 
     def backend_of(self, draft: Draft, version: int) -> Backend:
         """What executes a version. Raises LoadError."""
         return find_backend(draft.identity, draft.folder.path, version, self._backend_directories)
 
-    async def load(self, draft: Draft, report: Callable[[int, ModelVersion | LoadError], None]) -> None:
-        """Load every version of a model, in parallel; each is reported as soon as it is ready or has failed.
+    async def load(
+        self,
+        draft: Draft,
+        versions: Iterable[int],
+        completed: asyncio.Future[Config],
+        report: Callable[[int, ModelVersion | LoadError], None],
+    ) -> None:
+        """Load versions of a model, in parallel; each is reported as soon as it is ready or has failed.
 
+        The newest one sets `completed`, the model's final configuration, for all; without it that must be set.
         A version that was reported ready is the caller's to stop. Cancelling it kills the stubs of all others.
         """
-        completed: asyncio.Future[Config] = asyncio.get_running_loop().create_future()
 
         async def load_version(version: int) -> None:
             try:
@@ -128,7 +142,7 @@ class ModelLoader:
                 report(version, model)
 
         async with asyncio.TaskGroup() as tasks:
-            for version in draft.versions:
+            for version in versions:
                 tasks.create_task(load_version(version), name=f"load {draft.folder.name} {version}")
 
     async def _load_version(self, draft: Draft, version: int, completed: asyncio.Future[Config]) -> ModelVersion:
@@ -138,13 +152,13 @@ class ModelLoader:
         instances: list[PythonInstance] = []
         try:
             location = self._location(draft, version)
-            await self._open_stubs(draft.identity.instances, memory, connections)
-            if version == draft.newest:
-                leader = connections[draft.identity.instances[0].name]
+            await self._open_stubs(draft.processes, memory, connections)
+            if not completed.done() and version == draft.newest:
+                leader = connections[draft.processes[0].instance.name]
                 completed.set_result(await self._complete(draft, location, leader))
             spec = model_spec(await asyncio.shield(completed))
             model = ModelVersion(spec, version, memory, self._on_lost)
-            instances.extend(self._instances(model, draft.folder.path, location))
+            instances.extend(self._instances(model, draft, location))
             _raise_first(await _all(instance.start(connections[instance.name]) for instance in instances))
         except BaseException as exc:
             if version == draft.newest and not completed.done():
@@ -169,7 +183,7 @@ class ModelLoader:
         return location
 
     async def _open_stubs(
-        self, instances: Sequence[InstanceSpec], memory: RequestMemory, connections: dict[str, StubConnection]
+        self, processes: Sequence[InstanceProcess], memory: RequestMemory, connections: dict[str, StubConnection]
     ) -> None:
         """Start all stubs at once; each is in `connections`, by its instance's name, as soon as it runs."""
         growth = self._settings.python_backend.shm_growth_byte_size
@@ -177,7 +191,7 @@ class ModelLoader:
         async def open_stub(name: str) -> None:
             connections[name] = await StubConnection.open(name, memory, growth)
 
-        _raise_first(await _all(open_stub(instance.name) for instance in instances))
+        _raise_first(await _all(open_stub(process.instance.name) for process in processes))
 
     async def _complete(self, draft: Draft, location: dict[str, str], stub: StubConnection) -> Config:
         """The final configuration: completed by the model itself, normalised, and validated. Raises LoadError."""
@@ -193,16 +207,17 @@ class ModelLoader:
             _LOG.warning("%s", feature.sentence)
         return config
 
-    def _instances(self, model: ModelVersion, model_dir: str, location: dict[str, str]) -> list[PythonInstance]:
+    def _instances(self, model: ModelVersion, draft: Draft, location: dict[str, str]) -> list[PythonInstance]:
         spec = model.spec
         instances = []
-        for instance in spec.instances:
+        for process in draft.processes:
+            instance = process.instance
             args = {
                 "model_config": spec.json.decode(),
                 "model_instance_kind": instance.kind,
                 "model_instance_name": instance.name,
                 "model_instance_device_id": str(instance.device_id),
-                "model_repository": model_dir,
+                "model_repository": draft.folder.path,
                 "model_version": str(model.version),
                 "model_name": spec.name,
             }
@@ -215,6 +230,8 @@ class ModelLoader:
                 model.memory,
                 self._settings.python_backend.shm_growth_byte_size,
                 model.statistics,
+                self._server,
+                process.concurrency,
             )
             instances.append(PythonInstance(plan, model.scheduler, self._tasks))
         return instances

@@ -40,11 +40,20 @@ def scan(repositories: Sequence[str], config_name: str | None = None) -> list[Mo
     folders: list[ModelFolder] = []
     for repository in dict.fromkeys(repositories):
         for path in _model_paths(repository):
-            folders.append(_read_model(path, config_name))
+            folders.append(read_folder(path, config_name))
     by_name: dict[str, list[ModelFolder]] = {}
     for folder in folders:
         by_name.setdefault(folder.name, []).append(folder)
     return [found for name in sorted(by_name) for found in _without_rivals(by_name[name])]
+
+
+def find_model(repositories: Sequence[str], name: str, config_name: str | None = None) -> ModelFolder | None:
+    """What `scan` would say of one model, of the first place that it is in; None if it is nowhere."""
+    if not _is_meant(name):
+        return None
+    paths = [Path(repository).absolute() / name for repository in dict.fromkeys(repositories)]
+    folders = [read_folder(path, config_name) for path in paths if os.path.isdir(path)]
+    return _without_rivals(folders)[0] if folders else None
 
 
 def _model_paths(repository: str) -> list[Path]:
@@ -54,12 +63,16 @@ def _model_paths(repository: str) -> list[Path]:
         names = os.listdir(root)
     except OSError as error:
         raise LoadError(f"model repository '{repository}' cannot be read: {error.strerror}") from error
-    # Python leaves __pycache__ wherever somebody imports a file that lies beside the models.
-    visible = [root / name for name in names if not name.startswith(".") and name != "__pycache__"]
-    return [path for path in visible if os.path.isdir(path)]
+    return [path for path in (root / name for name in names if _is_meant(name)) if os.path.isdir(path)]
 
 
-def _read_model(path: Path, config_name: str | None) -> ModelFolder:
+def _is_meant(name: str) -> bool:
+    """Whether a folder of this name is a model: Python leaves __pycache__ wherever somebody imports a file beside."""
+    return not name.startswith(".") and name != "__pycache__"
+
+
+def read_folder(path: Path, config_name: str | None) -> ModelFolder:
+    """One model's folder, wherever it is. See `scan`."""
     folder = ModelFolder(path.name, os.fspath(path))
     if not path.name.isprintable() or path.name != path.name.strip() or "\\" in path.name:
         problem = f"{path.name!r} is no name for a model: it has invalid characters"

@@ -98,6 +98,10 @@ class Batcher(Generic[Q]):
             raise QueueFull
         self._queue[id(queued)] = queued
 
+    def requeue(self, queued: Q) -> None:
+        """Queue a request behind all others that was admitted once, so that `max_queue_size` does not refuse it."""
+        self._queue[id(queued)] = queued
+
     def take(self, now: float) -> list[Q] | None:
         """The next batch, no longer queued then; None if there is nothing to execute yet. `now` in seconds."""
         queue = self._queue

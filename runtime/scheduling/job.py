@@ -7,14 +7,29 @@ From here on nobody needs the request as the client put it: a job has it in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyruntime.runtime.inference import InferResponse, Slot
 from pyruntime.utils.errors import InferenceError
 
-# Called exactly once, on the event loop's thread, with the response or with why there is none. It must not raise.
-Done = Callable[[InferResponse | InferenceError], None]
+if TYPE_CHECKING:
+    from pyruntime.runtime.memory.regions import SharedRegion
+
+# Called on the event loop's thread with a response, or with why there is none, and with whether it is the last one. The
+# last call may bring None: nothing more follows what came before. Only decoupled models call it more than once, and
+# never again after the last one. It must not raise.
+Respond = Callable[[InferResponse | InferenceError | None, bool], None]
+
+
+class Running(Protocol):
+    """The instance that a job is with. `waiter` is for instances/deadlock.py."""
+
+    @property
+    def waiter(self) -> Any: ...
+
+    def cancel(self, job: Job) -> None:
+        """Let the model know that nobody waits for this job any longer."""
 
 
 class Job:
@@ -22,10 +37,23 @@ class Job:
 
     `rows` is its batch size; `signature` says which others it may share a batch with; `arrived_ns` is on the monotonic
     clock that host and stubs share. `wire` is the request as utils/messages.py has it, and `slots` the request memory
-    that it lies in.
+    that it lies in; `regions` are those of other models that it refers to. `instance` is where the job is, None while it
+    queues, and `serial` its number there.
     """
 
-    __slots__ = ("arrived_ns", "done", "id", "rows", "signature", "slots", "wire")
+    __slots__ = (
+        "arrived_ns",
+        "cancelled",
+        "id",
+        "instance",
+        "regions",
+        "respond",
+        "rows",
+        "serial",
+        "signature",
+        "slots",
+        "wire",
+    )
 
     def __init__(
         self,
@@ -34,7 +62,7 @@ class Job:
         rows: int,
         signature: Hashable | None,
         slots: list[Slot],
-        done: Done,
+        respond: Respond,
         arrived_ns: int,
     ) -> None:
         self.id = id
@@ -42,8 +70,12 @@ class Job:
         self.rows = rows
         self.signature = signature
         self.slots = slots
-        self.done = done
+        self.respond = respond
         self.arrived_ns = arrived_ns
+        self.regions: Sequence[SharedRegion] = ()
+        self.instance: Running | None = None
+        self.serial = 0
+        self.cancelled = False
 
     @property
     def arrived_s(self) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
@@ -22,7 +23,7 @@ class Instance(Protocol):
     def places(self) -> int: ...
 
     def execute(self, batch: list[Job]) -> None:
-        """Run a batch; every job's `done` will be called."""
+        """Run a batch; every job's `respond` will be called."""
 
 
 class Scheduler:
@@ -34,6 +35,7 @@ class Scheduler:
         self._on_change = on_change
         self._instances: Sequence[Instance] = ()
         self._timer: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Event | None = None
 
     def __repr__(self) -> str:
         return f"<Scheduler {self._spec.name} [{len(self._batcher)} queued | {len(self._instances)} instances]>"
@@ -47,23 +49,33 @@ class Scheduler:
         self._instances = instances
 
     def submit(self, job: Job) -> None:
-        """Queue a job, or start it. Raises QueueFull; `done` is not called then."""
+        """Queue a job, or start it. Raises QueueFull; `respond` is not called then."""
         self._batcher.submit(job)
         self._dispatch()
 
     def cancel(self, job: Job) -> None:
-        """Nobody waits for this job any more: if it has not begun, it never will. `done` is called in any case."""
+        """Nobody waits for this job any more: if it has not begun, it never will. `respond` is called in any case."""
         if self._batcher.remove(job):
             job.free()
-            job.done(InferenceError("", Code.CANCELLED))
+            job.respond(InferenceError("", Code.CANCELLED), True)
+
+    async def wait_empty(self, timeout_s: float) -> None:
+        """Wait until nothing waits any more, or for `timeout_s` seconds. Cancelling it changes nothing."""
+        if not len(self._batcher):
+            return
+        self._empty = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+        self._empty = None
 
     def fail_all(self, failure: InferenceError) -> None:
         """Fail everything that waits."""
         for job in self._batcher.drain():
             job.free()
-            job.done(failure)
+            job.respond(failure, True)
 
-    # What instances tell: see instances.python.Owner.
+    # What instances tell: see instances.plan.Owner.
 
     def place_freed(self) -> None:
         """An instance can take another batch."""
@@ -72,6 +84,11 @@ class Scheduler:
     def put_back(self, batch: list[Job]) -> None:
         """A batch that never started."""
         self._batcher.put_back(batch)
+        self._dispatch()
+
+    def reschedule(self, job: Job) -> None:
+        """A job that its model wants to execute again, behind all that wait."""
+        self._batcher.requeue(job)
         self._dispatch()
 
     def instance_changed(self) -> None:
@@ -86,6 +103,8 @@ class Scheduler:
                 self._arm()
                 return
             instance.execute(batch)
+        if self._empty is not None and not len(batcher):
+            self._empty.set()
 
     def _freest(self) -> Instance | None:
         """The instance with the most free places: an idle one before one that would only queue the batch."""

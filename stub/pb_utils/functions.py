@@ -3,12 +3,15 @@
 """The plain functions and constants of `triton_python_backend_utils`. (pure)
 
 They work on whatever has the methods that they call, so they do not know the classes of requests and tensors.
+
+What is None only for names that are not there is typed as if it never were: nearly every model asks for required inputs
+and its own outputs, and would have to say so to its type checker again and again.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Dict, Optional, Protocol, Sequence, Type, TypeVar, cast
+from typing import Any, Dict, Optional, Protocol, Sequence, Type, TypeVar, Union, cast
 
 import numpy as np
 
@@ -56,7 +59,7 @@ class _HasOutputTensors(Protocol[_Tensor_co]):
     def output_tensors(self) -> Sequence[_Tensor_co]: ...
 
 
-def get_input_tensor_by_name(inference_request: _HasInputs[_Tensor], name: str) -> Optional[_Tensor]:
+def get_input_tensor_by_name(inference_request: _HasInputs[_Tensor], name: str) -> Union[_Tensor, Any]:
     """The request's input of that name; None when the client did not send it."""
     for tensor in inference_request.inputs():
         if tensor.name() == name:
@@ -64,7 +67,7 @@ def get_input_tensor_by_name(inference_request: _HasInputs[_Tensor], name: str) 
     return None
 
 
-def get_output_tensor_by_name(inference_response: _HasOutputTensors[_Tensor], name: str) -> Optional[_Tensor]:
+def get_output_tensor_by_name(inference_response: _HasOutputTensors[_Tensor], name: str) -> Union[_Tensor, Any]:
     """The response's output of that name, or None."""
     for tensor in inference_response.output_tensors():
         if tensor.name() == name:
@@ -72,12 +75,12 @@ def get_output_tensor_by_name(inference_response: _HasOutputTensors[_Tensor], na
     return None
 
 
-def get_input_config_by_name(model_config: Dict[str, Any], name: str) -> Optional[Dict[str, Any]]:
+def get_input_config_by_name(model_config: Dict[str, Any], name: str) -> Union[Dict[str, Any], Any]:
     """What the model's configuration says about the input of that name, or None."""
     return _config_by_name(model_config.get("input", ()), name)
 
 
-def get_output_config_by_name(model_config: Dict[str, Any], name: str) -> Optional[Dict[str, Any]]:
+def get_output_config_by_name(model_config: Dict[str, Any], name: str) -> Union[Dict[str, Any], Any]:
     """What the model's configuration says about the output of that name, or None."""
     return _config_by_name(model_config.get("output", ()), name)
 

@@ -1,40 +1,114 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pb_utils.InferenceRequest`: what `execute` gets a list of."""
+"""`pb_utils.InferenceRequest`: what `execute` gets a list of, and what a model makes to call another one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Optional, Set, Union
+import asyncio
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
+from pyruntime.stub import host
+from pyruntime.stub.pb_utils.errors import TritonError, TritonModelException
+from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_ALL
+from pyruntime.stub.pb_utils.iterator import ResponseIterator
+from pyruntime.stub.pb_utils.placement import InferenceTrace, PreferredMemory
+from pyruntime.stub.pb_utils.response import InferenceResponse, check_parameters
+from pyruntime.stub.pb_utils.sender import InferenceResponseSender
 from pyruntime.stub.pb_utils.tensor import Tensor
 
 if TYPE_CHECKING:
-    import mmap
-
+    from pyruntime.stub.memory import Source
+    from pyruntime.stub.streams import Stream
 
 # Places in a request on the wire: see utils/messages.py.
-_ID, _CORRELATION_ID, _FLAGS, _TIMEOUT_US, _OUTPUTS, _PARAMETERS, _TENSORS = range(7)
+_ID, _CORRELATION_ID, _FLAGS, _TIMEOUT_US, _OUTPUTS, _PARAMETERS, _TENSORS, _TRACE = range(8)
 
 
 class InferenceRequest:
-    """One request, as the host sent it. Tensors are made when they are first asked for."""
+    """One request: as the host sent it, or as the model makes it for a call."""
 
-    __slots__ = ("_inputs", "_outputs", "_region", "_wire")
+    __slots__ = (
+        "__weakref__",
+        "_inputs",
+        "_outputs",
+        "_region",
+        "_release_flags",
+        "_serial",
+        "_stream",
+        "_target",
+        "_wire",
+    )
 
     # As it came (see utils/messages.py): most of it is never asked for.
     _wire: List[Any]
-    _region: mmap.mmap
+    _region: Source
     _outputs: Set[str]
     _inputs: Optional[List[Tensor]]
+    # The request's number with the host; 0 for one that the model made, which goes to `_target`.
+    _serial: int
+    _stream: Optional[Stream]
+    _target: Tuple[str, int]
+    _release_flags: int
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: Union[int, str] = 0,
+        inputs: Sequence[Tensor] = (),
+        requested_output_names: Sequence[str] = (),
+        model_name: str = "",
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: Optional[PreferredMemory] = None,
+        trace: Optional[InferenceTrace] = None,
+        parameters: Optional[Dict[str, Union[bool, int, str]]] = None,
+    ) -> None:
+        """A request to another model, of version -1 for any. `timeout` is in microseconds, 0 for none.
+
+        Raises TritonModelException, in Triton's words, or TypeError.
+        """
+        if not isinstance(correlation_id, (int, str)):
+            raise TritonModelException("Correlation ID must be integer or string")
+        about = f"request with id '{request_id}' and model name '{model_name}' should not be empty."
+        self._inputs = list(inputs)
+        for tensor in self._inputs:
+            if tensor is None:
+                raise TritonModelException(f"Input tensor for {about}")
+            if type(tensor) is not Tensor:
+                raise TypeError(f"inputs must be pb_utils.Tensor objects, found {type(tensor)}")
+        names = list(requested_output_names)
+        for name in names:
+            if not name:
+                raise TritonModelException(f"Requested output name for {about}")
+            if type(name) is not str:
+                raise TypeError(f"requested_output_names must be str, found {type(name)}")
+        if not model_name or type(model_name) is not str:
+            raise TypeError(f"model_name must be the name of a model, found {model_name!r}")
+        for what, value in (("model_version", model_version), ("flags", flags), ("timeout", timeout)):
+            if type(value) is not int:
+                raise TypeError(f"{what} must be an int, found {type(value)}")
+        if timeout < 0:
+            raise TypeError(f"timeout must be 0 or more microseconds, found {timeout}")
+        self._outputs = set(names)
+        self._target = (model_name, model_version)
+        self._serial = 0
+        self._stream = None
+        self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
+        text = check_parameters(parameters) if parameters is not None else ""
+        context = "" if trace is None else trace._context
+        self._wire = [str(request_id), correlation_id, flags, timeout, sorted(self._outputs) or None, text, [], context]
 
     @classmethod
-    def _from_wire(cls, region: mmap.mmap, wire: List[Any], all_outputs: Set[str]) -> InferenceRequest:
+    def _from_wire(cls, region: Source, wire: List[Any], all_outputs: Set[str], serial: int) -> InferenceRequest:
         """The request that `wire` describes, to a model with these outputs."""
         request = cls.__new__(cls)
         request._wire = wire
         request._region = region
         request._outputs = all_outputs if wire[_OUTPUTS] is None else set(wire[_OUTPUTS])
-        request._inputs = None
+        request._inputs = request._stream = None
+        request._serial = serial
+        request._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
         return request
 
     def __repr__(self) -> str:
@@ -79,3 +153,84 @@ class InferenceRequest:
     def parameters(self) -> str:
         """The client's own parameters as a JSON object in text."""
         return self._wire[_PARAMETERS] or "{}"
+
+    def trace(self) -> InferenceTrace:
+        """The trace that the request belongs to."""
+        wire = self._wire
+        return InferenceTrace(wire[_TRACE] if len(wire) > _TRACE else "")
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """What the request can be answered with at any time, beside or instead of what `execute` returns."""
+        if not self._serial:
+            return InferenceResponseSender(None)
+        stream = self._stream
+        if stream is None:
+            stream = self._stream = host.get_host().stream(self._serial, self._outputs)
+        return InferenceResponseSender(stream)
+
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the request any longer. Costs next to nothing."""
+        return self._serial > 0 and host.get_host().is_cancelled(self._serial)
+
+    def set_release_flags(self, __flags: int) -> None:
+        """TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, with None returned from `execute`: execute the request again."""
+        self._release_flags = __flags
+
+    # Calling another model (BLS).
+
+    def exec(self, decoupled: bool = False) -> Union[InferenceResponse, ResponseIterator]:
+        """Have the other model execute the request, and wait for its response.
+
+        With `decoupled`, an iterator over its responses. What goes wrong there is in the response; TritonModelException
+        is raised where BLS is not possible at all.
+        """
+        answers = _start(self, decoupled)
+        return ResponseIterator(answers) if decoupled else _only(answers.next())
+
+    def async_exec(self, decoupled: bool = False) -> asyncio.Future[Union[InferenceResponse, ResponseIterator]]:
+        """As `exec`, but an awaitable: many calls may be under way at once. Cancelling it cancels the call.
+
+        The call begins at once. Raises RuntimeError without a running event loop.
+        """
+        loop = asyncio.get_running_loop()
+        # A task, so that the call goes on even if nobody awaits it.
+        return loop.create_task(_answer(_start(self, decoupled), decoupled))
+
+
+def _start(request: InferenceRequest, decoupled: bool) -> host.Answers:
+    if request._serial:
+        raise TritonModelException("a request that came to the model cannot be executed: make one with a model_name")
+    server = host.get_host()
+    if server.no_bls:
+        raise TritonModelException(server.no_bls)
+    return server.call(request, decoupled)
+
+
+def _only(response: Optional[InferenceResponse]) -> InferenceResponse:
+    if response is None:  # a model may end without one, where any number is allowed
+        return InferenceResponse(error=TritonError("the model ended the request without a response"))
+    return response
+
+
+async def _answer(answers: host.Answers, decoupled: bool) -> Union[InferenceResponse, ResponseIterator]:
+    if decoupled:
+        return ResponseIterator(answers)
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        # The loop may be closed, or the future cancelled, when the answer comes.
+        if not arrived.done():
+            arrived.set_result(None)
+
+    def wake_loop() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(wake)
+
+    answers.when_next(wake_loop)
+    try:
+        await arrived
+    except asyncio.CancelledError:
+        answers.cancel()
+        raise
+    return _only(answers.next())

@@ -48,6 +48,15 @@ class InferenceResponse:
                     raise TritonModelException("Output tensor for inference response should not be empty.")
                 raise TypeError(f"output_tensors must be pb_utils.Tensor objects, found {type(tensor)}")
 
+    @classmethod
+    def _from_wire(cls, outputs: List[Tensor], parameters: str) -> InferenceResponse:
+        """A response of another model."""
+        response = cls.__new__(cls)
+        response._error = None
+        response._parameters = parameters
+        response._output_tensors = outputs
+        return response
+
     def __repr__(self) -> str:
         return f"<InferenceResponse {self._error or self._output_tensors}>"
 

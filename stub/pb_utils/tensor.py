@@ -17,7 +17,7 @@ from pyruntime.utils.byte_tensors import deserialize_bytes_tensor, serialize_byt
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
 
 if TYPE_CHECKING:
-    import mmap
+    from pyruntime.stub.memory import Source
 
 _DTYPES: Dict[str, Any] = {
     datatype.name: np.dtype(datatype.numpy) for datatype in DATATYPES if datatype.numpy and datatype.size
@@ -50,7 +50,7 @@ class Tensor:
     _shape: List[int]
     # Made when it is first asked for, if the tensor lies in a region: `_size` bytes at `_offset` of it.
     _array: Optional[Any]
-    _region: Optional[mmap.mmap]
+    _region: Optional[Source]
     _offset: int
     _size: int
 
@@ -72,8 +72,8 @@ class Tensor:
         self._region = None
 
     @classmethod
-    def _from_region(cls, region: mmap.mmap, wire: List[Any]) -> Tensor:
-        """The input tensor that `wire` (see utils/messages.py) describes."""
+    def _from_region(cls, region: Source, wire: List[Any]) -> Tensor:
+        """The tensor that `wire` (see utils/messages.py) describes."""
         tensor = cls.__new__(cls)
         tensor._name, tensor._datatype, tensor._shape, tensor._offset, tensor._size = wire
         tensor._array = None
@@ -154,13 +154,14 @@ class Tensor:
 
     def _view(self, dtype: Any) -> Any:
         assert self._region is not None  # a tensor has an array or a region
-        array = np.ndarray(self._shape, dtype, self._region, self._offset)
+        buffer, offset = self._region.buffer(self._offset, self._size)
+        array = np.ndarray(self._shape, dtype, buffer, offset)
         # Behind a BYTES tensor of odd length contents may lie askew, which torch and SIMD code do not expect.
-        return array if self._offset % dtype.itemsize == 0 else array.copy()
+        return array if offset % dtype.itemsize == 0 else array.copy()
 
     def _bytes(self) -> bytes:
         assert self._region is not None  # a tensor has an array or a region
-        return self._region[self._offset : self._offset + self._size]
+        return self._region.read(self._offset, self._size)
 
     def _contents(self) -> Any:
         """The contents as a numeric array: BF16 as uint16, because only its bytes matter here."""

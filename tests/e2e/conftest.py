@@ -7,6 +7,7 @@ Nothing here waits for time to pass; `wait_until` polls for a condition, and giv
 """
 
 import http.client
+import json
 import os
 import signal
 import socket
@@ -122,6 +123,7 @@ class Server:
     process: subprocess.Popen[bytes]
     port: int
     log_path: Path
+    metrics_port: int = 0
     _family: set[Process] = field(default_factory=set)
 
     # What it is.
@@ -180,12 +182,30 @@ class Server:
             self.infer(model, arrays, **options)
         return int(caught.value.status()), caught.value.message()
 
-    def request(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
-        """One HTTP request on a connection of its own."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)) as connection:
+    def request(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, port: int = 0
+    ) -> Answer:
+        """One HTTP request on a connection of its own, to the port of HTTP or to another one."""
+        with closing(http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=LIMIT_S)) as connection:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
             return Answer(response.status, response.headers, response.read())
+
+    @contextmanager
+    def streaming(self, model: str, **document: Any) -> Iterator[Iterator[dict[str, Any]]]:
+        """The events of one generate_stream, as they come; `document` has the inputs and the parameters.
+
+        A client that leaves before the end hangs up.
+        """
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)) as connection:
+            connection.request("POST", f"/v2/models/{model}/generate_stream", json.dumps(document))
+            with connection.getresponse() as response:
+                yield (json.loads(line[6:]) for line in response if line.startswith(b"data: "))
+
+    def stream(self, model: str, **document: Any) -> list[dict[str, Any]]:
+        """All events of one generate_stream."""
+        with self.streaming(model, **document) as events:
+            return list(events)
 
     def connect(self) -> socket.socket:
         """A bare connection, for what no well-behaved client does."""
@@ -274,7 +294,7 @@ def start_server(repository, log_path, *options, wrapper=(), port=0) -> Server:
             stderr=subprocess.STDOUT,
             env=environment,
         )
-    return Server(process, port, log_path)
+    return Server(process, port, log_path, free[2])
 
 
 @contextmanager

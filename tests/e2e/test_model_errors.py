@@ -193,6 +193,9 @@ class TritonPythonModel:
     def do_none(self, array):
         return (None,)
 
+    def do_wrong_return(self, array):
+        return ({},)
+
     def do_too_few(self, array):
         return ([],)
 
@@ -292,7 +295,7 @@ FAILED = "Failed to process the request(s) for model 'acts_0', message: "
             r"  decoder\.py\(\d+\): raw_decode\n(  \w+\.py\(\d+\): \w+\n)+"
             r"  1/model\.py\(\d+\): do_raise_from_elsewhere\n  1/model\.py\(\d+\): execute\n",
         ),
-        ("none", r"Expected a list in the execute return, found type '<class 'NoneType'>'\."),
+        ("wrong_return", r"Expected a list in the execute return, found type '<class 'dict'>'\."),
         (
             "too_few",
             r"Number of InferenceResponse objects do not match the number of InferenceRequest objects\. "
@@ -307,11 +310,6 @@ FAILED = "Failed to process the request(s) for model 'acts_0', message: "
             "wrong_type",
             r"Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'int'>'\.",
         ),
-        (
-            "none_inside",
-            r"Expected an 'InferenceResponse' object in the execute function return list, found type '<class "
-            r"'NoneType'>'\.",
-        ),
     ],
 )
 def test_execute_that_fails(acting, act, message):
@@ -320,6 +318,13 @@ def test_execute_that_fails(acting, act, message):
     assert status == 500
     assert re.fullmatch(re.escape(FAILED) + message, found)
     assert acting.infer("acts", INPUT, request_id="speak").as_numpy("OUT").tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("act", ["none", "none_inside"])
+def test_none_in_place_of_a_response(acting, act):
+    """A request that the model neither answers nor keeps is answered for it, be it alone or in the middle of others."""
+    status, found = acting.refusal("acts", INPUT, request_id=act)
+    assert (status, found) == (500, "the model has let go of the request without a response")
 
 
 def test_traceback_of_execute_is_in_the_log(acting):

@@ -163,7 +163,7 @@ def test_every_sample_is_ready(samples):
         index = client.get_model_repository_index()
         assert {(row["name"], row["version"]) for row in index} == {
             ("add_sub", "1"), ("auto_complete", "1"), ("batched", "1"), ("faulty", "1"), ("identity", "1"),
-            ("scaled", "1"), ("strings", "1"), ("versions", "1"), ("versions", "3"),
+            ("metrics", "1"), ("scaled", "1"), ("strings", "1"), ("versions", "1"), ("versions", "3"),
         }  # fmt: skip
         assert all(row["state"] == "READY" for row in index)
         assert all(client.is_model_ready(row["name"], row["version"]) for row in index)

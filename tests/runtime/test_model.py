@@ -3,6 +3,7 @@
 """A model version over instances that only note what they are given."""
 
 import asyncio
+import math
 
 import pytest
 
@@ -14,6 +15,8 @@ from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.model import ModelVersion
 from pyruntime.utils.errors import Code, InferenceError
 
+# A test that waits for this long waits for ever: it fails rather than hangs.
+PATIENCE_S = 10
 CONFIG = (
     "name: 'm' max_batch_size: 4 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
     "output { name: 'OUT' data_type: TYPE_FP32 dims: 2 } "
@@ -59,6 +62,20 @@ def model(memory, *instances, text="", lost=None):
     return made
 
 
+def into(outcomes):
+    """A `respond` that notes the one outcome that it is called with."""
+
+    def respond(outcome, final):
+        assert final
+        outcomes.append(outcome)
+
+    return respond
+
+
+def ignore(outcome, final):
+    pass
+
+
 def request(shape=(1, 2), id=""):
     return InferRequest("m", id=id, inputs=[InputTensor("IN", "FP32", list(shape), bytes(4 * shape[0] * shape[1]))])
 
@@ -67,8 +84,8 @@ def test_passive_instances_get_no_work(memory):
     """An instance of a passive group is loaded, and that is all."""
     passive, active = Instance("m_0_0", places=2), Instance("m_1_0", places=1)
     made = model(memory, passive, active, text="instance_group [ { passive: true }, { count: 1 } ]")
-    made.infer(request(), lambda outcome: None)
-    made.infer(request(), lambda outcome: None)
+    made.infer(request(), ignore)
+    made.infer(request(), ignore)
     assert passive.batches == []
     assert active.batches
 
@@ -78,7 +95,7 @@ class TestInfer:
         """A request that is right reaches an instance, its tensors in the request region."""
         instance = Instance(places=1)
         outcome = []
-        model(memory, instance).infer(request((3, 2), id="7"), outcome.append)
+        model(memory, instance).infer(request((3, 2), id="7"), into(outcome))
         (((job,),)) = instance.batches
         assert (job.id, job.rows) == ("7", 3)
         assert job.wire[6][0][3] >= 0
@@ -92,7 +109,7 @@ class TestInfer:
         made = model(memory, Instance(places=1))
         outcome = []
         with pytest.raises(InferenceError) as caught:
-            made.infer(request((5, 2)), outcome.append)
+            made.infer(request((5, 2)), into(outcome))
         assert caught.value.code is Code.INVALID_ARG
         assert outcome == []
         assert memory.live == 0
@@ -101,10 +118,10 @@ class TestInfer:
     def test_refused_by_the_queue(self, memory):
         """A full queue is UNAVAILABLE, with the request's id in the message."""
         made = model(memory, Instance(), text="dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
-        made.infer(request(), lambda outcome: None)
+        made.infer(request(), ignore)
         outcome = []
         with pytest.raises(InferenceError) as caught:
-            made.infer(request(id="7"), outcome.append)
+            made.infer(request(id="7"), into(outcome))
         assert caught.value.code is Code.UNAVAILABLE
         assert caught.value.message == "[request id: 7] Exceeds maximum queue size"
         assert outcome == []
@@ -120,7 +137,7 @@ class TestInfer:
         monkeypatch.setattr(memory, "allocate", allocate)
         made = model(memory, Instance(places=1))
         with pytest.raises(InferenceError, match="no room"):
-            made.infer(request(), lambda outcome: None)
+            made.infer(request(), ignore)
         assert made.statistics.failure_count == 1
 
 
@@ -157,7 +174,7 @@ class TestLoss:
         instance = Instance()
         lost, outcome = [], []
         made = model(memory, instance, lost=lost)
-        made.infer(request(), outcome.append)
+        made.infer(request(), into(outcome))
         instance.down = "it died"
         made.scheduler.instance_changed()
         made.scheduler.instance_changed()
@@ -173,7 +190,7 @@ class TestLoss:
         made.scheduler.instance_changed()
         outcome = []
         try:
-            made.infer(request(), outcome.append)
+            made.infer(request(), into(outcome))
         except InferenceError as failure:
             outcome.append(failure)
         assert [type(each) for each in outcome] == [InferenceError]
@@ -193,13 +210,46 @@ class TestStop:
         instances = [Instance(), Instance("m_1")]
         made = model(memory, *instances)
         outcome = []
-        made.infer(request(), outcome.append)
-        asyncio.run(made.stop(7.0))
-        assert [instance.stops for instance in instances] == [[7.0], [7.0]]
+        made.infer(request(), into(outcome))
+        asyncio.run(made.stop(0))
+        assert [instance.stops for instance in instances] == [[0], [0]]
         assert [(failure.message, failure.code) for failure in outcome] == [
             ("Model 'm' was unloaded", Code.UNAVAILABLE)
         ]
         assert memory.region.map.closed
+
+    def test_executes_what_waits_first(self):
+        """What was accepted is executed, if there is time for it; instances are stopped after that."""
+
+        async def run():
+            memory = RequestMemory("m", 1 << 16, 1 << 16)
+            instance = Instance()
+            made = model(memory, instance)
+            outcomes = []
+            made.infer(request(), into(outcomes))
+            stopping = asyncio.ensure_future(made.stop(PATIENCE_S))
+            await asyncio.sleep(0)
+            assert instance.stops == []
+            instance.places = 1
+            made.scheduler.place_freed()
+            await stopping
+            assert len(instance.batches) == 1
+            assert outcomes == []
+            assert 0 < instance.stops[0] <= PATIENCE_S
+
+        asyncio.run(run())
+
+    def test_waits_for_nothing_that_cannot_come(self):
+        """Without an instance that is ready nothing that waits is executed, so nobody waits for that."""
+        memory = RequestMemory("m", 1 << 16, 1 << 16)
+        instance = Instance()
+        made = model(memory, instance)
+        outcomes = []
+        made.infer(request(), into(outcomes))
+        instance.is_ready = False
+        asyncio.run(made.stop(math.inf))
+        assert instance.stops == [math.inf]
+        assert [failure.code for failure in outcomes] == [Code.UNAVAILABLE]
 
     def test_requests_after_it(self):
         """A request that was being read while its model stopped is refused, like any to a model that is not there."""
@@ -207,7 +257,7 @@ class TestStop:
         made = model(memory, Instance())
         asyncio.run(made.stop(0))
         with pytest.raises(InferenceError):
-            made.infer(request(), lambda outcome: None)
+            made.infer(request(), ignore)
 
     def test_kill(self, memory):
         """All instances end at once."""

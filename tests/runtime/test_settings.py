@@ -64,6 +64,11 @@ def test_python_backend_refuses_zero(field):
         ("model_load_thread_count", 0, "--model-load-thread-count must be greater than 0, not 0."),
         ("log_format", "iso8601", "--log-format must be one of default, ISO8601, not 'iso8601'."),
         ("model_control_mode", "all", "--model-control-mode must be one of none, poll, explicit, not 'all'."),
+        (
+            "load_models",
+            ("m",),
+            "Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+        ),
         ("http_port", 65536, "--http-port must be between 0 and 65535, not 65536."),
         ("metrics_port", -1, "--metrics-port must be between 0 and 65535, not -1."),
     ],
@@ -108,3 +113,10 @@ def test_ports_that_do_not_collide(ports):
 def test_settings_error_is_ours():
     """One except clause catches all that pyruntime raises on purpose."""
     assert issubclass(SettingsError, PyruntimeError)
+
+
+def test_all_models_or_some():
+    """Models to load are named, or all of them are meant."""
+    assert ServerSettings(REPOSITORIES, model_control_mode="explicit", load_models=("*",)).load_models == ("*",)
+    with pytest.raises(SettingsError, match=r"^--load-model=\* loads every model, and cannot be given beside names\.$"):
+        ServerSettings(REPOSITORIES, model_control_mode="explicit", load_models=("m", "*"))

@@ -8,10 +8,19 @@ import numpy as np
 import pytest
 
 from pyruntime.runtime.memory.regions import create_region
-from pyruntime.stub.pb_utils import InferenceRequest, InferenceResponse, Tensor, TritonError
+from pyruntime.stub.pb_utils import (
+    TRITONSERVER_REQUEST_RELEASE_ALL,
+    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    InferenceRequest,
+    InferenceResponse,
+    Tensor,
+    TritonError,
+    TritonModelException,
+)
 from pyruntime.stub.responses import SMALL_BYTES, ResponseWriter, WrongResponses, check_responses
-from pyruntime.utils.arena import ALIGNMENT
-from pyruntime.utils.errors import Code, OutOfMemoryError
+from pyruntime.utils.addresses import address
+from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES
+from pyruntime.utils.errors import Code, LocalError, OutOfMemoryError
 from pyruntime.utils.messages import NO_SLOT, OK
 
 OUTPUTS = {"A", "B"}
@@ -29,41 +38,67 @@ def writer(region):
     return ResponseWriter(region, 1 << 20, "m", OUTPUTS)
 
 
-def request(region, outputs=None):
-    return InferenceRequest._from_wire(region.map, ["", 0, 0, 0, outputs, "", []], OUTPUTS)
+def live(writer):
+    """How many slots are in use."""
+    return writer._arena.live
+
+
+def request(release_flags=TRITONSERVER_REQUEST_RELEASE_ALL):
+    made = InferenceRequest._from_wire(None, ["", 0, 0, 0, None, "", []], OUTPUTS, 7)
+    made.set_release_flags(release_flags)
+    return made
 
 
 class TestCheck:
-    def test_one_for_each(self, region):
+    def test_one_for_each(self):
         """As many responses as requests are right."""
-        check_responses([InferenceResponse(), InferenceResponse()], [request(region)] * 2)
+        check_responses([InferenceResponse(), InferenceResponse()], [request()] * 2)
         check_responses([], [])
 
-    @pytest.mark.parametrize("wrong", [None, (), {}, InferenceResponse(), 5], ids=lambda wrong: type(wrong).__name__)
-    def test_no_list(self, region, wrong):
+    @pytest.mark.parametrize("wrong", [(), {}, InferenceResponse(), 5], ids=lambda wrong: type(wrong).__name__)
+    def test_no_list(self, wrong):
         """Anything but a list is named by its type."""
         message = f"Expected a list in the execute return, found type '{type(wrong)}'."
         with pytest.raises(WrongResponses, match=f"^{re.escape(message)}$"):
-            check_responses(wrong, [request(region)])
+            check_responses(wrong, [request()])
 
     @pytest.mark.parametrize("count", [0, 1, 3])
-    def test_another_number(self, region, count):
+    def test_another_number(self, count):
         """Both numbers are told."""
         message = (
             "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
             f"InferenceRequest(s) size is:2, and InferenceResponse(s) size is:{count}\n"
         )
         with pytest.raises(WrongResponses, match=f"^{re.escape(message)}$"):
-            check_responses([InferenceResponse()] * count, [request(region)] * 2)
+            check_responses([InferenceResponse()] * count, [request()] * 2)
 
-    @pytest.mark.parametrize("wrong", [None, "no", [], TritonError("no")], ids=lambda wrong: type(wrong).__name__)
-    def test_an_element_of_another_type(self, region, wrong):
+    @pytest.mark.parametrize("wrong", ["no", [], TritonError("no")], ids=lambda wrong: type(wrong).__name__)
+    def test_an_element_of_another_type(self, wrong):
         """An element that is no response is named by its type."""
         message = (
             f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(wrong)}'."
         )
         with pytest.raises(WrongResponses, match=f"^{re.escape(message)}$"):
-            check_responses([InferenceResponse(), wrong], [request(region)] * 2)
+            check_responses([InferenceResponse(), wrong], [request()] * 2)
+
+    def test_none_for_one_that_its_sender_answers(self):
+        """None may stand in place of any response, and of all."""
+        check_responses([None, InferenceResponse()], [request()] * 2)
+        check_responses(None, [request()] * 2)
+
+    def test_none_for_one_that_is_executed_again(self):
+        """A request that is to be executed again has no response yet."""
+        check_responses([None], [request(TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)])
+
+    @pytest.mark.parametrize("wrong", [InferenceResponse(), "no"], ids=lambda wrong: type(wrong).__name__)
+    def test_something_for_one_that_is_executed_again(self, wrong):
+        """In Triton's words, misspelt as there."""
+        message = (
+            "Expected a None object in the execute function return list for reschduled request, "
+            f"found type '{type(wrong)}'."
+        )
+        with pytest.raises(WrongResponses, match=f"^{re.escape(message)}$"):
+            check_responses([wrong], [request(TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)])
 
 
 class TestWrite:
@@ -71,7 +106,7 @@ class TestWrite:
         """Outputs lie in one slot, each aligned for any datatype, in the order the model gave them."""
         b, a = np.arange(5, dtype=np.int8), np.arange(6, dtype=np.float64).reshape(2, 3)
         code, message, slot, tensors, parameters = writer.write(
-            InferenceResponse([Tensor("B", b), Tensor("A", a)]), request(region)
+            InferenceResponse([Tensor("B", b), Tensor("A", a)]), OUTPUTS
         )
         assert (code, message, parameters) == (OK, "", "")
         assert [tuple(tensor[:3]) for tensor in tensors] == [("B", "INT8", [5]), ("A", "FP64", [2, 3])]
@@ -80,21 +115,21 @@ class TestWrite:
         for (_, _, _, offset, size), array in zip(tensors, (b, a), strict=True):
             assert region.map[offset : offset + size] == array.tobytes()
         assert slot == tensors[0][3]
-        assert writer.arena.live == 1
-        writer.arena.free(slot)
+        assert live(writer) == 1
+        writer.free([slot])
 
     @pytest.mark.parametrize("count", [SMALL_BYTES - 1, SMALL_BYTES, SMALL_BYTES + 1, 1 << 20])
     def test_any_size(self, region, writer, count):
         """Small outputs and large ones arrive alike."""
         array = np.random.default_rng(1).integers(0, 256, count, np.uint8)
-        _, _, _, ((_, _, _, offset, size),), _ = writer.write(InferenceResponse([Tensor("A", array)]), request(region))
+        _, _, _, ((_, _, _, offset, size),), _ = writer.write(InferenceResponse([Tensor("A", array)]), OUTPUTS)
         assert region.map[offset : offset + size] == array.tobytes()
 
     def test_bytes(self, region, writer):
         """BYTES are written in their encoding."""
         array = np.array([[b"a", "bc"]], object)
         _, _, _, ((_, datatype, shape, offset, size),), _ = writer.write(
-            InferenceResponse([Tensor("A", array)]), request(region)
+            InferenceResponse([Tensor("A", array)]), OUTPUTS
         )
         assert (datatype, shape) == ("BYTES", [1, 2])
         assert region.map[offset : offset + size] == b"\1\0\0\0a\2\0\0\0bc"
@@ -102,59 +137,57 @@ class TestWrite:
     @pytest.mark.parametrize("array", [np.zeros((0, 3), np.float32), np.zeros((2, 0), object)], ids=["FP32", "BYTES"])
     def test_no_elements(self, region, writer, array):
         """Outputs without contents take no slot."""
-        _, _, slot, ((_, _, shape, offset, size),), _ = writer.write(
-            InferenceResponse([Tensor("A", array)]), request(region)
-        )
+        _, _, slot, ((_, _, shape, offset, size),), _ = writer.write(InferenceResponse([Tensor("A", array)]), OUTPUTS)
         assert slot == NO_SLOT
         assert (list(shape), offset, size) == (list(array.shape), 0, 0)
-        assert writer.arena.live == 0
+        assert live(writer) == 0
 
     def test_one_with_contents_and_one_without(self, region, writer):
         """A tensor without contents may stand beside one that has some."""
         code, _, slot, tensors, _ = writer.write(
-            InferenceResponse([Tensor("A", np.zeros(0)), Tensor("B", np.ones(1))]), request(region)
+            InferenceResponse([Tensor("A", np.zeros(0)), Tensor("B", np.ones(1))]), OUTPUTS
         )
         assert code == OK
         assert [tensor[4] for tensor in tensors] == [0, 8]
         assert all(0 <= tensor[3] <= region.limit for tensor in tensors)
-        writer.arena.free(slot)
+        writer.free([slot])
 
     def test_nothing(self, region, writer):
         """A response may have no outputs at all."""
-        assert writer.write(InferenceResponse(), request(region)) == [OK, "", NO_SLOT, [], ""]
+        assert writer.write(InferenceResponse(), OUTPUTS) == [OK, "", NO_SLOT, [], ""]
 
     def test_parameters(self, region, writer):
         """Parameters go along as JSON."""
-        assert writer.write(InferenceResponse(parameters={"a": 1}), request(region))[4] == '{"a": 1}'
+        assert writer.write(InferenceResponse(parameters={"a": 1}), OUTPUTS)[4] == '{"a": 1}'
 
     def test_output_nobody_asked_for(self, region, writer):
         """An output that the client does not want is left out."""
         response = InferenceResponse([Tensor("A", np.zeros(1)), Tensor("B", np.zeros(1))])
-        tensors = writer.write(response, request(region, ["B"]))[3]
+        tensors = writer.write(response, {"B"})[3]
         assert [tensor[0] for tensor in tensors] == ["B"]
-        assert writer.write(response, request(region, []))[2:4] == [NO_SLOT, []]
+        assert writer.write(response, set())[2:4] == [NO_SLOT, []]
 
     def test_output_the_model_does_not_have(self, region, writer):
         """An output that is not configured fails the request, in Triton's words."""
         response = InferenceResponse([Tensor("A", np.zeros(1)), Tensor("C", np.zeros(1))])
-        assert writer.write(response, request(region)) == [
+        assert writer.write(response, OUTPUTS) == [
             Code.INVALID_ARG, "unexpected inference output 'C' for model 'm'", NO_SLOT, [], "",
         ]  # fmt: skip
-        assert writer.arena.live == 0
+        assert live(writer) == 0
 
     @pytest.mark.parametrize("code", Code)
     def test_error(self, region, writer, code):
         """A response's own error goes out with its code."""
         response = InferenceResponse([Tensor("A", np.zeros(1))], TritonError("no", code))
-        assert writer.write(response, request(region)) == [code.value, "no", NO_SLOT, [], ""]
-        assert writer.arena.live == 0
+        assert writer.write(response, OUTPUTS) == [code.value, "no", NO_SLOT, [], ""]
+        assert live(writer) == 0
 
     def test_slots_are_reused(self, region, writer):
         """A slot that was freed serves the next response."""
         response = InferenceResponse([Tensor("A", np.zeros(1))])
-        slot = writer.write(response, request(region))[2]
-        writer.arena.free(slot)
-        assert writer.write(response, request(region))[2] == slot
+        slot = writer.write(response, OUTPUTS)[2]
+        writer.free([slot])
+        assert writer.write(response, OUTPUTS)[2] == slot
 
     def test_no_memory(self, region, writer, monkeypatch):
         """Without memory for it the one request fails as UNAVAILABLE, and the next may go through."""
@@ -165,7 +198,82 @@ class TestWrite:
         response = InferenceResponse([Tensor("A", np.zeros(100))])
         with monkeypatch.context() as patch:
             patch.setattr(region, "commit", commit)
-            code, message, slot, tensors, _ = writer.write(response, request(region))
+            code, message, slot, tensors, _ = writer.write(response, OUTPUTS)
         assert (code, slot, tensors) == (Code.UNAVAILABLE, NO_SLOT, [])
         assert message == "no room for a response of 832 bytes: no shared memory left"
-        assert writer.write(response, request(region))[0] == OK
+        assert writer.write(response, OUTPUTS)[0] == OK
+
+    def test_bytes_that_cannot_be_encoded(self, writer):
+        """Contents that have no encoding fail their own request, and take no slot."""
+        odd = Tensor("A", np.array(["\udcff"], object))
+        code, message, slot, _, _ = writer.write(InferenceResponse([odd]), OUTPUTS)
+        assert (code, slot) == (Code.INTERNAL, NO_SLOT)
+        assert message.startswith("a response of model 'm' cannot be sent: ")
+        assert live(writer) == 0
+
+    def test_free_what_is_no_slot(self, writer):
+        """What was not handed out cannot come back."""
+        with pytest.raises(LocalError):
+            writer.free([64])
+
+
+class TestPlace:
+    """The inputs of a call to another model."""
+
+    def test_small_ones_are_copied_into_one_slot(self, region, writer, regions):
+        """Arrays of the model's own lie in one slot, each aligned for any datatype."""
+        a, b = np.arange(5, dtype=np.int8), np.arange(6, dtype=np.float64).reshape(2, 3)
+        slot, wire = writer.place([Tensor("X", a), Tensor("Y", b)], regions)
+        assert [each[:3] for each in wire] == [("X", "INT8", [5]), ("Y", "FP64", [2, 3])]
+        assert wire[0][3] == slot
+        for (_, _, _, at, size), array in zip(wire, (a, b), strict=True):
+            assert at % ALIGNMENT == 0
+            assert region.map[at : at + size] == array.tobytes()
+        assert live(writer) == 1
+
+    def test_any_name(self, writer, regions):
+        """They are the other model's inputs: this model's outputs have nothing to do with it."""
+        assert writer.place([Tensor("Z", np.zeros(1))], regions)[1][0][0] == "Z"
+
+    def test_bytes(self, region, writer, regions):
+        """BYTES are written in their encoding."""
+        _, ((_, datatype, _, at, size),) = writer.place([Tensor("X", np.array([b"abc"], object))], regions)
+        assert datatype == "BYTES"
+        assert region.map[at : at + size] == b"\3\0\0\0abc"
+
+    def test_none(self, writer, regions):
+        """A call may have no inputs, or only such as have no contents."""
+        assert writer.place([], regions) == (NO_SLOT, [])
+        slot, wire = writer.place([Tensor("X", np.zeros((0, 2), np.float32))], regions)
+        assert (slot, wire) == (NO_SLOT, [("X", "FP32", [0, 2], 0, 0)])
+        assert live(writer) == 0
+
+    def test_a_large_one_that_is_shared_already_stays(self, writer, regions):
+        """A large input of the model's own request is passed on where it lies; a small one is copied."""
+        number = regions.requests.number
+        wires = [["IN", "UINT8", [size], 4096, size] for size in (LARGE_BYTES, LARGE_BYTES - 1)]
+        large, small = (Tensor._from_region(regions, each) for each in wires)
+        slot, wire = writer.place([large], regions)
+        assert slot == NO_SLOT
+        assert wire == [("IN", "UINT8", [LARGE_BYTES], address(number, 4096), LARGE_BYTES)]
+        slot, wire = writer.place([small, large], regions)
+        assert wire[0][3] == slot
+        assert wire[1][3] == address(number, 4096)
+
+    def test_large_views_that_do_not_lie_in_order_are_copied(self, region, writer, regions):
+        """What is passed on lies in one piece: every second element does not."""
+        view = np.ndarray((2 * LARGE_BYTES,), np.uint8, regions.requests.map, 0)
+        view[:] = np.arange(2 * LARGE_BYTES) % 251
+        slot, ((_, _, _, at, size),) = writer.place([Tensor("X", view[::2])], regions)
+        assert at == slot
+        assert region.map[at : at + size] == view[::2].tobytes()
+
+    def test_no_memory(self, region, writer, regions, monkeypatch):
+        """Without memory for it the model hears of it at the call."""
+
+        def commit(offset, size):
+            raise OutOfMemoryError("no shared memory left")
+
+        monkeypatch.setattr(region, "commit", commit)
+        with pytest.raises(TritonModelException, match=r"^no room for a request of 832 bytes: no shared memory left$"):
+            writer.place([Tensor("X", np.zeros(100))], regions)

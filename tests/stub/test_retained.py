@@ -3,7 +3,6 @@
 """Which inputs a model keeps beyond execute: everything through which memory can be reached, and nothing else."""
 
 import gc
-import mmap
 
 import numpy as np
 import pytest
@@ -16,24 +15,24 @@ BYTES = serialize_byte_tensor(np.array([b"a", b"bc"], object))
 
 
 @pytest.fixture
-def region():
-    return mmap.mmap(-1, 1 << 16)  # closed when its last array is gone
+def region(regions):
+    regions.requests.map[256 : 256 + len(BYTES)] = BYTES
+    return regions
 
 
 def make(region, count=3):
     """Requests with one FP32, one askew FP64 and one BYTES input."""
-    region[256 : 256 + len(BYTES)] = BYTES
     tensors = [["A", "FP32", [2, 2], 0, 16], ["B", "BYTES", [2], 256, len(BYTES)], ["C", "FP64", [2], 1025, 16]]
     wires = [["", 0, 0, 0, None, "", tensors] for _ in range(count)]
-    return [InferenceRequest._from_wire(region, wire, set()) for wire in wires]
+    return [InferenceRequest._from_wire(region, wire, set(), 7 + index) for index, wire in enumerate(wires)]
 
 
-def executed(region, model, count=3, retained=None):
+def executed(region, model, count=3, retained=None, batch=7):
     """Run `model` as the worker does; the indexes that are retained, and whatever the model kept."""
     retained = Retained() if retained is None else retained
     requests = make(region, count)
     kept = model(requests)
-    held = retained.retain(7, requests)
+    held = retained.retain(batch, requests)
     requests = None
     return held, retained, kept
 
@@ -134,7 +133,7 @@ class TestKept:
         assert retained.let_go() == []
         del kept
         gc.collect()
-        assert retained.let_go() == [(7, 1)]
+        assert retained.let_go() == [8]
         assert len(retained) == 0
         assert retained.let_go() == []
 
@@ -145,9 +144,9 @@ class TestKept:
         )
         assert held == [0, 2]
         del kept[2]
-        assert retained.let_go() == [(7, 2)]
+        assert retained.let_go() == [9]
         del kept[0]
-        assert retained.let_go() == [(7, 0)]
+        assert retained.let_go() == [7]
 
     def test_the_list_itself(self, region):
         """Who keeps the list of requests keeps all of them."""
@@ -155,7 +154,7 @@ class TestKept:
         assert held == [0, 1, 2]
         assert retained.let_go() == []
         del kept
-        assert retained.let_go() == [(7, 0), (7, 1), (7, 2)]
+        assert retained.let_go() == [7, 8, 9]
 
     def test_the_list_untouched(self, region):
         """Even if nothing was read yet: it may be later."""
@@ -177,7 +176,7 @@ class TestKept:
         held, retained, kept = executed(region, lambda requests: [requests[0].inputs()[0]])
         assert held == [0]
         kept.clear()
-        assert retained.let_go() == [(7, 0)]
+        assert retained.let_go() == [7]
 
     def test_read_through_a_kept_request(self, region):
         """An array that is made after execute, from a request that was kept, keeps it as well."""
@@ -187,7 +186,7 @@ class TestKept:
         del kept
         assert retained.let_go() == []
         del array
-        assert retained.let_go() == [(7, 0)]
+        assert retained.let_go() == [7]
 
     def test_in_a_cycle(self, region):
         """What only the garbage collector can free is kept until it does."""
@@ -203,24 +202,29 @@ class TestKept:
             gc.enable()
         assert held == [0]
         gc.collect()
-        assert retained.let_go() == [(7, 0)]
+        assert retained.let_go() == [7]
 
     def test_askew_inputs(self, region):
         """An array that had to be copied may be kept; whether it is counted, it is reported as gone in the end."""
         held, retained, kept = executed(region, lambda requests: requests[0].inputs()[2].as_numpy())
         assert held in ([], [0])
         del kept
-        assert retained.let_go() == [(7, index) for index in held]
+        assert retained.let_go() == [7 + index for index in held]
 
     def test_over_several_batches(self, region):
-        """Batches come and go; each key is reported once."""
+        """Batches come and go; each request is reported once."""
         retained = Retained()
         kept = []
-        for _ in range(3):
-            executed(region, lambda requests: kept.append(requests[0].inputs()[0].as_numpy()), retained=retained)
+        for batch in (7, 10, 13):
+            executed(
+                region,
+                lambda requests: kept.append(requests[0].inputs()[0].as_numpy()),
+                retained=retained,
+                batch=batch,
+            )
         assert len(retained) == 3
         kept.pop(0)
-        assert retained.let_go() == [(7, 0)]
+        assert retained.let_go() == [7]
         kept.clear()
-        assert retained.let_go() == [(7, 0), (7, 0)]
+        assert retained.let_go() == [10, 13]
         assert len(retained) == 0

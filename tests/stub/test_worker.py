@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from pyruntime.runtime.memory.regions import create_region
+from pyruntime.stub import host as host_module
 from pyruntime.stub import pb_utils
 from pyruntime.stub.logs import LOGGER
+from pyruntime.stub.memory import Regions
 from pyruntime.stub.worker import Worker
 from pyruntime.utils.channel import FRAME_BYTES_MAX, HostChannel, StubChannel
 from pyruntime.utils.messages import (
@@ -38,17 +40,23 @@ from pyruntime.utils.messages import (
 )
 
 CONFIG = {"name": "m", "input": [], "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [2]}]}
-ARGS = {"model_config": json.dumps(CONFIG), "model_name": "m", "model_instance_name": "m_0", "model_version": "1"}
+ARGS = {
+    "model_config": json.dumps(CONFIG), "model_name": "m", "model_instance_name": "m_0", "model_version": "1",
+    "model_repository": "/models/m",
+}  # fmt: skip
 PREFIX = "Failed to process the request(s) for model 'm_0', message: "
 GROWTH = 1 << 20
+READY = Ready(False)
 
 
 @pytest.fixture(autouse=True)
 def _interpreter(monkeypatch):
-    """Leave sys.path and sys.modules as they were found; models find pb_utils."""
+    """Leave sys.path and sys.modules as they were found; models find pb_utils, and no server but their own."""
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", pb_utils)
     path, modules = list(sys.path), set(sys.modules)
+    before = host_module.set_host(None)
     yield
+    host_module.set_host(before)
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         del sys.modules[name]
@@ -91,9 +99,11 @@ class Host:
         self._sock.settimeout(60)
         self._channel = HostChannel()
         self._waiting = []
-        self._batch = 0
-        worker = Worker(self._theirs, StubChannel(), self.requests, self.responses, GROWTH)
-        worker.send(Hello(PROTOCOL_VERSION, 1, "3"))
+        self._serial = 1
+        self.grants, self._their_grants = socket.socketpair()
+        regions = Regions(self.requests, self._their_grants)
+        worker = Worker(self._theirs, StubChannel(), regions, self.responses, GROWTH)
+        worker.link.send(Hello(PROTOCOL_VERSION, 1, "3"))
         assert type(self.receive()) is Hello
         self._thread = threading.Thread(target=self._run, args=(worker,))
         self._thread.start()
@@ -128,16 +138,23 @@ class Host:
         (version / "model.py").write_text(HEAD + textwrap.dedent(source))
         return {"model_dir": str(self.folder / "m"), "version": "1", "file": str(version / "model.py")}
 
-    def load(self, source):
-        return self.ask(Load(self.location(source), ARGS))
+    def load(self, source, args=ARGS, concurrency=1):
+        return self.ask(Load(self.location(source), args, concurrency, self.requests.number))
 
     def execute(self, body, **kwargs):
         """Load a model with this `execute`, which has `requests`."""
-        assert self.load(MODEL.format(textwrap.indent(textwrap.dedent(body), "    " * 2))) == Ready()
+        assert self.load(MODEL.format(textwrap.indent(textwrap.dedent(body), "    " * 2)), **kwargs) == READY
+
+    def post(self, *wires, released=()):
+        """Post a batch; the serial of its first request."""
+        batch = self._serial
+        self._serial += len(wires)
+        self.send(Infer(batch, list(wires), list(released)))
+        return batch
 
     def infer(self, *wires, released=()):
-        self._batch += 1
-        return self.ask(Infer(self._batch, list(wires), list(released)))
+        self.post(*wires, released=released)
+        return self.receive()
 
     def array(self, tensor):
         _, datatype, shape, offset, size = tensor
@@ -151,6 +168,8 @@ class Host:
     def close(self):
         self._sock.close()
         self.join()
+        self.grants.close()
+        self._their_grants.close()
         self.requests.close()
         self.responses.close()
 
@@ -187,7 +206,7 @@ class TestLoad:
                 def execute(self, requests):
                     return []
         """)
-        assert answer == Ready()
+        assert answer == READY
 
     def test_without_initialize(self, host):
         """`initialize` is optional."""
@@ -209,7 +228,9 @@ class TestLoad:
     def test_no_file(self, host):
         """What is missing is told without a traceback."""
         location = {"model_dir": "/nowhere", "version": "1", "file": "/nowhere/1/model.py"}
-        assert host.ask(Load(location, ARGS)) == LoadFailed("Python model file not found in '/nowhere/1/model.py'")
+        assert host.ask(Load(location, ARGS, 1, 7)) == LoadFailed(
+            "Python model file not found in '/nowhere/1/model.py'"
+        )
         assert host.receive() is None
 
     @pytest.mark.parametrize(
@@ -258,13 +279,13 @@ class TestAutoComplete:
         completed = json.loads(answer.config)
         assert completed["max_batch_size"] == 8
         assert completed["input"] == [{"name": "IN", "data_type": "TYPE_FP32", "dims": [2]}]
-        assert host.ask(Load(location, ARGS)) == Ready()
+        assert host.ask(Load(location, ARGS, 1, 7)) == READY
 
     def test_without_the_method(self, host):
         """A model that completes nothing says so."""
         location = host.location(MODEL.format("        return []"))
         assert host.ask(AutoComplete(location, '{"name": "m"}')) == Completed("")
-        assert host.ask(Load(location, ARGS)) == Ready()
+        assert host.ask(Load(location, ARGS, 1, 7)) == READY
 
     @pytest.mark.parametrize("value", ["None", "{}", "1"])
     def test_returns_something_else(self, host, value):
@@ -338,7 +359,7 @@ class TestInfer:
                     self.loop = asyncio.get_running_loop()
                     return [pb_utils.InferenceResponse() for _ in requests]
         """)
-            == Ready()
+            == READY
         )
         for _ in range(2):
             assert host.infer(wire(host)).responses == [[OK, "", NO_SLOT, [], ""]]
@@ -405,7 +426,7 @@ class TestExecuteFails:
         host.execute("raise pb_utils.TritonModelException('no')")
         assert self.failure(host) == PREFIX + "TritonModelException: no\n\nAt:\n  1/model.py(6): execute\n"
 
-    @pytest.mark.parametrize("value", ["None", "()", "{}", "5"])
+    @pytest.mark.parametrize("value", ["()", "{}", "5"])
     def test_returns_no_list(self, host, value):
         """Triton's words, exactly."""
         host.execute(f"return {value}")
@@ -420,7 +441,7 @@ class TestExecuteFails:
             "InferenceRequest(s) size is:2, and InferenceResponse(s) size is:1\n"
         )
 
-    @pytest.mark.parametrize("value", ["None", "'no'"])
+    @pytest.mark.parametrize("value", ["[]", "'no'"])
     def test_returns_something_else(self, host, value):
         """Triton's words, exactly."""
         host.execute(f"return [{value}]")
@@ -437,7 +458,7 @@ class TestExecuteFails:
                 async def execute(self, requests):
                     raise ValueError("no")
         """)
-            == Ready()
+            == READY
         )
         message = host.infer(wire(host)).message
         assert message.startswith(PREFIX + "ValueError: no\n\nAt:\n  1/model.py(7): execute\n")
@@ -463,7 +484,7 @@ class TestExecuteFails:
                 def execute(self, requests):
                     raise Odd
         """)
-            == Ready()
+            == READY
         )
         assert self.failure(host).startswith(PREFIX)
 
@@ -530,14 +551,14 @@ class TestRetained:
         assert result.retained == []
         assert host.array(result.responses[0][3][0]) == [5.0]
         assert host.infer(wire(host, [5], 192, parameters=drop)).retained == []
-        assert host.receive() == Retired([[1, 1], [2, 0]])
+        assert host.receive() == Retired([2, 3])
 
     def test_of_a_model_that_keeps_the_list(self, host):
         """Who keeps the list keeps everything in it."""
         host.execute("self.kept = requests\nreturn [pb_utils.InferenceResponse() for _ in requests]")
         assert host.infer(wire(host), wire(host)).retained == [0, 1]
         assert host.infer(wire(host)).retained == [0]
-        assert host.receive() == Retired([[1, 0], [1, 1]])
+        assert host.receive() == Retired([1, 2])
 
     def test_responses_retain_nothing(self, host):
         """An input that is the output is not retained once it was written."""
@@ -567,7 +588,7 @@ class TestRetained:
                     array = requests[0].inputs()[0].as_numpy()
                     return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)])]
         """)
-            == Ready()
+            == READY
         )
         for _ in range(3):
             assert host.infer(wire(host, [1])).retained == []
@@ -580,7 +601,7 @@ class TestRetained:
                 async def execute(self, requests):
                     raise ValueError("no")
         """)
-            == Ready()
+            == READY
         )
         for _ in range(3):
             assert host.infer(wire(host, [1])).retained == []
@@ -595,7 +616,7 @@ class TestEnd:
                 async def execute(self, requests):
                     return [pb_utils.InferenceResponse() for _ in requests]
         """)
-            == Ready()
+            == READY
         )
         host.infer(wire(host))
         host.infer(wire(host))
@@ -613,7 +634,7 @@ class TestEnd:
                 def finalize(self):
                     open({str(tmp_path / "finalized")!r}, "w").close()
         """)
-            == Ready()
+            == READY
         )
         assert host.ask(Stop()) == Stopped()
         assert (tmp_path / "finalized").exists()
@@ -631,7 +652,7 @@ class TestEnd:
                 def finalize(self):
                     {statement}
         """)
-            == Ready()
+            == READY
         )
         assert host.ask(Stop()) == Stopped()
         assert "finalize failed" in caplog.text

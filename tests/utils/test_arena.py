@@ -346,6 +346,7 @@ class Machine(RuleBasedStateMachine):
         """Every byte that is handed out is committed."""
         if hasattr(self, "live"):
             assert self.arena.live == len(self.live)
+            assert self.backing.limit - self.arena.free_bytes == sum(self.live.values())
             for offset, size in self.live.items():
                 assert self.backing.has(offset, size)
 

@@ -21,21 +21,38 @@ from pyruntime.utils.errors import LocalError, PeerError
 from pyruntime.utils.messages import (
     FIELDS,
     MESSAGES,
+    RESCHEDULED,
+    SENDER,
     TAGS,
+    Answer,
+    Ask,
     AutoComplete,
+    Call,
+    CancelCall,
+    CheckReady,
     Completed,
+    Credit,
+    Drop,
     Failed,
     Hello,
     Infer,
+    IsReady,
     Load,
     LoadFailed,
     Log,
+    Measure,
+    PutBack,
     Ready,
     Release,
+    Reply,
+    Respond,
     Result,
     Retired,
     Stop,
     Stopped,
+    Took,
+    Unmap,
+    Unread,
 )
 
 LOCATION = {"model_dir": "/models/m", "version": "1", "file": "/models/m/1/model.py"}
@@ -44,17 +61,32 @@ SAMPLES = {
     Hello: Hello(1, 4711, "3.11.4"),
     AutoComplete: AutoComplete(LOCATION, '{"name":"m"}'),
     Completed: Completed(""),
-    Load: Load(LOCATION, {"model_name": "m", "model_config": "{}"}),
-    Ready: Ready(),
+    Load: Load(LOCATION, {"model_name": "m", "model_config": "{}"}, 1, 7),
+    Ready: Ready(True),
     LoadFailed: LoadFailed("ImportError: é"),
     Infer: Infer(1, [["id", 0, 0, 0, None, "", [TENSOR]], ["", "seq", 3, 9, ["OUT"], '{"a":1}', []]], [0, 4096]),
     Release: Release([64 << 30]),
-    Result: Result(1, [[-1, "", 64, [TENSOR], ""], [3, "no", -1, [], ""]], [1], 10**18, 10**18 + 1),
+    Result: Result(1, [[-1, "", 64, [TENSOR], ""], [3, "no", -1, [], ""], SENDER, RESCHEDULED], [1], 7, 10**18),
     Failed: Failed(1, "ValueError: no", [0, 1], 0, 1),
-    Retired: Retired([[1, 0], [2, 1]]),
+    Retired: Retired([1, 2]),
     Log: Log(20, "line\nline", "/models/m/1/model.py", 7),
     Stop: Stop(),
     Stopped: Stopped(),
+    Respond: Respond(7, [-1, "", 64, [TENSOR], ""], False),
+    Credit: Credit([[7, 16]]),
+    PutBack: PutBack([9]),
+    Call: Call(1, "other", -1, ["", 0, 0, 0, None, "", [TENSOR], ""], False, 7),
+    Answer: Answer(1, None, True),
+    CancelCall: CancelCall(1),
+    Took: Took([[1, 1]]),
+    Drop: Drop([3]),
+    Unread: Unread([1]),
+    Unmap: Unmap([12]),
+    Ask: Ask(1, "load_model", ["m", "", {"1/model.py": b"pass"}]),
+    Reply: Reply(1, -1, 0.5),
+    Measure: Measure(1, "increment", 1.0),
+    CheckReady: CheckReady(),
+    IsReady: IsReady(False, "why"),
 }
 # Messages that lead a new conversation to each state.
 PATHS = {
@@ -66,7 +98,9 @@ PATHS = {
     State.STOPPING: [Hello, Load, Ready, Stop],
     State.CLOSED: [Hello, Load, Ready, Stop, Stopped],
 }
-FROM_HOST = {AutoComplete, Load, Infer, Release, Stop}
+FROM_HOST = {
+    AutoComplete, Load, Infer, Release, Stop, Credit, Answer, Unread, Unmap, Reply, CheckReady,
+}  # fmt: skip
 
 each_message = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 each_state = pytest.mark.parametrize("state", State, ids=lambda state: state.name)
@@ -244,13 +278,13 @@ class TestNoFrame:
             host.receive_data(msgpack.packb(value))
         assert host.state is State.CLOSED
 
-    @pytest.mark.parametrize("tag", [14, 255, 2**63, 2**64 - 1, None, "0", 0.0, [], -(2**63)], ids=repr)
+    @pytest.mark.parametrize("tag", [len(MESSAGES), 255, 2**63, 2**64 - 1, None, "0", 0.0, [], -(2**63)], ids=repr)
     def test_unknown_tag(self, tag):
         """A tag is the number of a message."""
         with pytest.raises(PeerError):
             HostChannel().receive_data(msgpack.packb([tag, [1, 1, "3.11"]]))
 
-    @pytest.mark.parametrize("tag", [-1, -3, -14])
+    @pytest.mark.parametrize("tag", range(-len(MESSAGES), 0))
     def test_tag_that_python_would_take(self, tag):
         """A place counted from the end of the list is no tag."""
         for state in (State.STARTING, State.SERVING, State.STOPPING):
@@ -327,7 +361,7 @@ class TestSize:
         """A Load that is too large leaves the channel idle."""
         host, stub = talk(State.IDLE)
         with pytest.raises(LocalError):
-            host.send(Load(LOCATION, {"model_config": "x" * FRAME_BYTES_MAX}))
+            host.send(Load(LOCATION, {"model_config": "x" * FRAME_BYTES_MAX}, 1, 7))
         assert host.state is State.IDLE
         assert stub.receive_data(host.send(SAMPLES[Load])) == [SAMPLES[Load]]
 

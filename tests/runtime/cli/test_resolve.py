@@ -52,15 +52,22 @@ def test_auto_completion(words, auto_complete):
     assert settings(*words).auto_complete_config is auto_complete
 
 
-@pytest.mark.parametrize("mode", ["poll", "explicit", "EXPLICIT"])
-def test_control_modes_to_come_behave_as_none(mode):
-    """poll and explicit are accepted with a warning, and are none for now."""
+@pytest.mark.parametrize("mode", ["poll", "POLL"])
+def test_polling_is_to_come(mode):
+    """poll is accepted with a warning, and is none for now."""
     resolved, warnings = resolve(parse_arguments(["--model-repository=a", f"--model-control-mode={mode}"])[0])
     assert resolved.model_control_mode == "none"
     assert warnings == [
-        f"--model-control-mode={mode.lower()} is accepted but has no effect yet: "
+        "--model-control-mode=poll is accepted but has no effect yet: "
         "every model of the repositories is loaded at the start, as with none"
     ]
+
+
+def test_models_to_load():
+    """In explicit mode the operator says what to load at the start."""
+    resolved = settings("--model-control-mode=EXPLICIT", "--load-model=a", "--load-model=b")
+    assert (resolved.model_control_mode, resolved.load_models) == ("explicit", ("a", "b"))
+    assert settings("--model-control-mode=explicit").load_models == ()
 
 
 def test_control_mode_none_in_any_case():

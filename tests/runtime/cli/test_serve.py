@@ -72,6 +72,15 @@ def test_warning_of_file_and_line_is_written_once(served, tmp_path, capsys):
     assert line.endswith('] "--allow-grpc is accepted but has no effect yet: there is no gRPC endpoint yet"')
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_debug_needs_a_terminal(served, monkeypatch, capsys, terminal):
+    """Where nobody can type that is a line of the log; the model is debugged all the same, and the status the same."""
+    monkeypatch.setattr("pyruntime.runtime.cli.serve.has_terminal", lambda: terminal)
+    assert run_serve(["--model-repository=models", "--debug=add_sub"]) == 7
+    assert [one.debug_model for one in served] == ["add_sub"]
+    assert ("standard input is no terminal" in capsys.readouterr().err) is not terminal
+
+
 def test_log_file_that_cannot_be_opened(served, tmp_path, capsys):
     """A server that cannot log as told does not start."""
     assert run_serve(["--model-repository=a", f"--log-file={tmp_path}"]) == 1

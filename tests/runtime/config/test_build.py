@@ -94,6 +94,15 @@ def test_dynamic_batching():
     assert spec.dynamic_batching == DynamicBatchingSpec((8,), 7, 5)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", False), ("sequence_batching {}", False), ("sequence_batching { iterative_sequence: true }", True)],
+)
+def test_iterative_sequence(text, expected):
+    """Whether the model may have a request again is what the configuration says."""
+    assert _spec(text).iterative_sequence is expected
+
+
 def test_all_steps_in_their_order():
     """A model without a file that completes its configuration itself ends up with values to serve by."""
     config = minimal_config("m", "")

@@ -13,6 +13,17 @@ from pyruntime.runtime.config.unsupported import unsupported_features
     [
         ("platform: 'ensemble' ensemble_scheduling {}", "is an ensemble", True),
         ("sequence_batching {}", "asks for sequence_batching", True),
+        ("sequence_batching { oldest {} }", "asks for sequence_batching", True),
+        (
+            "sequence_batching { iterative_sequence: true control_input { name: 'START' } }",
+            "only iterative_sequence without control inputs",
+            True,
+        ),
+        (
+            "sequence_batching { iterative_sequence: true state { input_name: 'S' output_name: 'S' } }",
+            "only iterative_sequence without control inputs",
+            True,
+        ),
         ("dynamic_batching { priority_levels: 2 default_priority_level: 1 }", "asks for priority_levels", False),
         (
             "dynamic_batching { default_queue_policy { default_timeout_microseconds: 1 } }",
@@ -50,6 +61,8 @@ def test_each_feature_has_a_sentence(text, word, fatal):
         "",
         "max_batch_size: 4 dynamic_batching { default_queue_policy { max_queue_size: 1 } }",
         "response_cache {} model_repository_agents {} optimization { eager_batching: true }",
+        "sequence_batching { iterative_sequence: true }",
+        "sequence_batching { iterative_sequence: true max_sequence_idle_microseconds: 5 }",
     ],
 )
 def test_most_configurations_ask_for_nothing_special(text):

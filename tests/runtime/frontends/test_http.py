@@ -1,184 +1,20 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP connections over a transport that notes what is written, in front of a model that echoes its input."""
+"""HTTP connections over a transport that notes what is written: see conftest.py."""
 
 import json
 
 import numpy as np
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.core import Core
 from pyruntime.runtime.frontends import http
-from pyruntime.runtime.frontends.http import PIPELINED_MAX, HttpConnection
+from pyruntime.runtime.frontends.http import PIPELINED_MAX
 from pyruntime.runtime.frontends.http_request import HEAD_BYTES_MAX
-from pyruntime.runtime.inference import InferResponse, OutputTensor
-from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.model import ModelVersion
-from pyruntime.runtime.settings import ServerSettings
+from pyruntime.runtime.frontends.http_sender import JOINED_BYTES_MAX
 from pyruntime.utils.errors import Code, InferenceError
 
-CONFIG = (
-    "name: 'm' input { name: 'IN' data_type: TYPE_FP32 dims: -1 } output { name: 'OUT' data_type: TYPE_FP32 dims: -1 }"
-)
-DECOUPLED = CONFIG + " model_transaction_policy { decoupled: true }"
-INPUT_BYTES_MAX = 1 << 20
-
-
-class Instance:
-    """Echoes: at once, or when it is told to."""
-
-    name = "m_0"
-    is_ready = True
-    down = ""
-    places = 1 << 30
-
-    def __init__(self, memory):
-        self._memory = memory
-        self.waits = False
-        self.jobs = []
-        self.released = 0
-
-    def execute(self, batch):
-        self.jobs += batch
-        if not self.waits:
-            self.answer()
-
-    def answer(self, count=None):
-        due = self.jobs[:count]
-        del self.jobs[:count]
-        for job in due:
-            (_, _, shape, offset, size) = job.wire[6][0]
-            contents = bytes(self._memory.region.view[offset : offset + size])
-            job.free()
-            output = OutputTensor("OUT", "FP32", list(shape), memoryview(contents))
-            job.done(InferResponse("m", 1, job.id, [output], release=self._release))
-
-    def _release(self):
-        self.released += 1
-
-
-class Transport:
-    """Notes what is written; what comes while reading is paused waits, as in a socket."""
-
-    def __init__(self, connection):
-        self._connection = connection
-        self._incoming = b""
-        self.sent = b""
-        self.is_paused = False
-        self.closed = False
-        self.aborted = False
-        self.stalled = False  # the client reads nothing: what is written stays here
-        connection.connection_made(self)
-
-    def set_write_buffer_limits(self, high):
-        assert high == 0
-
-    def feed(self, data):
-        self._incoming += data
-        self._pump()
-
-    def _pump(self):
-        while self._incoming and not self.is_paused and not self.closed:
-            buffer = self._connection.get_buffer(-1)
-            size = min(len(buffer), len(self._incoming))
-            buffer[:size] = self._incoming[:size]
-            self._incoming = self._incoming[size:]
-            self._connection.buffer_updated(size)
-
-    def write(self, data):
-        assert not self.closed, "written behind the end"
-        self.sent += bytes(data)
-        if self.stalled and data:
-            self._connection.pause_writing()
-
-    def writelines(self, parts):
-        self.write(b"".join(parts))
-
-    def drain(self):
-        self.stalled = False
-        self._connection.resume_writing()
-
-    def pause_reading(self):
-        self.is_paused = True
-
-    def resume_reading(self):
-        self.is_paused = False
-        self._pump()
-
-    def is_closing(self):
-        return self.closed
-
-    def close(self):
-        self.closed = True
-
-    def abort(self):
-        self.closed = self.aborted = True
-
-    def lose(self):
-        self.closed = True
-        self._connection.connection_lost(None)
-
-    def responses(self):
-        """What was sent, as (status, headers, body) of each response."""
-        found = []
-        rest = self.sent
-        while rest:
-            head, _, rest = rest.partition(b"\r\n\r\n")
-            first, *lines = head.decode().split("\r\n")
-            status = int(first.split()[1])
-            assert first.startswith("HTTP/1.1 ")
-            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-            length = int(headers.get("content-length", 0)) if status != 100 else 0
-            found.append((status, headers, rest[:length]))
-            assert len(rest) >= length
-            rest = rest[length:]
-        return found
-
-    def statuses(self):
-        return [status for status, _, _ in self.responses()]
-
-
-class Server:
-    def __init__(self):
-        self.core = Core(ServerSettings(model_repositories=("/models",), http_max_input_size=INPUT_BYTES_MAX))
-        self.core.loaded = True
-        self.memory = RequestMemory("m", 1 << 16, 1 << 16)
-        self.instance = Instance(self.memory)
-        self.model = self._serve("m", CONFIG)
-        self._serve("d", DECOUPLED)
-        self.connections = set()
-
-    def _serve(self, name, text):
-        config = parse_model_config(text.replace("'m'", f"'{name}'"), "config.pbtxt")
-        spec = model_spec(normalize(config, directory_name=name, has_model_file=True, gpus=()))
-        model = ModelVersion(spec, 1, self.memory, lambda model, reason: None)
-        model.serve([self.instance])
-        self.core.table.begin_load(name, 1)
-        self.core.table.ready(name, 1, model)
-        return model
-
-    def connect(self):
-        return Transport(HttpConnection(self.core, self.connections))
-
-    def is_idle(self):
-        return self.core.in_flight == 0 and self.memory.live == 0
-
-
-@pytest.fixture(scope="module")
-def shared():
-    made = Server()
-    yield made
-    made.memory.close()
-
-
-@pytest.fixture
-def server():
-    made = Server()
-    yield made
-    made.memory.close()
+# A body of more bytes than the server of conftest.py accepts.
+TOO_LARGE = (1 << 20) + 1
 
 
 def get(path, version=b"1.1", headers=b""):
@@ -381,18 +217,18 @@ class TestRelease:
         """A large one is written from where it lies, which is free once it was sent."""
         transport = server.connect()
         transport.stalled = True
-        transport.feed(infer_binary(*range(http.JOINED_BYTES_MAX)))
+        transport.feed(infer_binary(*range(JOINED_BYTES_MAX)))
         assert server.instance.released == 0
         transport.drain()
         assert server.instance.released == 1
-        assert outputs(transport.responses()[0]) == list(range(http.JOINED_BYTES_MAX))
+        assert outputs(transport.responses()[0]) == list(range(JOINED_BYTES_MAX))
         assert server.is_idle()
 
     def test_of_a_lost_client(self, server):
         """Its memory is free as well."""
         transport = server.connect()
         transport.stalled = True
-        transport.feed(infer_binary(*range(http.JOINED_BYTES_MAX)))
+        transport.feed(infer_binary(*range(JOINED_BYTES_MAX)))
         transport.lose()
         assert server.instance.released == 1
         assert server.is_idle()
@@ -545,8 +381,8 @@ class TestRefusals:
             (infer_json(1, path=b"/v2/models/m/versions/9/infer"), 404),
             (infer_json(1, path=b"/v2/models/d/infer"), 501),
             (post(b"x" * 10, b"Content-Encoding: gzip\r\n"), 501),
-            (post(b"x" * (INPUT_BYTES_MAX + 1)), 400),
-            (post(b"x" * (INPUT_BYTES_MAX + 1), b"Inference-Header-Content-Length: 5\r\n"), 400),
+            (post(b"x" * TOO_LARGE), 400),
+            (post(b"x" * TOO_LARGE, b"Inference-Header-Content-Length: 5\r\n"), 400),
             (post(b"{}", b"Inference-Header-Content-Length: 3\r\n"), 400),
             (post(b"{}", b"Inference-Header-Content-Length: x\r\n"), 400),
             (post(b"{}"), 400),
@@ -604,7 +440,7 @@ class TestRefusals:
         transport = server.connect()
         transport.feed(infer_json(1))
         server.instance.jobs[0].free()
-        server.instance.jobs[0].done(InferenceError("no", code))
+        server.instance.jobs[0].respond(InferenceError("no", code), True)
         ((status, _, body),) = transport.responses()
         assert status in (400, 404, 500, 501, 503)
         assert json.loads(body) == {"error": "no"}

@@ -4,7 +4,16 @@
 
 import pytest
 
-from pyruntime.runtime.frontends.http_head import CONTINUE, STATUS_OF, head, infer_head
+from pyruntime.runtime.frontends.http_head import (
+    CONTINUE,
+    LAST_CHUNK,
+    STATUS_OF,
+    chunk,
+    event_stream_head,
+    head,
+    infer_head,
+)
+from pyruntime.runtime.frontends.http_request import ChunkedBody
 from pyruntime.utils.errors import Code
 
 
@@ -47,8 +56,24 @@ class TestHeads:
         """What has no body has no type."""
         assert head(200, 0, keep_alive) == b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + close + b"\r\n"
 
+    @pytest.mark.parametrize(("chunked", "encoding"), [(True, b"Transfer-Encoding: chunked\r\n"), (False, b"")])
+    def test_stream_of_events(self, keep_alive, close, chunked, encoding):
+        """A stream has no length: it is in chunks, or ends with the connection."""
+        assert event_stream_head(503, chunked, keep_alive) == (
+            b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+            + encoding + close + b"\r\n"
+        )  # fmt: skip
+
 
 @pytest.mark.parametrize("status", [200, 400, 404, 405, 413, 414, 431, 500, 501, 503])
 def test_every_status_that_is_used(status):
     """Each has its line."""
     assert head(status, 0, True).startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize("data", [b"x", b"ab\r\n" * 1000])
+def test_chunks(data):
+    """What is put into chunks can be taken out of them."""
+    body = ChunkedBody()
+    assert body.feed(chunk(data) + chunk(data[:1]) + LAST_CHUNK + b"rest") == ([data, data[:1]], b"rest")
+    assert body.complete

@@ -29,7 +29,7 @@ class TestHead:
     def test_of_little(self):
         """A head that says nothing has defaults."""
         head = parse()
-        assert head[1:] == (0, False, None, b"", False, True)
+        assert head[1:] == (0, False, None, b"", False, True, True)
         assert (head.route.endpoint, head.route.model, head.route.version) == (Endpoint.MODEL_INFER, "m", -1)
 
     def test_of_everything(self):
@@ -38,24 +38,25 @@ class TestHead:
             b"content-length: 12", b"INFERENCE-HEADER-CONTENT-LENGTH: 7", b"Content-Encoding: GZip",
             b"expect: 100-Continue", b"connection: close",
         )  # fmt: skip
-        assert head[1:] == (12, False, 7, b"gzip", True, False)
+        assert head[1:] == (12, False, 7, b"gzip", True, False, True)
 
     def test_chunked(self):
         """A body may come in chunks."""
         assert parse(b"Transfer-Encoding: chunked").chunked
 
     @pytest.mark.parametrize(
-        ("line", "header", "keep_alive"),
+        ("line", "header", "keep_alive", "takes_chunks"),
         [
-            (b"GET /v2 HTTP/1.1", b"A: b", True),
-            (b"GET /v2 HTTP/1.1", b"Connection: close", False),
-            (b"GET /v2 HTTP/1.0", b"A: b", False),
-            (b"GET /v2 HTTP/1.0", b"Connection: keep-alive", False),
+            (b"GET /v2 HTTP/1.1", b"A: b", True, True),
+            (b"GET /v2 HTTP/1.1", b"Connection: close", False, True),
+            (b"GET /v2 HTTP/1.0", b"A: b", False, False),
+            (b"GET /v2 HTTP/1.0", b"Connection: keep-alive", False, False),
         ],
     )
-    def test_keep_alive(self, line, header, keep_alive):
-        """Connections of HTTP/1.1 stay, unless they are asked not to."""
-        assert parse(header, line=line).keep_alive is keep_alive
+    def test_keep_alive(self, line, header, keep_alive, takes_chunks):
+        """Connections of HTTP/1.1 stay, unless they are asked not to; and only its clients know of chunks."""
+        head = parse(header, line=line)
+        assert (head.keep_alive, head.takes_chunks) == (keep_alive, takes_chunks)
 
     @pytest.mark.parametrize(
         ("value", "length"),

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.frontends.json_document import JSON_DEPTH_MAX, SHOWN_LENGTH_MAX, json_name, parse_document, shown
+from pyruntime.runtime.frontends import json_document
+from pyruntime.runtime.frontends.json_document import (
+    JSON_DEPTH_MAX,
+    SHOWN_LENGTH_MAX,
+    find_duplicate,
+    json_name,
+    parse_document,
+    shown,
+)
 from pyruntime.utils.errors import Code, InferenceError
 
 
@@ -134,3 +142,43 @@ values = st.recursive(
 def test_any_object(document):
     """Whatever the standard library writes, infinities among it, comes back as it was."""
     assert parse_document(json.dumps(document).encode()) == document
+
+
+def duplicate(text):
+    return find_duplicate(text, parse_document(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (b'{"a": 1, "a": 1}', "a"),
+        (b'{"a": 1, "b": ":", "a": ":"}', "a"),
+        (b'{"a": {"b": 1, "b": 2}}', "b"),
+        (b'{"a": {"b": 1}, "a": {}}', "a"),
+        (b'{"a": [{"b": {"c": 1, "d": NaN, "d": 1e999}}]}', "d"),
+        ('{"é": 1, "\\u00e9": 2}'.encode(), "é"),
+        (b'{"a": %b, "a": 1}' % (b"9" * 300), "a"),
+        (b'{"a": 1}', None),
+        (b"{}", None),
+        (b'{"a": ":::", "b:": {"a": 1}, "c": [{"a": 1}, {"a": 1}]}', None),
+    ],
+)
+def test_members_that_are_there_twice(text, name):
+    """A member that an object has twice is found, at any depth; colons in strings are no members."""
+    assert duplicate(text) == name
+
+
+def test_large_documents_are_not_searched(monkeypatch):
+    """Of a large document the last member counts; that it cannot have any twice is seen all the same."""
+    monkeypatch.setattr(json_document, "DUPLICATE_BYTES_MAX", 10)
+    assert duplicate(b'{"a": 1, "a": 1}') is None
+
+
+@given(st.dictionaries(st.text(max_size=3), values, min_size=1, max_size=3), st.booleans(), st.data())
+def test_any_member_twice(document, ascii_only, data):
+    """Whichever member is repeated is found, and none where none is."""
+    text = json.dumps(document, ensure_ascii=ascii_only)
+    assert duplicate(text.encode()) is None
+    name = data.draw(st.sampled_from(list(document)))
+    repeated = f"{text[:-1]}, {json.dumps(name, ensure_ascii=ascii_only)}: 1}}"
+    assert duplicate(repeated.encode()) == name

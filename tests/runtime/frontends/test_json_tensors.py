@@ -68,13 +68,13 @@ def test_floats_take_integers_and_become_infinite_beyond_their_range(datatype):
 @pytest.mark.parametrize(
     ("datatype", "contents", "message"),
     [
-        ("INT32", [1, 2.0], "'data' of input 'X' must hold integers for INT32, got a double"),
-        ("INT32", [1, True], "'data' of input 'X' must hold integers for INT32, got a boolean"),
-        ("UINT8", [1, None], "'data' of input 'X' must hold integers for UINT8, got null"),
-        ("FP32", [1, "2"], "'data' of input 'X' must hold numbers for FP32, got a string"),
-        ("FP64", [1.0, [2.0]], "'data' of input 'X' must hold numbers for FP64, got a list"),
-        ("BOOL", [True, 1], "'data' of input 'X' must hold true or false for BOOL, got an integer"),
-        ("BYTES", ["a", {}], "'data' of input 'X' must hold strings for BYTES, got an object"),
+        ("INT32", [1, 2.0], "the data of input 'X' must hold integers for INT32, got a double"),
+        ("INT32", [1, True], "the data of input 'X' must hold integers for INT32, got a boolean"),
+        ("UINT8", [1, None], "the data of input 'X' must hold integers for UINT8, got null"),
+        ("FP32", [1, "2"], "the data of input 'X' must hold numbers for FP32, got a string"),
+        ("FP64", [1.0, [2.0]], "the data of input 'X' must hold numbers for FP64, got a list"),
+        ("BOOL", [True, 1], "the data of input 'X' must hold true or false for BOOL, got an integer"),
+        ("BYTES", ["a", {}], "the data of input 'X' must hold strings for BYTES, got an object"),
         ("INT32", 3, "'data' of input 'X' must be a list, got an integer"),
         ("INT32", None, "'data' of input 'X' must be a list, got null"),
         ("INT32", [1, 2, 3], "unexpected number of elements for input 'X': expected 2, got 3"),
@@ -145,6 +145,20 @@ def test_non_finite_numbers_are_written_by_name(datatype):
     contents = np.array([1.5, math.nan, math.inf, -math.inf], BY_NAME[datatype].numpy).tobytes()
     written = orjson.dumps(unpack(OutputTensor("Y", datatype, [4], contents)))
     assert written == b"[1.5,NaN,Infinity,-Infinity]"
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value", "written"),
+    [
+        ("INT64", -7, b"-7"), ("BOOL", True, b"true"), ("FP32", 1.5, b"1.5"), ("BYTES", "é", '"é"'.encode()),
+        ("FP64", math.nan, b"NaN"), ("FP32", -math.inf, b"-Infinity"),
+    ],
+)  # fmt: skip
+def test_one_element_may_stand_for_itself(datatype, value, written):
+    """Where it is asked for, one element comes without its list, however many dimensions it has; more do not."""
+    for count, wanted in [(0, b"[]"), (1, written), (2, b"[%b,%b]" % (written, written))]:
+        output = OutputTensor("Y", datatype, [1, count], memoryview(pack("X", datatype, [count], [value] * count)))
+        assert orjson.dumps(unpack(output, unwrap=True)) == wanted
 
 
 def test_finite_numbers_with_an_infinite_sum():

@@ -2,7 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from pyruntime.runtime.frontends.request_parameters import INT64_MAX, PARAMETERS_MAX, UINT64_MAX, read_parameters
+from pyruntime.runtime.frontends.request_parameters import (
+    INT64_MAX,
+    PARAMETERS_MAX,
+    UINT64_MAX,
+    read_id,
+    read_parameters,
+)
 from pyruntime.runtime.inference import InferRequest
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -12,6 +18,15 @@ def refusal(parameters):
         read_parameters(InferRequest("m"), parameters)
     assert caught.value.code is Code.INVALID_ARG
     return caught.value.message
+
+
+def test_ids():
+    """An id is a string, and nothing else."""
+    assert read_id("7") == "7"
+    for value in (7, None, ["7"]):
+        with pytest.raises(InferenceError, match="'id' must be a string") as caught:
+            read_id(value)
+        assert caught.value.code is Code.INVALID_ARG
 
 
 def test_nothing_said():

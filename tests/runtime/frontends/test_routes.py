@@ -16,6 +16,7 @@ from pyruntime.runtime.frontends.routes import (
     Endpoint,
     Route,
     match,
+    match_metrics,
 )
 
 GOOD = [
@@ -28,11 +29,15 @@ GOOD = [
     ("GET", b"/v2/models/m/config", Route(Endpoint.MODEL_CONFIG, "m")),
     ("GET", b"/v2/models/m/stats", Route(Endpoint.MODEL_STATISTICS, "m")),
     ("POST", b"/v2/models/m/infer", Route(Endpoint.MODEL_INFER, "m")),
+    ("POST", b"/v2/models/m/generate", Route(Endpoint.MODEL_GENERATE, "m")),
+    ("POST", b"/v2/models/m/generate_stream", Route(Endpoint.MODEL_GENERATE_STREAM, "m")),
     ("GET", b"/v2/models/m/versions/3", Route(Endpoint.MODEL_METADATA, "m", 3)),
     ("GET", b"/v2/models/m/versions/3/ready", Route(Endpoint.MODEL_READY, "m", 3)),
     ("GET", b"/v2/models/m/versions/3/config", Route(Endpoint.MODEL_CONFIG, "m", 3)),
     ("GET", b"/v2/models/m/versions/3/stats", Route(Endpoint.MODEL_STATISTICS, "m", 3)),
     ("POST", b"/v2/models/m/versions/3/infer", Route(Endpoint.MODEL_INFER, "m", 3)),
+    ("POST", b"/v2/models/m/versions/3/generate", Route(Endpoint.MODEL_GENERATE, "m", 3)),
+    ("POST", b"/v2/models/m/versions/3/generate_stream", Route(Endpoint.MODEL_GENERATE_STREAM, "m", 3)),
     ("POST", b"/v2/repository/index", Route(Endpoint.REPOSITORY_INDEX)),
     ("GET", b"/v2/models/stats/ready", Route(Endpoint.MODEL_READY, "stats")),
     ("GET", b"/v2/models/stats/stats", Route(Endpoint.MODEL_STATISTICS, "stats")),
@@ -78,13 +83,14 @@ def test_wrong_verbs(method, target, route):
         b"/v2/models//ready",
         b"/v2/models/m/",
         b"/v2/models/m/infer/",
-        b"/v2/models/m/generate",
+        b"/v2/models/m/generate/",
+        b"/v2/models/m/generate_streams",
         b"/v2/models/m/ready/ready",
         b"/v2/models/m/versions",
         b"/v2/models/m/versions/",
         b"/v2/models/m/versions//infer",
         b"/v2/models/m/versions/1/versions/1",
-        b"/v2/models/m/versions/x/generate",
+        b"/v2/models/m/versions/x/generates",
         b"/v2/models/m%2Finfer/x",
         b"/v2/repository",
         b"/v2/repository/r",
@@ -167,6 +173,25 @@ def test_memory_is_bounded():
         assert match("GET", b"/%d" % i) is NOT_FOUND
         assert 0 < len(routes._routes) <= ROUTES_KEPT_MAX
     assert len(routes._routes) == 10
+
+
+@pytest.mark.parametrize("target", [b"/metrics", b"/metrics/", b"/metrics?a=b", b"/metrics/?"])
+def test_metrics(target):
+    """The metrics port has one page, which no other port has."""
+    assert match_metrics("GET", target) == (Endpoint.METRICS, "", -1, 200, "")
+    assert match("GET", target) is NOT_FOUND
+
+
+@given(st.sampled_from(["GET", "POST", "HEAD", ""]), st.binary())
+def test_metrics_port(method, target):
+    """Everything else there is nothing, or refused for its method, or for its length."""
+    route = match_metrics(method, target)
+    if method == "GET":
+        assert route.status == 200
+        assert route.endpoint in (Endpoint.METRICS, Endpoint.NOTHING)
+    else:
+        assert route is METHOD_NOT_ALLOWED
+    assert match_metrics(method, b"/".ljust(URL_BYTES_MAX + 1, b"a")) is URL_TOO_LONG
 
 
 @given(

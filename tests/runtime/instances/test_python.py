@@ -4,35 +4,22 @@
 
 import asyncio
 import signal
-import socket
 import time
 
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.inference import InferRequest, InferResponse, InputTensor
+from pyruntime.runtime.inference import InferRequest, InferResponse
 from pyruntime.runtime.instances import connection as connection_module
-from pyruntime.runtime.instances.batches import PLACES_MAX, PLACES_MIN, InstancePlan
-from pyruntime.runtime.instances.connection import StubConnection
-from pyruntime.runtime.instances.python import PythonInstance
+from pyruntime.runtime.instances.batches import PLACES_MAX, PLACES_MIN
 from pyruntime.runtime.instances.supervisor import QUICK_DEATHS_MAX, ProcessExit
-from pyruntime.runtime.instances.wire import request_wire
-from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.observe.statistics import ModelStatistics
-from pyruntime.runtime.scheduling.job import Job
-from pyruntime.utils.channel import FRAME_BYTES_MAX, StubChannel
+from pyruntime.utils.channel import FRAME_BYTES_MAX
 from pyruntime.utils.errors import Code, InferenceError, LoadError
 from pyruntime.utils.messages import (
     OK,
     PROTOCOL_VERSION,
     Failed,
-    Hello,
     Infer,
-    Load,
     LoadFailed,
-    Ready,
     Release,
     Result,
     Retired,
@@ -42,183 +29,8 @@ from pyruntime.utils.messages import (
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
 PATIENCE_S = 10
-CONFIG = (
-    "name: 'm' max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
-    "output { name: 'OUT' data_type: TYPE_FP32 dims: 2 }"
-)
-SPEC = model_spec(
-    normalize(parse_model_config(CONFIG, "config.pbtxt"), directory_name="m", has_model_file=True, gpus=())
-)
 KILLED = ProcessExit(-signal.SIGKILL)
 SUCCESS = [OK, "", -1, [], ""]
-
-
-def job(request, outcome, rows=1):
-    return Job(request.id, request_wire(request), rows, None, request.slots, outcome.append, time.monotonic_ns())
-
-
-class Process:
-    """Stands for a stub's process: what is killed exits."""
-
-    pid = 1
-
-    def __init__(self, loop):
-        self.exited = loop.create_future()
-        self.killed = False
-
-    def kill(self):
-        self.killed = self.killed or not self.exited.done()
-        self.exit(-signal.SIGKILL)
-
-    def exit(self, code):
-        if not self.exited.done():
-            self.exited.set_result(ProcessExit(code))
-
-
-class Stub:
-    """The far end of one connection."""
-
-    def __init__(self, sock, loop):
-        self._sock = sock.dup()
-        self._sock.setblocking(False)
-        self._loop = loop
-        self._channel = StubChannel()
-        self._waiting = []
-        self.process = Process(loop)
-        self._sock.send(self._channel.send(Hello(PROTOCOL_VERSION, 1, "3")))
-
-    def say(self, *messages):
-        """Send messages, as they are legal."""
-        self._sock.send(b"".join(map(self._channel.send, messages)))
-
-    async def hear(self):
-        """The host's next message; None if it hung up."""
-        while not self._waiting:
-            data = await self._loop.sock_recv(self._sock, 1 << 16)
-            if not data:
-                return None
-            self._waiting.extend(self._channel.receive_data(data))
-        return self._waiting.pop(0)
-
-    async def hear_load(self):
-        assert type(await self.hear()) is Load
-
-    def hang_up(self):
-        self._sock.shutdown(socket.SHUT_RDWR)
-
-    def close(self):
-        self._sock.close()
-
-
-class Owner:
-    """Notes what an instance tells."""
-
-    def __init__(self):
-        self.put_backs = []
-        self.events = asyncio.Queue()
-
-    def place_freed(self):
-        self.events.put_nowait("place freed")
-
-    def put_back(self, batch):
-        self.put_backs.append(batch)
-
-    def instance_changed(self):
-        self.events.put_nowait("changed")
-
-    async def wait(self, event):
-        while await self.events.get() != event:
-            pass
-
-
-class Bench:
-    """One instance, its owner, and its stubs as they are started."""
-
-    def __init__(self, tasks, memory, monkeypatch):
-        self.memory = memory
-        self.owner = Owner()
-        self.stubs = asyncio.Queue()
-        self.all_stubs = []
-        self.statistics = ModelStatistics()
-        self.plan = InstancePlan(
-            "m_0", SPEC, 3, {"file": "model.py"}, {"model_name": "m"}, memory, 1 << 20, self.statistics
-        )
-        self.instance = PythonInstance(self.plan, self.owner, tasks)
-        self.refuse_to_start = False
-        monkeypatch.setattr(connection_module, "launch_stub", self._launch)
-
-    def _launch(self, name, sock, output_fd, requests_fd, responses_fd, growth_bytes, loop):
-        assert name == "m_0"
-        if self.refuse_to_start:
-            raise OSError("no more processes")
-        stub = Stub(sock, loop)
-        self.all_stubs.append(stub)
-        self.stubs.put_nowait(stub)
-        return stub.process
-
-    async def open(self):
-        return await StubConnection.open(self.plan.name, self.plan.memory, self.plan.growth_bytes)
-
-    async def start(self):
-        """Start the instance; its stub, ready."""
-        connection = await self.open()
-        stub = self.stubs.get_nowait()
-        starting = asyncio.ensure_future(self.instance.start(connection))
-        await stub.hear_load()
-        stub.say(Ready())
-        await starting
-        return stub
-
-    async def restarted(self):
-        """The stub that is started after a death, ready."""
-        stub = await self.stubs.get()
-        await stub.hear_load()
-        stub.say(Ready())
-        await self.owner.wait("changed")
-        while not self.instance.is_ready:
-            await self.owner.wait("changed")
-        return stub
-
-    def post(self, *outcomes, rows=1):
-        """Execute a batch of one request for each of these lists, which get what comes of it."""
-        batch = []
-        for outcome in outcomes:
-            request = InferRequest("m", id="7", inputs=[InputTensor("IN", "FP32", [rows, 2], bytes(8 * rows))])
-            self.memory.place(request)
-            batch.append(job(request, outcome, rows))
-        self.instance.execute(batch)
-        return batch
-
-    async def finish(self):
-        """Stop the instance, whatever state it is in."""
-        stopping = asyncio.ensure_future(self.instance.stop(PATIENCE_S))
-        await asyncio.sleep(0)
-        for stub in self.all_stubs:
-            stub.process.exit(0)
-        await stopping
-
-
-def bench(monkeypatch, scenario):
-    """Run a scenario on a bench."""
-
-    async def run():
-        memory = RequestMemory("m", 1 << 20, 1 << 20)
-        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
-            made = Bench(tasks, memory, monkeypatch)
-            try:
-                await scenario(made)
-            finally:
-                await made.finish()
-                for stub in made.all_stubs:
-                    stub.close()
-        memory.close()
-
-    asyncio.run(run())
-
-
-@pytest.fixture
-def play(monkeypatch):
-    return lambda scenario: bench(monkeypatch, scenario)
 
 
 class TestStart:
@@ -281,7 +93,7 @@ class TestStart:
 
         play(scenario)
 
-    def test_another_protocol(self, monkeypatch):
+    def test_another_protocol(self, play, monkeypatch):
         """A stub of another version is refused, and killed."""
 
         async def scenario(bench):
@@ -290,7 +102,7 @@ class TestStart:
                 await bench.open()
             assert bench.stubs.get_nowait().process.killed
 
-        bench(monkeypatch, scenario)
+        play(scenario)
 
     def test_no_process(self, play):
         """A process that cannot be started is a LoadError."""
@@ -391,7 +203,7 @@ class TestExecute:
             await bench.start()
             outcome = []
             request = InferRequest("m", parameters={"a": "x" * FRAME_BYTES_MAX})
-            bench.instance.execute([job(request, outcome)])
+            bench.instance.execute([bench.job(outcome, request)])
             assert "cannot be sent to m_0" in outcome[0].message
             assert bench.instance.places == PLACES_MIN
 
@@ -470,7 +282,7 @@ class TestRetained:
             assert bench.memory.live == 1
             bench.post([])
             await stub.hear()
-            stub.say(Failed(2, "no", [0], 0, 0), Retired([[1, 1], [2, 0]]))
+            stub.say(Failed(3, "no", [0], 0, 0), Retired([2, 3]))
             await bench.owner.wait("place freed")
             assert bench.memory.live == 0
 
@@ -619,7 +431,7 @@ class TestDeath:
             assert bench.instance.places == 0
             assert bench.stubs.empty()
 
-        bench(monkeypatch, scenario)
+        play(scenario)
 
     def test_restart_that_cannot_start(self, play, monkeypatch):
         """Where no process can be started any more the instance is given up in the end."""
@@ -634,7 +446,7 @@ class TestDeath:
                 await bench.owner.wait("changed")
             assert "no more processes" in bench.instance.down
 
-        bench(monkeypatch, scenario)
+        play(scenario)
 
     def test_restart_without_descriptors(self, play, monkeypatch):
         """A host that is out of descriptors gives the instance up; it does not fall over itself."""
@@ -652,7 +464,7 @@ class TestDeath:
             while not bench.instance.down:
                 await bench.owner.wait("changed")
 
-        bench(monkeypatch, scenario)
+        play(scenario)
 
     def test_restarted_model_fails(self, play, monkeypatch):
         """A model that does not load again counts as a death."""
@@ -670,7 +482,7 @@ class TestDeath:
                 await bench.owner.wait("changed")
             assert bench.instance.places == 0
 
-        bench(monkeypatch, scenario)
+        play(scenario)
 
 
 GOOD_TENSOR = ["OUT", "FP32", [1, 2], 0, 8]
@@ -680,7 +492,8 @@ HOSTILE = {
     "failure of another batch": [Failed(2, "no", [], 0, 0)],
     "too few responses": [Result(1, [], [], 0, 0)],
     "too many responses": [Result(1, [SUCCESS] * 2, [], 0, 0)],
-    "no response": [Result(1, [None], [], 0, 0)],
+    "nothing in place of a response": [Result(1, [False], [], 0, 0)],
+    "another number in place of a response": [Result(1, [1], [], 0, 0)],
     "text for a response": [Result(1, ["abcde"], [], 0, 0)],
     "object for a response": [Result(1, [{"a": 1}], [], 0, 0)],
     "response of four": [Result(1, [SUCCESS[:4]], [], 0, 0)],
@@ -695,18 +508,17 @@ HOSTILE = {
     "tensor outside": [Result(1, [[OK, "", 0, [["OUT", "FP32", [1, 2], 1 << 60, 8]], ""]], [], 0, 0)],
     "datatype that is a list": [Result(1, [[OK, "", 0, [["OUT", [], [1, 2], 0, 8]], ""]], [], 0, 0)],
     "parameters that are no JSON": [Result(1, [[OK, "", 0, [GOOD_TENSOR], "{"]], [], 0, 0)],
-    "second response bad": [Result(1, [[OK, "", 0, [GOOD_TENSOR], ""], None], [], 0, 0)],
+    "second response bad": [Result(1, [[OK, "", 0, [GOOD_TENSOR], ""], "text"], [], 0, 0)],
     "retained beyond": [Result(1, [SUCCESS], [1], 0, 0)],
     "retained before": [Result(1, [SUCCESS], [-1], 0, 0)],
     "retained text": [Result(1, [SUCCESS], ["0"], 0, 0)],
     "retained list": [Result(1, [SUCCESS], [[0]], 0, 0)],
     "retained twice": [Result(1, [SUCCESS], [0, 0], 0, 0)],
     "retained by a failure, beyond": [Failed(1, "no", [7], 0, 0)],
-    "retired never retained": [Retired([[1, 0]])],
+    "retired never retained": [Retired([1])],
     "retired nothing": [Retired([None])],
-    "retired of three": [Retired([[1, 0, 0]])],
-    "retired of lists": [Retired([[[1], [0]]])],
-    "retired of objects": [Retired([[{}, 0]])],
+    "retired of lists": [Retired([[1]])],
+    "retired of objects": [Retired([{}])],
 }
 
 
@@ -763,21 +575,21 @@ class TestHostile:
         async def scenario(bench):
             stub = await bench.start()
             bench.post([])
-            stub.say(Result(1, [SUCCESS], [0], 0, 0), Retired([[1, 0]]), Retired([[1, 0]]))
+            stub.say(Result(1, [SUCCESS], [0], 0, 0), Retired([1]), Retired([1]))
             await bench.restarted()
             assert stub.process.killed
             assert bench.memory.live == 0
 
         play(scenario)
 
-    @pytest.mark.parametrize("key", [[[1], [0]], [{}, 0], [1, 0, 0], [1, 1], 1, None], ids=repr)
-    def test_retires_something_else(self, play, key):
+    @pytest.mark.parametrize("serial", [2, 0, -1, [1], {}, "1", 1.0, True, None], ids=repr)
+    def test_retires_something_else(self, play, serial):
         """While something is retained, to retire anything else kills the stub."""
 
         async def scenario(bench):
             stub = await bench.start()
             bench.post([])
-            stub.say(Result(1, [SUCCESS], [0], 0, 0), Retired([key]))
+            stub.say(Result(1, [SUCCESS], [0], 0, 0), Retired([serial]))
             await bench.restarted()
             assert stub.process.killed
             assert bench.memory.live == 0
@@ -810,9 +622,10 @@ class TestStop:
             bench.post(outcome)
             stopping = asyncio.ensure_future(bench.instance.stop(PATIENCE_S))
             assert type(await stub.hear()) is Infer
+            stub.say(Result(1, [SUCCESS], [], 0, 0))
             assert await stub.hear() == Stop()
             assert bench.instance.places == 0
-            stub.say(Result(1, [SUCCESS], [], 0, 0), Stopped())
+            stub.say(Stopped())
             stub.process.exit(0)
             stub.hang_up()
             await stopping
@@ -871,7 +684,7 @@ class TestStop:
             await bench.instance.stop(PATIENCE_S)
             assert bench.stubs.empty()
 
-        bench(monkeypatch, scenario)
+        play(scenario)
 
     def test_before_it_started(self, play):
         """An instance that never started has nothing to stop."""

@@ -11,10 +11,19 @@ from hypothesis import strategies as st
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.inference import InferRequest, InputTensor, OutputTensor
-from pyruntime.runtime.instances.wire import OutputReader, request_wire, response_parameters
+from pyruntime.runtime.inference import InferRequest, InferResponse, InputTensor, OutputTensor
+from pyruntime.runtime.instances.wire import (
+    ResponseReader,
+    error_wire,
+    request_wire,
+    response_parameters,
+    response_wire,
+)
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.addresses import address
 from pyruntime.utils.dtypes import DATATYPES
-from pyruntime.utils.errors import PeerError
+from pyruntime.utils.errors import Code, InferenceError, PeerError
+from pyruntime.utils.messages import NO_SLOT, OK, RESCHEDULED, SENDER
 
 LIMIT = 4096
 REGION = memoryview(bytes(range(256)) * 16)
@@ -39,15 +48,34 @@ JUNK = st.recursive(
 )  # fmt: skip
 
 
+class Region:
+    """Stands for a stub's response region."""
+
+    number = 9
+    limit = LIMIT
+    view = REGION
+
+
+def reader_of(spec, released=None):
+    def release(slot, size):
+        released.append((slot, size))
+
+    return ResponseReader(spec, 3, Region(), release)
+
+
 @pytest.fixture
 def reader():
-    return OutputReader(PLAIN, REGION)
+    return reader_of(PLAIN)
 
 
 class TestRequest:
     def test_of_little(self):
         """A request that says nothing has defaults."""
         assert request_wire(InferRequest("m")) == ["", 0, 0, 0, None, "", []]
+
+    def test_trace(self):
+        """The context of a trace goes at the end, if there is one."""
+        assert request_wire(InferRequest("m", trace='{"traceparent":"00"}'))[7:] == ['{"traceparent":"00"}']
 
     def test_of_everything(self):
         """Every field has its place."""
@@ -73,7 +101,8 @@ class TestOutputs:
         outputs, size = reader.outputs([["OUT", "FP32", [1, 2], 64, 8], ["TWO", "BYTES", [0], 0, 0]])
         assert size == 8
         assert outputs == [
-            OutputTensor("OUT", "FP32", [1, 2], REGION[64:72]), OutputTensor("TWO", "BYTES", [0], b""),
+            OutputTensor("OUT", "FP32", [1, 2], REGION[64:72], address(9, 64)),
+            OutputTensor("TWO", "BYTES", [0], b"", address(9, 0)),
         ]  # fmt: skip
         assert type(outputs[0].data) is memoryview
 
@@ -145,7 +174,7 @@ class TestOutputs:
         """Whatever a stub sends is outputs, or the stub's fault."""
         for spec in (PLAIN, RESHAPED):
             try:
-                outputs, _ = OutputReader(spec, REGION).outputs(tensors)
+                outputs, _ = reader_of(spec).outputs(tensors)
             except PeerError:
                 continue
             assert all(type(output) is OutputTensor for output in outputs)
@@ -154,7 +183,7 @@ class TestOutputs:
     def test_nearly_an_output(self, tensor):
         """The same of what begins well."""
         try:
-            ((output,), _) = OutputReader(RESHAPED, REGION).outputs([tensor])
+            ((output,), _) = reader_of(RESHAPED).outputs([tensor])
         except PeerError:
             return
         assert all(type(dim) is int for dim in output.shape)
@@ -163,9 +192,7 @@ class TestOutputs:
 class TestReshape:
     def test_is_undone(self):
         """The client sees the configured dims, and not what the model made of them."""
-        outputs, _ = OutputReader(RESHAPED, REGION).outputs(
-            [["OUT", "FP32", [2], 0, 8], ["TWO", "FP32", [1, 4, 5], 0, 80]]
-        )
+        outputs, _ = reader_of(RESHAPED).outputs([["OUT", "FP32", [2], 0, 8], ["TWO", "FP32", [1, 4, 5], 0, 80]])
         assert [output.shape for output in outputs] == [[2, 1], [1, 5, 4]]
 
     @pytest.mark.parametrize("shape", [[], [1, 2], [1, 2, 3, 4]], ids=str)
@@ -174,8 +201,106 @@ class TestReshape:
         count = 4
         for dim in shape:
             count *= dim
-        ((output,), _) = OutputReader(RESHAPED, REGION).outputs([["TWO", "FP32", shape, 0, count]])
+        ((output,), _) = reader_of(RESHAPED).outputs([["TWO", "FP32", shape, 0, count]])
         assert output.shape == shape
+
+
+def job(id=""):
+    return Job(id, [], 1, None, [], print, 0)
+
+
+GOOD = ["OUT", "FP32", [1, 2], 64, 8]
+
+
+class TestResponse:
+    def test_good(self):
+        """A response has the model's name and version, the request's id, and its memory to give back, once read."""
+        released = []
+        reader = reader_of(PLAIN, released)
+        response = reader.response(job("7"), [OK, "", 64, [GOOD], '{"a":1}'])
+        assert (response.model_name, response.model_version, response.id) == ("m", 3, "7")
+        assert response.outputs == [OutputTensor("OUT", "FP32", [1, 2], REGION[64:72], address(9, 64))]
+        assert response.parameters == {"a": 1}
+        assert type(response.region) is Region
+        assert released == []
+        response.release()
+        assert released == [(64, 8)]
+
+    def test_without_memory(self):
+        """A response in no slot has nothing to give back."""
+        released = []
+        response = reader_of(PLAIN, released).response(job(), [OK, "", NO_SLOT, [["OUT", "FP32", [0], 0, 0]], ""])
+        response.release()
+        assert released == []
+
+    @pytest.mark.parametrize("code", Code)
+    def test_error(self, reader, code):
+        """An error has the model's code and text."""
+        error = reader.response(job(), [code, "no", NO_SLOT, [], ""])
+        assert type(error) is InferenceError
+        assert (error.message, error.code) == ("no", code)
+
+    @pytest.mark.parametrize(
+        "wire",
+        [
+            [], [OK], [OK, "", NO_SLOT, []], [OK, "", NO_SLOT, [], "", ""], [99, "", NO_SLOT, [], ""],
+            [-2, "", NO_SLOT, [], ""], ["0", "", NO_SLOT, [], ""], [[], "", NO_SLOT, [], ""],
+            [OK, "", None, [], ""], [OK, "", 0.5, [], ""], [OK, "", "0", [], ""], [OK, "", True, [], ""],
+            [OK, "", NO_SLOT, None, ""], [OK, "", NO_SLOT, 5, ""], [OK, "", NO_SLOT, [GOOD[:4]], ""],
+            [OK, "", NO_SLOT, [], "{"], [OK, "", NO_SLOT, [], 5], [OK, "", NO_SLOT, [], [1]],
+        ],
+        ids=repr,
+    )  # fmt: skip
+    def test_bad(self, reader, wire):
+        """Anything else is the stub's fault."""
+        with pytest.raises(PeerError):
+            reader.response(job(), wire)
+
+    @given(st.lists(JUNK, max_size=6) | st.tuples(st.just(OK), JUNK, JUNK, JUNK, JUNK).map(list))
+    def test_junk(self, wire):
+        """Whatever a stub sends is a response, or the stub's fault."""
+        try:
+            response = reader_of(PLAIN).response(job(), wire)
+        except PeerError:
+            return
+        assert isinstance(response, (InferResponse, InferenceError))
+
+
+class TestResponses:
+    def test_one_for_each(self, reader):
+        """Each job has its own, in order; what stands in place of one is left as it is."""
+        wires = [[OK, "", 64, [GOOD], ""], SENDER, RESCHEDULED, [Code.NOT_FOUND, "no", NO_SLOT, [], ""]]
+        first, *between, last = reader.responses([job("1"), job("2"), job("3"), job("4")], wires)
+        assert (type(first), first.id) == (InferResponse, "1")
+        assert between == [SENDER, RESCHEDULED]
+        assert type(last) is InferenceError
+
+    @pytest.mark.parametrize("count", [0, 1, 3])
+    def test_another_number(self, reader, count):
+        """There are as many as jobs."""
+        with pytest.raises(PeerError, match="do not match the batch"):
+            reader.responses([job(), job()], [SENDER] * count)
+
+    @pytest.mark.parametrize("wrong", [1, -1, False, True, 0.0, "", "text", b"", {}], ids=repr)
+    def test_something_in_place_of_one(self, reader, wrong):
+        """There is nothing else that could stand in its place, even if it is equal to what may."""
+        with pytest.raises(PeerError, match="stands in place of a response"):
+            reader.responses([job()], [wrong])
+
+
+class TestForTheCaller:
+    """Responses of one model as another one that called it reads them."""
+
+    def test_response(self):
+        """Tensors go by their addresses, and the memory by the number of its hold."""
+        outputs = [OutputTensor("OUT", "FP32", [1, 2], REGION[64:72], address(9, 64))]
+        response = InferResponse("m", 3, "7", outputs, {"a": 1})
+        assert response_wire(response, 5) == [OK, "", 5, [("OUT", "FP32", [1, 2], address(9, 64), 8)], '{"a":1}']
+        assert response_wire(InferResponse("m", 3, "", []), NO_SLOT) == [OK, "", NO_SLOT, [], ""]
+
+    def test_error(self):
+        """An error goes with its code."""
+        assert error_wire(InferenceError("no", Code.NOT_FOUND)) == [2, "no", NO_SLOT, [], ""]
 
 
 class TestParameters:

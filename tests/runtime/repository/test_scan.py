@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pyruntime.runtime.repository.scan import ModelFolder, scan
+from pyruntime.runtime.repository.scan import ModelFolder, find_model, scan
 from pyruntime.utils.errors import LoadError
 
 
@@ -136,3 +136,28 @@ def test_a_name_that_is_no_text(tmp_path):
     """A name of bytes that are not UTF-8 is a problem of that model."""
     os.mkdir(os.fsencode(tmp_path) + b"/caf\xe9")
     assert scan([str(tmp_path)])[0].problem == "'caf\\udce9' is no name for a model: it has invalid characters"
+
+
+class TestFindModel:
+    def test_as_scan_has_it(self, tmp_path):
+        """One model is found as scanning everything finds it."""
+        root = make(tmp_path, "m/config.pbtxt", "m/configs/fast.pbtxt", "m/2/", "n/1/")
+        for config_name in (None, "fast"):
+            assert find_model([root], "m", config_name) == scan([root], config_name)[0]
+
+    @pytest.mark.parametrize("name", ["o", "README.md", ".hidden", "__pycache__", "a\0b", "\ud800", "m" * 300])
+    def test_what_is_no_model(self, tmp_path, name):
+        """What is not a folder there, or is none that counts, is nowhere."""
+        root = make(tmp_path, "m/1/", "README.md", ".hidden/1/", "__pycache__/")
+        assert find_model([root], name) is None
+
+    def test_rivals(self, tmp_path):
+        """A model that is in two places is found with that problem, unless they are the same."""
+        first, second = make(tmp_path / "a", "m/1/"), make(tmp_path / "b", "m/1/")
+        assert "is in more than one place" in find_model([first, second], "m").problem
+        assert find_model([first, first], "m").problem is None
+
+    def test_a_repository_that_is_not_there(self, tmp_path):
+        """Other repositories have their models all the same."""
+        root = make(tmp_path / "a", "m/1/")
+        assert find_model([str(tmp_path / "missing"), root], "m").name == "m"

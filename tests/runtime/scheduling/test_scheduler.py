@@ -45,8 +45,12 @@ class Slot:
 
 
 def job(outcome=None, rows=1, arrived_ns=None):
-    done = (lambda outcome: None) if outcome is None else outcome.append
-    return Job("", [], rows, None, [Slot()], done, time.monotonic_ns() if arrived_ns is None else arrived_ns)
+    def respond(each, final):
+        assert final
+        if outcome is not None:
+            outcome.append(each)
+
+    return Job("", [], rows, None, [Slot()], respond, time.monotonic_ns() if arrived_ns is None else arrived_ns)
 
 
 def scheduler(*instances, text="", on_change=lambda: None):

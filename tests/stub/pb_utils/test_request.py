@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`pb_utils.InferenceRequest`, as models know it."""
 
-import mmap
-
 import pytest
 
 from pyruntime.stub.pb_utils import InferenceRequest, get_input_tensor_by_name
@@ -12,15 +10,14 @@ OUTPUTS = {"OUT1", "OUT0"}
 
 
 @pytest.fixture
-def region():
-    with mmap.mmap(-1, 4096) as made:
-        made[0:8] = bytes(range(8))
-        yield made
+def region(regions):
+    regions.requests.map[0:8] = bytes(range(8))
+    return regions
 
 
 def request(region, id="", correlation=0, flags=0, timeout_us=0, outputs=None, parameters="", tensors=()):
     wire = [id, correlation, flags, timeout_us, outputs, parameters, list(tensors)]
-    return InferenceRequest._from_wire(region, wire, OUTPUTS)
+    return InferenceRequest._from_wire(region, wire, OUTPUTS, 7)
 
 
 class TestDefaults:

@@ -24,23 +24,15 @@ BF16_MESSAGE = (
 )
 
 
-@pytest.fixture
-def region():
-    made = create_region("a test")
-    made.commit(0, 1 << 20)
-    yield made
-    made.close()
-
-
 def wire_request(*tensors, outputs=None):
     return ["", 0, 0, 0, outputs, "", list(tensors)]
 
 
-def input_tensor(region, datatype, shape, contents, offset=64):
+def input_tensor(regions, datatype, shape, contents, offset=64):
     """The tensor that a model gets for these bytes."""
-    region.map[offset : offset + len(contents)] = contents
+    regions.requests.map[offset : offset + len(contents)] = contents
     wire = wire_request(["IN", datatype, list(shape), offset, len(contents)])
-    (tensor,) = InferenceRequest._from_wire(region.map, wire, set()).inputs()
+    (tensor,) = InferenceRequest._from_wire(regions, wire, set(), 7).inputs()
     return tensor
 
 
@@ -48,8 +40,7 @@ def written(tensor):
     """(datatype, shape, bytes) of `tensor` as the host finds it in a response."""
     region = create_region("a test of responses")
     writer = ResponseWriter(region, 1 << 20, "m", {tensor.name()})
-    request = InferenceRequest._from_wire(region.map, wire_request(), {tensor.name()})
-    code, _, _, ((_, datatype, shape, offset, size),), _ = writer.write(InferenceResponse([tensor]), request)
+    code, _, _, ((_, datatype, shape, offset, size),), _ = writer.write(InferenceResponse([tensor]), {tensor.name()})
     assert code == -1
     contents = region.map[offset : offset + size]
     region.close()
@@ -161,22 +152,22 @@ class TestMemoryOrder:
 
 class TestInput:
     @each_numeric
-    def test_is_a_writable_view(self, region, datatype):
+    def test_is_a_writable_view(self, regions, datatype):
         """An input is not copied, and may be written to."""
         expected = values(datatype, 6).reshape(2, 3)
-        tensor = input_tensor(region, datatype.name, [2, 3], expected.tobytes())
+        tensor = input_tensor(regions, datatype.name, [2, 3], expected.tobytes())
         assert (tensor.name(), tensor.triton_dtype(), tensor.shape()) == ("IN", datatype.number, [2, 3])
         array = tensor.as_numpy()
         assert array.dtype == np.dtype(datatype.numpy)
         assert_array_equal(array, expected)
         array[0, 0] = 1
-        assert region.map[64 : 64 + datatype.size] == np.array(1, datatype.numpy).tobytes()
+        assert regions.requests.map[64 : 64 + datatype.size] == np.array(1, datatype.numpy).tobytes()
         assert tensor.as_numpy() is array
 
     @pytest.mark.parametrize("offset", [65, 66, 67, 68, 71])
-    def test_askew(self, region, offset):
+    def test_askew(self, regions, offset):
         """Where contents lie askew the array is aligned all the same."""
-        tensor = input_tensor(region, "FP64", [3], np.arange(3.0).tobytes(), offset)
+        tensor = input_tensor(regions, "FP64", [3], np.arange(3.0).tobytes(), offset)
         array = tensor.as_numpy()
         assert array.flags.aligned
         assert array.flags.writeable
@@ -184,24 +175,24 @@ class TestInput:
         assert np.from_dlpack(tensor).tolist() == [0.0, 1.0, 2.0]
 
     @pytest.mark.parametrize("shape", [[4], [2, 2], [4, 1, 1]], ids=str)
-    def test_bytes(self, region, shape):
+    def test_bytes(self, regions, shape):
         """BYTES become an object array of bytes in the tensor's shape."""
         elements = np.array([b"a", b"", "ü".encode(), b"\0\xff"], object).reshape(shape)
-        tensor = input_tensor(region, "BYTES", shape, serialize_byte_tensor(elements))
+        tensor = input_tensor(regions, "BYTES", shape, serialize_byte_tensor(elements))
         array = tensor.as_numpy()
         assert array.dtype == object
         assert array.tolist() == elements.tolist()
         assert tensor.triton_dtype() == 13
         assert tensor.as_numpy() is array
 
-    def test_no_bytes(self, region):
+    def test_no_bytes(self, regions):
         """BYTES without elements have their shape too."""
-        tensor = input_tensor(region, "BYTES", [0, 3], b"")
+        tensor = input_tensor(regions, "BYTES", [0, 3], b"")
         assert tensor.as_numpy().shape == (0, 3)
 
-    def test_bfloat16(self, region):
+    def test_bfloat16(self, regions):
         """numpy cannot have BF16, DLPack can."""
-        tensor = input_tensor(region, "BF16", [2], np.array([1.0, 2.0], ml_dtypes.bfloat16).tobytes())
+        tensor = input_tensor(regions, "BF16", [2], np.array([1.0, 2.0], ml_dtypes.bfloat16).tobytes())
         assert tensor.triton_dtype() == 14
         with pytest.raises(TritonModelException, match=BF16_MESSAGE):
             tensor.as_numpy()
@@ -211,18 +202,18 @@ class TestInput:
             again.as_numpy()
         assert written(again) == ("BF16", [2], np.array([1.0, 2.0], ml_dtypes.bfloat16).tobytes())
 
-    def test_as_output(self, region):
+    def test_as_output(self, regions):
         """An input may be an output as it is, read or not, whatever its datatype."""
         for datatype, contents in [("INT16", b"\1\0\2\0"), ("BF16", b"\1\2\3\4"), ("BYTES", b"\1\0\0\0a\0\0\0\0")]:
-            tensor = input_tensor(region, datatype, [2], contents)
+            tensor = input_tensor(regions, datatype, [2], contents)
             assert written(tensor) == (datatype, [2], contents)
             if datatype != "BF16":
                 tensor.as_numpy()
                 assert written(tensor) == (datatype, [2], contents)
 
-    def test_empty(self, region):
+    def test_empty(self, regions):
         """An input without elements is an array without elements."""
-        tensor = input_tensor(region, "FP32", [0, 4], b"")
+        tensor = input_tensor(regions, "FP32", [0, 4], b"")
         assert tensor.as_numpy().shape == (0, 4)
 
 

@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""`pyruntime stack`: prints what all threads of a model's stubs are doing, also of stubs that are stuck."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from pyruntime.runtime.cli.stubs import Stub, ask_for_stacks, find_stubs
+
+# As many names as still read as a hint.
+NAMES_MAX = 20
+
+
+def run_stack(model: str, instance: str = "") -> int:
+    """Print the stacks of all stubs of `model`, or of one instance. Returns the exit status: 1 if any are missing."""
+    with ExitStack() as resources:
+        found = find_stubs(resources)
+        stubs = [stub for stub in found if stub.heading.model == model]
+        chosen = [stub for stub in stubs if instance in ("", stub.heading.instance)]
+        if not chosen:
+            print(f"Error: {_none_there(model, instance, stubs or found)}", file=sys.stderr)
+            return 1
+        ask_for_stacks(chosen)
+    for stub in sorted(chosen, key=lambda stub: (stub.heading.version, stub.heading.instance, stub.pid)):
+        _show(stub)
+    return int(any(stub.problem for stub in chosen))
+
+
+def _show(stub: Stub) -> None:
+    """Print what a stub said, as text that can do nothing to a terminal."""
+    _, _, model, version, instance = stub.heading
+    print(f"{_printable(instance)} of {_printable(model)} version {_printable(version)}, process {stub.pid}\n")
+    if stub.by_signal:
+        print("It did not let another thread run Python: a call into C probably keeps the interpreter's lock.\n")
+    for line in stub.stacks.splitlines():
+        print(_printable(line))
+    if stub.problem:
+        print(f"No stacks, or not all of them: the process {stub.problem}.")
+    print()
+
+
+def _none_there(model: str, instance: str, others: Sequence[Stub]) -> str:
+    """The sentence for a model, or an instance of it, that has no stub; `others` are those that come nearest."""
+    if instance and any(stub.heading.model == model for stub in others):
+        sentence = f"no stub of model '{model}' is instance '{instance}'"
+        names = {stub.heading.instance for stub in others}
+    else:
+        sentence = f"no stub of a model '{model}' runs on this machine as user {os.geteuid()}"
+        names = {stub.heading.model for stub in others}
+    listed = ", ".join(_printable(name) for name in sorted(names)[:NAMES_MAX])
+    return f"{sentence}; there are: {listed}" if listed else f"{sentence}, nor of any other"
+
+
+def _printable(line: str) -> str:
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)

@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Unpacks the archives that conda-pack makes: once for each content, however many models and servers use it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import sys
+from contextlib import suppress
+
+from pyruntime.runtime.environments.cache import cached, ensure_root
+from pyruntime.runtime.environments.commands import run
+from pyruntime.runtime.environments.environment import Place
+from pyruntime.runtime.environments.recipe import digest
+from pyruntime.utils.errors import LoadError
+
+# How long unpacking may take, and then conda-unpack, in seconds: gigabytes in a hundred thousand files.
+UNPACK_S = 1800.0
+READ_BYTES = 8 << 20
+
+
+async def unpack_archive(root: str, path: str) -> str:
+    """The folder that an archive is unpacked in. Raises LoadError. Cancelling it removes what there is of it."""
+    label = f"the environment of '{path}'"
+    variables = Place("/").variables(os.environ)
+    try:
+        ensure_root(root)
+        key = digest("archive", await _content(root, path))
+    except OSError as exc:
+        raise LoadError(f"{label} cannot be read: {exc.strerror or exc}") from exc
+
+    async def make(folder: str, lock: int) -> None:
+        command = [sys.executable, "-P", "-m", "pyruntime.runtime.environments.unpack", path, folder]
+        await run(command, f"unpacking '{path}'", UNPACK_S, variables, "/", [lock])
+        python, script = f"{folder}/bin/python", f"{folder}/bin/conda-unpack"
+        if _exists(script):
+            # By its own Python: the first line of the script names whichever is first on PATH.
+            inside = Place(python, folder).variables(os.environ)
+            await run([python, script], f"conda-unpack of {label}", UNPACK_S, inside, folder, [lock])
+
+    return await cached(root, key, label, make)
+
+
+async def _content(root: str, path: str) -> str:
+    """The hash of a file. What it was is remembered for as long as the file is not touched. Raises OSError."""
+    before = _touched(path)
+    memory = os.path.join(root, digest("read", before))
+    known = _remembered(memory)
+    if known:
+        return known
+    content = hashlib.sha256()
+    with await asyncio.to_thread(open, path, "rb", 0) as file:
+        # Piece by piece, so that it can be cancelled.
+        while data := await asyncio.to_thread(file.read, READ_BYTES):
+            await asyncio.to_thread(content.update, data)
+    if _touched(path) != before:
+        raise LoadError(f"'{path}' was written to while it was read")
+    _remember(memory, content.hexdigest())
+    return content.hexdigest()
+
+
+def _touched(path: str) -> tuple[str, list[int]]:
+    """Which file it is, and what changes whenever it is written to."""
+    status = os.stat(path)
+    times = [status.st_mtime_ns, status.st_ctime_ns]
+    return os.path.realpath(path), [status.st_dev, status.st_ino, status.st_size, *times]
+
+
+def _remembered(memory: str) -> str:
+    if not os.path.exists(memory):
+        return ""
+    with open(memory) as file:
+        known = file.read()
+    return known if re.fullmatch("[0-9a-f]{64}", known) else ""
+
+
+def _remember(memory: str, content: str) -> None:
+    with suppress(OSError), open(memory, "w") as file:  # a cache that was filled for us may be closed to us
+        file.write(content)
+
+
+def _exists(path: str) -> bool:
+    return os.path.exists(path)

@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""From what a model's EXECUTION_ENV_PATH says to an environment that its stubs can start in."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+
+from pyruntime.runtime.environments.activate import activated
+from pyruntime.runtime.environments.archives import unpack_archive
+from pyruntime.runtime.environments.build import build_from_requirements, build_from_script
+from pyruntime.runtime.environments.cache import cache_root
+from pyruntime.runtime.environments.environment import Environment, Place
+from pyruntime.runtime.environments.forms import ACCEPTED, DEFAULT_ARCHIVE, PARAMETER, Form, expand, form_of
+from pyruntime.runtime.environments.interpreters import examine, require_fit
+from pyruntime.utils.errors import LoadError
+
+_LOG = logging.getLogger("pyruntime.environments")
+
+
+def environment_path(parameter: str, backend_dir: str) -> str:
+    """What the environment of a model is made of, "" for none of its own.
+
+    That is its EXECUTION_ENV_PATH; else the archive that its Python-based backend brings for all of its models, if it
+    has such a backend, in `backend_dir`, and that one does.
+    """
+    default = os.path.join(backend_dir, DEFAULT_ARCHIVE)
+    return parameter or (default if backend_dir and os.path.isfile(default) else "")
+
+
+async def prepare(path: str, model_dir: str) -> Environment:
+    """Make ready the environment that `path`, the value of a model's EXECUTION_ENV_PATH, names.
+
+    `model_dir` is the model's folder. Takes as long as unpacking or installing takes, the first time.
+    Raises LoadError, which says what was expected, what was found, and what to do. Cancelling it ends all that it began
+    and leaves nothing unfinished behind.
+    """
+    try:
+        return await _prepare(_meant(path, model_dir))
+    except LoadError as exc:
+        raise LoadError(f"{PARAMETER} is '{path}': {exc}") from exc
+
+
+async def _prepare(path: str) -> Environment:
+    form = _form(path)
+    place = _of_interpreter(path) if form is Form.INTERPRETER else _in_folder(await _folder(form, path), path)
+    variables: Mapping[str, str] = place.variables(os.environ)
+    if place.root and not place.is_virtual:
+        variables = await activated(place.root, variables)
+    examined = await examine(place.interpreter, variables)
+    require_fit(examined, place.interpreter, _REMEDIES.get(form) or f"run `{place.interpreter} -m pip install numpy`")
+    _LOG.debug("%s has sys.path %s", place.interpreter, examined.path)
+    description = f"Python {examined.version_text} with numpy {examined.numpy}, {place.interpreter}"
+    return Environment(place.interpreter, description, variables)
+
+
+# How numpy gets into what is not to be changed once it is made.
+_REMEDIES = {
+    Form.ARCHIVE: "install it into the environment before packing it",
+    Form.REQUIREMENTS: "name it in the requirements",
+    Form.SCRIPT: "name it in the dependencies",
+}
+
+
+async def _folder(form: Form, path: str) -> str:
+    """The folder of an environment, made if it has to be. Raises LoadError."""
+    match form:
+        case Form.ARCHIVE:
+            return _only_folder(await unpack_archive(cache_root(os.environ), path))
+        case Form.REQUIREMENTS:
+            return await build_from_requirements(cache_root(os.environ), path)
+        case Form.SCRIPT:
+            return await build_from_script(cache_root(os.environ), path)
+        case _:
+            return path
+
+
+def _meant(path: str, model_dir: str) -> str:
+    return expand(path, os.path.abspath(model_dir))
+
+
+def _form(path: str) -> Form:
+    """What is at a path. Raises LoadError if nothing is."""
+    if os.path.isdir(path):
+        return Form.FOLDER
+    if os.path.isfile(path):
+        return form_of(path)
+    found = "a link to nothing" if os.path.islink(path) else "no file" if os.path.exists(path) else "nothing"
+    raise LoadError(f"there is {found} at '{path}'; it should be {ACCEPTED}")
+
+
+def _only_folder(folder: str) -> str:
+    """The folder itself, or the one in it: some archives are of a folder, and not of what is in it."""
+    entries = os.listdir(folder)
+    return os.path.join(folder, entries[0]) if len(entries) == 1 and entries != ["bin"] else folder
+
+
+def _in_folder(folder: str, path: str) -> Place:
+    """The place of an environment by its folder, which came of `path`. Raises LoadError if it has no interpreter."""
+    candidates = [os.path.join(folder, "bin", name) for name in ("python", "python3")]
+    for interpreter in candidates:
+        if os.path.isfile(interpreter):
+            _require_executable(interpreter)
+            return Place(interpreter, folder, os.path.isfile(os.path.join(folder, "pyvenv.cfg")))
+    for interpreter in candidates:
+        if os.path.islink(interpreter):
+            raise LoadError(
+                f"'{interpreter}' is a link to '{os.readlink(interpreter)}', which is not there: install that Python,"
+                " or make the environment anew"
+            )
+    raise LoadError(f"there is no bin/python in '{path}', and so no interpreter; it should be {ACCEPTED}")
+
+
+def _of_interpreter(path: str) -> Place:
+    """The place of an interpreter, with the environment around it if it is in one. Raises LoadError."""
+    _require_executable(path)
+    root = os.path.dirname(os.path.dirname(path))
+    if os.path.isfile(os.path.join(root, "pyvenv.cfg")):
+        return Place(path, root, is_virtual=True)
+    return Place(path, root if os.path.isdir(os.path.join(root, "conda-meta")) else "")
+
+
+def _require_executable(path: str) -> None:
+    if not os.access(path, os.X_OK):
+        raise LoadError(f"'{path}' cannot be executed, and so is no interpreter; it should be {ACCEPTED}")

@@ -1,0 +1,305 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The calls that one stub makes to other models (BLS), from its first to its death.
+
+A call becomes a request like any client's; but its tensors stay where they are. The callee's stub is given the region
+that they lie in, and the caller's the region of the outputs. What is counted here is who still looks into which: the
+caller's inputs until the callee is done with them, the callee's outputs until the caller drops them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyruntime.runtime.inference import InferRequest, InferResponse, InputTensor
+from pyruntime.runtime.instances.connection import StubConnection
+from pyruntime.runtime.instances.deadlock import Waiting, explain_deadlock
+from pyruntime.runtime.instances.plan import Callee, InstancePlan
+from pyruntime.runtime.instances.wire import error_wire, response_parameters, response_wire
+from pyruntime.runtime.memory.regions import SharedRegion
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.addresses import address, split
+from pyruntime.utils.channel import State
+from pyruntime.utils.dtypes import BY_NAME
+from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
+from pyruntime.utils.messages import NO_SLOT, Answer, Call, CancelCall, Drop, Took, Unread
+
+# Calls of one stub that are under way. A model that makes more of them does not wait for any.
+CALLS_MAX = 10_000
+_IS_DECOUPLED = (
+    "Model {0} - Error when running inference: Model {0} is using the decoupled. The current BLS request call doesn't "
+    "support models using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
+    "'async_exec' calls for decoupled models.'"
+)
+_SEQUENCE_START = 1
+_SEQUENCE_END = 2
+
+
+class _Inputs:
+    """The memory that a call's inputs lie in, as a slot of the job that they belong to."""
+
+    offset = 0
+    view = memoryview(b"")
+
+    def __init__(self, calls: Calls, number: int, regions: list[SharedRegion]) -> None:
+        self._calls = calls
+        self._number = number
+        self._regions = regions
+
+    def free(self) -> None:
+        """See inference.Slot."""
+        for region in self._regions:
+            region.close()
+        self._calls.unread(self._number)
+
+
+class _OpenCall:
+    __slots__ = ("callee", "cancelled", "job", "takes", "waiting")
+
+    def __init__(self, waiting: int) -> None:
+        self.waiting = waiting
+        self.callee: Callee | None = None
+        self.job: Job | None = None
+        self.cancelled = False
+        # What to call when the model takes its next response, and the next.
+        self.takes: list[Callable[[], None]] = []
+
+
+class Calls:
+    """See the module. `caller` is the instance that the stub is the process of."""
+
+    def __init__(self, plan: InstancePlan, connection: StubConnection, caller: Waiting) -> None:
+        self._plan = plan
+        self._connection = connection
+        self._caller = caller
+        self._open: dict[int, _OpenCall] = {}
+        self._holds: dict[int, InferResponse] = {}
+        self._hold = 0
+        self._unread: list[int] = []
+        self._over = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def waiting(self) -> list[tuple[Sequence[Waiting], str]]:
+        """See Waiting.waiting_calls."""
+        return [
+            (call.callee.instances if call.job.instance is None else [call.job.instance.waiter], call.callee.spec.name)
+            for call in self._open.values()
+            if call.waiting and call.job is not None and call.callee is not None
+        ]
+
+    # What the stub says. All of these raise PeerError.
+
+    def call(self, message: Call) -> None:
+        """The model calls another one."""
+        number = message.call
+        if number in self._open or len(self._open) >= CALLS_MAX:
+            raise PeerError(f"call {number} is made twice, or is one of more than {CALLS_MAX} at a time")
+        request, regions = self._read(message)
+        self._open[number] = _OpenCall(message.waiting)
+        for region in regions:
+            region.count_on()
+        request.slots.append(_Inputs(self, number, regions))
+        server = self._plan.server
+        if not self._connection.is_serving:  # its own initialize: the models that it needs may be loading, too
+            server.when_ready(
+                message.model,
+                message.version,
+                self._plan.spec.name,
+                lambda callee: self._begin(message, request, regions, callee),
+            )
+            return
+        try:
+            callee: Callee | Exception = server.resolve(message.model, message.version)
+        except InferenceError as exc:
+            callee = exc
+        self._begin(message, request, regions, callee)
+
+    def cancel(self, message: CancelCall) -> None:
+        """The model does not wait for this call any longer."""
+        self._cancel(self._open.get(message.call))
+
+    def took(self, message: Took) -> None:
+        """The model has taken so many responses of these calls."""
+        for pair in message.calls:
+            if type(pair) is not list or len(pair) != 2 or type(pair[1]) is not int:
+                raise PeerError(f"{pair!r} is not a call and a number of responses")
+            call = self._open.get(pair[0])
+            if call is not None:
+                for take in call.takes[: pair[1]]:
+                    take()
+                del call.takes[: pair[1]]
+
+    def drop(self, message: Drop) -> None:
+        """Nobody looks into these responses any longer."""
+        for hold in message.holds:
+            response = self._holds.pop(hold, None) if type(hold) is int else None
+            if response is None:
+                raise PeerError(f"hold {hold!r} is dropped and was not held")
+            self._release(response)
+
+    # What others tell.
+
+    def cancel_batch(self, number: int) -> None:
+        """Nobody waits for a batch any longer, so nobody waits for its calls."""
+        for call in list(self._open.values()):
+            if call.waiting == number:
+                self._cancel(call)
+
+    def unread(self, number: int) -> None:
+        """Nobody reads the inputs of a call any longer."""
+        if self._over:
+            return
+        self._unread.append(number)
+        if number not in self._open:  # else the answer takes it along
+            self._send_unread()
+
+    def died(self) -> None:
+        """The stub is gone: nobody waits for its calls, and nobody looks into what it held."""
+        self._over = True
+        for call in list(self._open.values()):
+            self._cancel(call)
+        holds, self._holds = self._holds, {}
+        for response in holds.values():
+            self._release(response)
+
+    # A call on its way.
+
+    def _read(self, message: Call) -> tuple[InferRequest, list[SharedRegion]]:
+        """The request of a call, and the regions that its inputs lie in."""
+        try:
+            id, correlation_id, flags, timeout_us, outputs, parameters, tensors, *trace = message.request
+            regions: dict[int, SharedRegion] = {}
+            inputs = []
+            for name, datatype, shape, at, size in tensors:
+                number, offset = split(at)
+                region = regions.get(number) or self._connection.region(number)
+                if type(name) is not str or datatype not in BY_NAME or type(shape) is not list:
+                    raise PeerError("an input has no name, no datatype or no shape")
+                if any(type(dim) is not int or dim < 0 for dim in shape):
+                    raise PeerError(f"input '{name}' has a dimension that is none")
+                if not 0 <= offset <= offset + size <= region.limit:
+                    raise PeerError(f"input '{name}' lies outside its region")
+                regions[number] = region
+                where = at if number else address(region.number, offset)
+                inputs.append(InputTensor(name, datatype, shape, region.view[offset : offset + size], where))
+        except (TypeError, ValueError) as exc:
+            raise PeerError("a call whose request is none") from exc
+        if type(correlation_id) not in (int, str) or type(flags) is not int or type(timeout_us) is not int:
+            raise PeerError("a call whose request has no correlation id, flags or timeout")
+        request = InferRequest(
+            message.model,
+            message.version,
+            str(id),
+            inputs,
+            [str(name) for name in outputs] if outputs else None,
+            response_parameters(parameters),
+            correlation_id,
+            bool(flags & _SEQUENCE_START),
+            bool(flags & _SEQUENCE_END),
+            timeout_us=timeout_us,
+            trace=str(trace[0]) if trace else "",
+        )
+        return request, list(regions.values())
+
+    def _begin(
+        self, message: Call, request: InferRequest, regions: list[SharedRegion], callee: Callee | Exception
+    ) -> None:
+        number = message.call
+        call = self._open[number]
+        try:
+            if isinstance(callee, Exception):
+                raise InferenceError(f"Model {message.model} - Error when running inference: {callee}")
+            if callee.spec.decoupled and not message.decoupled:
+                raise InferenceError(_IS_DECOUPLED.format(message.model))
+            if self._over or call.cancelled:
+                raise InferenceError("", Code.CANCELLED)
+            job = callee.accept(request, lambda outcome, final: self._respond(number, outcome, final))
+        except InferenceError as exc:
+            request.free()
+            self._respond(number, exc, True)
+            return
+        job.regions = regions
+        call.callee, call.job = callee, job
+        try:
+            callee.start(job)
+        except InferenceError as exc:
+            self._respond(number, exc, True)
+            return
+        if message.waiting and job.instance is None and number in self._open:
+            cycle = explain_deadlock(self._caller, callee.spec.name, callee.instances)
+            if cycle:
+                self._refuse(number, callee, job, cycle)
+
+    def _refuse(self, number: int, callee: Callee, job: Job, cycle: str) -> None:
+        message = (
+            f"Model {callee.spec.name} - Error when running inference: the call would wait for ever, because every "
+            f"instance that could serve it waits for this one: {cycle}. Give one of these models more instances"
+        )
+        job.respond = lambda outcome, final: self._respond(number, InferenceError(message, Code.UNAVAILABLE), True)
+        callee.cancel(job)
+
+    def _respond(self, number: int, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        call = self._open.get(number)
+        if self._over or call is None:
+            if isinstance(outcome, InferResponse):
+                outcome.release()
+            if final:
+                self._open.pop(number, None)
+            return
+        if call.cancelled and not final:  # nobody takes it, and its sender must not wait for that
+            if isinstance(outcome, InferResponse):
+                outcome.release()
+            return
+        wire: list[object] | None = None
+        if isinstance(outcome, InferResponse):
+            wire = self._keep(outcome)
+            if not final:
+                call.takes.append(outcome.take)
+        elif outcome is not None:
+            wire = error_wire(outcome)
+        answer = Answer(number, wire, final)
+        if final:
+            del self._open[number]
+            if self._unread:
+                unread, self._unread = self._unread, []
+                self._connection.send(Unread(unread), answer)
+                return
+        self._connection.send(answer)
+
+    def _keep(self, response: InferResponse) -> list[object]:
+        """Hold a response for the model, and let it see where it lies."""
+        region = response.region
+        if not any(len(output.data) for output in response.outputs) or not isinstance(region, SharedRegion):
+            response.release()
+            return response_wire(response, NO_SLOT)
+        try:
+            self._connection.grant(region)
+        except LocalError as exc:
+            response.release()
+            return error_wire(InferenceError(str(exc)))
+        region.count_on()
+        self._hold = hold = self._hold + 1
+        self._holds[hold] = response
+        return response_wire(response, hold)
+
+    def _release(self, response: InferResponse) -> None:
+        response.release()
+        assert isinstance(response.region, SharedRegion)  # it would not be held otherwise
+        response.region.close()
+
+    def _cancel(self, call: _OpenCall | None) -> None:
+        if call is None or call.cancelled:
+            return
+        call.cancelled = True
+        if call.callee is not None and call.job is not None:
+            call.callee.cancel(call.job)
+        takes, call.takes = call.takes, []
+        for take in takes:
+            take()
+
+    def _send_unread(self) -> None:
+        if self._unread and self._connection.state in (State.LOADING, State.SERVING, State.STOPPING):
+            unread, self._unread = self._unread, []
+            self._connection.send(Unread(unread))

@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What an instance is made from, and what it tells whoever gives it work. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.inference import InferRequest
+from pyruntime.runtime.instances.deadlock import Waiting
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.scheduling.job import Job, Respond
+
+Batch = list[Job]
+
+
+class Callee(Protocol):
+    """A model version, for a model that calls it. `instances` are those that take requests."""
+
+    spec: ModelSpec
+
+    @property
+    def instances(self) -> Sequence[Waiting]: ...
+
+    def accept(self, request: InferRequest, respond: Respond) -> Job:
+        """See ModelVersion."""
+
+    def start(self, job: Job) -> None:
+        """See ModelVersion."""
+
+    def cancel(self, job: Job) -> None:
+        """See ModelVersion."""
+
+
+class ModelServer(Protocol):
+    """What the models of a server may want of it. `owner` stands for one life of one stub."""
+
+    def resolve(self, name: str, version: int) -> Callee:
+        """The model that a call goes to. Raises InferenceError if it does not serve."""
+
+    def when_ready(self, name: str, version: int, caller: str, call_back: Callable[[Callee | Exception], None]) -> None:
+        """For a model that calls another one while it loads: wait for that one, if there is any sense in it."""
+
+    def ask(self, owner: object, method: str, arguments: list[Any], reply: Callable[[int, Any], None]) -> None:
+        """See Ask in utils/messages.py; `reply` is called with the fields of the Reply."""
+
+    def measure(self, owner: object, metric: int, operation: str, value: float) -> None:
+        """See Measure in utils/messages.py. Raises InferenceError."""
+
+    def gone(self, owner: object) -> None:
+        """The stub has ended: forget what it asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstancePlan:
+    """All that it takes to start an instance of one model version.
+
+    `concurrency` is how many threads of one process execute; `environment` is the Python that the model wants instead
+    of the host's, as runtime/environments makes it.
+    """
+
+    name: str
+    spec: ModelSpec
+    version: int
+    location: dict[str, str]
+    args: dict[str, str]
+    memory: RequestMemory
+    growth_bytes: int
+    statistics: ModelStatistics
+    server: ModelServer
+    concurrency: int = 1
+    environment: Any = None
+
+
+class Owner(Protocol):
+    """Who gives an instance its work. Every method is called on the event loop's thread and must not raise."""
+
+    def place_freed(self) -> None:
+        """An instance can take another batch."""
+
+    def put_back(self, batch: Batch) -> None:
+        """A batch that never started; it goes to the front of the queue."""
+
+    def reschedule(self, job: Job) -> None:
+        """The model wants this job executed again; it goes to the end of the queue."""
+
+    def instance_changed(self) -> None:
+        """An instance became ready, died, or was given up."""

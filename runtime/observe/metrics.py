@@ -1,0 +1,204 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics page, and the families on it that models make with `pb_utils.MetricFamily`. (pure)
+
+Families are shared by name over all models and instances, and their metrics by labels. An *owner*, which is one life of
+one stub, has *handles*: a number for each of its objects. A metric lasts as long as there is a handle for it, a family
+too, and a family's handle takes those of its metrics with it. So nothing outlives the last stub that wanted it, and a
+counter of one stub alone begins at 0 when that stub is restarted, as it would in any process.
+
+Owners are not trusted: a number is looked up among their own handles only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from itertools import count
+
+from pyruntime.runtime.observe.families import OPERATIONS, Family, Metric
+from pyruntime.runtime.observe.metric_checks import check_family, checked_buckets, checked_labels, invalid
+
+# Far more than a server full of models has; a loop that makes new ones comes to an end here.
+FAMILIES_MAX = 1000
+# Each set of labels is a time series for Prometheus, which advises to have tens of them, not thousands.
+METRICS_PER_FAMILY_MAX = 2000
+# Objects of one stub. Those that a model makes and drops for every request are few at any time.
+HANDLES_PER_OWNER_MAX = 10_000
+# What a scrape may be asked to read, and the event loop to write: 40,000 lines or so.
+PAGE_BYTES_MAX = 4 << 20
+
+# Triton's, for every use of a metric whose family is gone.
+FAMILY_DELETED = (
+    "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should "
+    "be deleted AFTER its corresponding 'Metric' objects have been deleted."
+)
+
+
+class _Owner:
+    """The handles of one owner: of families, each with the numbers of its metrics, and of metrics."""
+
+    __slots__ = ("families", "metrics")
+
+    def __init__(self) -> None:
+        self.families: dict[int, tuple[Family, set[int]]] = {}
+        self.metrics: dict[int, tuple[int, Metric]] = {}
+
+    def has_family(self, number: object) -> bool:
+        return type(number) is int and number in self.families
+
+    def has_metric(self, number: object) -> bool:
+        return type(number) is int and number in self.metrics
+
+    def check_room(self) -> None:
+        if len(self.families) + len(self.metrics) >= HANDLES_PER_OWNER_MAX:
+            raise invalid(f"an instance has {HANDLES_PER_OWNER_MAX} objects of metrics and families at most")
+
+
+class Metrics:
+    """See the module. All refusals are InferenceErrors (INVALID_ARG), and change nothing.
+
+    `sources` are asked for the lines of everything else that stands on the page, in front of the models' own.
+    """
+
+    def __init__(self) -> None:
+        self.sources: list[Callable[[], str]] = []
+        self._families: dict[str, Family] = {}
+        self._sample_names: set[str] = set()
+        self._owners: dict[Hashable, _Owner] = {}
+        self._numbers = count(1)
+        self._size = 0
+
+    def __repr__(self) -> str:
+        metrics = sum(len(family.metrics) for family in self._families.values())
+        return f"<Metrics [{len(self._families)} families, {metrics} metrics | {len(self._owners)} owners]>"
+
+    # What models ask for.
+
+    def family(self, owner: Hashable, name: str, description: str, kind: str) -> int:
+        """A handle of the family of this name, which is made if there is none; else the first description stays.
+
+        `kind` is "counter", "gauge" or "histogram", and must be that of the family there is.
+        """
+        check_family(name, description, kind)
+        own = self._owners.get(owner) or _Owner()
+        own.check_room()
+        family = self._families.get(name)
+        if family is None:
+            family = self._add_family(Family(name, description, kind))
+        elif family.kind != kind:
+            raise invalid(f"metric family '{name}' is a {family.kind} already and cannot be a {kind} as well")
+        family.references += 1
+        self._owners[owner] = own
+        number = next(self._numbers)
+        own.families[number] = (family, set())
+        return number
+
+    def metric(self, owner: Hashable, family: int, labels: dict[str, str], buckets: list[float] | None) -> int:
+        """A handle of the metric with these labels in the family of a handle; it is made if there is none.
+
+        `buckets` are the bounds of a histogram's, growing, and of a metric that is there already have no effect.
+        """
+        own = self._owners.get(owner) or _Owner()
+        if not own.has_family(family):
+            raise invalid(FAMILY_DELETED)
+        found, siblings = own.families[family]
+        text = checked_labels(labels)
+        bounds = checked_buckets(buckets)
+        own.check_room()
+        made = found.new_metric(text, bounds)  # even where there is one: it says whether buckets are in place
+        metric = found.metrics.get(text) or self._add_metric(found, made)
+        metric.references += 1
+        number = next(self._numbers)
+        own.metrics[number] = (family, metric)
+        siblings.add(number)
+        return number
+
+    def measure(self, owner: Hashable, metric: int, operation: str, value: float) -> None:
+        """Do "increment", "set" or "observe" with the metric of a handle."""
+        found = self._metric(owner, metric)
+        if operation not in OPERATIONS:
+            raise invalid(f"an operation of a metric is one of {', '.join(OPERATIONS)}, not {operation!r:.40}")
+        if type(value) is not float:
+            raise invalid(f"the value of a metric is a float, not {type(value).__name__}")
+        do: Callable[[float], None] = getattr(found, operation)
+        do(value)
+
+    def value(self, owner: Hashable, metric: int) -> float:
+        """What the counter or gauge of a handle is now."""
+        return self._metric(owner, metric).value()
+
+    # What models let go of. Whose object went first is up to their garbage collectors, so what has gone is no error.
+
+    def drop_family(self, owner: Hashable, number: int) -> None:
+        """A family's object is gone, and no metric that it made is of use any more."""
+        own = self._owners.get(owner)
+        if own is None or not own.has_family(number):
+            return
+        for metric in list(own.families[number][1]):
+            self.drop_metric(owner, metric)
+        family, _ = own.families.pop(number)
+        family.references -= 1
+        if not family.references:
+            del self._families[family.name]
+            self._sample_names -= family.sample_names()
+            self._size -= family.size
+        if not own.families:
+            del self._owners[owner]
+
+    def drop_metric(self, owner: Hashable, number: int) -> None:
+        """A metric's object is gone."""
+        own = self._owners.get(owner)
+        if own is None or not own.has_metric(number):
+            return
+        handle, metric = own.metrics.pop(number)
+        family, siblings = own.families[handle]
+        siblings.discard(number)
+        metric.references -= 1
+        if not metric.references:
+            del family.metrics[metric.labels]
+            self._size -= metric.size
+
+    def drop_owner(self, owner: Hashable) -> None:
+        """The owner is gone: everything it had is dropped."""
+        for number in list(self._owners[owner].families) if owner in self._owners else ():
+            self.drop_family(owner, number)
+
+    # The page.
+
+    def render(self) -> bytes:
+        """The page in Prometheus' text format, version 0.0.4, as UTF-8."""
+        lines = [source() for source in self.sources]
+        lines += [family.lines() for family in self._families.values()]
+        return "".join(lines).encode()
+
+    # Inside.
+
+    def _metric(self, owner: Hashable, number: int) -> Metric:
+        own = self._owners.get(owner)
+        if own is None or not own.has_metric(number):
+            raise invalid(FAMILY_DELETED)
+        return own.metrics[number][1]
+
+    def _add_family(self, family: Family) -> Family:
+        if len(self._families) >= FAMILIES_MAX:
+            raise invalid(f"there are {FAMILIES_MAX} metric families already, and no more can be had")
+        taken = sorted(family.sample_names() & self._sample_names)
+        if taken:
+            raise invalid(f"metric family '{family.name}' would have samples named '{taken[0]}', as another family has")
+        self._check_size(family.size)
+        self._families[family.name] = family
+        self._sample_names |= family.sample_names()
+        self._size += family.size
+        return family
+
+    def _add_metric(self, family: Family, metric: Metric) -> Metric:
+        if len(family.metrics) >= METRICS_PER_FAMILY_MAX:
+            raise invalid(f"metric family '{family.name}' has {METRICS_PER_FAMILY_MAX} metrics, and no more can be had")
+        self._check_size(metric.size)
+        family.metrics[metric.labels] = metric
+        self._size += metric.size
+        return metric
+
+    def _check_size(self, size: int) -> None:
+        if self._size + size > PAGE_BYTES_MAX:
+            raise invalid(f"all custom metrics together would have more than {PAGE_BYTES_MAX} bytes on their page")

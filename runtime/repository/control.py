@@ -1,0 +1,328 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Model control: loads models and unloads them, at the start and while the server runs.
+
+What is asked for of one model happens in the order in which it is asked for, one thing after the other; different
+models load at the same time. A model that waits for another one while it loads holds nobody up but itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.repository.backends import Backend
+from pyruntime.runtime.repository.lifecycle import LATEST, LifecycleTable, State
+from pyruntime.runtime.repository.live import LiveVersions
+from pyruntime.runtime.repository.loading import Draft
+from pyruntime.runtime.repository.override import check_files, parse_override
+from pyruntime.runtime.repository.override_folder import OverrideFolder
+from pyruntime.runtime.repository.places import LoadPlaces
+from pyruntime.runtime.repository.request import LoadRequest, Override, find, unknown
+from pyruntime.runtime.repository.scan import scan
+from pyruntime.runtime.repository.update import Loader, ModelUpdate, Served
+from pyruntime.runtime.repository.waits import WaitGraph
+from pyruntime.runtime.settings import ALL_MODELS, ServerSettings
+from pyruntime.utils.errors import Code, InferenceError, LoadError
+
+_LOG = logging.getLogger("pyruntime.repository")
+
+NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
+
+
+class DescribingLoader(Loader, Protocol):
+    """A loader that also says what will execute a version."""
+
+    def backend_of(self, draft: Draft, version: int) -> Backend:
+        """Raises LoadError."""
+
+
+@dataclass(slots=True, eq=False)
+class _Model:
+    """What there is to know of one model beside the states of its versions.
+
+    `users` are the requests that are not done yet, and `undecided` those to load of which it is not known yet which
+    versions they will load.
+    """
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+    undecided: set[LoadRequest] = field(default_factory=set)
+    served: Served = field(default_factory=Served)
+    override: Override | None = None
+
+
+class ModelControl:
+    """See the module. `backends` are the folders of the Python-based backends that were met, by name."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        table: LifecycleTable[ModelVersion],
+        live: LiveVersions,
+        loader: DescribingLoader,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self.backends: dict[str, str] = {}
+        self._settings = settings
+        self._table = table
+        self._live = live
+        self._loader = loader
+        self._tasks = tasks
+        self._places = LoadPlaces(settings.model_load_thread_count)
+        self._waits = WaitGraph()
+        self._models: dict[str, _Model] = {}
+        self._running: set[asyncio.Task[InferenceError | None]] = set()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<ModelControl [{len(self._running)} requests, {self._live!r}]>"
+
+    # What operators and models ask for.
+
+    async def load(
+        self, name: str, config: str = "", files: Mapping[str, bytes] | None = None, *, caller: str = ""
+    ) -> None:
+        """Load a model, or bring it up to date; return when it is ready, at once if nothing has changed.
+
+        `config` is a configuration as JSON that takes the place of the model's own. With it may come `files`, by
+        `file:<path in the model's folder>`, which take the place of the whole folder. `caller` is the model that asks
+        for it while it is loading itself; "" for anybody else.
+
+        Raises InferenceError. Cancelling it ends the wait; the load goes on.
+        """
+        self._check_explicit()
+        _check_name(name)
+        request = LoadRequest(parse_override(config) if config else None)
+        if files:
+            request.files = check_files(name, config, files)
+        async with self._waiting(caller, name, f"failed to load '{name}'"):
+            task = self._begin(name, request)
+            await asyncio.wait((task,))
+        failure = _exiting() if task.cancelled() else task.result()
+        if failure is not None:
+            raise failure
+
+    async def unload(self, name: str, unload_dependents: bool = False) -> None:
+        """Unload a model: it takes no more requests when this returns, and its versions end in the background.
+
+        If loads of it were asked for before, they come first, and are not waited for here. A model that is not there
+        counts as unloaded. No model depends on another yet, so that `unload_dependents` says nothing.
+
+        Raises InferenceError where models cannot be unloaded at all.
+        """
+        self._check_explicit()
+        model = self._models.get(name)
+        if model is not None and model.users:
+            self._start(name, model, self._unload_later(name, model))
+        else:
+            self._unload(name)
+
+    async def wait_ready(self, name: str, version: int, caller: str) -> ModelVersion:
+        """The version that serves requests for a model, once there is one: now, or after the load that it is in.
+
+        `caller` is the model that asks while it is loading itself; "" for anybody else. Raises InferenceError if the
+        version does not serve and is not being loaded, if its load fails, or if it would in turn wait for `caller`.
+        Cancelling it is safe.
+        """
+        if self._may_come(name, version):
+            async with self._waiting(caller, name, _not_ready(name)):
+                while self._may_come(name, version):
+                    await self._live.wait_changed(name)
+        try:
+            return self._table.resolve(name, version)
+        except InferenceError as exc:
+            raise InferenceError(_not_ready(name), exc.code) from exc
+
+    # What the server asks for.
+
+    def find_models(self) -> list[str]:
+        """Look into the repositories; the names of the models that are to be loaded at the start, where they are.
+
+        Raises LoadError if a repository cannot be read.
+        """
+        settings = self._settings
+        found = dict.fromkeys(folder.name for folder in scan(settings.model_repositories))
+        self._table.set_repository(found)
+        if settings.model_control_mode != "explicit" or ALL_MODELS in settings.load_models:
+            return list(found)
+        wanted = dict.fromkeys(settings.load_models)
+        for name in wanted:
+            if name not in found:
+                _LOG.error("%s", unknown(name))
+                self._table.fail_model(name, str(unknown(name)))
+        return [name for name in wanted if name in found]
+
+    async def start(self, names: Iterable[str]) -> bool:
+        """Load these models; True if they, and all that were not found, are ready.
+
+        Cancelling it leaves models loading: see `close`.
+        """
+        # All of them are known to be coming before the first one begins, so that any of them can wait for any other.
+        loads = [self._begin(name, LoadRequest()) for name in names]
+        if loads:
+            await asyncio.wait(loads)
+        return all(row.state == "READY" for row in self._table.index() if row.state)
+
+    async def close(self) -> None:
+        """Take no more requests to load or unload, and give up those that are not done."""
+        self._closed = True
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+
+    # One request after the other.
+
+    def _begin(self, name: str, request: LoadRequest) -> asyncio.Task[InferenceError | None]:
+        model = self._models.setdefault(name, _Model())
+        model.undecided.add(request)
+        task = self._start(name, model, self._load(name, model, request))
+        task.add_done_callback(lambda _: self._decided(name, model, request))
+        return task
+
+    def _start(
+        self, name: str, model: _Model, step: Coroutine[Any, Any, InferenceError | None]
+    ) -> asyncio.Task[InferenceError | None]:
+        model.users += 1
+        task = self._tasks.create_task(step, name=f"load or unload {name}")
+        self._running.add(task)
+
+        def ended(task: asyncio.Task[InferenceError | None]) -> None:
+            self._running.discard(task)
+            model.users -= 1
+            if not model.users and not self._table.states(name):
+                del self._models[name]  # nobody shall make us remember names of models that there are not
+
+        task.add_done_callback(ended)
+        return task
+
+    def _decided(self, name: str, model: _Model, request: LoadRequest) -> None:
+        """It is known which versions a request loads, or the request is done."""
+        model.undecided.discard(request)
+        self._live.changed(name)
+
+    async def _load(self, name: str, model: _Model, request: LoadRequest) -> InferenceError | None:
+        """Do what a request asks for, as soon as it is its turn. Returns why it cannot be done."""
+        async with model.lock:
+            await self._live.wait_unloaded(name)
+            async with self._places.hold(name):
+                try:
+                    await self._update(name, model, request)
+                except InferenceError as exc:
+                    return exc
+                except LoadError as exc:
+                    _LOG.error("failed to load '%s': %s", name, exc)
+                    if not self._table.ready_versions(name):
+                        self._table.fail_model(name, str(exc))
+                    return InferenceError(f"{unknown(name)}: {exc}")
+                except Exception:
+                    # Whatever it is that a model's folder led us into, it must not end the server.
+                    _LOG.exception("failed to load '%s'", name)
+                    return InferenceError(f"failed to load '{name}', see the server's log")
+                finally:
+                    self._waits.end(name)
+        return None
+
+    async def _update(self, name: str, model: _Model, request: LoadRequest) -> None:
+        """Load what a request asks for. Raises InferenceError, or LoadError if it does not even come to versions."""
+        folder = OverrideFolder(name, request.files) if request.files else None
+        try:
+            # Disks may be far away.
+            found = await asyncio.to_thread(find, name, request, model.override, folder, self._settings)
+            self._note_backends(found.draft)
+            update = ModelUpdate(self._table, self._live, self._loader, found.draft, found.origins, folder)
+            failures = await update.run(model.served, partial(self._decided, name, model, request))
+        finally:
+            if folder is not None:
+                folder.release()
+        if failures:
+            raise _load_failed(name, failures)
+        model.override = found.override
+        self._table.dismiss(name)
+
+    def _note_backends(self, draft: Draft) -> None:
+        for version in draft.versions:
+            try:
+                backend = self._loader.backend_of(draft, version)
+            except LoadError:
+                continue  # loading the version says so
+            if backend.kind == "python_based":
+                self.backends[backend.name] = backend.path
+
+    async def _unload_later(self, name: str, model: _Model) -> InferenceError | None:
+        async with model.lock:
+            self._unload(name)
+        return None
+
+    def _unload(self, name: str) -> None:
+        self._table.dismiss(name)
+        for version, state in self._table.states(name).items():
+            if state in (State.READY, State.UNAVAILABLE):
+                self._live.unload(name, version)
+        model = self._models.get(name)
+        if model is not None:
+            model.served = Served()
+            model.override = None
+
+    # Waiting.
+
+    def _may_come(self, name: str, version: int) -> bool:
+        """Whether a version does not serve yet, and may do so after the loads that are under way."""
+        ready = self._table.ready_versions(name)
+        if version in ready or (version == LATEST and ready):
+            return False
+        if name in self._models and self._models[name].undecided:
+            return True
+        states = self._table.states(name)
+        return State.LOADING in (states.values() if version == LATEST else (states.get(version),))
+
+    @asynccontextmanager
+    async def _waiting(self, caller: str, name: str, refusal: str) -> AsyncIterator[None]:
+        """While the load of `caller` waits for that of `name`. Raises InferenceError if that would never end."""
+        if not caller:
+            yield
+            return
+        cycle = self._waits.cycle(caller, name)
+        if cycle:
+            reason = f"each of these models would wait for the next one to load: {' -> '.join(cycle)}"
+            raise InferenceError(f"{refusal.removesuffix('.')}: {reason}", Code.UNAVAILABLE)
+        async with self._places.lend(caller):
+            wait = self._waits.add(caller, name)
+            try:
+                yield
+            finally:
+                self._waits.remove(wait)
+
+    def _check_explicit(self) -> None:
+        if self._closed:
+            raise _exiting()
+        if self._settings.model_control_mode != "explicit":
+            raise InferenceError(NOT_EXPLICIT, Code.UNAVAILABLE)
+
+
+def _exiting() -> InferenceError:
+    return InferenceError("Server exiting", Code.UNAVAILABLE)
+
+
+def _check_name(name: str) -> None:
+    """Raises InferenceError INVALID_ARG for what is no name of a folder in a repository."""
+    if not name.strip():
+        raise InferenceError("Model name cannot be empty. Please enter a valid name to deploy.", Code.INVALID_ARG)
+    if "/" in name or name in (".", ".."):
+        raise InferenceError("model name must not contain path traversal characters", Code.INVALID_ARG)
+
+
+def _not_ready(name: str) -> str:
+    return f"Failed for execute the inference request. Model '{name}' is not ready."
+
+
+def _load_failed(name: str, failures: Mapping[int, str]) -> InferenceError:
+    reasons = [f"version {version} is at UNAVAILABLE state: {reason};" for version, reason in sorted(failures.items())]
+    return InferenceError(f"load failed for model '{name}': {''.join(reasons)}", Code.INVALID_ARG)

@@ -1,0 +1,46 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which instances of a model share a process, by its parameter INSTANCE_MODE. (pure)
+
+`process`, the default, gives each instance a process of its own. `thread` makes the instances of a group one process
+that executes as many batches at a time as there are instances, in threads: they share what the model has in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
+from pyruntime.utils.errors import LoadError
+
+PARAMETER = "INSTANCE_MODE"
+PROCESS = "process"
+THREAD = "thread"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceProcess:
+    """One process: it goes by the name of its first instance, and executes `concurrency` batches at a time."""
+
+    instance: InstanceSpec
+    concurrency: int = 1
+
+
+def instance_processes(spec: ModelSpec) -> tuple[InstanceProcess, ...]:
+    """The processes that the instances of a model are. Raises LoadError for a mode that there is not."""
+    mode = spec.parameters.get(PARAMETER, PROCESS)
+    if mode == PROCESS:
+        return tuple(map(InstanceProcess, spec.instances))
+    if mode != THREAD:
+        raise LoadError(
+            f"model '{spec.name}' has the parameter {PARAMETER} '{mode}', which must be '{PROCESS}' or '{THREAD}'"
+        )
+    # A process is told one device, so that instances on several of them cannot share it.
+    sizes = Counter(map(_group, spec.instances))
+    firsts = {_group(instance): instance for instance in reversed(spec.instances)}
+    return tuple(InstanceProcess(firsts[group], size) for group, size in sizes.items())
+
+
+def _group(instance: InstanceSpec) -> tuple[str, int]:
+    return instance.name.rpartition("_")[0], instance.device_id

@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""One wish to have a model loaded, and what it comes to when the model's folder is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.repository.loading import Draft, read_draft
+from pyruntime.runtime.repository.origin import Origin, config_stamp, origins
+from pyruntime.runtime.repository.override_folder import OverrideFolder
+from pyruntime.runtime.repository.scan import ModelFolder, find_model
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.utils.errors import InferenceError
+
+
+@dataclass(slots=True, eq=False)
+class LoadRequest:
+    """A model as it is in the repository, or with the configuration, and the files, that came with the request."""
+
+    config: Config | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A configuration that holds until the model's own changes: `stamp` is what its file was."""
+
+    config: Config
+    stamp: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is to be loaded. Once that is done `override` stands for requests to come."""
+
+    draft: Draft
+    origins: dict[int, Origin]
+    override: Override | None
+
+
+def find(
+    name: str, request: LoadRequest, standing: Override | None, files: OverrideFolder | None, settings: ServerSettings
+) -> Found:
+    """Look at a model on disk. `files` are those of the request, if it has any.
+
+    Raises InferenceError if the model is not there, LoadError if something is wrong with it.
+    """
+    folder: ModelFolder | None
+    if files is not None:
+        folder = files.read()
+    else:
+        folder = find_model(settings.model_repositories, name, settings.model_config_name or None)
+    if folder is None:
+        raise unknown(name)
+    stamp = config_stamp(folder)
+    override = None
+    if request.config is not None:
+        override = Override(request.config, stamp)
+    elif standing is not None and standing.stamp == stamp:
+        override = standing
+    draft = read_draft(folder, settings, override.config if override else None)
+    loaded_from = {}
+    if settings.model_control_mode == "explicit":  # elsewhere nothing is ever loaded again
+        loaded_from = origins(folder, draft.config, draft.versions)
+    # Files come with their configuration, and go with it.
+    return Found(draft, loaded_from, None if files is not None else override)
+
+
+def unknown(name: str) -> InferenceError:
+    """What there is to say of a model that is in no repository; Triton says it of broken ones as well."""
+    return InferenceError(f"failed to load '{name}', failed to poll from model repository")

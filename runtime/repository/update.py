@@ -1,0 +1,161 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Brings the versions of one model up to date: loads what changed, and unloads what is not wanted any more.
+
+A model that serves nothing yet serves each version as soon as it is ready. One that does serve goes on with what it has
+until everything new is ready; if any of it fails, nothing changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.repository.lifecycle import LifecycleTable
+from pyruntime.runtime.repository.live import LiveVersions
+from pyruntime.runtime.repository.loading import Draft
+from pyruntime.runtime.repository.origin import Origin
+from pyruntime.runtime.repository.override_folder import OverrideFolder
+from pyruntime.utils.errors import LoadError
+
+_LOG = logging.getLogger("pyruntime.repository")
+
+
+class Loader(Protocol):
+    """What loads versions: see ModelLoader."""
+
+    async def load(
+        self,
+        draft: Draft,
+        versions: Iterable[int],
+        completed: asyncio.Future[Config],
+        report: Callable[[int, ModelVersion | LoadError], None],
+    ) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """What the versions of a model that serve were loaded from, and the configuration that they have."""
+
+    origins: dict[int, Origin] = field(default_factory=dict)
+    config: Config | None = None
+
+
+class ModelUpdate:
+    """One such update, run once. `folder` is held by every version that is loaded from it."""
+
+    def __init__(
+        self,
+        table: LifecycleTable[ModelVersion],
+        live: LiveVersions,
+        loader: Loader,
+        draft: Draft,
+        origins: Mapping[int, Origin],
+        folder: OverrideFolder | None,
+    ) -> None:
+        self._table = table
+        self._live = live
+        self._loader = loader
+        self._draft = draft
+        self._name = draft.folder.name
+        self._origins = origins
+        self._folder = folder
+        self._completed: asyncio.Future[Config] = asyncio.get_running_loop().create_future()
+        self._at_once = not table.ready_versions(self._name)
+        # The versions of which the table does not know yet how their load ends; what of them is ready and waits for the
+        # others; the versions that requests have been sent to; and why others could not be loaded.
+        self._loading: set[int] = set()
+        self._waiting: dict[int, ModelVersion] = {}
+        self._fresh: set[int] = set()
+        self._failures: dict[int, str] = {}
+
+    async def run(self, served: Served, begun: Callable[[], None]) -> dict[int, str]:
+        """Do it, and bring `served` up to date too. `begun` is called once it is known which versions are loaded.
+
+        Returns why versions could not be loaded. Cancelling it kills what still loads; what serves goes on.
+        """
+        draft, name = self._draft, self._name
+        serving = set(self._table.ready_versions(name))
+        stale = [v for v in draft.versions if v not in serving or served.origins.get(v) != self._origins.get(v)]
+        if draft.newest not in stale:
+            self._completed.set_result(served.config)
+        try:
+            self._begin((*stale, *draft.missing))
+            for version, reason in draft.missing.items():
+                self._fail(version, reason)
+            missing, self._failures = self._failures, {}
+            begun()
+            await self._load(stale)
+            if not self._failures and self._completed.result() != served.config:
+                # What the newest version completed the configuration to is that of all.
+                rest = [version for version in draft.versions if version not in stale]
+                self._begin(rest)
+                await self._load(rest)
+        except BaseException:
+            self._drop("its load was given up")
+            raise
+        self._switch()
+        if self._fresh:
+            served.config = self._completed.result()
+            served.origins.update({version: self._origins[version] for version in self._fresh if self._origins})
+        if not self._failures:
+            for version in serving.difference(draft.versions):
+                self._live.unload(name, version)
+        return missing | self._failures
+
+    def _begin(self, versions: Iterable[int]) -> None:
+        for version in versions:
+            self._live.begin_load(self._name, version)
+            self._loading.add(version)
+
+    async def _load(self, versions: list[int]) -> None:
+        for version in versions:
+            _LOG.info("loading: %s:%d", self._name, version)
+        await self._loader.load(self._draft, versions, self._completed, self._report)
+
+    def _report(self, version: int, model: ModelVersion | LoadError) -> None:
+        """A version is ready, or is known not to become so."""
+        if isinstance(model, LoadError):
+            self._fail(version, str(model))
+            return
+        self._live.adopt(model, self._folder)
+        if self._at_once:
+            self._serve(version, model)
+        else:
+            self._waiting[version] = model
+
+    def _serve(self, version: int, model: ModelVersion) -> None:
+        self._loading.discard(version)
+        self._fresh.add(version)
+        self._live.serve(model)
+        _LOG.info("successfully loaded '%s' version %d", self._name, version)
+
+    def _fail(self, version: int, reason: str) -> None:
+        self._loading.discard(version)
+        self._failures[version] = reason
+        self._live.fail(self._name, version, reason)
+        _LOG.error("failed to load '%s' version %d: %s", self._name, version, reason)
+
+    def _switch(self) -> None:
+        """Let what waits take over if all of it is there, and drop it otherwise."""
+        for version, model in self._waiting.items():
+            if reason := self._live.why_lost(model):
+                self._fail(version, reason)
+        if self._failures:
+            self._drop(f"it is not served because version {min(self._failures)} failed to load")
+        for version, model in self._waiting.items():
+            self._serve(version, model)
+
+    def _drop(self, reason: str) -> None:
+        """Give up what is being loaded, and what is ready and waits."""
+        for version in self._loading:
+            self._live.fail(self._name, version, reason)
+        for model in self._waiting.values():
+            self._live.retire(model)
+        self._loading.clear()
+        self._waiting.clear()

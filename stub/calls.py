@@ -1,0 +1,213 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Calls to other models (BLS): what was asked, what has been answered, and which memory both still need.
+
+The inputs of a call stay where they are until the host says that nobody reads them any longer, and a large response
+stays with the model that wrote it until no array here looks into it: that is its *hold*.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+
+from pyruntime.stub.host import Answers
+from pyruntime.stub.link import Link
+from pyruntime.stub.memory import Copied, Held, Regions, is_large
+from pyruntime.stub.pb_utils.errors import TritonError, TritonModelException
+from pyruntime.stub.pb_utils.request import InferenceRequest
+from pyruntime.stub.pb_utils.response import InferenceResponse
+from pyruntime.stub.pb_utils.tensor import Tensor
+from pyruntime.stub.responses import ResponseWriter
+from pyruntime.utils.errors import Code, PyruntimeError
+from pyruntime.utils.messages import NO_SLOT, OK, Answer, Call, CancelCall, Drop, Took
+
+# Small holds that are given back together, with the next message that goes out.
+DROPS_WAITING_MAX = 16
+
+
+class _Hold:
+    """Keeps a response's memory. Gives it back when the last array that looks into it is gone."""
+
+    __slots__ = ("_calls", "_number")
+
+    def __init__(self, calls: Calls, number: int) -> None:
+        self._calls = calls
+        self._number = number
+
+    def __del__(self) -> None:
+        self._calls.drop(self._number, at_once=True)
+
+
+class _Call(Answers):
+    """One call. `inputs` keeps what it was made of, until nobody reads it."""
+
+    def __init__(self, calls: Calls, number: int, waits: bool) -> None:
+        self.number = number
+        self.waits = waits
+        self.finished = False
+        self._calls = calls
+        self._arrived: Deque[Tuple[Optional[List[Any]], bool]] = deque()
+        self._wake: Optional[Callable[[], None]] = None
+        self._lock = threading.Lock()
+
+    def arrived(self, response: Optional[List[Any]], final: bool) -> None:
+        """The host has answered."""
+        with self._lock:
+            self._arrived.append((response, final))
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+
+    def when_next(self, wake: Callable[[], None]) -> None:
+        """See Answers. Called in the thread of an event loop."""
+        self._calls.attend()
+        with self._lock:
+            if not self._arrived and not self.finished:
+                self._wake = wake
+                return
+        wake()
+
+    def next(self) -> Optional[InferenceResponse]:
+        """See Answers."""
+        if self.finished:
+            return None
+        if not self._arrived and not self._calls.link.wait(lambda: self._arrived):
+            raise TritonModelException("the server is gone")
+        wire, self.finished = self._arrived.popleft()
+        if not self.finished:
+            self._calls.took(self.number)
+        return None if wire is None else self._calls.read(wire)
+
+    def cancel(self) -> None:
+        """See Answers."""
+        if not self.finished:
+            self._calls.cancel(self.number)
+
+    def __del__(self) -> None:
+        if self.finished or self._calls.link.closed:
+            return
+        # Nobody will ask for the rest: what has arrived is given back, and what still comes is unknown then.
+        for wire, _ in self._arrived:
+            if wire is not None and wire[2] != NO_SLOT:
+                self._calls.drop(wire[2], at_once=True)
+        self._calls.cancel(self.number)
+
+
+class Calls:
+    """All calls of a stub, of all its threads."""
+
+    def __init__(self, link: Link, regions: Regions, writer: ResponseWriter) -> None:
+        self.link = link
+        # How many calls are under way that a batch waits for.
+        self.waiting = 0
+        # The event loop that reads from the link itself.
+        self.loop: Any = None
+        self._regions = regions
+        self._writer = writer
+        self._lock = threading.RLock()
+        self._number = 0
+        self._open: Dict[int, Tuple[weakref.ref[_Call], bool]] = {}
+        self._inputs: Dict[int, Tuple[int, List[Tensor]]] = {}
+        self._drops: Deque[int] = deque()
+
+    def start(self, request: InferenceRequest, decoupled: bool, waiting: int) -> Answers:
+        """Call a model on behalf of batch `waiting`, or of none that waits. Raises TritonModelException."""
+        tensors = request.inputs()
+        slot, wire = self._writer.place(tensors, self._regions)
+        with self._lock:
+            self._number = number = self._number + 1
+            call = _Call(self, number, waiting > 0)
+            self._open[number] = (weakref.ref(call), call.waits)
+            self._inputs[number] = (slot, tensors)
+            if call.waits:
+                self.waiting += 1
+        target, version = request._target
+        fields = [*request._wire[:6], wire, *request._wire[7:]]
+        if self._drops:
+            self.flush(self.link.post)
+        try:
+            self.link.send(Call(number, target, version, fields, decoupled, waiting))
+        except PyruntimeError as exc:
+            self._forget(number)
+            raise TritonModelException(f"the request cannot be sent: {exc}") from exc
+        return call
+
+    def _forget(self, number: int) -> None:
+        """A call that never began."""
+        with self._lock:
+            _, waits = self._open.pop(number)
+            self.waiting -= waits
+        self.unread([number])
+
+    def answered(self, message: Answer) -> None:
+        """The host's answer to a call."""
+        with self._lock:
+            reference, waits = self._open[message.call]
+            if message.final:
+                del self._open[message.call]
+                self.waiting -= waits
+        call = reference()
+        if call is not None:
+            call.arrived(message.response, message.final)
+        elif message.response is not None and message.response[2] != NO_SLOT:
+            self.drop(message.response[2], at_once=True)
+
+    def unread(self, calls: List[int]) -> None:
+        """Nobody reads the inputs of these calls any longer."""
+        for number in calls:
+            slot, _ = self._inputs.pop(number, (NO_SLOT, None))
+            if slot != NO_SLOT:
+                self._writer.free([slot])
+
+    def read(self, wire: List[Any]) -> InferenceResponse:
+        """The response that arrived, its small tensors copied and its large ones mapped."""
+        code, text, slot, tensors, parameters = wire
+        if code != OK:
+            return InferenceResponse(error=TritonError(text, Code(code)))
+        hold = _Hold(self, slot) if any(is_large(tensor[4]) for tensor in tensors) else None
+        outputs = [Tensor._from_region(self._source(tensor, hold), tensor) for tensor in tensors]
+        if hold is None and slot != NO_SLOT:
+            self.drop(slot, at_once=False)
+        return InferenceResponse._from_wire(outputs, parameters)
+
+    def _source(self, tensor: List[Any], hold: Optional[_Hold]) -> Any:
+        at, size = tensor[3], tensor[4]
+        return Held(self._regions, hold) if is_large(size) else Copied(self._regions.read(at, size))
+
+    def attend(self) -> None:
+        """A running event loop waits for an answer: somebody has to read it while it does."""
+        if asyncio.get_running_loop() is not self.loop:
+            self.link.attend()
+
+    def took(self, number: int) -> None:
+        """The model has taken a response, and more may come."""
+        self.link.send(Took([[number, 1]]))
+
+    def cancel(self, number: int) -> None:
+        """Nobody waits for this call any longer."""
+        with self._lock:
+            if number not in self._open:
+                return
+        if not self.link.closed:
+            self.link.send(CancelCall(number))
+
+    def drop(self, hold: int, at_once: bool) -> None:
+        """Nobody looks into this hold any longer."""
+        self._drops.append(hold)
+        if at_once or len(self._drops) >= DROPS_WAITING_MAX:
+            self.flush()
+
+    def flush(self, send: Optional[Callable[[Drop], None]] = None) -> None:
+        """Tell the host of all holds that are not needed."""
+        drops = []
+        while self._drops:
+            try:
+                drops.append(self._drops.popleft())
+            except IndexError:  # another thread, or a destructor in the midst of this one
+                break
+        if drops and not self.link.closed:
+            (send or self.link.send)(Drop(drops))

@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where `async def execute` runs: an event loop of the thread that executes, made when it is first needed.
+
+The loop reads from the link itself, so that an answer to a call of the model reaches the coroutine that awaits it
+without a switch of threads. As long as coroutines are left that nobody waits for (those of decoupled models, and tasks
+that the model has made), the loop is also what waits for the next batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Callable, Coroutine, Optional, Set
+
+from pyruntime.stub.link import Link
+
+
+class Coroutines:
+    """See the module. All methods but `work_arrived` belong to one thread."""
+
+    def __init__(self, link: Link, reads: bool, on_loop: Callable[[Any], None]) -> None:
+        """`reads` if the loop may read from the link; `on_loop` is told the loop when there is one."""
+        self._link = link
+        self._reads = reads
+        self._on_loop = on_loop
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._background: Set[Any] = set()
+        self._arrival: Optional[asyncio.Future[None]] = None
+
+    def run(self, coroutine: Any) -> Any:
+        """Run a coroutine to its end; what it returns, or raises."""
+        return self._get_loop().run_until_complete(coroutine)
+
+    def run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine while the thread waits for work; at once, and to its end, where the loop may not read."""
+        if not self._reads:
+            self.run(coroutine)
+            return
+        loop = self._get_loop()
+        task = loop.create_task(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def wait(self, work: Callable[[], object]) -> bool:
+        """Wait until there is work; False if the host hung up before."""
+        loop = self._loop
+        if loop is None or not self._reads or not (self._background or asyncio.all_tasks(loop)):
+            return self._link.wait(work)
+        return loop.run_until_complete(self._wait(work))
+
+    def work_arrived(self) -> None:
+        """There may be work, or the host may have hung up. From any thread."""
+        arrival, loop = self._arrival, self._loop
+        if arrival is not None and loop is not None:
+            loop.call_soon_threadsafe(_resolve, arrival)
+
+    def close(self) -> None:
+        """Close the loop, if there is one."""
+        if self._loop is not None:
+            self._loop.close()
+
+    async def _wait(self, work: Callable[[], object]) -> bool:
+        loop = asyncio.get_running_loop()
+        while not work():
+            if self._link.closed:
+                return False
+            self._arrival = loop.create_future()
+            if not work():  # it may have arrived before there was anything to resolve
+                await self._arrival
+        return True
+
+    def _get_loop(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.new_event_loop()
+            if self._reads:
+                loop.add_reader(self._link.fileno(), self._poll)
+                self._on_loop(loop)
+        return loop
+
+    def _poll(self) -> None:
+        self._link.poll()
+        if self._link.closed:
+            assert self._loop is not None  # it calls this
+            self._loop.remove_reader(self._link.fileno())
+            self.work_arrived()
+
+
+def _resolve(arrival: asyncio.Future[None]) -> None:
+    if not arrival.done():
+        arrival.set_result(None)

@@ -1,0 +1,196 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""`pb_utils.MetricFamily`: metrics that a model makes itself, for the server's metrics page.
+
+The numbers are the server's, which shares them between all models and instances; here are objects that stand for them.
+To make one waits for the server, as does `value`; to measure does not, so it may be done in the middle of `execute`.
+All of it may be done by any thread. A metric ends with its object, and all metrics of a family end with the family's:
+whoever wants them to last keeps both.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from enum import IntEnum
+from typing import Any, ClassVar, Dict, List, Optional, SupportsFloat, Union
+
+from pyruntime.stub.host import Host, get_host
+from pyruntime.stub.pb_utils.errors import TritonModelException
+
+_Number = Union[int, float, SupportsFloat]
+
+_DELETED = (
+    "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should "
+    "be deleted AFTER its corresponding 'Metric' objects have been deleted."
+)
+_ONLY_UP = "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
+
+
+class MetricKind(IntEnum):
+    """What a metric counts: something that only grows, something that goes up and down, or values by their size."""
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+# Which operations a kind has.
+_SUPPORTED = {
+    MetricKind.COUNTER: ("increment", "value"),
+    MetricKind.GAUGE: ("increment", "set", "value"),
+    MetricKind.HISTOGRAM: ("observe",),
+}
+
+
+class _Handle:
+    """Something of the server's, by its number. 0 if it could not be had."""
+
+    _number = 0
+    _host: Host
+
+    def _drop(self, method: str) -> None:
+        """Tell the server that the object is gone.
+
+        In a destructor, maybe of an interpreter that is about to end: nothing of this module is there for sure.
+        """
+        try:  # noqa: SIM105
+            self._host.tell(method, [self._number])
+        except Exception:
+            # The server is gone, or has told us to go; then it drops all that was ours.
+            pass
+
+
+class Metric(_Handle):
+    """One metric, made by `MetricFamily.Metric`. All methods raise TritonModelException for what they cannot do."""
+
+    def __init__(self, host: Host, family: MetricFamily, number: int) -> None:
+        self._host = host
+        self._kind = family._kind
+        # Weak, because the end of the family's object must be the end of its metrics.
+        self._family = weakref.ref(family)
+        self._number = number
+
+    def increment(self, value: _Number) -> None:
+        """Add `value`: to a gauge any number, to a counter none below 0."""
+        number = self._operand("increment", value)
+        if self._kind is MetricKind.COUNTER and number < 0:
+            raise _failure("increment", _ONLY_UP)
+        self._host.measure(self._number, "increment", number)
+
+    def set(self, value: _Number) -> None:
+        """Set a gauge to `value`, which may be infinite or not a number."""
+        self._host.measure(self._number, "set", self._operand("set", value))
+
+    def observe(self, value: _Number) -> None:
+        """Have a histogram count `value`."""
+        self._host.measure(self._number, "observe", self._operand("observe", value))
+
+    def value(self) -> float:
+        """What a counter or a gauge is now, with all that this model has done to it before. Waits for the server."""
+        self._check("value")
+        try:
+            return float(self._host.ask("metric_value", [self._number]))
+        except TritonModelException as exc:
+            raise _failure("value", str(exc)) from exc
+
+    def _operand(self, operation: str, value: _Number) -> float:
+        """`value` as a float that may be used in this operation."""
+        self._check(operation)
+        try:
+            number = _as_float(value)
+        except OverflowError:
+            raise _failure(operation, f"the value is too large: {str(value)[:40]}...") from None
+        if self._kind is not MetricKind.GAUGE and not math.isfinite(number):
+            raise _failure(operation, f"the value must be a finite number, found {number}")
+        return number
+
+    def _check(self, operation: str) -> None:
+        if self._family() is None:
+            raise _failure(operation, _DELETED)
+        if operation not in _SUPPORTED[self._kind]:
+            name = f"TRITONSERVER_METRIC_KIND_{self._kind.name}"
+            raise _failure(operation, f"{name} does not support {operation.capitalize()}")
+
+    def __del__(self) -> None:
+        # A family that has gone took its metrics along.
+        if self._number and self._family() is not None:
+            self._drop("drop_metric")
+
+
+_Metric = Metric
+
+
+class MetricFamily(_Handle):
+    """Metrics of one name and one kind. One that another model or instance has made already is shared with it."""
+
+    COUNTER: ClassVar[MetricKind] = MetricKind.COUNTER
+    GAUGE: ClassVar[MetricKind] = MetricKind.GAUGE
+    HISTOGRAM: ClassVar[MetricKind] = MetricKind.HISTOGRAM
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        """Waits for the server. Raises TypeError for wrong types, TritonModelException if it cannot be had."""
+        for what, text in (("name", name), ("description", description)):
+            if not isinstance(text, str):
+                raise TypeError(f"{what} of a MetricFamily must be a str, found {type(text)}")
+        if not isinstance(kind, MetricKind):
+            raise TypeError(f"kind must be MetricFamily.COUNTER, GAUGE or HISTOGRAM, found {kind!r}")
+        self._kind = kind
+        self._host = get_host()
+        try:
+            self._number = int(self._host.ask("metric_family", [name, description, kind.name.lower()]))
+        except TritonModelException as exc:
+            raise TritonModelException(f"Failed to create metric family. {exc}") from exc
+
+    def Metric(self, labels: Optional[Dict[str, str]] = None, buckets: Optional[List[float]] = None) -> _Metric:
+        """The family's metric with these labels, shared with all who ask for the same. Waits for the server.
+
+        `buckets` are the bounds of a histogram's buckets, from low to high; no other kind has any. Raises
+        TritonModelException if it cannot be had.
+        """
+        try:
+            arguments = [self._number, _checked_labels(labels), _checked_buckets(buckets, self._kind)]
+            return Metric(self._host, self, int(self._host.ask("metric", arguments)))
+        except TritonModelException as exc:
+            raise TritonModelException(f"Failed to create metric. {exc}") from exc
+
+    def __del__(self) -> None:
+        if self._number:
+            self._drop("drop_family")
+
+
+def _checked_labels(labels: Any) -> Dict[str, str]:
+    if labels is None:
+        return {}
+    if not isinstance(labels, dict):
+        raise TritonModelException("Labels must be a dictionary.")
+    for name, text in labels.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise TritonModelException(f"Labels must be a dictionary of str to str, found {name!r:.40}: {text!r:.40}")
+    return labels
+
+
+def _checked_buckets(buckets: Any, kind: MetricKind) -> Optional[List[float]]:
+    if buckets is None:
+        if kind is MetricKind.HISTOGRAM:
+            raise TritonModelException("Missing required buckets.")
+        return None
+    if not isinstance(buckets, list):
+        raise TritonModelException("Buckets must be a list.")
+    if kind is not MetricKind.HISTOGRAM:
+        raise TritonModelException("Unexpected buckets found.")
+    try:
+        return [_as_float(bound) for bound in buckets]
+    except (TypeError, ValueError, OverflowError):
+        raise TritonModelException("Buckets must be a list of numbers.") from None
+
+
+def _as_float(number: Any) -> float:
+    if isinstance(number, (str, bytes)):  # float() would read them
+        raise TypeError(f"a metric takes numbers, found {type(number)}")
+    return float(number)
+
+
+def _failure(operation: str, reason: str) -> TritonModelException:
+    verb = "get" if operation == "value" else operation
+    return TritonModelException(f"Failed to {verb} metric value: {reason}")

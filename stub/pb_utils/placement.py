@@ -1,0 +1,41 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""`pb_utils.PreferredMemory` and `InferenceTrace`: what a BLS request may say beside its inputs. (pure)"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from pyruntime.stub.pb_utils.functions import MemoryType
+
+
+class PreferredMemory:
+    """Where a BLS request wants its outputs. Outputs are in main memory, whatever is preferred."""
+
+    __slots__ = ("_device_id", "_memory_type")
+
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        """Raises TypeError for what is no memory type."""
+        if not isinstance(preferred_memory_type, MemoryType):
+            raise TypeError(
+                "preferred_memory_type must be TRITONSERVER_MEMORY_GPU or TRITONSERVER_MEMORY_CPU, "
+                f"found {preferred_memory_type!r}"
+            )
+        self._memory_type = preferred_memory_type
+        self._device_id = preferred_device_id
+
+    def __repr__(self) -> str:
+        return f"PreferredMemory({self._memory_type.name}, {self._device_id})"
+
+
+class InferenceTrace:
+    """The trace that a request belongs to, to be given to the requests that a model makes in turn."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: str = "") -> None:
+        self._context = context
+
+    def get_context(self) -> Optional[str]:
+        """The OpenTelemetry context as a JSON object in text (`{"traceparent": ...}`); None if there is none."""
+        return self._context or None

@@ -1,0 +1,175 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps apart what several models in one process import.
+
+In a stub a model has the interpreter for itself: its module is `1.model`, and its folders are on sys.path. Here each
+model has modules of its own, which are in sys.modules, as its folders are on sys.path, while it is *active*: while it
+is loaded, asked for something, or finalized. So two models may both be a `1.model` and both have a `helper.py`, and
+nothing of either is left when it is closed. Packages that are installed are everybody's, and stay.
+
+Several models may be active at a time, when one calls another. Then the one that became so last comes first. And a
+thread that a model leaves running can import nothing more of the model's own between two requests.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from types import ModuleType
+
+
+class OwnModules:
+    """The modules of one model that are its own: those that lie in `folders`, or where the model looks besides."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        """`folders` are what the model has on sys.path beside everybody's."""
+        self.path = list(folders)
+        self.modules: dict[str, ModuleType] = {}
+        # What can be imported from the folders, by its first name.
+        self.names = {
+            entry.stem
+            for folder in folders
+            for entry in Path(folder).iterdir()
+            if entry.suffix == ".py" or entry.is_dir()
+        }
+        self._homes = list(folders)
+        self._users = 0
+
+    def enter(self) -> None:
+        """Be active from now on, once more. From any thread."""
+        with _interpreter.lock:
+            self._users += 1
+            _interpreter.activate(self)
+
+    def leave(self) -> None:
+        """Be active once less."""
+        with _interpreter.lock:
+            self._users -= 1
+            if not self._users:
+                _interpreter.deactivate(self)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Active inside."""
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def owns(self, module: ModuleType) -> bool:
+        """Whether a module is this model's own."""
+        places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+        # A process can have a compiled module only once.
+        if any(place.endswith(tuple(EXTENSION_SUFFIXES)) for place in places):
+            return False
+        return any(_is_in(place, folder) for place in places for folder in self._homes)
+
+    def add_path(self, entries: Sequence[str]) -> None:
+        """The model has put these on sys.path."""
+        self.path += entries
+        self._homes += [entry for entry in entries if not _is_everybodys(entry)]
+
+    def has_globals(self, namespace: object) -> bool:
+        """Whether these are the globals of one of the model's own modules."""
+        return any(module.__dict__ is namespace for module in list(self.modules.values()))
+
+
+class _Interpreter:
+    """What sys.path and sys.modules are, and what they were before any model was active."""
+
+    def __init__(self) -> None:
+        # Reentrant, because a model's destructors may run anywhere.
+        self.lock = threading.RLock()
+        self._active: list[OwnModules] = []
+        self._path: list[str] = []
+        self._path_then: list[str] = []
+        self._names_then: set[str] = set()
+        self._hidden: dict[str, ModuleType] = {}
+
+    def activate(self, own: OwnModules) -> None:
+        """Put one first."""
+        if self._active and self._active[-1] is own:
+            return
+        self._take_back()
+        if own in self._active:
+            self._active.remove(own)
+        self._active.append(own)
+        self._put_in()
+
+    def deactivate(self, own: OwnModules) -> None:
+        """Leave one out."""
+        self._take_back()
+        self._active.remove(own)
+        self._put_in()
+
+    def _put_in(self) -> None:
+        if not self._active:
+            return
+        self._path = list(sys.path)
+        for own in self._active:
+            self._hide(own)
+            sys.modules.update(own.modules)
+        folders = [folder for own in reversed(self._active) for folder in own.path]
+        # As in a stub, what is installed goes before a model's folders; what only tests look into comes behind.
+        installed = [entry for entry in self._path if _is_everybodys(entry)]
+        sys.path[:] = list(dict.fromkeys([*installed, *folders, *self._path]))
+        self._path_then = list(sys.path)
+        self._names_then = set(sys.modules)
+
+    def _hide(self, own: OwnModules) -> None:
+        """Take modules out that were imported by whoever, and that an import of the model's own would find instead."""
+        for name, module in list(sys.modules.items()):
+            top = name.partition(".")[0]
+            if top in own.names and name not in own.modules and not _is_installed(sys.modules.get(top, module)):
+                self._hidden.setdefault(name, sys.modules.pop(name))
+
+    def _take_back(self) -> None:
+        if not self._active:
+            return
+        self._active[-1].add_path([entry for entry in sys.path if entry not in self._path_then])
+        sys.path[:] = self._path
+        for name in set(sys.modules) - self._names_then:
+            module = sys.modules[name]
+            owner = next((own for own in reversed(self._active) if own.owns(module)), None)
+            if owner is not None:
+                owner.modules[name] = module
+        for own in self._active:
+            for name, module in own.modules.items():
+                if sys.modules.get(name) is module:
+                    del sys.modules[name]
+        sys.modules.update(self._hidden)
+        self._hidden.clear()
+
+
+_interpreter = _Interpreter()
+_INSTALLED = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    *site.getsitepackages(),
+    site.getusersitepackages(),
+)
+
+
+def _is_everybodys(entry: str) -> bool:
+    """Whether an entry of sys.path is one that a server in this environment has, too."""
+    if entry.endswith(".zip") or any(_is_in(entry, folder) for folder in _INSTALLED):
+        return True
+    return entry != "" and entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """Whether a module is of the standard library, or of a package that is installed."""
+    places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+    found = [place for place in places if place]
+    return not found or any(_is_in(place, folder) for place in found for folder in _INSTALLED)
+
+
+def _is_in(place: str, folder: str) -> bool:
+    return place == folder or place.startswith(os.path.join(folder, ""))

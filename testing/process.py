@@ -1,0 +1,71 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What all models under test share, because they share a process: who serves whom, and the log.
+
+A model's functions find its server by the thread that they run in, which is the model's or has the context of it; or
+else by whose code calls them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from contextvars import ContextVar
+from types import FrameType
+
+from pyruntime.stub.host import Host, set_finder
+from pyruntime.stub.logs import LOGGER
+from pyruntime.stub.pb_utils import TritonModelException
+from pyruntime.testing.modules import OwnModules
+
+_serving: dict[Host, OwnModules] = {}
+_lock = threading.Lock()
+_server_here: ContextVar[Host | None] = ContextVar("pyruntime server", default=None)
+
+
+def begin(server: Host, modules: OwnModules) -> None:
+    """A model has a server from now on; and so has everything that runs in this context. See `end`."""
+    with _lock:
+        _serving[server] = modules
+        set_finder(_find)
+        # Elsewhere it is outside the hierarchy; here pytest, and whoever else listens to the root, is to hear it.
+        LOGGER.parent = logging.getLogger()
+    _server_here.set(server)
+
+
+def end(server: Host) -> None:
+    """A model's server is gone."""
+    with _lock:
+        _serving.pop(server, None)
+        if not _serving:
+            set_finder(None)
+            LOGGER.parent = None
+
+
+def _find() -> Host | None:
+    server = _server_here.get()
+    if server is None:
+        server = _server_of_caller()
+    if server in _serving:
+        return server
+    if threading.current_thread() is threading.main_thread():
+        return None  # a test, and no model
+    serving = list(_serving)
+    if len(serving) > 1:
+        raise TritonModelException(
+            "several models are loaded, and it cannot be told which of them this thread belongs to: call this function "
+            "from the model's own code, or from a thread that asyncio.to_thread runs it in"
+        )
+    return serving[0] if serving else None
+
+
+def _server_of_caller() -> Host | None:
+    """The server of the innermost model whose code led here."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        for server, modules in list(_serving.items()):
+            if modules.has_globals(frame.f_globals):
+                return server
+        frame = frame.f_back
+    return None

@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The thread that runs a model under test: what the main thread is to a stub.
+
+It has the stub's own event loop for `async def execute`, and in place of the socket something that hands messages on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from pyruntime.stub.coroutines import Coroutines
+from pyruntime.stub.link import Link
+from pyruntime.utils.messages import Message
+
+T = TypeVar("T")
+
+
+class DirectLink(Link):
+    """A link without a socket: what is sent is handled at once, in the thread that sends it."""
+
+    def __init__(self, handle: Callable[[Message], None]) -> None:
+        self.closed = False
+        self._handle = handle
+        self._changed = threading.Condition()
+        # Never readable; for an event loop to watch.
+        self._fd = os.eventfd(0)
+
+    def fileno(self) -> int:
+        """See Link."""
+        return self._fd
+
+    def send(self, message: Message) -> None:
+        """See Link."""
+        self._handle(message)
+
+    def post(self, message: Message) -> None:
+        """See Link."""
+        self._handle(message)
+
+    def wait(self, done: Callable[[], object]) -> bool:
+        """See Link."""
+        with self._changed:
+            self._changed.wait_for(lambda: done() or self.closed)
+        return bool(done())
+
+    def wake(self) -> None:
+        """See Link."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """See Link."""
+        os.close(self._fd)
+
+
+class Runner:
+    """See the module. It runs one job after the other, until `stop`."""
+
+    def __init__(self, name: str, handle: Callable[[Message], None]) -> None:
+        """`name` is the thread's; `handle` gets what the model's side has to say."""
+        self.link = DirectLink(handle)
+        self.coroutines = Coroutines(self.link, True, self._set_loop)
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def post(self, job: Callable[[], None]) -> None:
+        """Run a job when all others are done. It must not raise."""
+        self._jobs.append(job)
+        self._wake()
+
+    def call(self, function: Callable[[], T], timeout_s: float) -> T:
+        """Run a function in the thread; what it returns, or raises. TimeoutError if it takes longer."""
+        outcome: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(function())
+            except BaseException as exc:  # a model may well raise SystemExit
+                outcome.set_exception(exc)
+
+        self.post(run)
+        return outcome.result(timeout_s)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Have the thread end when all jobs are done, and wait for it; False if it takes longer."""
+        self.link.closed = True
+        self._wake()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def where(self, root: str) -> str:
+        """Where in the code below the folder `root` the thread is, "" if it is not there."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        for at in reversed(traceback.extract_stack(frame) if frame is not None else []):
+            if at.filename.startswith(os.path.join(root, "")):
+                return f"{os.path.relpath(at.filename, root)}({at.lineno}): {at.name}"
+        return ""
+
+    def _set_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def _wake(self) -> None:
+        self.link.wake()
+        self.coroutines.work_arrived()
+
+    def _run(self) -> None:
+        try:
+            while self.coroutines.wait(lambda: self._jobs):
+                self._jobs.popleft()()
+        finally:
+            self._end_tasks()
+            self.coroutines.close()
+            self.link.close()
+
+    def _end_tasks(self) -> None:
+        """Cancel what the model has left running. In a stub it ends with the process."""
+        loop = self._loop
+        if loop is None:
+            return
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))

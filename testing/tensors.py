@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Between the arrays of a test, the bytes that a server handles, and the tensors of a model. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyruntime.runtime.config.spec import TensorSpec
+from pyruntime.runtime.inference import InputTensor, OutputTensor
+from pyruntime.stub.memory import Source
+from pyruntime.stub.pb_utils import Tensor, TritonModelException
+from pyruntime.utils.byte_tensors import deserialize_bytes_tensor
+from pyruntime.utils.dtypes import BY_NAME
+
+# What says nothing of its datatype gets that of the input it is for.
+_UNTYPED = (list, tuple, str, bytes, bool, int, float)
+
+
+class OwnMemory(Source):
+    """Where a tensor's contents are that lie in no region: its address *is* its memory, which lives as long as it."""
+
+    __slots__ = ()
+
+    def buffer(self, at: Any, size: int) -> tuple[Any, int]:
+        """See Source."""
+        return at, 0
+
+    def read(self, at: Any, size: int) -> bytes:
+        """See Source."""
+        return bytes(at)
+
+
+_MEMORY = OwnMemory()
+
+
+def to_input(name: str, value: Any, spec: TensorSpec | None) -> InputTensor:
+    """An input as a client sends it. `spec` is the model's, if it has such an input.
+
+    An array goes as it is, as does a `pb_utils.Tensor`; lists, numbers and texts get the input's datatype. Raises
+    TypeError for what is no tensor.
+    """
+    try:
+        tensor = value if isinstance(value, Tensor) else to_tensor(name, _as_array(value, spec))
+    except (TritonModelException, TypeError, ValueError, OverflowError) as exc:
+        raise TypeError(f"input '{name}' is no tensor: {exc}") from exc
+    return InputTensor(name, tensor._datatype, tensor.shape(), contents_of(tensor))
+
+
+def to_tensor(name: str, value: Any) -> Tensor:
+    """What a model makes of an array, or of anything that numpy makes one of. Raises what `pb_utils.Tensor` does."""
+    array = np.asarray(value)
+    if array.dtype.name == "bfloat16":  # ml_dtypes', which numpy itself does not know
+        return read_tensor(name, "BF16", list(array.shape), array.tobytes())
+    if array.dtype.kind == "U":
+        array = array.astype(np.object_)
+    return Tensor(name, array)
+
+
+def read_tensor(name: str, datatype: str, shape: list[int], contents: bytes | memoryview) -> Tensor:
+    """The tensor that a stub would read from its memory: of its contents it has a copy."""
+    return Tensor._from_region(_MEMORY, wire_tensor(name, datatype, shape, contents))
+
+
+def wire_tensor(name: str, datatype: str, shape: list[int], contents: bytes | memoryview) -> list[Any]:
+    """A tensor as utils/messages.py has it, for those who read with an OwnMemory."""
+    return [name, datatype, shape, bytearray(contents), len(contents)]
+
+
+def contents_of(tensor: Tensor) -> bytes:
+    """The contents of a tensor, in C order."""
+    contents = tensor._encoded()
+    return contents if isinstance(contents, bytes) else contents.tobytes()
+
+
+def to_output(tensor: Tensor) -> OutputTensor:
+    """A tensor as a response has it."""
+    return OutputTensor(tensor.name(), tensor._datatype, tensor.shape(), contents_of(tensor))
+
+
+def to_array(datatype: str, shape: Iterable[int], contents: bytes | memoryview) -> NDArray[Any]:
+    """The contents of a tensor as an array of their own.
+
+    BYTES are objects of `bytes`. BF16 is an array of ml_dtypes where that is installed, else of float32, which has
+    every number that BF16 has.
+    """
+    shape = tuple(shape)
+    if datatype == "BYTES":
+        return deserialize_bytes_tensor(contents).reshape(shape)
+    if datatype == "BF16":
+        return _bf16(np.frombuffer(bytearray(contents), "<u2")).reshape(shape)
+    return np.frombuffer(bytearray(contents), BY_NAME[datatype].numpy).reshape(shape)
+
+
+def _as_array(value: Any, spec: TensorSpec | None) -> NDArray[Any]:
+    if spec is None or not isinstance(value, _UNTYPED):
+        return np.asarray(value)
+    if spec.datatype == "BF16":
+        raise TypeError("BF16 is given as an array of ml_dtypes.bfloat16, or as a pb_utils.Tensor")
+    return np.asarray(value, BY_NAME[spec.datatype].numpy)
+
+
+def _bf16(bits: NDArray[Any]) -> NDArray[Any]:
+    try:
+        import ml_dtypes
+    except ImportError:
+        return (bits.astype("<u4") << 16).view("<f4")
+    return bits.view(ml_dtypes.bfloat16)

@@ -1,0 +1,41 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What EXECUTION_ENV_PATH means, and what kind of file it names."""
+
+import pytest
+
+from pyruntime.runtime.environments.forms import Form, expand, form_of
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/opt/env", "/opt/env"),
+        ("env.tar.gz", "/models/m/env.tar.gz"),
+        ("../shared/env", "/models/m/../shared/env"),
+        ("$$TRITON_MODEL_DIRECTORY/env.tar.gz", "/models/m/env.tar.gz"),
+        ("$$TRITON_MODEL_DIRECTORY/../$$TRITON_MODEL_DIRECTORY", "/models/m/..//models/m"),
+    ],
+)
+def test_expand(path, meant):
+    """Triton's word for the model's folder stands for it wherever it is; relative paths begin there."""
+    assert expand(path, "/models/m") == meant
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("env.tar.gz", Form.ARCHIVE),
+        ("Env.TGZ", Form.ARCHIVE),
+        ("env.tar.bz2", Form.ARCHIVE),
+        ("env.tar.xz", Form.ARCHIVE),
+        ("requirements.txt", Form.REQUIREMENTS),
+        ("requirements-gpu.txt", Form.REQUIREMENTS),
+        ("1/model.py", Form.SCRIPT),
+        ("bin/python3.11", Form.INTERPRETER),
+        ("my.tar.gz/bin/python", Form.INTERPRETER),
+    ],
+)
+def test_form_of(name, form):
+    """Files are told apart by the ends of their names, whatever folder they are in."""
+    assert form_of(name) is form

@@ -1,0 +1,216 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A server without processes: connections over transports that note what is written, in front of models of straw.
+
+`server.instance` is the instance of model "m", which echoes its input; `server.decoupled` that of model "d", which says
+what it is told to.
+"""
+
+import struct
+
+import pytest
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.http import HttpConnection
+from pyruntime.runtime.frontends.http_request import ChunkedBody
+from pyruntime.runtime.inference import InferResponse, OutputTensor
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.settings import ServerSettings
+
+CONFIG = (
+    "name: 'm' input { name: 'IN' data_type: TYPE_FP32 dims: -1 } output { name: 'OUT' data_type: TYPE_FP32 dims: -1 }"
+)
+DECOUPLED = CONFIG + " model_transaction_policy { decoupled: true }"
+INPUT_BYTES_MAX = 1 << 20
+
+
+class Instance:
+    """Echoes, at once or when it is told to; or says what it is told to say."""
+
+    name = "m_0"
+    is_ready = True
+    down = ""
+    places = 1 << 30
+
+    def __init__(self, memory):
+        self._memory = memory
+        self.waits = False
+        self.jobs = []
+        self.cancelled = []
+        self.released = 0
+        self.checks = []
+        self.answers_checks = True
+
+    def execute(self, batch):
+        self.jobs += batch
+        for job in batch:
+            job.instance = self
+        if not self.waits:
+            self.answer()
+
+    def answer(self, count=None):
+        due = self.jobs[:count]
+        del self.jobs[:count]
+        for job in due:
+            (_, _, shape, offset, size) = job.wire[6][0]
+            contents = bytes(self._memory.region.view[offset : offset + size])
+            job.free()
+            output = OutputTensor("OUT", "FP32", list(shape), memoryview(contents))
+            job.respond(InferResponse("m", 1, job.id, [output], release=self._release), True)
+
+    def say(self, outcome, final=False, datatype="FP32"):
+        """The next response to the first job, which is a number or an error."""
+        job = self.jobs[0]
+        if final:
+            self.jobs.remove(job)
+            job.free()
+        if isinstance(outcome, (int, float)):
+            output = OutputTensor("OUT", datatype, [1], memoryview(struct.pack("<f", outcome)))
+            outcome = InferResponse("d", 1, job.id, [output], release=self._release)
+        job.respond(outcome, final)
+
+    def cancel(self, job):
+        self.cancelled.append(job)
+
+    def check_ready(self, call_back):
+        self.checks.append(call_back)
+        if self.answers_checks:
+            self.answer_check(True)
+
+    def answer_check(self, ready):
+        self.checks.pop(0)(ready)
+
+    def _release(self):
+        self.released += 1
+
+
+class Transport:
+    """Notes what is written; what comes while reading is paused waits, as in a socket."""
+
+    def __init__(self, connection):
+        self._connection = connection
+        self._incoming = b""
+        self.sent = b""
+        self.is_paused = False
+        self.closed = False
+        self.aborted = False
+        self.stalled = False  # the client reads nothing: what is written stays here
+        connection.connection_made(self)
+
+    def set_write_buffer_limits(self, high):
+        assert high == 0
+
+    def feed(self, data):
+        self._incoming += data
+        self._pump()
+
+    def _pump(self):
+        while self._incoming and not self.is_paused and not self.closed:
+            buffer = self._connection.get_buffer(-1)
+            size = min(len(buffer), len(self._incoming))
+            buffer[:size] = self._incoming[:size]
+            self._incoming = self._incoming[size:]
+            self._connection.buffer_updated(size)
+
+    def write(self, data):
+        assert not self.closed, "written behind the end"
+        self.sent += bytes(data)
+        if self.stalled and data:
+            self._connection.pause_writing()
+
+    def writelines(self, parts):
+        self.write(b"".join(parts))
+
+    def drain(self, still_stalled=False):
+        self.stalled = still_stalled
+        self._connection.resume_writing()
+
+    def pause_reading(self):
+        self.is_paused = True
+
+    def resume_reading(self):
+        self.is_paused = False
+        self._pump()
+
+    def is_closing(self):
+        return self.closed
+
+    def close(self):
+        self.closed = True
+
+    def abort(self):
+        self.closed = self.aborted = True
+
+    def lose(self):
+        self.closed = True
+        self._connection.connection_lost(None)
+
+    def responses(self):
+        """What was sent, as (status, headers, body) of each response; of a stream, as much of the body as there is."""
+        found = []
+        rest = self.sent
+        while rest:
+            head, _, rest = rest.partition(b"\r\n\r\n")
+            first, *lines = head.decode().split("\r\n")
+            status = int(first.split()[1])
+            assert first.startswith("HTTP/1.1 ")
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+            if "transfer-encoding" in headers:
+                parts, rest = ChunkedBody().feed(rest)
+                found.append((status, headers, b"".join(parts)))
+                continue
+            if headers.get("content-type", "").startswith("text/event-stream"):
+                headers["content-length"] = len(rest)  # there is nothing else until the connection ends
+            length = int(headers.get("content-length", 0)) if status != 100 else 0
+            found.append((status, headers, rest[:length]))
+            assert len(rest) >= length
+            rest = rest[length:]
+        return found
+
+    def statuses(self):
+        return [status for status, _, _ in self.responses()]
+
+
+class Server:
+    def __init__(self):
+        self.core = Core(ServerSettings(model_repositories=("/models",), http_max_input_size=INPUT_BYTES_MAX))
+        self.core.loaded = True
+        self.memory = RequestMemory("m", 1 << 16, 1 << 16)
+        self.instance, self.decoupled = Instance(self.memory), Instance(self.memory)
+        self.decoupled.waits = True
+        self.model = self._serve("m", CONFIG, self.instance)
+        self._serve("d", DECOUPLED, self.decoupled)
+        self.connections = set()
+
+    def _serve(self, name, text, instance):
+        config = parse_model_config(text.replace("'m'", f"'{name}'"), "config.pbtxt")
+        spec = model_spec(normalize(config, directory_name=name, has_model_file=True, gpus=()))
+        model = ModelVersion(spec, 1, self.memory, lambda model, reason: None)
+        model.serve([instance])
+        self.core.table.begin_load(name, 1)
+        self.core.table.ready(name, 1, model)
+        return model
+
+    def connect(self, connection=HttpConnection):
+        return Transport(connection(self.core, self.connections))
+
+    def is_idle(self):
+        return self.core.in_flight == 0 and self.memory.live == 0
+
+
+@pytest.fixture(scope="module")
+def shared():
+    made = Server()
+    yield made
+    made.memory.close()
+
+
+@pytest.fixture
+def server():
+    made = Server()
+    yield made
+    made.memory.close()

@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ports of this machine: which are opened, what is said when one cannot be had, and that none stays open."""
+
+import asyncio
+import logging
+import socket
+
+import pytest
+import uvloop
+
+from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.listeners import Listeners
+from pyruntime.runtime.settings import ServerSettings, SettingsError
+
+LIMIT_S = 20
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [sock.getsockname()[1] for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+@pytest.fixture
+def ports():
+    """Free ports, for HTTP and for metrics."""
+    return free_ports(2)
+
+
+def listeners_of(ports, **settings):
+    fields = {"http_address": "127.0.0.1", "http_port": ports[0], "metrics_port": ports[1], "allow_grpc": False}
+    return Listeners(Core(ServerSettings(("/models",), **{**fields, **settings})))
+
+
+async def ask(port, target, host="127.0.0.1"):
+    """The status of the response to a GET; None where nobody listens."""
+    try:
+        reader, writer = await asyncio.open_connection(host, port)
+    except ConnectionRefusedError:
+        return None
+    writer.write(b"GET %b HTTP/1.1\r\nConnection: close\r\n\r\n" % target)
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return int(answer.split()[1])
+
+
+def run(coroutine):
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(coroutine, LIMIT_S))
+
+
+@pytest.mark.parametrize(
+    ("settings", "http", "metrics"),
+    [
+        ({}, 200, 200),
+        ({"allow_metrics": False}, 200, None),
+        ({"allow_http": False}, None, 200),
+        ({"metrics_address": "127.0.0.2"}, 200, None),
+    ],
+)
+def test_what_is_served_where(ports, settings, http, metrics, caplog):
+    """Each service at its own port, if it is allowed, and its start is logged in Triton's words."""
+
+    async def check():
+        listeners = listeners_of(ports, **settings)
+        await listeners.open()
+        listeners.log_started()
+        assert await ask(ports[0], b"/v2") == http
+        assert await ask(ports[1], b"/metrics") == metrics
+        if "metrics_address" in settings:
+            assert await ask(ports[1], b"/metrics", settings["metrics_address"]) == 200
+        listeners.close()
+
+    with caplog.at_level(logging.INFO, "pyruntime.server"):
+        run(check())
+    expected = []
+    if settings.get("allow_http", True):
+        expected.append(f"Started HTTPService at 127.0.0.1:{ports[0]}")
+    if settings.get("allow_metrics", True):
+        expected.append(f"Started Metrics Service at {settings.get('metrics_address', '127.0.0.1')}:{ports[1]}")
+    assert caplog.messages == expected
+
+
+@pytest.mark.parametrize(("taken", "service"), [(0, "HTTP"), (1, "Metrics")])
+def test_port_that_is_taken(ports, taken, service):
+    """The operator reads which, and where; what had been opened before is closed again."""
+
+    async def check():
+        listeners = listeners_of(ports)
+        with pytest.raises(SettingsError) as caught:
+            await listeners.open()
+        assert str(caught.value).startswith(f"{service} cannot be served at 127.0.0.1:{ports[taken]}: ")
+        assert await ask(ports[1 - taken], b"/metrics") is None
+
+    with socket.create_server(("127.0.0.1", ports[taken])):
+        run(check())
+
+
+def test_closing(ports):
+    """Nobody else is let in, and connections that wait for nothing are closed."""
+
+    async def check():
+        listeners = listeners_of(ports)
+        await listeners.open()
+        streams = [await asyncio.open_connection("127.0.0.1", port) for port in ports]
+        for reader, writer in streams:
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+        listeners.close()
+        for reader, writer in streams:
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+        assert [await ask(port, b"/") for port in ports] == [None, None]
+
+    run(check())
+
+
+def test_aborting(ports):
+    """Connections are cut whatever they wait for."""
+
+    async def check():
+        listeners = listeners_of(ports)
+        await listeners.open()
+        reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
+        writer.write(b"POST /v2 HTTP/1.1\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        listeners.abort()
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+        listeners.close()
+
+    run(check())

@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+import subprocess
+import sys
+
+import pytest
+
+from pyruntime.runtime.observe.crashes import CrashReport
+
+REPORT = """\
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f6c5effe6c0 (most recent call first):
+  File "model.py", line 7 in wait
+  ...
+
+Current thread 0x00007f6c683ff6c0 [worker] (most recent call first):
+  Garbage-collecting
+  <no Python frame>
+
+Current thread's C stack trace (most recent call first):
+  Binary file "/usr/lib/libpython3.14.so", at _Py_DumpStack+0x48
+
+Extension modules: numpy (total: 1)"""
+
+
+def told_apart(lines):
+    report = CrashReport()
+    return [line for line in lines if report.has(line)]
+
+
+def test_all_of_a_report():
+    """Every line of a report is of it, and what is printed before and after is not."""
+    lines = REPORT.splitlines()
+    assert (
+        told_apart(["printed", "", '  File "looks like a frame", line 1', *lines, "printed", "", *lines]) == lines * 2
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["ctypes.string_at(0)", "os.abort()", "[threading.Thread(target=time.sleep, args=(9,)).start(), os.abort()]"],
+)
+def test_what_this_python_writes(code):
+    """What this Python really writes is told apart from what is printed before."""
+    program = f"import ctypes, os, sys, threading, time\nprint('printed', file=sys.stderr)\n{code}"
+    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", program], stderr=subprocess.PIPE, text=True)
+    lines = done.stderr.splitlines()
+    assert len(lines) > 3
+    assert told_apart(lines) == lines[1:]

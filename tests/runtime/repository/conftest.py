@@ -1,0 +1,173 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A server's models without its processes: everything real but for the loader and what it loads."""
+
+import asyncio
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from pyruntime.runtime.repository.backends import Backend
+from pyruntime.runtime.repository.control import ModelControl
+from pyruntime.runtime.repository.lifecycle import LifecycleTable
+from pyruntime.runtime.repository.live import LiveVersions
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.utils.errors import LoadError
+
+# A test that waits for this long waits for ever.
+PATIENCE_S = 10
+
+
+class Version:
+    """Stands for a ModelVersion. It stops at once, or once `busy` is set again; `config` is what it was loaded with."""
+
+    def __init__(self, name, number, config=None, path=""):
+        self.spec = SimpleNamespace(name=name)
+        self.version = number
+        self.config = config
+        self.path = path
+        self.stops = []
+        self.kills = 0
+        self.finished = asyncio.Event()
+        self.finished.set()
+
+    def busy(self):
+        self.finished.clear()
+
+    async def stop(self, timeout_s):
+        self.stops.append(timeout_s)
+        await self.finished.wait()
+
+    def kill(self):
+        self.kills += 1
+        self.finished.set()
+
+
+class Loader:
+    """Stands for a ModelLoader. `steps` maps a model to what is awaited before a version of it is ready.
+
+    `log` is what was loaded, in the order in which it was begun; `complete` is what the newest version does to the
+    configuration. `going_on` are the models that load now, and `most` how many there were at most.
+    """
+
+    def __init__(self):
+        self.steps = {}
+        self.log = []
+        self.going_on = []
+        self.most = 0
+
+    def backend_of(self, draft, version):
+        return Backend("python", "python", "model.py")
+
+    def complete(self, config):
+        return config
+
+    async def load(self, draft, versions, completed, report):
+        name = draft.folder.name
+        self.going_on.append(name)
+        self.most = max(self.most, len(self.going_on))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for version in versions:
+                    self.log.append(f"{name}:{version}")
+                    group.create_task(self._load(draft, version, completed, report))
+        finally:
+            self.going_on.remove(name)
+
+    async def _load(self, draft, version, completed, report):
+        name = draft.folder.name
+        try:
+            if name in self.steps:
+                await self.steps[name](version)
+            if version == draft.newest and not completed.done():
+                completed.set_result(self.complete(draft.config))
+            config = await asyncio.shield(completed)
+        except LoadError as exc:
+            if version == draft.newest and not completed.done():
+                completed.set_exception(exc)
+                completed.exception()
+            report(version, exc)
+        else:
+            report(version, Version(name, version, config, draft.folder.path))
+
+
+class World:
+    """The models of a server: `add` and `touch` change what is in the repository."""
+
+    def __init__(self, repository, tasks, **settings):
+        self.repository = repository
+        self.settings = ServerSettings((str(repository),), **{"model_control_mode": "explicit", **settings})
+        self.table = LifecycleTable()
+        self.live = LiveVersions(self.table, tasks, self.settings.exit_timeout_s)
+        self.loader = Loader()
+        self.control = ModelControl(self.settings, self.table, self.live, self.loader, tasks)
+
+    def add(self, *names, versions=(1,), config="backend: 'python'"):
+        for name in names:
+            for version in versions:
+                folder = self.repository / name / str(version)
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / "model.py").write_text("")
+            (self.repository / name / "config.pbtxt").write_text(config)
+
+    def touch(self, path):
+        path = self.repository / path
+        found = path.stat()
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+
+    def gate(self, name):
+        """Hold loads of a model up until the event that is returned is set."""
+        event = asyncio.Event()
+
+        async def wait(version):
+            await event.wait()
+
+        self.loader.steps[name] = wait
+        return event
+
+    def fail(self, name, *versions, reason="ValueError: no"):
+        """Have versions of a model fail to load, all of them if none are named."""
+
+        async def step(version):
+            if not versions or version in versions:
+                raise LoadError(reason)
+
+        self.loader.steps[name] = step
+
+    def states(self, name):
+        return {version: state.name for version, state in self.table.states(name).items()}
+
+    async def until(self, condition):
+        """Wait until a condition holds that something else is about to bring about."""
+        while not condition():  # noqa: ASYNC110 - what brings it about does not know of us
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def world(tmp_path):
+    """`world(test, **settings)`: run `await test(the world)`, and end the world."""
+
+    def run(test, **settings):
+        async def main():
+            async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+                repository = tmp_path / "models"
+                repository.mkdir(exist_ok=True)
+                made = World(repository, tasks, **settings)
+                try:
+                    await test(made)
+                finally:
+                    await made.control.close()
+                    for model in made.live._alive:
+                        model.finished.set()
+                    await made.live.stop(0)
+
+        asyncio.run(main())
+
+    return run
+
+
+@pytest.fixture
+def version():
+    """The class of stand-ins for model versions."""
+    return Version

@@ -1,0 +1,98 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What may come with a request to load a model."""
+
+import orjson
+import pytest
+
+from pyruntime.runtime.config.parse import CONFIG_BYTES_MAX, parse_model_config
+from pyruntime.runtime.config.render import render
+from pyruntime.runtime.repository.override import OVERRIDE_FILES_MAX, check_files, parse_override
+from pyruntime.utils.errors import Code, InferenceError
+
+
+def test_what_the_config_endpoint_says():
+    """The rendering of a configuration is the same configuration again."""
+    text = (
+        "name: 'm' backend: 'python' max_batch_size: 8 version_policy { latest { num_versions: 2 } } "
+        "input { name: 'IN' data_type: TYPE_FP32 dims: [ -1, 4 ] } instance_group { count: 2 kind: KIND_CPU } "
+        "dynamic_batching { max_queue_delay_microseconds: 9007199254740993 } "
+        "parameters { key: 'k' value { string_value: 'v' } }"
+    )
+    config = parse_model_config(text, "config.pbtxt")
+    assert parse_override(render(config).decode()) == config
+
+
+def test_names_of_either_kind():
+    """Fields go by their names in the schema or by those of protobuf's JSON; 64-bit integers may be texts."""
+    config = parse_override('{"maxBatchSize": 2, "model_transaction_policy": {"decoupled": true}, "input": '
+                            '[{"name": "A", "data_type": "TYPE_INT8", "dims": ["-1", 2]}]}')  # fmt: skip
+    assert config.max_batch_size == 2
+    assert config.model_transaction_policy.decoupled
+    assert list(config.input[0].dims) == [-1, 2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{", "[]", "1", "null", '"x"', "[1]", '{"no_such_field": 1}', '{"max_batch_size": "many"}', '{"input": {}}',
+        '{"input": [1]}', '{"input": 3}', '{"parameters": []}', '{"parameters": {"k": 1}}', '{"max_batch_size": 1e99}',
+        '{"max_batch_size": NaN}', '{"name": 1}', '{"name": "a", "name": "b"}',
+        '{"name": "\\ud800"}', '{"instance_group":' * 30_000,
+    ],
+)  # fmt: skip
+def test_what_is_no_configuration(text):
+    """Anything else is refused in Triton's words, at a bearable length."""
+    with pytest.raises(InferenceError, match=r"^Invalid config override: .") as caught:
+        parse_override(text)
+    assert caught.value.code is Code.INVALID_ARG
+    assert len(caught.value.message) < 1000
+
+
+def test_a_configuration_that_is_too_long():
+    """A configuration has the same limit wherever it comes from."""
+    text = orjson.dumps({"name": "m" * CONFIG_BYTES_MAX}).decode()
+    with pytest.raises(InferenceError, match=f"it has {len(text)} characters, and may have {CONFIG_BYTES_MAX}"):
+        parse_override(text)
+
+
+def test_files():
+    """Files are known by their paths in the model's folder."""
+    files = {"file:1/model.py": b"a", "file:1/sub dir/é.bin": b"", "file:labels.txt": b"b"}
+    assert check_files("m", "{}", files) == {"1/model.py": b"a", "1/sub dir/é.bin": b"", "labels.txt": b"b"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "", "/etc/passwd", "/", "..", "../m/1/model.py", "1/../../x", "1/..", "./1", "1/./x", "1//x", "1/", "a\\b",
+        "1/mo\x00del.py", "1/\n", "\ud800",
+    ],
+)  # fmt: skip
+def test_files_that_lie_elsewhere(path):
+    """A path that could lead out of the folder, or that no file system has, is refused."""
+    with pytest.raises(InferenceError, match=r"must have a path below the model's folder$") as caught:
+        check_files("m", "{}", {"file:1/model.py": b"", f"file:{path}": b""})
+    assert caught.value.code is Code.INVALID_ARG
+    assert caught.value.message.startswith("failed to load 'm', override file ")
+
+
+def test_files_without_prefix():
+    """The name of a file says that it is one."""
+    with pytest.raises(InferenceError, match=r"^failed to load 'm', override file '1/a' must be named 'file:<path>'$"):
+        check_files("m", "{}", {"1/a": b""})
+
+
+def test_files_without_configuration():
+    """Files make a whole model, to which a configuration belongs."""
+    with pytest.raises(InferenceError, match=r"^failed to load 'm', override model directory requires override model"):
+        check_files("m", "", {"file:1/model.py": b""})
+
+
+def test_too_many_files():
+    """A model that comes with a request is a small one."""
+    files = {f"file:{i}": b"" for i in range(OVERRIDE_FILES_MAX + 1)}
+    with pytest.raises(InferenceError, match=f"{OVERRIDE_FILES_MAX + 1} override files are more than"):
+        check_files("m", "{}", files)
+    del files["file:0"]
+    assert len(check_files("m", "{}", files)) == OVERRIDE_FILES_MAX

@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder that is there as long as somebody needs it."""
+
+import stat
+import tempfile
+
+import pytest
+
+from pyruntime.runtime.repository.override_folder import OverrideFolder
+from pyruntime.utils.errors import LoadError
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """Where folders are made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_model(place):
+    """The files make a model's folder, which has the model's name and is nobody else's to read."""
+    folder = OverrideFolder("m", {"1/model.py": b"a", "2/sub/b.bin": b"\0", "labels.txt": b""})
+    found = folder.read()
+    assert (found.name, found.path, found.config_path) == ("m", str(folder.path), None)
+    assert (found.version_dirs, found.problem) == ((1, 2), None)
+    assert (folder.path / "2" / "sub" / "b.bin").read_bytes() == b"\0"
+    (parent,) = place.iterdir()
+    assert stat.S_IMODE(parent.stat().st_mode) == 0o700
+    folder.release()
+    assert list(place.iterdir()) == []
+
+
+def test_held_by_several(place):
+    """The last one who lets go of it removes it."""
+    folder = OverrideFolder("m", {"1/model.py": b"a"})
+    folder.hold()
+    folder.release()
+    assert folder.path.exists()
+    folder.release()
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("files", [{"1": b"", "1/model.py": b""}, {"a" * 300: b""}, {"\ud800": b""}, {"a\0b": b""}])
+def test_files_that_cannot_be(place, files):
+    """What no file system takes is an error of the model, and leaves nothing behind."""
+    with pytest.raises(LoadError, match=r"^the override files of model 'm' cannot be written: ."):
+        OverrideFolder("m", files)
+    assert list(place.iterdir()) == []
+
+
+def test_a_folder_that_somebody_else_removed(place, caplog):
+    """It is gone, which is what was wanted; the log says so."""
+    folder = OverrideFolder("m", {"1/model.py": b"a"})
+    (parent,) = place.iterdir()
+    parent.rename(place / "elsewhere")
+    folder.release()
+    assert "cannot be removed" in caplog.text

@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a request to load a model comes to, by what is on disk."""
+
+import os
+
+import pytest
+
+from pyruntime.runtime.repository.override import parse_override
+from pyruntime.runtime.repository.override_folder import OverrideFolder
+from pyruntime.runtime.repository.request import LoadRequest, find
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.utils.errors import Code, InferenceError, LoadError
+
+PLAIN = LoadRequest()
+OVERRIDE = LoadRequest(parse_override('{"backend": "python", "max_batch_size": 7}'))
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = tmp_path / "m"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text("")
+    (folder / "config.pbtxt").write_text("backend: 'python' max_batch_size: 3")
+    return folder
+
+
+def look(model, request=PLAIN, standing=None, files=None, mode="explicit"):
+    return find("m", request, standing, files, ServerSettings((str(model.parent),), model_control_mode=mode))
+
+
+def test_as_it_is(model):
+    """A plain request is for the model in the repository."""
+    found = look(model)
+    assert (found.draft.config.max_batch_size, found.draft.versions, found.override) == (3, (1,), None)
+    assert found.origins.keys() == {1}
+
+
+def test_where_nothing_is_loaded_again(model):
+    """Without explicit control nobody looks at the files."""
+    assert look(model, mode="none").origins == {}
+
+
+def test_a_configuration_instead(model):
+    """A configuration that comes with the request holds for later requests as well."""
+    found = look(model, OVERRIDE)
+    assert found.draft.config.max_batch_size == 7
+    assert look(model, standing=found.override).draft.config.max_batch_size == 7
+    assert look(model, standing=found.override).override == found.override
+    assert look(model, standing=found.override).origins == found.origins != look(model).origins
+
+
+@pytest.mark.parametrize("change", ["newer", "gone"])
+def test_until_the_file_changes(model, change):
+    """Until the model's own configuration changes; whoever changed it wants it to count."""
+    standing = look(model, OVERRIDE).override
+    file = model / "config.pbtxt"
+    if change == "gone":
+        file.unlink()
+    else:
+        os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))
+    found = look(model, standing=standing)
+    assert found.draft.config.max_batch_size == (0 if change == "gone" else 3)
+    assert found.override is None
+
+
+def test_a_newer_override(model):
+    """The latest one counts."""
+    standing = look(model, OVERRIDE).override
+    newer = LoadRequest(parse_override('{"backend": "python", "max_batch_size": 8}'))
+    assert look(model, newer, standing).draft.config.max_batch_size == 8
+
+
+def test_files_instead(model):
+    """Files are the model then, for this request alone; the repository need not have it."""
+    files = OverrideFolder("n", {"5/model.py": b""})
+    try:
+        settings = ServerSettings((str(model.parent),), model_control_mode="explicit")
+        found = find("n", OVERRIDE, None, files, settings)
+        assert (found.draft.versions, found.draft.config.max_batch_size) == ((5,), 7)
+        assert found.draft.folder.path == str(files.path)
+        assert found.override is None
+    finally:
+        files.release()
+
+
+def test_a_model_that_is_not_there(model):
+    """Triton's words for it."""
+    with pytest.raises(InferenceError, match=r"^failed to load 'n', failed to poll from model repository$") as caught:
+        find("n", PLAIN, None, None, ServerSettings((str(model.parent),)))
+    assert caught.value.code is Code.INTERNAL
+
+
+@pytest.mark.parametrize("text", ["name: 'other'", "backend: 3", "sequence_batching {}"])
+def test_a_model_that_is_wrong(model, text):
+    """What is wrong with it is said by a LoadError."""
+    (model / "config.pbtxt").write_text(text)
+    with pytest.raises(LoadError):
+        look(model)
+
+
+def test_a_configuration_that_is_wrong(model):
+    """Also where it came with the request."""
+    with pytest.raises(LoadError, match="directory name must equal model name"):
+        look(model, LoadRequest(parse_override('{"name": "other"}')))

@@ -1,0 +1,362 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which versions of a model a load loads, unloads and leaves alone."""
+
+import asyncio
+
+import pytest
+
+from pyruntime.utils.errors import Code, InferenceError
+
+ALL = "backend: 'python' version_policy { all {} }"
+
+
+def handles(world, name="m"):
+    """What serves each version."""
+    return {version: world.table.resolve(name, version) for version in world.table.ready_versions(name)}
+
+
+async def refused(world, *args, **kwargs):
+    """The error that a load ends with."""
+    with pytest.raises(InferenceError) as caught:
+        await world.control.load(*args, **kwargs)
+    return caught.value
+
+
+def test_unmodified(world):
+    """A model that is as it was is not loaded again."""
+
+    async def test(world):
+        world.add("m", versions=(1, 2), config=ALL)
+        await world.control.load("m")
+        before = handles(world)
+        assert before.keys() == {1, 2}
+        await world.control.load("m")
+        (world.repository / "m" / "config.pbtxt").write_text(ALL + "  # nothing new")
+        (world.repository / "m" / "1" / "__pycache__").mkdir()
+        (world.repository / "m" / "1" / "__pycache__" / "model.pyc").write_text("")
+        await world.control.load("m")
+        assert handles(world) == before
+        assert world.loader.log == ["m:1", "m:2"]
+
+    world(test)
+
+
+def test_modified(world):
+    """A model that changed is loaded anew; what served before does so until then, and is stopped."""
+
+    async def test(world):
+        world.add("m")
+        await world.control.load("m")
+        old = world.table.resolve("m")
+        world.touch("m/1/model.py")
+        gate = world.gate("m")
+        load = asyncio.ensure_future(world.control.load("m"))
+        await world.until(lambda: world.states("m") == {1: "RELOADING"})
+        assert world.table.resolve("m") is old
+        assert old.stops == []
+        gate.set()
+        await load
+        assert world.table.resolve("m") is not old
+        await world.until(lambda: old.stops)
+
+    world(test)
+
+
+def test_one_version(world):
+    """A change of one version is no business of the others."""
+
+    async def test(world):
+        world.add("m", versions=(1, 2, 3), config=ALL)
+        await world.control.load("m")
+        before = handles(world)
+        world.touch("m/2/model.py")
+        await world.control.load("m")
+        after = handles(world)
+        assert (after[1], after[3]) == (before[1], before[3])
+        assert after[2] is not before[2]
+        world.touch("m/3/model.py")
+        await world.control.load("m")
+        assert handles(world)[1] is before[1]
+        assert world.loader.log[3:] == ["m:2", "m:3"]
+
+    world(test)
+
+
+def test_a_new_version(world):
+    """A new version is loaded, and one that is not wanted any more unloaded once the new one is ready."""
+
+    async def test(world):
+        world.add("m")
+        await world.control.load("m")
+        world.add("m", versions=(2,))
+        gate = world.gate("m")
+        load = asyncio.ensure_future(world.control.load("m"))
+        await world.until(lambda: 2 in world.states("m"))
+        assert world.states("m") == {1: "READY", 2: "LOADING"}
+        gate.set()
+        await load
+        await world.live.wait_unloaded("m")
+        assert world.states("m") == {1: "UNAVAILABLE", 2: "READY"}
+        assert world.table.is_ready(strict=True)
+
+    world(test)
+
+
+def test_a_version_that_has_gone(world):
+    """So is one whose folder has gone, and the one before it comes back."""
+
+    async def test(world):
+        world.add("m", versions=(1, 2))
+        await world.control.load("m")
+        (world.repository / "m" / "2" / "model.py").unlink()
+        (world.repository / "m" / "2").rmdir()
+        await world.control.load("m")
+        await world.live.wait_unloaded("m")
+        assert world.states("m") == {1: "READY", 2: "UNAVAILABLE"}
+        assert world.table.resolve("m").version == 1
+
+    world(test)
+
+
+def test_another_policy(world):
+    """A version policy loads and unloads versions, and leaves those alone that stay."""
+
+    async def test(world):
+        world.add("m", versions=(1, 2, 3), config=ALL)
+        await world.control.load("m")
+        before = handles(world)
+        (world.repository / "m" / "config.pbtxt").write_text(
+            "backend: 'python' version_policy { specific { versions: [ 1, 2 ] } }"
+        )
+        await world.control.load("m")
+        assert handles(world) == {1: before[1], 2: before[2]}
+        (world.repository / "m" / "config.pbtxt").write_text("backend: 'python'")
+        await world.control.load("m")
+        await world.live.wait_unloaded("m")
+        assert handles(world).keys() == {3}
+
+    world(test)
+
+
+@pytest.mark.parametrize("change", ["config.pbtxt", "helper.py"])
+def test_what_all_versions_share(world, change):
+    """Another configuration, or another file beside the versions, is a change of all of them."""
+
+    async def test(world):
+        world.add("m", versions=(1, 2), config=ALL)
+        (world.repository / "m" / "helper.py").write_text("")
+        await world.control.load("m")
+        before = handles(world)
+        (world.repository / "m" / change).write_text(ALL + " max_batch_size: 4")
+        await world.control.load("m")
+        assert all(handles(world)[version] is not before[version] for version in (1, 2))
+
+    world(test)
+
+
+def test_what_the_newest_version_says(world):
+    """Versions that did not change are loaded anew where the newest one completes the configuration otherwise."""
+
+    async def test(world):
+        world.add("m", versions=(1, 2), config=ALL)
+        await world.control.load("m")
+        before = handles(world)
+        world.touch("m/2/model.py")
+        await world.control.load("m")
+        assert handles(world)[1] is before[1]
+
+        def complete(config):
+            completed = type(config)()
+            completed.CopyFrom(config)
+            completed.max_batch_size = 9
+            return completed
+
+        world.loader.complete = complete
+        world.touch("m/2/model.py")
+        await world.control.load("m")
+        assert [model.config.max_batch_size for model in handles(world).values()] == [9, 9]
+        assert world.loader.log == ["m:1", "m:2", "m:2", "m:2", "m:1"]
+        # And it is remembered for versions that are loaded without it.
+        world.touch("m/1/model.py")
+        await world.control.load("m")
+        assert handles(world)[1].config.max_batch_size == 9
+        assert world.loader.log[5:] == ["m:1"]
+
+    world(test)
+
+
+def test_first_load_version_by_version(world):
+    """A model that serves nothing yet serves what is ready, whatever becomes of the rest; that is tried again."""
+
+    async def test(world):
+        world.add("m", versions=(1, 2, 3), config=ALL)
+        gate = asyncio.Event()
+        world.fail("m", 1)
+        fail = world.loader.steps["m"]
+
+        async def step(version):
+            await fail(version)
+            if version == 2:
+                await gate.wait()
+
+        world.loader.steps["m"] = step
+        load = asyncio.ensure_future(refused(world, "m"))
+        await world.until(lambda: world.states("m") == {1: "UNAVAILABLE", 2: "LOADING", 3: "READY"})
+        assert world.table.resolve("m").version == 3
+        gate.set()
+        error = await load
+        assert error.code is Code.INVALID_ARG
+        assert error.message == "load failed for model 'm': version 1 is at UNAVAILABLE state: ValueError: no;"
+        assert world.states("m") == {1: "UNAVAILABLE", 2: "READY", 3: "READY"}
+        assert not world.table.is_ready(strict=True)
+        del world.loader.steps["m"]
+        await world.control.load("m")
+        assert world.states("m") == {1: "READY", 2: "READY", 3: "READY"}
+        assert world.loader.log == ["m:1", "m:2", "m:3", "m:1"]
+
+    world(test)
+
+
+def test_all_versions_fail(world):
+    """The error tells of each."""
+
+    async def test(world):
+        world.add("m", versions=(1, 2), config=ALL)
+        world.fail("m", reason="no")
+        error = await refused(world, "m")
+        assert error.message == (
+            "load failed for model 'm': version 1 is at UNAVAILABLE state: no;version 2 is at UNAVAILABLE state: no;"
+        )
+
+    world(test)
+
+
+def test_a_reload_that_fails(world):
+    """Nothing changes, nothing that was loaded meanwhile is left, and the next load tries again."""
+
+    async def test(world):
+        world.add("m", versions=(1, 2), config=ALL)
+        await world.control.load("m")
+        before = handles(world)
+        (world.repository / "m" / "config.pbtxt").write_text(ALL + " max_batch_size: 4")
+        world.add("m", versions=(3,), config=ALL + " max_batch_size: 4")
+        world.fail("m", 1)
+        error = await refused(world, "m")
+        assert error.message == "load failed for model 'm': version 1 is at UNAVAILABLE state: ValueError: no;"
+        assert handles(world) == before
+        assert [row.reason for row in world.table.index()] == [
+            "", "", "it is not served because version 1 failed to load",
+        ]  # fmt: skip
+        await world.until(lambda: repr(world.live) == "<LiveVersions [2 alive, 0 of them retiring]>")
+        del world.loader.steps["m"]
+        await world.control.load("m")
+        assert [model.config.max_batch_size for model in handles(world).values()] == [4, 4, 4]
+
+    world(test)
+
+
+def test_a_configuration_that_breaks(world):
+    """A configuration that cannot be read changes nothing for a model that serves."""
+
+    async def test(world):
+        world.add("m")
+        await world.control.load("m")
+        before = handles(world)
+        (world.repository / "m" / "config.pbtxt").write_text("max_batch_size: many")
+        error = await refused(world, "m")
+        assert error.message.startswith("failed to load 'm', failed to poll from model repository: ")
+        assert handles(world) == before
+        assert world.table.is_ready(strict=True)
+        (world.repository / "m" / "config.pbtxt").write_text("backend: 'python'")
+        await world.control.load("m")
+        assert handles(world) == before
+
+    world(test)
+
+
+def test_a_version_that_is_missing(world):
+    """A version that the policy names and that is not there has failed; the others are served."""
+
+    async def test(world):
+        world.add("m", versions=(1,), config="backend: 'python' version_policy { specific { versions: [ 1, 7 ] } }")
+        for _ in range(2):
+            error = await refused(world, "m")
+            assert error.message == (
+                "load failed for model 'm': version 7 is at UNAVAILABLE state: "
+                "version 7 is specified for model 'm', but the version directory is not present;"
+            )
+        assert world.states("m") == {1: "READY", 7: "UNAVAILABLE"}
+        assert world.loader.log == ["m:1"]
+        world.add("m", versions=(7,), config="backend: 'python' version_policy { specific { versions: [ 1, 7 ] } }")
+        await world.control.load("m")
+        assert world.states("m") == {1: "READY", 7: "READY"}
+
+    world(test)
+
+
+def test_a_version_that_was_lost(world):
+    """A version whose instances were given up is loaded again, although nothing changed on disk."""
+
+    async def test(world):
+        world.add("m", versions=(1, 2), config=ALL)
+        await world.control.load("m")
+        world.live.lost(world.table.resolve("m", 1), "it died")
+        await world.control.load("m")
+        assert world.states("m") == {1: "READY", 2: "READY"}
+        assert world.loader.log == ["m:1", "m:2", "m:1"]
+
+    world(test)
+
+
+def test_a_new_version_that_is_lost_at_once(world):
+    """One that dies while the others still load has failed."""
+
+    async def test(world):
+        world.add("m", versions=(1, 2), config=ALL)
+        await world.control.load("m")
+        before = handles(world)
+        (world.repository / "m" / "config.pbtxt").write_text(ALL + " max_batch_size: 4")
+        gate = asyncio.Event()
+
+        async def step(version):
+            if version == 1:
+                await gate.wait()
+
+        world.loader.steps["m"] = step
+        load = asyncio.ensure_future(refused(world, "m"))
+        await world.until(lambda: len(world.live._alive) == 3)
+        (new,) = world.live._alive.keys() - before.values()
+        world.live.lost(new, "it died")
+        gate.set()
+        error = await load
+        assert error.message == "load failed for model 'm': version 2 is at UNAVAILABLE state: it died;"
+        assert handles(world) == before
+
+    world(test)
+
+
+def test_a_load_that_is_given_up(world):
+    """When the server stops, what is ready and waits is stopped too."""
+
+    async def test(world):
+        world.add("m", versions=(1, 2), config=ALL)
+        await world.control.load("m")
+        before = handles(world)
+        (world.repository / "m" / "config.pbtxt").write_text(ALL + " max_batch_size: 4")
+        gate = asyncio.Event()
+
+        async def step(version):
+            if version == 1:
+                await gate.wait()
+
+        world.loader.steps["m"] = step
+        load = asyncio.ensure_future(refused(world, "m"))
+        await world.until(lambda: len(world.live._alive) == 3)
+        await world.control.close()
+        error = await load
+        assert (error.message, error.code) == ("Server exiting", Code.UNAVAILABLE)
+        assert handles(world) == before
+        await world.until(lambda: repr(world.live) == "<LiveVersions [2 alive, 0 of them retiring]>")
+
+    world(test)

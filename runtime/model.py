@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
@@ -24,6 +25,10 @@ from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.signature import signature_of
 from pyruntime.utils.errors import Code, InferenceError
+
+
+# What finalize is granted after what was accepted has used up all the time, in seconds.
+FINALIZE_S_MIN = 2.0
 
 
 class ModelVersion:
@@ -41,6 +46,8 @@ class ModelVersion:
         self._instances: Sequence[PythonInstance] = ()
         self._active: Sequence[PythonInstance] = ()
         self._on_lost = on_lost
+        self._expected = 0
+        self._all_arrived: asyncio.Event | None = None
         # Why no request can be served any more, once that is so.
         self._gone: InferenceError | None = None
 
@@ -65,6 +72,21 @@ class ModelVersion:
         passive = {instance.name for instance in self.spec.instances if instance.passive}
         self._active = [instance for instance in instances if instance.name not in passive]
         self.scheduler.serve(self._active)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no request can be served any more."""
+        return self._gone is not None
+
+    def expect(self) -> None:
+        """A request is coming in to this version's memory."""
+        self._expected += 1
+
+    def arrived(self) -> None:
+        """A request that was expected has come in, or will not."""
+        self._expected -= 1
+        if not self._expected and self._all_arrived is not None:
+            self._all_arrived.set()
 
     def check_serving(self) -> None:
         """Raise InferenceError if no request can be served any more: there is no memory to put one into, then."""
@@ -146,15 +168,24 @@ class ModelVersion:
         Cancelling it leaves instances stopping.
         """
         begun = time.monotonic()
+        await self._wait_arrived(timeout_s)
         if self.is_ready:
-            await self.scheduler.wait_empty(timeout_s)
-        timeout_s = max(0.0, timeout_s - (time.monotonic() - begun))
+            await self.scheduler.wait_empty(timeout_s - (time.monotonic() - begun))
+        timeout_s = max(min(FINALIZE_S_MIN, timeout_s), timeout_s - (time.monotonic() - begun))
         async with asyncio.TaskGroup() as tasks:
             for instance in self._instances:
                 tasks.create_task(instance.stop(timeout_s), name=f"stop {instance.name}")
-        self._gone = InferenceError(f"Model '{self.spec.name}' was unloaded", Code.UNAVAILABLE)
+        if self._gone is None:
+            self._gone = InferenceError(f"Model '{self.spec.name}' was unloaded", Code.UNAVAILABLE)
         self.scheduler.fail_all(self._gone)
         self.memory.close()
+
+    async def _wait_arrived(self, timeout_s: float) -> None:
+        if self._expected and self._gone is None:
+            self._all_arrived = asyncio.Event()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._all_arrived.wait()
 
     def kill(self) -> None:
         """End all instances at once."""

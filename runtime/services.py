@@ -41,9 +41,12 @@ class ModelServices:
         except InferenceError as exc:
             raise _not_ready(name) from exc
 
-    def when_ready(self, name: str, version: int, caller: str, call_back: Callable[[Callee | Exception], None]) -> None:
+    def when_ready(
+        self, name: str, version: int, caller: str, call_back: Callable[[Callee | Exception], None]
+    ) -> Callable[[], object]:
         """See ModelServer."""
-        self._tasks.create_task(self._wait(name, version, caller, call_back), name=f"{caller} waits for {name}")
+        wait = self._wait(name, version, caller, call_back)
+        return self._tasks.create_task(wait, name=f"{caller} waits for {name}").cancel
 
     async def _wait(
         self, name: str, version: int, caller: str, call_back: Callable[[Callee | Exception], None]
@@ -54,13 +57,13 @@ class ModelServices:
             callee = exc
         call_back(callee)
 
-    def ask(self, owner: object, method: str, arguments: list[Any], reply: Reply) -> None:
+    def ask(self, owner: object, loading: str, method: str, arguments: list[Any], reply: Reply) -> None:
         """See ModelServer."""
         try:
             match method, arguments:
                 case "load_model", [str() as name, str() as config, dict() as files]:
                     _check_files(name, files)
-                    self._run(self._core.control.load(name, config, files), reply)
+                    self._run(self._core.control.load(name, config, files, caller=loading), reply)
                 case "unload_model", [str() as name, bool() as dependents]:
                     self._run(self._core.control.unload(name, dependents), reply)
                 case "is_model_ready", [str() as name, str() as version]:

@@ -8,6 +8,7 @@ A `ServerSettings` that exists is valid: what contradicts itself is refused when
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -112,6 +113,11 @@ class ServerSettings:
             if not 0 <= port <= PORT_MAX:
                 raise SettingsError(f"{name} must be between 0 and {PORT_MAX}, not {port}.")
         self._refuse_port_collisions()
+
+    @property
+    def drain_s(self) -> float:
+        """How long requests may take to end when their model does, in seconds; somebody who debugs one has no limit."""
+        return math.inf if self.debug_model else self.exit_timeout_s
 
     def _check_load_models(self) -> None:
         if self.load_models and self.model_control_mode != "explicit":

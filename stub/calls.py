@@ -80,7 +80,8 @@ class _Call(Answers):
         wire, self.finished = self._arrived.popleft()
         if not self.finished:
             self._calls.took(self.number)
-        return None if wire is None else self._calls.read(wire)
+        # An end that came alone is a response, too, though one of nothing: it is in Triton.
+        return InferenceResponse() if wire is None else self._calls.read(wire)
 
     def cancel(self) -> None:
         """See Answers."""

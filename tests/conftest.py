@@ -33,19 +33,10 @@ def _make_environment(folder, minor):
         return f"there is no Python 3.{minor} here"
     subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
     # By our own pip, which need not run under the other Python.
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--only-binary",
-        ":all:",
-        "--python-version",
-        f"3.{minor}",
-    ]
     target = folder / "lib" / f"python3.{minor}" / "site-packages"
-    done = subprocess.run([*pip, "--target", target, "numpy"], capture_output=True, text=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--retries=1", "--only-binary=:all:"]
+    command = [*pip, f"--python-version=3.{minor}", f"--target={target}", "numpy"]
+    done = subprocess.run(command, capture_output=True, text=True)
     return f"pip has no numpy for Python 3.{minor}: {done.stderr[-500:]}" if done.returncode else ""
 
 

@@ -35,12 +35,6 @@ def unsupported_features(config: Config) -> list[UnsupportedFeature]:
             "states is supported yet",
         ),
         (
-            "EXECUTION_ENV_PATH" in config.parameters,
-            True,
-            f"model '{name}' asks for an environment of its own (EXECUTION_ENV_PATH), which is not supported yet: "
-            "under the server's own it might run with other packages than it needs",
-        ),
-        (
             batching.priority_levels > 0,
             False,
             f"model '{name}' asks for priority_levels, which are not supported yet: its requests queue in one order",

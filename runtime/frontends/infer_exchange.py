@@ -12,6 +12,7 @@ from pyruntime.runtime.frontends.kserve_request import ALL_JSON, OutputOptions, 
 from pyruntime.runtime.frontends.kserve_response import encode_infer
 from pyruntime.runtime.inference import InferResponse, Slot
 from pyruntime.runtime.memory.requests import RequestSlot
+from pyruntime.runtime.model import ModelVersion
 from pyruntime.utils.errors import InferenceError
 
 
@@ -21,6 +22,8 @@ class InferExchange(Exchange):
     _executes = True
     _options: OutputOptions = ALL_JSON
     _slot: RequestSlot | None = None
+    # The model waits for the body, which comes in to its memory.
+    _expected = False
 
     def direct_body(self) -> memoryview | None:
         """The place in the request region of a body with binary tensors."""
@@ -34,12 +37,18 @@ class InferExchange(Exchange):
         except InferenceError as exc:
             self._refusal = exc
             return None
+        self._expected = True
+        model.expect()
         return self._slot.view
 
     def _act(self) -> None:
         model = self._model
         assert model is not None  # or the request was refused
-        model.check_serving()  # it may have gone while the body came in
+        if self._expected:
+            self._arrived(model)
+        elif model.is_gone:  # it was replaced while the body came in, or unloaded
+            model = self._model = self._core.resolve(self._head.route.model, self._head.route.version)
+        model.check_serving()
         lead, slot = self._head.header_length, self._slot
         if slot is None and lead is not None and 0 <= lead < len(self._body):
             slot = self._slot = model.memory.allocate(len(self._body), lead)
@@ -63,6 +72,10 @@ class InferExchange(Exchange):
             job = model.accept(request, self._done)
             model.plans.remember(header, job, slot, self._options)
         self._start(model, job)
+
+    def _arrived(self, model: ModelVersion) -> None:
+        self._expected = False
+        model.arrived()
 
     def _give_slot(self, slots: list[Slot]) -> None:
         slot, self._slot = self._slot, None
@@ -93,6 +106,8 @@ class InferExchange(Exchange):
         self._connection.answered()
 
     def _free(self) -> None:
+        if self._expected and self._model is not None:
+            self._arrived(self._model)
         slot, self._slot = self._slot, None
         if slot is not None:
             slot.free()

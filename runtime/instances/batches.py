@@ -76,6 +76,8 @@ class PostedBatches:
         self._posted: dict[int, _Posted] = {}
         self._streams = Streams(connection, plan.statistics, plan.spec.decoupled)
         self._retained: dict[int, list[Slot]] = {}
+        # Serials of requests whose flags are set.
+        self._flagged: set[int] = set()
         self._open = False
         self._serial = 1
         self._last_end_ns = 0
@@ -121,16 +123,23 @@ class PostedBatches:
             job.instance = self
             job.serial = serial
             serial += 1
+        if self._flagged:  # one of these may have the flag of an older one that is cancelled
+            for job in batch:
+                self._clear_flag(job.serial)
         self._serial = serial
         self.places -= 1
 
     def cancel(self, job: Job) -> None:
         """See scheduling.job.Running. The model may look, or not; it goes on either way."""
-        if job.cancelled:
+        serial = job.serial
+        posted = self._posted_with(serial)
+        is_open = serial in self._streams or (posted is not None and serial not in posted[1].finished)
+        if job.cancelled or not is_open:
             return
         job.cancelled = True
         if not self._shares_flag(job):
-            self._connection.set_flag(job.serial, 1)
+            self._flagged.add(serial)
+            self._connection.set_flag(serial, 1)
         for number, posted in self._posted.items():
             if job in posted.batch and all(each.cancelled for each in posted.batch):
                 self.on_cancelled(number)
@@ -146,7 +155,7 @@ class PostedBatches:
         """Execute has returned."""
         number = message.batch
         posted = self._posted.get(number)
-        if posted is None or (self._plan.concurrency == 1 and number != next(iter(self._posted))):
+        if posted is None or not self._is_running(number):
             raise PeerError(f"batch {number} is answered and is not the one that is due")
         batch = posted.batch
         # Reading the answer may still find it to be nonsense, so the batch counts as running until that is done.
@@ -177,7 +186,7 @@ class PostedBatches:
             if (type(outcome) is not InferResponse or not plain) and self._settle(job, outcome, posted, now_ns):
                 continue
             if job.cancelled:
-                self._connection.set_flag(job.serial, 0)
+                self._clear_flag(job.serial)
             arrived_ns = job.arrived_ns
             statistics.success(
                 job.rows, begin_ns - arrived_ns, input_ns, infer_ns, output_ns, now_ns - arrived_ns
@@ -195,7 +204,7 @@ class PostedBatches:
         posted = None
         if serial not in self._streams:
             posted = self._posted_with(serial)
-            if posted is None or serial in posted[1].finished:
+            if posted is None or serial in posted[1].finished or not self._is_running(posted[0]):
                 raise PeerError(f"request {serial} is answered and is not open")
             number, record = posted
             self._streams.open(serial, record.batch[serial - number], record.sent_ns)
@@ -207,7 +216,7 @@ class PostedBatches:
             posted = posted or self._posted_with(serial)
             if posted is not None:
                 posted[1].finished.add(serial)
-            self._clear_flag(job)
+            self._clear_flag(serial)
         elif type(outcome) is InferResponse and self._plan.spec.decoupled:
             assert message.response is not None  # the outcome was read from it
             once = self._streams.once(serial, message.response[2], size)
@@ -220,10 +229,12 @@ class PostedBatches:
         """Batches that have not begun, and will not."""
         self.makes_calls = True
         for number in reversed(message.batches):
-            posted = self._posted.pop(number, None) if type(number) is int else None
-            if posted is None or posted.finished:
-                raise PeerError(f"batch {number!r} is put back and is not there")
+            posted = self._posted.get(number) if type(number) is int else None
+            if posted is None or posted.finished or any(job.serial in self._streams for job in posted.batch):
+                raise PeerError(f"batch {number!r} is put back and is not there, or has begun")
+            del self._posted[number]
             for job in posted.batch:
+                self._clear_flag(job.serial)
                 job.instance = None
             self._owner.put_back(posted.batch)
         if self._open:
@@ -274,7 +285,7 @@ class PostedBatches:
         elif serial in self._streams:
             job.free()
             if outcome is not None:  # execute failed after a sender had begun
-                self._clear_flag(job)
+                self._clear_flag(serial)
                 self._streams.end(serial, _as_outcome(outcome))
         elif outcome is None:
             job.free()
@@ -289,7 +300,7 @@ class PostedBatches:
 
     def _fail(self, job: Job, failure: InferenceError, now_ns: int) -> None:
         self._plan.statistics.failure(now_ns - job.arrived_ns)
-        self._clear_flag(job)
+        self._clear_flag(job.serial)
         job.free()
         job.respond(failure, True)
 
@@ -297,14 +308,20 @@ class PostedBatches:
         if not self._plan.spec.iterative_sequence:
             self._fail(job, InferenceError(_NOT_RESCHEDULABLE, Code.INVALID_ARG), now_ns)
             return
-        self._clear_flag(job)
+        self._clear_flag(job.serial)
         job.instance = None
         job.wire[_FLAGS] &= ~_SEQUENCE_START
         self._owner.reschedule(job)
 
-    def _clear_flag(self, job: Job) -> None:
-        if job.cancelled:
-            self._connection.set_flag(job.serial, 0)
+    def _clear_flag(self, serial: int) -> None:
+        """Nobody is to see a request as cancelled, though it may share its flag with one that is."""
+        for flagged in [each for each in self._flagged if (each - serial) % FLAGS_BYTES == 0]:
+            self._flagged.discard(flagged)
+            self._connection.set_flag(serial, 0)
+
+    def _is_running(self, number: int) -> bool:
+        """Whether execute may have begun with this batch."""
+        return self._plan.concurrency > 1 or number == next(iter(self._posted))
 
     def _posted_with(self, serial: int) -> tuple[int, _Posted] | None:
         for number, posted in self._posted.items():

@@ -54,15 +54,21 @@ class _Inputs:
 
 
 class _OpenCall:
-    __slots__ = ("callee", "cancelled", "job", "takes", "waiting")
+    __slots__ = ("callee", "cancelled", "end_wait", "job", "takes", "waiting")
 
     def __init__(self, waiting: int) -> None:
         self.waiting = waiting
         self.callee: Callee | None = None
         self.job: Job | None = None
         self.cancelled = False
+        # Ends the wait for a callee that is being loaded.
+        self.end_wait: Callable[[], object] = _nothing
         # What to call when the model takes its next response, and the next.
         self.takes: list[Callable[[], None]] = []
+
+
+def _nothing() -> None:
+    """There is no wait to end."""
 
 
 class Calls:
@@ -103,7 +109,7 @@ class Calls:
         request.slots.append(_Inputs(self, number, regions))
         server = self._plan.server
         if not self._connection.is_serving:  # its own initialize: the models that it needs may be loading, too
-            server.when_ready(
+            self._open[number].end_wait = server.when_ready(
                 message.model,
                 message.version,
                 self._plan.spec.name,
@@ -159,6 +165,7 @@ class Calls:
         """The stub is gone: nobody waits for its calls, and nobody looks into what it held."""
         self._over = True
         for call in list(self._open.values()):
+            call.end_wait()
             self._cancel(call)
         holds, self._holds = self._holds, {}
         for response in holds.values():

@@ -15,9 +15,12 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
+from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.instances.launch import StubProcess, launch_stub
+from pyruntime.runtime.instances.spawn import SpawnedStub, spawn_stub
 from pyruntime.runtime.instances.supervisor import ProcessExit
 from pyruntime.runtime.memory.regions import SharedRegion, create_region
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -82,7 +85,7 @@ class StubConnection(asyncio.Protocol):
         self._grants: socket.socket | None = None
         self._closed = False
         self._corked: list[bytes] | None = None
-        self._process: StubProcess | None = None
+        self._process: StubProcess | SpawnedStub | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._requests: SharedRegion
         self._output: asyncio.ReadTransport | None = None
@@ -91,7 +94,9 @@ class StubConnection(asyncio.Protocol):
         return f"<StubConnection {self.name} {self._channel.state.name}>"
 
     @classmethod
-    async def open(cls, name: str, memory: RequestMemory, growth_bytes: int, environment: Any = None) -> StubConnection:
+    async def open(
+        cls, name: str, memory: RequestMemory, growth_bytes: int, environment: Environment | None = None
+    ) -> StubConnection:
         """Start a stub and wait for its Hello. Raises LoadError if it dies or is of another version first.
 
         `environment` is the Python to start it with, None for the host's. Cancelling it kills the stub.
@@ -114,7 +119,7 @@ class StubConnection(asyncio.Protocol):
             raise
         return connection
 
-    async def _start(self, memory: RequestMemory, growth_bytes: int, environment: Any) -> None:
+    async def _start(self, memory: RequestMemory, growth_bytes: int, environment: Environment | None) -> None:
         """Make the sockets and the pipe, and a process at their other ends. Raises OSError."""
         with ExitStack() as ours:
             our_sock, their_sock = socket.socketpair()
@@ -125,7 +130,8 @@ class StubConnection(asyncio.Protocol):
                 read_fd, write_fd = os.pipe()
                 output = ours.enter_context(os.fdopen(read_fd, "rb", 0))
                 try:
-                    self._process = launch_stub(
+                    start = launch_stub if environment is None else partial(spawn_stub, environment)
+                    self._process = start(
                         self.name,
                         their_sock,
                         their_grants,

@@ -57,6 +57,8 @@ class StubProcess:
     def _on_exit(self) -> None:
         self._loop.remove_reader(self._process.sentinel)
         self._process.join()
+        exit = ProcessExit(self._process.exitcode)
+        self._process.close()
         # The processes that its model started and did not end. SIGTERM, for some have to clean up after themselves.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGTERM)
@@ -64,7 +66,7 @@ class StubProcess:
             os.close(self._pidfd)
             self._pidfd = -1
         if not self.exited.done():
-            self.exited.set_result(ProcessExit(self._process.exitcode))
+            self.exited.set_result(exit)
 
 
 def launch_stub(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.inference import InferRequest
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -42,11 +43,21 @@ class ModelServer(Protocol):
     def resolve(self, name: str, version: int) -> Callee:
         """The model that a call goes to. Raises InferenceError if it does not serve."""
 
-    def when_ready(self, name: str, version: int, caller: str, call_back: Callable[[Callee | Exception], None]) -> None:
-        """For a model that calls another one while it loads: wait for that one, if there is any sense in it."""
+    def when_ready(
+        self, name: str, version: int, caller: str, call_back: Callable[[Callee | Exception], None]
+    ) -> Callable[[], object]:
+        """For a model that calls another one while it loads: wait for that one, if there is any sense in it.
 
-    def ask(self, owner: object, method: str, arguments: list[Any], reply: Callable[[int, Any], None]) -> None:
-        """See Ask in utils/messages.py; `reply` is called with the fields of the Reply."""
+        What is returned ends the wait.
+        """
+
+    def ask(
+        self, owner: object, loading: str, method: str, arguments: list[Any], reply: Callable[[int, Any], None]
+    ) -> None:
+        """See Ask in utils/messages.py; `reply` is called with the fields of the Reply.
+
+        `loading` is the name of the model that asks, if it is itself being loaded.
+        """
 
     def measure(self, owner: object, metric: int, operation: str, value: float) -> None:
         """See Measure in utils/messages.py. Raises InferenceError."""
@@ -60,7 +71,7 @@ class InstancePlan:
     """All that it takes to start an instance of one model version.
 
     `concurrency` is how many threads of one process execute; `environment` is the Python that the model wants instead
-    of the host's, as runtime/environments makes it.
+    of the host's.
     """
 
     name: str
@@ -73,7 +84,7 @@ class InstancePlan:
     statistics: ModelStatistics
     server: ModelServer
     concurrency: int = 1
-    environment: Any = None
+    environment: Environment | None = None
 
 
 class Owner(Protocol):

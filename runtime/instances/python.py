@@ -80,6 +80,11 @@ class PythonInstance:
         """How many more batches the instance takes now."""
         return self._batches.places if self._batches is not None else 0
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the instance executes nothing now."""
+        return self._batches is not None and not self._batches.running
+
     def execute(self, batch: Batch) -> None:
         """Run a batch. The instance must have a place. Every job's `respond` will be called, whatever happens."""
         assert self._batches is not None  # there are no places without a stub
@@ -179,7 +184,9 @@ class PythonInstance:
             calls.call(message)
 
         def ask(message: Ask) -> None:
-            server.ask(connection, message.method, message.arguments, partial(_reply, connection, message.question))
+            loading = "" if connection.is_serving else self._plan.spec.name
+            reply = partial(_reply, connection, message.question)
+            server.ask(connection, loading, message.method, message.arguments, reply)
 
         connection.handlers = {
             Result: batches.answered,

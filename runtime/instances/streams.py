@@ -116,11 +116,11 @@ class Streams:
         job = stream.job
         now_ns = time.monotonic_ns()
         total_ns = now_ns - job.arrived_ns
+        if outcome is None and not self._decoupled:
+            outcome = InferenceError("the model ended the request without a response")
         if stream.failed or isinstance(outcome, InferenceError):
             self._statistics.failure(total_ns)
         else:
             waited_ns = max(0, stream.sent_ns - job.arrived_ns)
             self._statistics.success(job.rows, waited_ns, 0, max(0, now_ns - stream.sent_ns), 0, total_ns)
-        if outcome is None and not self._decoupled:
-            outcome = InferenceError("the model ended the request without a response")
         job.respond(outcome, True)

@@ -11,14 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.model import FINALIZE_S_MIN, ModelVersion
 from pyruntime.runtime.repository.lifecycle import LifecycleTable, State
 from pyruntime.runtime.repository.override_folder import OverrideFolder
 
 _LOG = logging.getLogger("pyruntime.repository")
-
-# What finalize is granted although the time to finish requests is used up, in seconds.
-FINALIZE_S_MIN = 2.0
 
 
 class LiveVersions:

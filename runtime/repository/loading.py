@@ -26,6 +26,9 @@ from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.config.unsupported import unsupported_features
 from pyruntime.runtime.config.validate import validate, validate_instances
+from pyruntime.runtime.environments.environment import Environment
+from pyruntime.runtime.environments.forms import PARAMETER
+from pyruntime.runtime.environments.prepare import environment_path, prepare
 from pyruntime.runtime.instances.connection import StubConnection
 from pyruntime.runtime.instances.plan import InstancePlan, ModelServer
 from pyruntime.runtime.instances.python import PythonInstance
@@ -152,13 +155,14 @@ class ModelLoader:
         instances: list[PythonInstance] = []
         try:
             location = self._location(draft, version)
-            await self._open_stubs(draft.processes, memory, connections)
+            environment = await self._environment(draft, location)
+            await self._open_stubs(draft.processes, memory, environment, connections)
             if not completed.done() and version == draft.newest:
                 leader = connections[draft.processes[0].instance.name]
                 completed.set_result(await self._complete(draft, location, leader))
             spec = model_spec(await asyncio.shield(completed))
             model = ModelVersion(spec, version, memory, self._on_lost)
-            instances.extend(self._instances(model, draft, location))
+            instances.extend(self._instances(model, draft, location, environment))
             _raise_first(await _all(instance.start(connections[instance.name]) for instance in instances))
         except BaseException as exc:
             if version == draft.newest and not completed.done():
@@ -182,14 +186,27 @@ class ModelLoader:
             location["backend_dir"] = str(Path(backend.path).parent)
         return location
 
+    async def _environment(self, draft: Draft, location: dict[str, str]) -> Environment | None:
+        """The Python that the model wants, None for the server's own. Raises LoadError."""
+        wanted = environment_path(draft.identity.parameters.get(PARAMETER, ""), location.get("backend_dir", ""))
+        if not wanted:
+            return None
+        environment = await prepare(wanted, draft.folder.path)
+        _LOG.info("%s runs in %s", draft.folder.name, environment.description)
+        return environment
+
     async def _open_stubs(
-        self, processes: Sequence[InstanceProcess], memory: RequestMemory, connections: dict[str, StubConnection]
+        self,
+        processes: Sequence[InstanceProcess],
+        memory: RequestMemory,
+        environment: Environment | None,
+        connections: dict[str, StubConnection],
     ) -> None:
         """Start all stubs at once; each is in `connections`, by its instance's name, as soon as it runs."""
         growth = self._settings.python_backend.shm_growth_byte_size
 
         async def open_stub(name: str) -> None:
-            connections[name] = await StubConnection.open(name, memory, growth)
+            connections[name] = await StubConnection.open(name, memory, growth, environment)
 
         _raise_first(await _all(open_stub(process.instance.name) for process in processes))
 
@@ -207,7 +224,9 @@ class ModelLoader:
             _LOG.warning("%s", feature.sentence)
         return config
 
-    def _instances(self, model: ModelVersion, draft: Draft, location: dict[str, str]) -> list[PythonInstance]:
+    def _instances(
+        self, model: ModelVersion, draft: Draft, location: dict[str, str], environment: Environment | None
+    ) -> list[PythonInstance]:
         spec = model.spec
         instances = []
         for process in draft.processes:
@@ -232,6 +251,7 @@ class ModelLoader:
                 model.statistics,
                 self._server,
                 process.concurrency,
+                environment,
             )
             instances.append(PythonInstance(plan, model.scheduler, self._tasks))
         return instances

@@ -22,6 +22,10 @@ class Instance(Protocol):
     @property
     def places(self) -> int: ...
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it executes nothing."""
+
     def execute(self, batch: list[Job]) -> None:
         """Run a batch; every job's `respond` will be called."""
 
@@ -109,11 +113,14 @@ class Scheduler:
     def _freest(self) -> Instance | None:
         """The instance with the most free places: an idle one before one that would only queue the batch."""
         best = None
-        places = 0
+        most = 0
         for instance in self._instances:
-            if instance.places > places:
+            places = instance.places
+            if places and instance.is_idle:
+                return instance
+            if places > most:
                 best = instance
-                places = instance.places
+                most = places
         return best
 
     def _arm(self) -> None:

@@ -209,6 +209,7 @@ def test_nothing_is_left_of_what_was_replaced(world, constant):
             world.answer("m", number)
             await world.core.control.load("m")
             assert (await world.infer("m", 1))[0] == number
+            assert held()[1] > 0
             if number % 3 == 0:
                 await world.core.control.unload("m")
                 await world.until(lambda: world.states("m") == {1: "UNAVAILABLE"})

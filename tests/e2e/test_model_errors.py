@@ -72,7 +72,7 @@ UNLOADABLE = {
     "own_environment": (
         GOOD,
         'backend: "python"\nparameters { key: "EXECUTION_ENV_PATH" value { string_value: "env.tar.gz" } }',
-        r"model 'own_environment' asks for an environment of its own \(EXECUTION_ENV_PATH\), which is not .*",
+        r"EXECUTION_ENV_PATH is 'env.tar.gz': there is nothing at .*",
     ),
     "missing_version": (GOOD, 'backend: "python"\nversion_policy { specific { versions: [ 2 ] } }', r".*version.*"),
 }

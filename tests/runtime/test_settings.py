@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -120,3 +121,9 @@ def test_all_models_or_some():
     assert ServerSettings(REPOSITORIES, model_control_mode="explicit", load_models=("*",)).load_models == ("*",)
     with pytest.raises(SettingsError, match=r"^--load-model=\* loads every model, and cannot be given beside names\.$"):
         ServerSettings(REPOSITORIES, model_control_mode="explicit", load_models=("m", "*"))
+
+
+def test_debugging_has_no_time_limit():
+    """How long a server waits for its requests when it ends is the operator's choice; who debugs one has all the time."""
+    assert ServerSettings(("models",), exit_timeout_s=7).drain_s == 7
+    assert ServerSettings(("models",), exit_timeout_s=7, debug_model="add_sub").drain_s == math.inf

@@ -37,7 +37,6 @@ from pyruntime.runtime.config.unsupported import unsupported_features
             False,
         ),
         # It would run under the server's interpreter, and perhaps with other packages than it needs.
-        ("parameters { key: 'EXECUTION_ENV_PATH' }", "asks for an environment of its own", True),
         ("instance_group { rate_limiter {} }", "asks for rate limiting", False),
         ("instance_group { host_policy: 'p' }", "asks for a host policy", False),
         ("dynamic_batching { preserve_ordering: true }", "asks for preserve_ordering", False),

@@ -26,13 +26,15 @@ def spec_of(text=""):
 class Instance:
     """Takes batches while it has places."""
 
-    def __init__(self, places):
+    def __init__(self, places, is_idle=True):
         self.places = places
+        self.is_idle = is_idle
         self.batches = []
 
     def execute(self, batch):
         assert self.places > 0
         self.places -= 1
+        self.is_idle = False
         self.batches.append(batch)
 
 
@@ -86,14 +88,23 @@ class TestDispatch:
         assert instance.batches == [[first], [second]]
 
     def test_to_the_freest(self):
-        """An idle instance is preferred to one that would only queue the batch."""
-        busy, idle = Instance(1), Instance(2)
+        """Of those that execute already, the one that takes more is preferred."""
+        first, second = Instance(1, is_idle=False), Instance(2, is_idle=False)
+        made = scheduler(first, second)
+        made.submit(job())
+        assert (len(first.batches), len(second.batches)) == (0, 1)
+        made.submit(job())
+        made.submit(job())
+        assert (len(first.batches), len(second.batches)) == (1, 2)
+
+    def test_to_an_idle_one(self):
+        """An idle instance is preferred to one that would only queue the batch, however many places that has."""
+        busy, idle = Instance(8, is_idle=False), Instance(2)
         made = scheduler(busy, idle)
         made.submit(job())
         assert (len(busy.batches), len(idle.batches)) == (0, 1)
         made.submit(job())
-        made.submit(job())
-        assert (len(busy.batches), len(idle.batches)) == (1, 2)
+        assert (len(busy.batches), len(idle.batches)) == (1, 1)
 
     def test_no_instances_yet(self):
         """Before there are instances everything waits."""

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.inference import InferRequest, request_failure
+from pyruntime.runtime.instances.call_request import Kinds
 from pyruntime.runtime.instances.python import PythonInstance
 from pyruntime.runtime.instances.wire import request_wire
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -25,7 +26,6 @@ from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.signature import signature_of
 from pyruntime.utils.errors import Code, InferenceError
-
 
 # What finalize is granted after what was accepted has used up all the time, in seconds.
 FINALIZE_S_MIN = 2.0
@@ -42,6 +42,7 @@ class ModelVersion:
         self.memory = memory
         self.statistics = ModelStatistics()
         self.plans = Plans()
+        self.kinds = Kinds()
         self.scheduler = Scheduler(spec, self.review_instances)
         self._instances: Sequence[PythonInstance] = ()
         self._active: Sequence[PythonInstance] = ()

@@ -63,7 +63,7 @@ class Server:
         settings = self._settings
         self.core = core = Core(settings)
         self._listeners = Listeners(core)
-        self._live = live = LiveVersions(core.table, tasks, settings.exit_timeout_s)
+        self._live = live = LiveVersions(core.table, tasks, settings.drain_s)
         directories = [settings.backend_directory, OUR_BACKENDS] if settings.backend_directory else [OUR_BACKENDS]
         loader = ModelLoader(settings, directories, tasks, live.lost, ModelServices(core, tasks))
         core.control = ModelControl(settings, core.table, live, loader, tasks)
@@ -131,10 +131,12 @@ class Server:
     async def _shut_down(self) -> None:
         core = self.core
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.exit_timeout_s
+        deadline = loop.time() + self._settings.drain_s
         await core.control.close()
         _LOG.info("Waiting for %d in-flight requests to complete.", core.in_flight)
-        if not await core.drain(self._settings.exit_timeout_s):
+        if core.in_flight and self._settings.debug_model:
+            _LOG.info("There is no time limit while a model is debugged; a second signal does not wait.")
+        if not await core.drain(self._settings.drain_s):
             _LOG.warning("Exit timeout expired with %d requests in flight; they are cut off", core.in_flight)
         self._listeners.close()
         await self._live.stop(deadline - loop.time())

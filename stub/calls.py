@@ -123,7 +123,8 @@ class Calls:
             self._number = number = self._number + 1
             call = _Call(self, number, waiting > 0)
             self._open[number] = (weakref.ref(call), call.waits)
-            self._inputs[number] = (slot, tensors)
+            if wire and type(wire[0][3]) is int:  # else it all goes along
+                self._inputs[number] = (slot, tensors)
             if call.waits:
                 self.waiting += 1
         target, version = request._target
@@ -169,7 +170,9 @@ class Calls:
         code, text, slot, tensors, parameters = wire
         if code != OK:
             return InferenceResponse(error=TritonError(text, Code(code)))
-        hold = _Hold(self, slot) if any(is_large(tensor[4]) for tensor in tensors) else None
+        hold = None
+        if slot != NO_SLOT and any(is_large(tensor[4]) for tensor in tensors):
+            hold = _Hold(self, slot)
         outputs = [Tensor._from_region(self._source(tensor, hold), tensor) for tensor in tensors]
         if hold is None and slot != NO_SLOT:
             self.drop(slot, at_once=False)
@@ -177,6 +180,8 @@ class Calls:
 
     def _source(self, tensor: List[Any], hold: Optional[_Hold]) -> Any:
         at, size = tensor[3], tensor[4]
+        if type(at) is bytes:
+            return Copied(at)
         return Held(self._regions, hold) if is_large(size) else Copied(self._regions.read(at, size))
 
     def attend(self) -> None:

@@ -76,9 +76,10 @@ def describe(exc: BaseException, root: str) -> str:
     return f"{type(exc).__name__}: {text[:MESSAGE_CHARS_MAX]}{at}"
 
 
-# Frames of ours and of the import system.
+# Frames of ours, of whatever runs in a model's process or plays the server there, and of the import system.
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NOT_THE_MODELS = (
-    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    *(os.path.join(_OURS, part, "") for part in ("stub", "utils", "testing")),
     os.path.dirname(os.path.abspath(importlib.__file__)) + os.sep,
     "<frozen ",
 )

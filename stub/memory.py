@@ -44,11 +44,11 @@ class Source:
 
     __slots__ = ()
 
-    def buffer(self, at: int, size: int) -> Tuple[Any, int]:
+    def buffer(self, at: Any, size: int) -> Tuple[Any, int]:
         """What an array over `size` bytes at an address is made of, writable, and where it begins in that."""
         raise NotImplementedError
 
-    def read(self, at: int, size: int) -> bytes:
+    def read(self, at: Any, size: int) -> bytes:
         """A copy of `size` bytes at an address."""
         raise NotImplementedError
 
@@ -65,8 +65,10 @@ class Regions(Source):
         self._pointer = _pointer(requests.map)
         self._lock = threading.Lock()
 
-    def buffer(self, at: int, size: int) -> Tuple[Any, int]:
+    def buffer(self, at: Any, size: int) -> Tuple[Any, int]:
         """See Source; for a request's tensors."""
+        if type(at) is bytes:
+            return bytearray(at), 0
         if at <= self._own_end:
             return self.requests.map, at
         if is_large(size):
@@ -78,8 +80,10 @@ class Regions(Source):
         self._number = number
         self._regions[number] = self.requests
 
-    def read(self, at: int, size: int) -> bytes:
+    def read(self, at: Any, size: int) -> bytes:
         """See Source."""
+        if type(at) is bytes:
+            return at
         number, offset = split(at)
         return self._region(number).map[offset : offset + size]
 
@@ -149,11 +153,11 @@ class Held(Source):
         self._regions = regions
         self._hold = hold
 
-    def buffer(self, at: int, size: int) -> Tuple[Any, int]:
+    def buffer(self, at: Any, size: int) -> Tuple[Any, int]:
         """See Source."""
         return self._regions.map(at, size, self._hold, shared=True), at % PAGE_BYTES
 
-    def read(self, at: int, size: int) -> bytes:
+    def read(self, at: Any, size: int) -> bytes:
         """See Source."""
         return self._regions.read(at, size)
 
@@ -166,11 +170,11 @@ class Copied(Source):
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def buffer(self, at: int, size: int) -> Tuple[Any, int]:
+    def buffer(self, at: Any, size: int) -> Tuple[Any, int]:
         """See Source."""
         return bytearray(self._data), 0
 
-    def read(self, at: int, size: int) -> bytes:
+    def read(self, at: Any, size: int) -> bytes:
         """See Source."""
         return self._data
 

@@ -21,7 +21,7 @@ from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES, Arena
 from pyruntime.utils.errors import Code, OutOfMemoryError, PyruntimeError
-from pyruntime.utils.messages import NO_SLOT, OK
+from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK
 from pyruntime.utils.regions import Region
 
 # Up to here one tobytes() and a slice assignment beat making an array over the region.
@@ -79,16 +79,29 @@ class ResponseWriter:
     def place(self, tensors: List[Tensor], regions: Regions) -> Tuple[int, List[Any]]:
         """The inputs of a call: their slot, or NO_SLOT, and their wire form.
 
-        A large array that lies in shared memory already stays there, and must not be freed before the call is over.
-        Raises TritonModelException if there is no memory.
+        Small ones stand in the message. A large array that lies in shared memory already stays there, and must not be
+        freed before the call is over. Raises TritonModelException if there is no memory.
         """
         parts = []
         size = 0
         for tensor in tensors:
             contents = tensor._encoded()
             n = len(contents) if type(contents) is bytes else contents.nbytes
+            size += n
+            parts.append((tensor._name, tensor._datatype, tensor._shape, contents, n))
+        if size <= INLINE_BYTES_MAX:
+            return NO_SLOT, [
+                (name, datatype, shape, contents if type(contents) is bytes else contents.tobytes(), n)
+                for name, datatype, shape, contents, n in parts
+            ]
+        return self._place(parts, regions)
+
+    def _place(self, parts: List[Any], regions: Regions) -> Tuple[int, List[Any]]:
+        places = []
+        size = 0
+        for _, _, _, contents, n in parts:
             at = regions.locate(contents) if n >= LARGE_BYTES and type(contents) is not bytes else None
-            parts.append((tensor._name, tensor._datatype, tensor._shape, n, contents, at, size))
+            places.append((at, size))
             if at is None:
                 size += -(-n // ALIGNMENT) * ALIGNMENT
         slot = NO_SLOT
@@ -99,7 +112,7 @@ class ResponseWriter:
             except OutOfMemoryError as exc:
                 raise TritonModelException(f"no room for a request of {size} bytes: {exc}") from exc
         wire = []
-        for name, datatype, shape, n, contents, at, offset in parts:
+        for (name, datatype, shape, contents, n), (at, offset) in zip(parts, places):
             if at is None:
                 at = max(slot, 0) + offset if n else 0
                 self._copy(contents, at, n)

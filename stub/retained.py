@@ -17,6 +17,9 @@ import sys
 import weakref
 from typing import Any, Dict, List, NamedTuple
 
+# Requests that are looked at in one go: a model may have thousands of them open, and none should wait for that.
+LOOKS_MAX = 64
+
 
 class _Counts(NamedTuple):
     request: int
@@ -109,9 +112,17 @@ class Retained:
 
     def let_go(self) -> List[int]:
         """The serials of requests that nobody holds any more; they are forgotten."""
-        gone = [serial for serial, watched in self._watched.items() if not watched.is_held()]
-        for serial in gone:
-            del self._watched[serial]
+        gone = []
+        watched = self._watched
+        for _ in range(min(LOOKS_MAX, len(watched))):
+            serial = next(iter(watched), None)
+            if serial is None:  # a destructor has looked meanwhile
+                break
+            request = watched.pop(serial)
+            if request.is_held():
+                watched[serial] = request  # behind the others, so that every one has its turn
+            else:
+                gone.append(serial)
         return gone
 
 

@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from typing import Any, Deque, Dict
 
-from pyruntime.stub import host
+from pyruntime.stub import host, stacks
 from pyruntime.stub.batches import Batches
 from pyruntime.stub.calls import Calls
 from pyruntime.stub.coroutines import Coroutines
@@ -60,12 +60,14 @@ class Worker:
 
     def __init__(
         self,
+        name: str,
         sock: socket.socket,
         channel: StubChannel,
         regions: Regions,
         responses: Region,
         growth_bytes: int,
     ) -> None:
+        self._name = name
         self.link = Link(sock, channel, self._handle)
         self._regions = regions
         self._responses = responses
@@ -194,6 +196,7 @@ class Worker:
             self._class = load_class(location)
 
     def _complete(self, message: AutoComplete) -> str:
+        stacks.install(json.loads(message.config).get("name", ""), message.location["version"], self._name)
         self._import(message.location)
         complete = getattr(self._class, "auto_complete_config", None)
         if complete is None:
@@ -208,6 +211,7 @@ class Worker:
 
     def _load(self, message: Load) -> None:
         args = message.args
+        stacks.install(args["model_name"], args["model_version"], args["model_instance_name"])
         name, config = args["model_instance_name"], json.loads(args["model_config"])
         outputs = {output["name"] for output in config.get("output", [])}
         decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))

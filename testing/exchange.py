@@ -12,21 +12,29 @@ from typing import Any
 from pyruntime.stub.windows import Windows
 from pyruntime.testing.request import Request
 from pyruntime.testing.result import Result
+from pyruntime.utils.errors import InferenceError
 
 
 class Exchange:
     """See the module. The model's side adds responses, the test's takes them; either from any thread."""
 
-    def __init__(self, request: Request, wire: list[Any], explain: Callable[[], str], timeout_s: float) -> None:
-        """`wire` is the request as the model's side reads it. `explain` says what the model does now."""
+    def __init__(self, request: Request, explain: Callable[[Exchange], str], timeout_s: float) -> None:
+        """`explain` says what the model has left undone; `timeout_s` is how long the test waits for each response."""
         self.request = request
-        self.wire = wire
+        # As the model's side reads it, see utils/messages.py.
+        self.wire: list[Any] = []
+        self.rows = 1
         self.serial = 0
-        # Execute has returned, and left it to a sender to answer.
-        self.is_left_to_sender = False
+        # The model has answered to the end.
         self.is_finished = False
+        # Execute has returned.
+        self.is_executed = False
+        # The test has waited for a response in vain.
+        self.has_timed_out = False
         # Nobody takes responses any longer.
         self.is_dropped = False
+        # The end of the responses is when execute has returned, so that a test sees all that it did.
+        self.waits_for_execute = True
         self._explain = explain
         self._timeout_s = timeout_s
         self._results: deque[Result] = deque()
@@ -34,6 +42,11 @@ class Exchange:
         # Reentrant, because senders are used by destructors.
         self._changed = threading.Condition(threading.RLock())
         self._wake: Callable[[], None] | None = None
+
+    def refuse(self, error: InferenceError) -> None:
+        """The server has refused the request."""
+        self.add(Result(error=error), True)
+        self.executed()
 
     # The model's side.
 
@@ -46,17 +59,29 @@ class Exchange:
         """Whether nobody waits for the request any longer."""
         return self.is_dropped or self.request.cancelled
 
-    def add(self, result: Result | None, final: bool) -> None:
-        """A response, or None; `final` if no other follows. What comes after that is ignored."""
+    def add(self, result: Result | None, final: bool) -> bool:
+        """A response, or None; `final` if no other follows. False if one was final before: this one is ignored."""
         with self._changed:
             if self.is_finished:
-                return
+                return False
             self.is_finished = final
             if result is not None and not self.is_dropped:
                 self._results.append(result)
                 self._windows.sent(0, sum(len(tensor.data) for tensor in result.tensors))
-            wake, self._wake = self._wake, None
+        self._tell()
+        return True
+
+    def executed(self) -> None:
+        """Execute has returned, or failed."""
+        self.is_executed = True
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._changed:
             self._changed.notify_all()
+            if not self._has_news():
+                return
+            wake, self._wake = self._wake, None
         if wake is not None:
             wake()
 
@@ -66,7 +91,10 @@ class Exchange:
         """The next response, waiting for it; None after the last one. Raises TimeoutError if it does not come."""
         with self._changed:
             if not self._changed.wait_for(self._has_news, self._timeout_s):
-                raise TimeoutError(f"{self._explain()} within {self._timeout_s:g} s")
+                self.has_timed_out = True
+                raise TimeoutError(
+                    f"the model did not finish the request within {self._timeout_s:g} s: {self._explain(self)}"
+                )
             if not self._results:
                 return None
             self._windows.taken(0, 1)
@@ -94,7 +122,8 @@ class Exchange:
             return self._changed.wait_for(lambda: self.is_finished, timeout_s)
 
     def _has_news(self) -> bool:
-        return bool(self._results) or self.is_finished or self.is_dropped
+        has_ended = self.is_finished and (self.is_executed or not self.waits_for_execute)
+        return bool(self._results) or has_ended or self.is_dropped
 
 
 class Responses(Iterator[Result]):

@@ -116,6 +116,7 @@ class _Interpreter:
         self._path = list(sys.path)
         for own in self._active:
             self._hide(own)
+        for own in self._active:
             sys.modules.update(own.modules)
         folders = [folder for own in reversed(self._active) for folder in own.path]
         # As in a stub, what is installed goes before a model's folders; what only tests look into comes behind.
@@ -128,8 +129,8 @@ class _Interpreter:
         """Take modules out that were imported by whoever, and that an import of the model's own would find instead."""
         for name, module in list(sys.modules.items()):
             top = name.partition(".")[0]
-            if top in own.names and name not in own.modules and not _is_installed(sys.modules.get(top, module)):
-                self._hidden.setdefault(name, sys.modules.pop(name))
+            if name in own.modules or (top in own.names and not _is_installed(sys.modules.get(top, module))):
+                self._hidden[name] = sys.modules.pop(name)
 
     def _take_back(self) -> None:
         if not self._active:

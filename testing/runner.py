@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from pyruntime.stub.coroutines import Coroutines
@@ -22,6 +22,10 @@ from pyruntime.stub.link import Link
 from pyruntime.utils.messages import Message
 
 T = TypeVar("T")
+
+
+class StillRunning(Exception):
+    """What was called in the thread has not returned in time."""
 
 
 class DirectLink(Link):
@@ -80,7 +84,7 @@ class Runner:
         self._wake()
 
     def call(self, function: Callable[[], T], timeout_s: float) -> T:
-        """Run a function in the thread; what it returns, or raises. TimeoutError if it takes longer."""
+        """Run a function in the thread; what it returns, or raises. StillRunning if it takes longer."""
         outcome: Future[T] = Future()
 
         def run() -> None:
@@ -90,7 +94,9 @@ class Runner:
                 outcome.set_exception(exc)
 
         self.post(run)
-        return outcome.result(timeout_s)
+        if not wait([outcome], timeout_s).done:
+            raise StillRunning
+        return outcome.result()
 
     def stop(self, timeout_s: float) -> bool:
         """Have the thread end when all jobs are done, and wait for it; False if it takes longer."""

@@ -10,20 +10,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Any
 
+import orjson
+
+from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.inference import OutputTensor
 from pyruntime.runtime.memory.regions import create_region
-from pyruntime.stub.host import Host
+from pyruntime.stub.host import Answers, Host
+from pyruntime.stub.logs import LOGGER
+from pyruntime.stub.pb_utils import InferenceRequest, InferenceResponse
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.testing.callees import Callees
 from pyruntime.testing.control import Control
 from pyruntime.testing.exchange import Exchange
+from pyruntime.testing.modules import OwnModules
 from pyruntime.testing.result import Result
-from pyruntime.utils.errors import InferenceError
-from pyruntime.utils.messages import Failed, Infer, Message
-from pyruntime.utils.messages import Result as ResultMessage
+from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.messages import OK, Failed, Infer, Message
+from pyruntime.utils.messages import Result as Executed
 
-# A response region grows by this much; the server's default.
+# What the server grows a response region by, unless it is told otherwise.
 _GROWTH_BYTES = 1 << 20
 _FLAGS = 2
 _SEQUENCE_START = 1
@@ -32,38 +40,42 @@ _NOT_RESCHEDULABLE = (
     "such a flag."
 )
 
-# Of all models of this process.
-_serials = count(1)
-
 
 class ModelServer(Host):
-    """See the module. `execute` is called with a batch, to have the model execute it."""
+    """See the module. `execute` is to have the model execute a batch, and `handle` to be told how that has ended."""
 
     def __init__(
         self,
         spec: ModelSpec,
         model_dir: str,
+        modules: OwnModules,
         callees: Callees,
         control: Control,
         execute: Callable[[Infer], None],
     ) -> None:
         self.model_dir = model_dir
         self.decoupled = spec.decoupled
-        # The exception that the model raised last, for whoever reads of it in a response.
-        self.raised: BaseException | None = None
         self._spec = spec
+        self._modules = modules
         self._callees = callees
         self._control = control
         self._execute = execute
         self._region = create_region(f"responses of {spec.name}")
         self.writer = ResponseWriter(self._region, _GROWTH_BYTES, spec.name, set(spec.outputs))
         self._lock = threading.RLock()
+        self._serials = count(1)
         self._open: dict[int, Exchange] = {}
+        self._batches: dict[int, list[Exchange]] = {}
+        self._raised: tuple[str, BaseException] | None = None
 
     def exchanges(self) -> list[Exchange]:
         """The requests that the model has not answered to the end."""
         with self._lock:
             return list(self._open.values())
+
+    def raised(self, exc: BaseException, text: str) -> None:
+        """The model has raised an exception, which clients will read as `text`."""
+        self._raised = (text, exc)
 
     def close(self) -> None:
         """Give the memory back. The model must not run any more."""
@@ -71,29 +83,114 @@ class ModelServer(Host):
 
     # Giving it requests.
 
-    def post(self, exchanges: Sequence[Exchange]) -> None:
-        """Have the model execute these in one batch."""
+    def post(self, batch: list[Exchange]) -> None:
+        """Have the model execute these together."""
         with self._lock:
-            for exchange in exchanges:
-                exchange.serial = next(_serials)
-                self._open[exchange.serial] = exchange
-            self._execute(Infer(exchanges[0].serial, [exchange.wire for exchange in exchanges], []))
+            serials = [next(self._serials) for _ in batch]
+            self._open.update(zip(serials, batch, strict=True))
+            self._batches[serials[0]] = batch
+            for serial, exchange in zip(serials, batch, strict=True):
+                exchange.serial = serial
+                self._modules.enter()
+            self._execute(Infer(serials[0], [exchange.wire for exchange in batch], []))
 
     def handle(self, message: Message) -> None:
-        """What the model's side says: how a batch has ended."""
-        if isinstance(message, Failed):
-            failure = InferenceError(message.message)
-            failure.__cause__, self.raised = self.raised, None
-            for exchange in self._batch(message.batch):
-                self._add(exchange, Result(error=failure), True)
-        elif isinstance(message, ResultMessage):
-            batch = self._batch(message.batch)
-            for exchange, wire in zip(batch, message.responses, strict=True):
-                if wire is None:
-                    exchange.is_left_to_sender = True
-                elif isinstance(wire, list):
-                    self._add(exchange, self._read(wire, True), True)
-                else:
-                    self._reschedule(exchange)
+        """How a batch has ended. Whatever else a stub tells the server is no concern of a test."""
+        if not isinstance(message, (Executed, Failed)):
+            return
+        batch = self._batches.pop(message.batch, [])
+        for index, exchange in enumerate(batch):
+            exchange.executed()
+            outcome = message.responses[index] if isinstance(message, Executed) else None
+            if isinstance(message, Failed):
+                self._add(exchange, Result(error=self._failure(message.message, Code.INTERNAL)), True)
+            elif isinstance(outcome, int):
+                self._reschedule(exchange)
+            elif outcome is not None:  # else a sender answers it
+                self._add(exchange, self._read(outcome, True), True)
 
-    def _batch(self, batch: int) -> list[Exchange]: ...
+    def _reschedule(self, exchange: Exchange) -> None:
+        if not self._spec.iterative_sequence:
+            self._add(exchange, Result(error=InferenceError(_NOT_RESCHEDULABLE, Code.INVALID_ARG)), True)
+            return
+        if exchange.is_dropped:
+            self._add(exchange, None, True)
+            return
+        with self._lock:
+            del self._open[exchange.serial]
+        exchange.wire[_FLAGS] &= ~_SEQUENCE_START
+        self.post([exchange])
+        self._modules.leave()  # it was active for this request already
+
+    # What the model asks for, see Host.
+
+    def respond(self, serial: int, response: InferenceResponse | None, wanted: set[str], final: bool) -> None:
+        """See Host."""
+        exchange = self._open.get(serial)
+        if exchange is None:
+            return
+        if response is None:
+            self._add(exchange, None, final)
+            return
+        if self.decoupled and not final:
+            exchange.wait_for_room()
+        self._add(exchange, self._read(self.writer.write(response, wanted), final), final)
+
+    def forgotten(self, serial: int) -> None:
+        """See Host."""
+        LOGGER.warning("the model let go of a request, and of its response senders, that it had not finished")
+
+    def is_cancelled(self, serial: int) -> bool:
+        """See Host."""
+        exchange = self._open.get(serial)
+        return exchange is not None and exchange.is_cancelled()
+
+    def call(self, request: InferenceRequest, decoupled: bool) -> Answers:
+        """See Host."""
+        return self._callees.call(request, decoupled)
+
+    def ask(self, method: str, arguments: list[Any]) -> Any:
+        """See Host."""
+        return self._control.ask(method, arguments)
+
+    def tell(self, method: str, arguments: list[Any]) -> None:
+        """See Host."""
+        self._control.tell(method, arguments)
+
+    def measure(self, metric: int, operation: str, value: float) -> None:
+        """See Host."""
+        self._control.measure(metric, operation, value)
+
+    def free_memory(self) -> int:
+        """See Host. Always all of it: a response is out of the region as soon as it was sent."""
+        return self._region.limit
+
+    # Taking its responses.
+
+    def _add(self, exchange: Exchange, result: Result | None, final: bool) -> None:
+        if not exchange.add(result, final) or not final:
+            return
+        with self._lock:
+            del self._open[exchange.serial]
+        self._modules.leave()
+
+    def _read(self, wire: Sequence[Any], final: bool) -> Result:
+        """A response, out of the region; its memory is free again."""
+        code, text, slot, tensors, parameters = wire
+        if code != OK:
+            return Result(error=self._failure(text, Code(code)), is_final=final)
+        outputs = [
+            OutputTensor(
+                name, datatype, client_shape(self._spec, name, shape), bytes(self._region.view[at : at + size])
+            )
+            for name, datatype, shape, at, size in tensors
+        ]
+        if slot >= 0:
+            self.writer.free([slot])
+        return Result(outputs, orjson.loads(parameters) if parameters else {}, is_final=final)
+
+    def _failure(self, text: str, code: Code) -> InferenceError:
+        failure = InferenceError(text, code)
+        if self._raised is not None and self._raised[0] == text:
+            failure.__cause__ = self._raised[1]
+        return failure

@@ -5,12 +5,15 @@
 docs/protocol.md has the grammar. Every message is a named tuple; on the wire it is `[tag, [field, ...]]`, in which
 requests, responses and tensors are plain arrays, for speed:
 
-    tensor   := [name:str datatype:str shape:[int...] address:int size:int]
+    tensor   := [name:str datatype:str shape:[int...] address:(int|bytes) size:int]
     request  := [id:str correlation:(int|str) flags:int timeout_us:int outputs:([str...]|nil) parameters:str [tensor*]
                  trace:str?]
     response := [code:int message:str slot:int tensors:[tensor...] parameters:str]   code -1 is success, slot -1 is none
 
 `parameters` is a JSON object as text, or "" for none; `trace` is the trace context as a JSON object in text.
+
+The tensors of a call, and of its answer, may be bytes instead: their contents, where those of all together are no more
+than INLINE_BYTES_MAX.
 
 An address is a region's number and an offset in it (see utils/addresses.py). Number 0 is the region of the direction
 that the message goes in: the model's request region from host to stub, the stub's response region from stub to host.
@@ -28,6 +31,9 @@ PROTOCOL_VERSION = 2
 
 OK = -1
 NO_SLOT = -1
+
+# Up to here contents are cheaper to send along than to point to.
+INLINE_BYTES_MAX = 8 << 10
 
 # In place of a response in a Result: the request is, or will be, answered through its sender; or it wants to be
 # executed again.

@@ -14,11 +14,15 @@ FOREIGN = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEF
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a stub is started with. `variables` is the whole environment of its process, not an addition to ours."""
+    """What a stub is started with. `variables` is the whole environment of its process, not an addition to ours.
+
+    `at_terminal` if somebody debugs the model: then it shares the terminal of the server, and has no time limits.
+    """
 
     interpreter: str
     description: str
     variables: Mapping[str, str] = field(repr=False)
+    at_terminal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

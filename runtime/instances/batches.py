@@ -87,6 +87,10 @@ class PostedBatches:
     def __len__(self) -> int:
         return len(self._posted) + len(self._streams)
 
+    def __contains__(self, number: object) -> bool:
+        """Whether execute has not returned from this batch."""
+        return number in self._posted
+
     @property
     def running(self) -> bool:
         """Whether there are batches whose execute has not returned."""
@@ -133,16 +137,15 @@ class PostedBatches:
         """See scheduling.job.Running. The model may look, or not; it goes on either way."""
         serial = job.serial
         posted = self._posted_with(serial)
-        is_open = serial in self._streams or (posted is not None and serial not in posted[1].finished)
-        if job.cancelled or not is_open:
+        is_over = serial not in self._streams and (posted is None or serial in posted[1].finished)
+        if job.cancelled or is_over:
             return
         job.cancelled = True
         if not self._shares_flag(job):
             self._flagged.add(serial)
             self._connection.set_flag(serial, 1)
-        for number, posted in self._posted.items():
-            if job in posted.batch and all(each.cancelled for each in posted.batch):
-                self.on_cancelled(number)
+        if posted is not None and all(each.cancelled for each in posted[1].batch):
+            self.on_cancelled(posted[0])
 
     def _shares_flag(self, job: Job) -> bool:
         """Whether another request is with the stub whose flag is the same: that one is not cancelled."""
@@ -255,11 +258,6 @@ class PostedBatches:
             self.makes_calls = True
             if self._open:
                 self.places = self._places() - len(self._posted)
-
-    def waiting_jobs(self, number: int) -> Batch:
-        """The jobs of a batch that waits for a call; none if there is no such batch."""
-        posted = self._posted.get(number)
-        return posted.batch if posted is not None else []
 
     def _places(self) -> int:
         """How many batches may be with the stub at a time."""

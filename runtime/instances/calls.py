@@ -9,20 +9,20 @@ caller's inputs until the callee is done with them, the callee's outputs until t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from functools import partial
 
-from pyruntime.runtime.inference import InferRequest, InferResponse, InputTensor
+from pyruntime.runtime.inference import InferResponse, Slot
+from pyruntime.runtime.instances.call_request import CallRequest
 from pyruntime.runtime.instances.connection import StubConnection
 from pyruntime.runtime.instances.deadlock import Waiting, explain_deadlock
 from pyruntime.runtime.instances.plan import Callee, InstancePlan
-from pyruntime.runtime.instances.wire import error_wire, response_parameters, response_wire
+from pyruntime.runtime.instances.wire import error_wire, response_wire
 from pyruntime.runtime.memory.regions import SharedRegion
 from pyruntime.runtime.scheduling.job import Job
-from pyruntime.utils.addresses import address, split
 from pyruntime.utils.channel import State
-from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
-from pyruntime.utils.messages import NO_SLOT, Answer, Call, CancelCall, Drop, Took, Unread
+from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, Answer, Call, CancelCall, Drop, Message, Took, Unread
 
 # Calls of one stub that are under way. A model that makes more of them does not wait for any.
 CALLS_MAX = 10_000
@@ -31,8 +31,6 @@ _IS_DECOUPLED = (
     "support models using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
     "'async_exec' calls for decoupled models.'"
 )
-_SEQUENCE_START = 1
-_SEQUENCE_END = 2
 
 
 class _Inputs:
@@ -54,10 +52,12 @@ class _Inputs:
 
 
 class _OpenCall:
-    __slots__ = ("callee", "cancelled", "end_wait", "job", "takes", "waiting")
+    __slots__ = ("callee", "cancelled", "end_wait", "job", "slots", "takes", "waiting")
 
-    def __init__(self, waiting: int) -> None:
+    def __init__(self, waiting: int, slots: list[Slot]) -> None:
         self.waiting = waiting
+        # The inputs' memory, until there is a job that it belongs to.
+        self.slots = slots
         self.callee: Callee | None = None
         self.job: Job | None = None
         self.cancelled = False
@@ -66,9 +66,15 @@ class _OpenCall:
         # What to call when the model takes its next response, and the next.
         self.takes: list[Callable[[], None]] = []
 
+    def free(self) -> None:
+        """Nobody will read the inputs."""
+        slots, self.slots = self.slots, []
+        for slot in slots:
+            slot.free()
+
 
 def _nothing() -> None:
-    """There is no wait to end."""
+    """There is no wait to end, and no response to take."""
 
 
 class Calls:
@@ -87,12 +93,12 @@ class Calls:
     def __len__(self) -> int:
         return len(self._open)
 
-    def waiting(self) -> list[tuple[Sequence[Waiting], str]]:
-        """See Waiting.waiting_calls."""
+    def waiting(self, batches: Container[int]) -> list[tuple[Sequence[Waiting], str]]:
+        """See Waiting.waiting_calls; `batches` are those that execute has not returned from."""
         return [
             (call.callee.instances if call.job.instance is None else [call.job.instance.waiter], call.callee.spec.name)
             for call in self._open.values()
-            if call.waiting and call.job is not None and call.callee is not None
+            if call.waiting in batches and call.job is not None and call.callee is not None
         ]
 
     # What the stub says. All of these raise PeerError.
@@ -102,25 +108,27 @@ class Calls:
         number = message.call
         if number in self._open or len(self._open) >= CALLS_MAX:
             raise PeerError(f"call {number} is made twice, or is one of more than {CALLS_MAX} at a time")
-        request, regions = self._read(message)
-        self._open[number] = _OpenCall(message.waiting)
-        for region in regions:
-            region.count_on()
-        request.slots.append(_Inputs(self, number, regions))
+        request = CallRequest(message, self._connection.region)
+        slots: list[Slot] = []
+        if request.regions:
+            for region in request.regions:
+                region.count_on()
+            slots.append(_Inputs(self, number, request.regions))
+        self._open[number] = call = _OpenCall(message.waiting, slots)
         server = self._plan.server
         if not self._connection.is_serving:  # its own initialize: the models that it needs may be loading, too
-            self._open[number].end_wait = server.when_ready(
+            call.end_wait = server.when_ready(
                 message.model,
                 message.version,
                 self._plan.spec.name,
-                lambda callee: self._begin(message, request, regions, callee),
+                lambda callee: self._begin(message, request, callee),
             )
             return
         try:
             callee: Callee | Exception = server.resolve(message.model, message.version)
         except InferenceError as exc:
             callee = exc
-        self._begin(message, request, regions, callee)
+        self._begin(message, request, callee)
 
     def cancel(self, message: CancelCall) -> None:
         """The model does not wait for this call any longer."""
@@ -129,7 +137,7 @@ class Calls:
     def took(self, message: Took) -> None:
         """The model has taken so many responses of these calls."""
         for pair in message.calls:
-            if type(pair) is not list or len(pair) != 2 or type(pair[1]) is not int:
+            if type(pair) is not list or [type(each) for each in pair] != [int, int]:
                 raise PeerError(f"{pair!r} is not a call and a number of responses")
             call = self._open.get(pair[0])
             if call is not None:
@@ -166,6 +174,8 @@ class Calls:
         self._over = True
         for call in list(self._open.values()):
             call.end_wait()
+            if call.job is None:
+                call.free()
             self._cancel(call)
         holds, self._holds = self._holds, {}
         for response in holds.values():
@@ -173,46 +183,7 @@ class Calls:
 
     # A call on its way.
 
-    def _read(self, message: Call) -> tuple[InferRequest, list[SharedRegion]]:
-        """The request of a call, and the regions that its inputs lie in."""
-        try:
-            id, correlation_id, flags, timeout_us, outputs, parameters, tensors, *trace = message.request
-            regions: dict[int, SharedRegion] = {}
-            inputs = []
-            for name, datatype, shape, at, size in tensors:
-                number, offset = split(at)
-                region = regions.get(number) or self._connection.region(number)
-                if type(name) is not str or datatype not in BY_NAME or type(shape) is not list:
-                    raise PeerError("an input has no name, no datatype or no shape")
-                if any(type(dim) is not int or dim < 0 for dim in shape):
-                    raise PeerError(f"input '{name}' has a dimension that is none")
-                if not 0 <= offset <= offset + size <= region.limit:
-                    raise PeerError(f"input '{name}' lies outside its region")
-                regions[number] = region
-                where = at if number else address(region.number, offset)
-                inputs.append(InputTensor(name, datatype, shape, region.view[offset : offset + size], where))
-        except (TypeError, ValueError) as exc:
-            raise PeerError("a call whose request is none") from exc
-        if type(correlation_id) not in (int, str) or type(flags) is not int or type(timeout_us) is not int:
-            raise PeerError("a call whose request has no correlation id, flags or timeout")
-        request = InferRequest(
-            message.model,
-            message.version,
-            str(id),
-            inputs,
-            [str(name) for name in outputs] if outputs else None,
-            response_parameters(parameters),
-            correlation_id,
-            bool(flags & _SEQUENCE_START),
-            bool(flags & _SEQUENCE_END),
-            timeout_us=timeout_us,
-            trace=str(trace[0]) if trace else "",
-        )
-        return request, list(regions.values())
-
-    def _begin(
-        self, message: Call, request: InferRequest, regions: list[SharedRegion], callee: Callee | Exception
-    ) -> None:
+    def _begin(self, message: Call, request: CallRequest, callee: Callee | Exception) -> None:
         number = message.call
         call = self._open[number]
         try:
@@ -222,16 +193,12 @@ class Calls:
                 raise InferenceError(_IS_DECOUPLED.format(message.model))
             if self._over or call.cancelled:
                 raise InferenceError("", Code.CANCELLED)
-            job = callee.accept(request, lambda outcome, final: self._respond(number, outcome, final))
-        except InferenceError as exc:
-            request.free()
-            self._respond(number, exc, True)
-            return
-        job.regions = regions
-        call.callee, call.job = callee, job
-        try:
+            job = request.job(callee, call.slots, partial(self._respond, number))
+            call.callee, call.job = callee, job
             callee.start(job)
         except InferenceError as exc:
+            if call.job is None:  # a job that was refused has freed them
+                call.free()
             self._respond(number, exc, True)
             return
         if message.waiting and job.instance is None and number in self._open:
@@ -249,7 +216,7 @@ class Calls:
 
     def _respond(self, number: int, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         call = self._open.get(number)
-        if self._over or call is None:
+        if self._over or call is None or not self._listens():
             if isinstance(outcome, InferResponse):
                 outcome.release()
             if final:
@@ -260,31 +227,44 @@ class Calls:
                 outcome.release()
             return
         wire: list[object] | None = None
+        take = _nothing
         if isinstance(outcome, InferResponse):
             wire = self._keep(outcome)
-            if not final:
-                call.takes.append(outcome.take)
+            take = outcome.take if wire[2] != NO_SLOT else outcome.release
         elif outcome is not None:
             wire = error_wire(outcome)
-        answer = Answer(number, wire, final)
+        told: list[Message] = []
         if final:
+            if wire is not None and wire[2] == NO_SLOT:
+                take()
             del self._open[number]
             if self._unread:
-                unread, self._unread = self._unread, []
-                self._connection.send(Unread(unread), answer)
-                return
-        self._connection.send(answer)
+                told = [Unread(self._unread)]
+                self._unread = []
+        else:
+            call.takes.append(take)
+        try:
+            self._connection.send(*told, Answer(number, wire, final))
+        except LocalError as exc:  # more text than a frame holds
+            if wire is not None and wire[2] in self._holds:
+                self._release(self._holds.pop(wire[2]))
+            failure = InferenceError(f"a response of the model that was called cannot be sent: {exc}")
+            self._connection.send(*told, Answer(number, error_wire(failure), final))
 
     def _keep(self, response: InferResponse) -> list[object]:
-        """Hold a response for the model, and let it see where it lies."""
+        """Hold a response for the model, and let it see where it lies.
+
+        Or send a small one along: it has no hold, and is to be released when the model has taken it.
+        """
         region = response.region
-        if not any(len(output.data) for output in response.outputs) or not isinstance(region, SharedRegion):
-            response.release()
-            return response_wire(response, NO_SLOT)
+        size = 0
+        for output in response.outputs:
+            size += len(output.data)
+        if size <= INLINE_BYTES_MAX or not isinstance(region, SharedRegion):
+            return response_wire(response, NO_SLOT, inline=True)
         try:
             self._connection.grant(region)
         except LocalError as exc:
-            response.release()
             return error_wire(InferenceError(str(exc)))
         region.count_on()
         self._hold = hold = self._hold + 1
@@ -306,7 +286,11 @@ class Calls:
         for take in takes:
             take()
 
+    def _listens(self) -> bool:
+        """Whether the stub can be told anything: a dying one cannot."""
+        return self._connection.state in (State.LOADING, State.SERVING, State.STOPPING)
+
     def _send_unread(self) -> None:
-        if self._unread and self._connection.state in (State.LOADING, State.SERVING, State.STOPPING):
+        if self._unread and self._listens():
             unread, self._unread = self._unread, []
             self._connection.send(Unread(unread))

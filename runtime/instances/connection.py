@@ -24,6 +24,7 @@ from pyruntime.runtime.instances.spawn import SpawnedStub, spawn_stub
 from pyruntime.runtime.instances.supervisor import ProcessExit
 from pyruntime.runtime.memory.regions import SharedRegion, create_region
 from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.observe.crashes import CrashReport
 from pyruntime.runtime.observe.lines import LineSplitter
 from pyruntime.utils.channel import HostChannel, State
 from pyruntime.utils.errors import LoadError, LocalError, PeerError
@@ -382,11 +383,12 @@ class _OutputLog(asyncio.Protocol):
     def __init__(self, name: str) -> None:
         self._name = name
         self._lines = LineSplitter()
+        self._crash = CrashReport()
 
     def data_received(self, data: bytes) -> None:
         for line in _bounded(self._lines.feed(data)):
-            _LOG.info("%s: %s", self._name, line)
+            _LOG.log(logging.ERROR if self._crash.has(line) else logging.INFO, "%s: %s", self._name, line)
 
     def connection_lost(self, exc: Exception | None) -> None:
         for line in self._lines.end():
-            _LOG.info("%s: %s", self._name, line)
+            _LOG.log(logging.ERROR if self._crash.has(line) else logging.INFO, "%s: %s", self._name, line)

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.environments.environment import Environment
-from pyruntime.runtime.inference import InferRequest
+from pyruntime.runtime.instances.call_request import Kinds
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
-from pyruntime.runtime.scheduling.job import Job, Respond
+from pyruntime.runtime.scheduling.job import Job
 
 Batch = list[Job]
 
@@ -23,12 +23,10 @@ class Callee(Protocol):
     """A model version, for a model that calls it. `instances` are those that take requests."""
 
     spec: ModelSpec
+    kinds: Kinds
 
     @property
     def instances(self) -> Sequence[Waiting]: ...
-
-    def accept(self, request: InferRequest, respond: Respond) -> Job:
-        """See ModelVersion."""
 
     def start(self, job: Job) -> None:
         """See ModelVersion."""

@@ -18,7 +18,7 @@ from pyruntime.runtime.instances.calls import Calls
 from pyruntime.runtime.instances.connection import StubConnection
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.instances.plan import Batch, InstancePlan, Owner
-from pyruntime.runtime.instances.readiness import CallBack, Readiness
+from pyruntime.runtime.instances.readiness import IS_READY_TIMEOUT_S, CallBack, Readiness
 from pyruntime.runtime.instances.supervisor import (
     CancelRestart,
     Event,
@@ -112,9 +112,9 @@ class PythonInstance:
     def waiting_calls(self) -> Sequence[tuple[Sequence[Waiting], str]]:
         """See Waiting."""
         # Of several threads, one may go on where another waits.
-        if self._calls is None or self._plan.concurrency > 1:
+        if self._calls is None or self._batches is None or self._plan.concurrency > 1:
             return ()
-        return self._calls.waiting()
+        return self._calls.waiting(self._batches)
 
     # Starting and stopping.
 
@@ -175,7 +175,8 @@ class PythonInstance:
         server = self._plan.server
         self._batches = batches = PostedBatches(self._plan, connection, self._owner, self)
         self._calls = calls = Calls(self._plan, connection, self)
-        self._readiness = readiness = Readiness(connection)
+        debugged = self._plan.environment is not None and self._plan.environment.at_terminal
+        self._readiness = readiness = Readiness(connection, None if debugged else IS_READY_TIMEOUT_S)
         batches.on_cancelled = calls.cancel_batch
 
         def call(message: Call) -> None:

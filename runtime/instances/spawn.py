@@ -65,7 +65,6 @@ def spawn_stub(
     responses_fd: int,
     growth_bytes: int,
     loop: asyncio.AbstractEventLoop,
-    stdin: int = subprocess.DEVNULL,
 ) -> SpawnedStub:
     """Start the stub of instance `name`; it inherits copies of the descriptors. The caller closes its own.
 
@@ -80,16 +79,19 @@ def spawn_stub(
         "responses_fd": responses_fd,
         "growth_bytes": growth_bytes,
         "msgpack": os.path.dirname(msgpack.__file__),
+        "at_terminal": environment.at_terminal,
     }
+    # Only our own process group can read our terminal.
+    shared = environment.at_terminal
     process = subprocess.Popen(
         [environment.interpreter, str(BOOTSTRAP), json.dumps(arguments)],
-        stdin=stdin,
+        stdin=None if shared else subprocess.DEVNULL,
         # What it says before it is our stub is logged as well, such as that it cannot be.
-        stdout=output_fd,
-        stderr=output_fd,
+        stdout=None if shared else output_fd,
+        stderr=None if shared else output_fd,
         env=environment.variables,
         pass_fds=[sock.fileno(), grants.fileno(), output_fd, requests_fd, responses_fd],
-        process_group=0,
+        process_group=None if shared else 0,
     )
     try:
         return SpawnedStub(process, loop)

@@ -134,10 +134,14 @@ def _no_response(wire: Any) -> Any:
     raise PeerError(f"{wire!r} stands in place of a response")
 
 
-def response_wire(response: InferResponse, hold: int) -> list[object]:
-    """A response as the stub reads it whose model asked for it. `hold` is the number of its memory, or NO_SLOT."""
+def response_wire(response: InferResponse, hold: int, inline: bool = False) -> list[object]:
+    """A response as the stub reads it whose model asked for it. `hold` is the number of its memory, or NO_SLOT.
+
+    `inline` if the contents are to stand in the message.
+    """
     tensors = [
-        (tensor.name, tensor.datatype, tensor.shape, tensor.address, len(tensor.data)) for tensor in response.outputs
+        (tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data) if inline else tensor.address, len(tensor.data))
+        for tensor in response.outputs
     ]
     return [OK, "", hold, tensors, orjson.dumps(response.parameters).decode() if response.parameters else ""]
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.repository.backends import Backend
+from pyruntime.runtime.repository.debugging import check_debug_model
 from pyruntime.runtime.repository.lifecycle import LATEST, LifecycleTable, State
 from pyruntime.runtime.repository.live import LiveVersions
 from pyruntime.runtime.repository.loading import Draft
@@ -145,10 +146,11 @@ class ModelControl:
     def find_models(self) -> list[str]:
         """Look into the repositories; the names of the models that are to be loaded at the start, where they are.
 
-        Raises LoadError if a repository cannot be read.
+        Raises LoadError if a repository cannot be read, SettingsError if the model to debug is in none.
         """
         settings = self._settings
         found = dict.fromkeys(folder.name for folder in scan(settings.model_repositories))
+        check_debug_model(settings.debug_model, found)
         self._table.set_repository(found)
         if settings.model_control_mode != "explicit" or ALL_MODELS in settings.load_models:
             return list(found)

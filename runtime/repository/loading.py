@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +37,7 @@ from pyruntime.runtime.instances.python import PythonInstance
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.repository.backends import Backend, find_backend
+from pyruntime.runtime.repository.debugging import only_process, only_version
 from pyruntime.runtime.repository.instance_mode import InstanceProcess, instance_processes
 from pyruntime.runtime.repository.scan import ModelFolder
 from pyruntime.runtime.repository.versions import VersionPolicy, select_versions
@@ -81,7 +84,10 @@ def read_draft(folder: ModelFolder, settings: ServerSettings, override: Config |
     identity.ClearField("input")
     identity.ClearField("output")
     spec = model_spec(identity)
-    return Draft(folder, config, spec, instance_processes(spec), selection.versions, selection.missing)
+    processes, versions = instance_processes(spec), selection.versions
+    if folder.name == settings.debug_model:
+        processes, versions = only_process(processes), only_version(versions)
+    return Draft(folder, config, spec, processes, versions, selection.missing)
 
 
 def _read_config(folder: ModelFolder, settings: ServerSettings) -> Config:
@@ -187,13 +193,16 @@ class ModelLoader:
         return location
 
     async def _environment(self, draft: Draft, location: dict[str, str]) -> Environment | None:
-        """The Python that the model wants, None for the server's own. Raises LoadError."""
+        """What the model's stubs are started with, None for as usual. Raises LoadError."""
         wanted = environment_path(draft.identity.parameters.get(PARAMETER, ""), location.get("backend_dir", ""))
-        if not wanted:
-            return None
-        environment = await prepare(wanted, draft.folder.path)
-        _LOG.info("%s runs in %s", draft.folder.name, environment.description)
-        return environment
+        environment = None
+        if wanted:
+            environment = await prepare(wanted, draft.folder.path)
+            _LOG.info("%s runs in %s", draft.folder.name, environment.description)
+        if draft.folder.name != self._settings.debug_model:
+            return environment
+        own = Environment(sys.executable, "the server's own Python", os.environ)
+        return replace(environment or own, at_terminal=True)
 
     async def _open_stubs(
         self,

@@ -60,8 +60,8 @@ class Scheduler:
     def cancel(self, job: Job) -> None:
         """Nobody waits for this job any more: if it has not begun, it never will. `respond` is called in any case."""
         if self._batcher.remove(job):
-            job.free()
-            job.respond(InferenceError("", Code.CANCELLED), True)
+            _drop(job)
+            self._note_if_empty()
 
     async def wait_empty(self, timeout_s: float) -> None:
         """Wait until nothing waits any more, or for `timeout_s` seconds. Cancelling it changes nothing."""
@@ -78,6 +78,7 @@ class Scheduler:
         for job in self._batcher.drain():
             job.free()
             job.respond(failure, True)
+        self._note_if_empty()
 
     # What instances tell: see instances.plan.Owner.
 
@@ -86,13 +87,19 @@ class Scheduler:
         self._dispatch()
 
     def put_back(self, batch: list[Job]) -> None:
-        """A batch that never started."""
-        self._batcher.put_back(batch)
+        """A batch that never started. Of its jobs those that were cancelled never will."""
+        self._batcher.put_back([job for job in batch if not job.cancelled])
+        for job in batch:
+            if job.cancelled:
+                _drop(job)
         self._dispatch()
 
     def reschedule(self, job: Job) -> None:
-        """A job that its model wants to execute again, behind all that wait."""
-        self._batcher.requeue(job)
+        """A job that its model wants to execute again, behind all that wait; unless it was cancelled."""
+        if job.cancelled:
+            _drop(job)
+        else:
+            self._batcher.requeue(job)
         self._dispatch()
 
     def instance_changed(self) -> None:
@@ -107,7 +114,10 @@ class Scheduler:
                 self._arm()
                 return
             instance.execute(batch)
-        if self._empty is not None and not len(batcher):
+        self._note_if_empty()
+
+    def _note_if_empty(self) -> None:
+        if self._empty is not None and not len(self._batcher):
             self._empty.set()
 
     def _freest(self) -> Instance | None:
@@ -135,3 +145,9 @@ class Scheduler:
     def _on_timer(self) -> None:
         self._timer = None
         self._dispatch()
+
+
+def _drop(job: Job) -> None:
+    """Nobody waits for this job."""
+    job.free()
+    job.respond(InferenceError("", Code.CANCELLED), True)

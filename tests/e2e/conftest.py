@@ -76,8 +76,10 @@ def _read_process(pid: int) -> tuple[int, Process] | None:
         title = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return None
-    state, parent, started = fields[0], int(fields[1]), int(fields[19])
-    return None if state in "ZX" else (parent, Process(pid, started, title))
+    state, parent, threads, started = fields[0], int(fields[1]), int(fields[17]), int(fields[19])
+    # What was killed keeps its files open until the last of its threads is gone.
+    gone = state in "ZX" and threads <= 1
+    return None if gone else (parent, Process(pid, started, title))
 
 
 def descendants(pid: int) -> list[Process]:

@@ -239,7 +239,7 @@ class TritonPythonModel:
         server = serve()
         for _ in range(100):  # so fast a model has places for many batches
             ask(server, "caller")
-        (folder / "caller_0_calls").touch()
+        (folder / "caller_0_0_calls").touch()
         with ThreadPoolExecutor(20) as clients:
             stopped = [clients.submit(server.infer, "caller", INPUT, request_id="stop")]
             wait_until(lambda: list(folder.glob("*_stopped")))
@@ -247,9 +247,9 @@ class TritonPythonModel:
             wait_until(lambda: len(list(folder.glob("*_stopped"))) == 2)
             behind = [send(server, "caller", number) for number in range(12)]
             settle(server)
-            (folder / "caller_0_gate").touch()
+            (folder / "caller_0_0_gate").touch()
             wait_until((gated / "begun").exists)
-            (folder / "caller_1_gate").touch()
+            (folder / "caller_0_1_gate").touch()
             assert [receive(each) for each in behind] == [[number] for number in range(12)]
             assert sum(not each.done() for each in stopped) == 1
             (gated / "gate").touch()
@@ -311,7 +311,9 @@ class TritonPythonModel:
         model("a", self.CALLS.replace("CALLEE", "b"))
         model("b", NODE)
         server = serve()
-        os.kill(server.stub("a_0").pid, signal.SIGKILL)
+        old = server.stub("a_0")
+        os.kill(old.pid, signal.SIGKILL)
+        wait_until(lambda: server.stubs("a_0") not in ([], [old]))
         assert ask(server, "a") == [22, 23]
 
 

@@ -82,7 +82,7 @@ class TritonPythonModel:
         return array
 
     def threads_at_start(self, array):
-        return threading.active_count()
+        return sum(not thread.name.startswith("pyruntime") for thread in threading.enumerate())
 
     def recurse(self, array):
         return self.recurse(array)

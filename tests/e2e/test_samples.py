@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every sample model does, by tritonclient, what its README says."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import ml_dtypes
@@ -155,6 +156,50 @@ def test_versions(samples, version, output, served):
     assert result.get_response()["model_version"] == str(served)
 
 
+def test_decoupled(samples):
+    """Each word is a response of its own, in order, and several requests are streamed at a time."""
+    words = ["to", "be", "or", "not", "to", "be"]
+    with ThreadPoolExecutor(4) as clients:
+        streams = [clients.submit(samples.stream, "decoupled", TEXT=" ".join(words), REPEAT=2) for _ in range(4)]
+        for stream in streams:
+            events = [(event["INDEX"], event["TOKEN"]) for event in stream.result()]
+            assert events == list(enumerate(words * 2))
+
+
+def test_decoupled_hung_up(samples, wait_until):
+    """A client that hangs up is noticed; the stream would last for minutes otherwise."""
+    with samples.streaming("decoupled", TEXT="on and on", REPEAT=10_000) as events:
+        assert [next(events)["TOKEN"] for _ in range(4)] == ["on", "and", "on", "on"]
+    wait_until(lambda: "decoupled_0_0: the client hung up after " in samples.log)
+
+
+def test_bls(samples):
+    """The sum is add_sub's, and scaled by scaled."""
+    a, b = np.arange(16, dtype=np.float32), np.ones(16, dtype=np.float32)
+    result = samples.infer("bls", {"INPUT0": a, "INPUT1": b})
+    assert result.as_numpy("OUTPUT").tolist() == ((a + b) * 2.5).tolist()
+
+
+def test_bls_async(samples):
+    """Each output is what one of three models makes of the input."""
+    array = np.arange(16, dtype=np.float32)
+    result = samples.infer("bls_async", {"INPUT": array})
+    assert result.as_numpy("SUM").tolist() == (array * 2).tolist()
+    assert result.as_numpy("SCALED").tolist() == (array * 2.5).tolist()
+    assert result.as_numpy("SQUARES").tolist() == (array**2).reshape(4, 4).tolist()
+
+
+def test_thread_instances(samples):
+    """Four requests are executed at a time, in one process."""
+    vector = np.array([1, 2, 3, 4], dtype=np.float32)
+    with ThreadPoolExecutor(4) as clients:
+        pending = [clients.submit(samples.infer, "thread_instances", {"INPUT": vector}) for _ in range(12)]
+        results = [each.result() for each in pending]
+    assert all(result.as_numpy("OUTPUT").tolist() == [3, 6, 9, 12] for result in results)
+    assert 1 < max(result.as_numpy("AT_ONCE").item() for result in results) <= 4
+    assert len([each for each in samples.stubs() if "thread_instances" in each.title]) == 1
+
+
 def test_every_sample_is_ready(samples):
     """The server names itself, and every sample is ready and has its version in the index."""
     with closing(samples.client()) as client:
@@ -162,8 +207,9 @@ def test_every_sample_is_ready(samples):
         assert client.get_server_metadata()["name"] == "triton"
         index = client.get_model_repository_index()
         assert {(row["name"], row["version"]) for row in index} == {
-            ("add_sub", "1"), ("auto_complete", "1"), ("batched", "1"), ("faulty", "1"), ("identity", "1"),
-            ("metrics", "1"), ("scaled", "1"), ("strings", "1"), ("versions", "1"), ("versions", "3"),
+            ("add_sub", "1"), ("auto_complete", "1"), ("batched", "1"), ("bls", "1"), ("bls_async", "1"),
+            ("decoupled", "1"), ("faulty", "1"), ("identity", "1"), ("metrics", "1"), ("scaled", "1"),
+            ("strings", "1"), ("thread_instances", "1"), ("versions", "1"), ("versions", "3"),
         }  # fmt: skip
         assert all(row["state"] == "READY" for row in index)
         assert all(client.is_model_ready(row["name"], row["version"]) for row in index)

@@ -29,7 +29,7 @@ class Instance:
     def __init__(self, name="m_0", places=0):
         self.name = name
         self.places = places
-        self.is_ready = True
+        self.is_ready = self.is_idle = True
         self.down = ""
         self.batches = []
         self.stops = []

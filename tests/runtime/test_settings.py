@@ -124,6 +124,6 @@ def test_all_models_or_some():
 
 
 def test_debugging_has_no_time_limit():
-    """How long a server waits for its requests when it ends is the operator's choice; who debugs one has all the time."""
+    """How long requests may take when the server ends is the operator's choice; who debugs one has all the time."""
     assert ServerSettings(("models",), exit_timeout_s=7).drain_s == 7
     assert ServerSettings(("models",), exit_timeout_s=7, debug_model="add_sub").drain_s == math.inf

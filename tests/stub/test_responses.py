@@ -21,7 +21,7 @@ from pyruntime.stub.responses import SMALL_BYTES, ResponseWriter, WrongResponses
 from pyruntime.utils.addresses import address
 from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES
 from pyruntime.utils.errors import Code, LocalError, OutOfMemoryError
-from pyruntime.utils.messages import NO_SLOT, OK
+from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK
 
 OUTPUTS = {"A", "B"}
 
@@ -220,11 +220,27 @@ class TestWrite:
 class TestPlace:
     """The inputs of a call to another model."""
 
-    def test_small_ones_are_copied_into_one_slot(self, region, writer, regions):
-        """Arrays of the model's own lie in one slot, each aligned for any datatype."""
+    def test_small_ones_go_along(self, writer, regions):
+        """Up to a limit contents stand in the message itself."""
         a, b = np.arange(5, dtype=np.int8), np.arange(6, dtype=np.float64).reshape(2, 3)
         slot, wire = writer.place([Tensor("X", a), Tensor("Y", b)], regions)
-        assert [each[:3] for each in wire] == [("X", "INT8", [5]), ("Y", "FP64", [2, 3])]
+        assert slot == NO_SLOT
+        assert wire == [("X", "INT8", [5], a.tobytes(), 5), ("Y", "FP64", [2, 3], b.tobytes(), 48)]
+        assert live(writer) == 0
+
+    @pytest.mark.parametrize(("size", "inline"), [(INLINE_BYTES_MAX, True), (INLINE_BYTES_MAX + 1, False)])
+    def test_the_limit(self, writer, regions, size, inline):
+        """It is one for all tensors together."""
+        tensors = [Tensor("X", np.zeros(size - 100, np.uint8)), Tensor("Y", np.zeros(100, np.uint8))]
+        slot, wire = writer.place(tensors, regions)
+        assert [type(each[3]) is bytes for each in wire] == [inline, inline]
+        assert (slot == NO_SLOT) is inline
+
+    def test_larger_ones_are_copied_into_one_slot(self, region, writer, regions):
+        """Arrays of the model's own lie in one slot, each aligned for any datatype."""
+        a, b = np.arange(9001, dtype=np.int16), np.arange(6, dtype=np.float64).reshape(2, 3)
+        slot, wire = writer.place([Tensor("X", a), Tensor("Y", b)], regions)
+        assert [each[:3] for each in wire] == [("X", "INT16", [9001]), ("Y", "FP64", [2, 3])]
         assert wire[0][3] == slot
         for (_, _, _, at, size), array in zip(wire, (a, b), strict=True):
             assert at % ALIGNMENT == 0
@@ -235,17 +251,20 @@ class TestPlace:
         """They are the other model's inputs: this model's outputs have nothing to do with it."""
         assert writer.place([Tensor("Z", np.zeros(1))], regions)[1][0][0] == "Z"
 
-    def test_bytes(self, region, writer, regions):
+    @pytest.mark.parametrize("size", [3, INLINE_BYTES_MAX])
+    def test_bytes(self, region, writer, regions, size):
         """BYTES are written in their encoding."""
-        _, ((_, datatype, _, at, size),) = writer.place([Tensor("X", np.array([b"abc"], object))], regions)
+        element = b"x" * size
+        _, ((_, datatype, _, at, length),) = writer.place([Tensor("X", np.array([element], object))], regions)
         assert datatype == "BYTES"
-        assert region.map[at : at + size] == b"\3\0\0\0abc"
+        found = at if type(at) is bytes else region.map[at : at + length]
+        assert found == size.to_bytes(4, "little") + element
 
     def test_none(self, writer, regions):
         """A call may have no inputs, or only such as have no contents."""
         assert writer.place([], regions) == (NO_SLOT, [])
         slot, wire = writer.place([Tensor("X", np.zeros((0, 2), np.float32))], regions)
-        assert (slot, wire) == (NO_SLOT, [("X", "FP32", [0, 2], 0, 0)])
+        assert (slot, wire) == (NO_SLOT, [("X", "FP32", [0, 2], b"", 0)])
         assert live(writer) == 0
 
     def test_a_large_one_that_is_shared_already_stays(self, writer, regions):
@@ -275,5 +294,7 @@ class TestPlace:
             raise OutOfMemoryError("no shared memory left")
 
         monkeypatch.setattr(region, "commit", commit)
-        with pytest.raises(TritonModelException, match=r"^no room for a request of 832 bytes: no shared memory left$"):
-            writer.place([Tensor("X", np.zeros(100))], regions)
+        with pytest.raises(
+            TritonModelException, match=r"^no room for a request of 80000 bytes: no shared memory left$"
+        ):
+            writer.place([Tensor("X", np.zeros(10_000))], regions)

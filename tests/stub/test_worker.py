@@ -102,7 +102,7 @@ class Host:
         self._serial = 1
         self.grants, self._their_grants = socket.socketpair()
         regions = Regions(self.requests, self._their_grants)
-        worker = Worker(self._theirs, StubChannel(), regions, self.responses, GROWTH)
+        worker = Worker("m_0", self._theirs, StubChannel(), regions, self.responses, GROWTH)
         worker.link.send(Hello(PROTOCOL_VERSION, 1, "3"))
         assert type(self.receive()) is Hello
         self._thread = threading.Thread(target=self._run, args=(worker,))

@@ -3,6 +3,7 @@
 """The scheduler's shell, between jobs and instances that only note what they are given."""
 
 import asyncio
+import functools
 import time
 
 import pytest
@@ -15,6 +16,8 @@ from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.utils.errors import Code, InferenceError
 
+# A test that waits for this long waits for ever: it fails rather than hangs.
+PATIENCE_S = 10
 CONFIG = "name: 'm' max_batch_size: 4 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
 
 
@@ -232,6 +235,148 @@ class TestCancel:
             instance.places = 1
             made.place_freed()
             assert instance.batches == [jobs[1:]]
+
+        asyncio.run(run())
+
+
+class TestCancelledMeanwhile:
+    """A job may be cancelled while it is with an instance; if it comes back from there it goes no further."""
+
+    def test_put_back(self):
+        """Of a batch that comes back only those wait again for whom somebody waits."""
+        instance = Instance(0)
+        made = scheduler(instance)
+        outcome = []
+        gone, left = job(outcome), job(outcome)
+        (slot,) = gone.slots
+        gone.cancelled = True
+        made.put_back([gone, left])
+        assert slot.freed == 1
+        assert [failure.code for failure in outcome] == [Code.CANCELLED]
+        instance.places = 2
+        made.place_freed()
+        assert instance.batches == [[left]]
+
+    def test_reschedule(self):
+        """A model does not get to see again what nobody waits for."""
+        instance = Instance(1)
+        made = scheduler(instance)
+        outcome = []
+        gone = job(outcome)
+        (slot,) = gone.slots
+        gone.cancelled = True
+        made.reschedule(gone)
+        assert slot.freed == 1
+        assert [failure.code for failure in outcome] == [Code.CANCELLED]
+        assert instance.batches == []
+
+
+class TestReschedule:
+    def test_behind_all_that_wait(self):
+        """A job that is to be executed again goes to the end of the queue, however early it arrived."""
+        instance = Instance(0)
+        made = scheduler(instance)
+        again, first, second = job(arrived_ns=1), job(arrived_ns=2), job(arrived_ns=3)
+        made.submit(first)
+        made.submit(second)
+        made.reschedule(again)
+        instance.places = 3
+        made.place_freed()
+        assert instance.batches == [[first], [second], [again]]
+
+    def test_at_once(self):
+        """Where nothing waits it is executed at once."""
+        instance = Instance(1)
+        made = scheduler(instance)
+        again = job()
+        made.reschedule(again)
+        assert instance.batches == [[again]]
+
+    def test_is_not_refused(self):
+        """It was admitted once: a queue that is full meanwhile does not refuse it."""
+        made = scheduler(Instance(0), text="dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
+        made.submit(job())
+        made.reschedule(job())
+        assert len(made) == 2
+
+    def test_can_be_cancelled(self):
+        """While it queues it can be cancelled like any other."""
+        made = scheduler(Instance(0))
+        outcome = []
+        again = job(outcome)
+        made.reschedule(again)
+        made.cancel(again)
+        assert len(made) == 0
+        assert [failure.code for failure in outcome] == [Code.CANCELLED]
+
+
+class TestWaitEmpty:
+    def wait(self, made, *steps):
+        """Wait until nothing waits, however long that takes, with these steps taken one after the other meanwhile."""
+
+        async def run():
+            async with asyncio.timeout(PATIENCE_S):
+                waiting = asyncio.ensure_future(made.wait_empty(1000 * PATIENCE_S))
+                for step in steps:
+                    await asyncio.sleep(0)
+                    assert not waiting.done()
+                    step()
+                await waiting
+
+        asyncio.run(run())
+        assert len(made) == 0
+
+    def test_nothing_waits(self):
+        """There is nothing to wait for."""
+        self.wait(scheduler(Instance(0)))
+
+    def test_until_all_is_taken(self):
+        """It is over when the last job has gone to an instance."""
+        instance = Instance(0)
+        made = scheduler(instance)
+        made.submit(job())
+        made.submit(job())
+
+        def free():
+            instance.places = 1
+            made.place_freed()
+
+        self.wait(made, free, free)
+        assert len(instance.batches) == 2
+
+    def test_until_all_is_cancelled(self):
+        """It is over as well when nobody waits for the rest."""
+        made = scheduler(Instance(0))
+        jobs = [job(), job()]
+        for each in jobs:
+            made.submit(each)
+        self.wait(made, *[functools.partial(made.cancel, each) for each in jobs])
+
+    def test_until_all_has_failed(self):
+        """Or when the last instance is given up."""
+        made = scheduler(Instance(0))
+        made.submit(job())
+        self.wait(made, lambda: made.fail_all(InferenceError("no")))
+
+    def test_no_longer_than_that(self):
+        """After its time it is over, and what waits goes on waiting."""
+        made = scheduler(Instance(0))
+        made.submit(job())
+        asyncio.run(made.wait_empty(0))
+        assert len(made) == 1
+
+    def test_cancelled(self):
+        """Whoever does not want to wait any longer changes nothing."""
+
+        async def run():
+            made = scheduler(Instance(0))
+            made.submit(job())
+            waiting = asyncio.ensure_future(made.wait_empty(PATIENCE_S))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert len(made) == 1
 
         asyncio.run(run())
 

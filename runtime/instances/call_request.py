@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A call to another model, from the message that brings it to the job of its callee.
+
+Nothing is copied on the way: the callee's stub reads the tensors where the caller's has put them. Most calls of a model
+differ only in their tensors' contents, and then the callee need not be asked again whether they are right.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+from pyruntime.runtime.config.inputs import check_request
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.inference import InferRequest, InputTensor, Slot
+from pyruntime.runtime.instances.wire import response_parameters
+from pyruntime.runtime.memory.regions import SharedRegion
+from pyruntime.runtime.scheduling.job import Job, Respond
+from pyruntime.runtime.scheduling.signature import signature_of
+from pyruntime.utils.addresses import address, split
+from pyruntime.utils.dtypes import BY_NAME
+from pyruntime.utils.errors import PeerError
+from pyruntime.utils.messages import Call
+
+_SEQUENCE_START = 1
+_SEQUENCE_END = 2
+# Kinds of calls remembered for one model.
+KINDS_KEPT_MAX = 256
+
+
+class Kinds:
+    """The calls to one model version that are known to be right, by all that they have in common."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[int, Hashable | None]] = {}
+
+    def find(self, kind: Hashable) -> tuple[int, Hashable | None] | None:
+        """Rows and signature of such a call; None if it has to be checked."""
+        return self._known.get(kind)
+
+    def remember(self, kind: Hashable, rows: int, signature: Hashable | None) -> None:
+        """All calls of this kind are right."""
+        if len(self._known) >= KINDS_KEPT_MAX:
+            self._known.clear()
+        self._known[kind] = (rows, signature)
+
+
+class Version(Protocol):
+    """What a call asks of its callee."""
+
+    spec: ModelSpec
+    kinds: Kinds
+
+
+class CallRequest:
+    """What a Call asks for. `wire` is the request as the callee's stub reads it; `regions` are those it refers to."""
+
+    __slots__ = ("_message", "_parameters", "_views", "regions", "wire")
+
+    def __init__(self, message: Call, region_of: Callable[[int], SharedRegion]) -> None:
+        """Raises PeerError for what is no request, or refers to memory that is none of the caller's business."""
+        self._message = message
+        self._views: list[memoryview | bytes] = []
+        regions: dict[int, SharedRegion] = {}
+        wire = message.request
+        try:
+            id, correlation_id, flags, timeout_us, outputs, parameters, tensors, *trace = wire
+            placed = []
+            for name, datatype, shape, at, size in tensors:
+                if type(name) is not str or datatype not in BY_NAME or type(shape) is not list or type(size) is not int:
+                    raise PeerError("an input has no name, no datatype, no shape or no size")
+                for dim in shape:
+                    if type(dim) is not int or dim < 0:
+                        raise PeerError(f"input '{name}' has a dimension that is none")
+                if type(at) is bytes:
+                    if len(at) != size:
+                        raise PeerError(f"input '{name}' is not as long as it says")
+                    self._views.append(at)
+                else:
+                    number, offset = split(at)
+                    region = regions.get(number) or region_of(number)
+                    regions[number] = region
+                    if not 0 <= offset <= offset + size <= region.limit:
+                        raise PeerError(f"input '{name}' lies outside its region")
+                    self._views.append(region.view[offset : offset + size])
+                    if not number:
+                        at = address(region.number, offset)
+                placed.append((name, datatype, shape, at, size))
+        except (TypeError, ValueError) as exc:
+            raise PeerError("a call whose request is none") from exc
+        if (
+            type(id) is not str
+            or type(correlation_id) not in (int, str)
+            or type(flags) is not int
+            or type(timeout_us) is not int
+            or (outputs is not None and (type(outputs) is not list or any(type(name) is not str for name in outputs)))
+            or type(parameters) is not str
+            or [type(each) for each in trace] not in ([], [str])
+        ):
+            raise PeerError("a call whose request is none")
+        self._parameters = response_parameters(parameters)
+        wire[6] = placed
+        self.wire = wire
+        self.regions = list(regions.values())
+
+    def job(self, callee: Version, slots: list[Slot], respond: Respond) -> Job:
+        """The job, if the callee can execute it. Raises InferenceError if not."""
+        arrived_ns = time.monotonic_ns()
+        wire = self.wire
+        tensors = wire[6]
+        kind = (
+            wire[4] and tuple(wire[4]),
+            *[(name, datatype, size, *shape) for name, datatype, shape, _, size in tensors],
+        )
+        known = callee.kinds.find(kind) if not wire[5] else None
+        if known is None:
+            request = self._checked(callee.spec)
+            known = request.batch_size, signature_of(callee.spec, request)
+            shapes = [tensor.shape for tensor in request.inputs]
+            if any(shape is not tensor[2] for shape, tensor in zip(shapes, tensors, strict=True)):
+                wire[6] = [(*tensor[:2], shape, *tensor[3:]) for shape, tensor in zip(shapes, tensors, strict=True)]
+            elif not wire[5] and not any(tensor[1] == "BYTES" for tensor in tensors):
+                callee.kinds.remember(kind, *known)
+        job = Job(wire[0], wire, known[0], known[1], slots, respond, arrived_ns)
+        job.regions = self.regions
+        return job
+
+    def _checked(self, spec: ModelSpec) -> InferRequest:
+        """The request, held against the callee's configuration. Raises InferenceError."""
+        message = self._message
+        id, correlation_id, flags, timeout_us, outputs, _, tensors, *_ = self.wire
+        inputs = [
+            InputTensor(name, datatype, shape, view, 0)
+            for (name, datatype, shape, _, _), view in zip(tensors, self._views, strict=True)
+        ]
+        request = InferRequest(
+            message.model,
+            message.version,
+            id,
+            inputs,
+            outputs,
+            self._parameters,
+            correlation_id,
+            bool(flags & _SEQUENCE_START),
+            bool(flags & _SEQUENCE_END),
+            timeout_us=timeout_us,
+        )
+        check_request(spec, request)
+        return request

@@ -1,0 +1,205 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What stands in for the models that a model under test calls (BLS), and what it asked of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from pyruntime.runtime.inference import InferRequest, InputTensor
+from pyruntime.stub.host import Answers
+from pyruntime.stub.pb_utils import (
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
+    InferenceRequest,
+    InferenceResponse,
+    TritonError,
+    TritonModelException,
+)
+from pyruntime.testing.tensors import contents_of, read_tensor, to_array, to_tensor
+from pyruntime.utils.errors import Code, InferenceError
+
+if TYPE_CHECKING:
+    from pyruntime.testing.exchange import Exchange
+    from pyruntime.testing.instance import Instance
+
+_NOT_READY = (
+    "Model {0} - Error when running inference: Failed for execute the inference request. Model '{0}' is not ready."
+)
+_IS_DECOUPLED = (
+    "Model {0} - Error when running inference: Model {0} is using the decoupled. The current BLS request call doesn't "
+    "support models using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
+    "'async_exec' calls for decoupled models.'"
+)
+
+
+class Call(dict[str, NDArray[Any]]):
+    """One call that the model made: its inputs by name, and whatever else it said.
+
+    `requested_outputs` is None where it named none. `model_version` is -1 for any, `timeout` in microseconds.
+    """
+
+    def __init__(self, request: InferenceRequest, decoupled: bool) -> None:
+        super().__init__(
+            {
+                tensor.name(): to_array(tensor._datatype, tensor.shape(), contents_of(tensor))
+                for tensor in request.inputs()
+            }
+        )
+        self.model_name, self.model_version = request._target
+        self.request_id = request.request_id()
+        self.correlation_id = request.correlation_id()
+        self.flags = request.flags()
+        self.timeout = request.timeout()
+        self.parameters: dict[str, str | int | bool] = json.loads(request.parameters())
+        self.requested_outputs = request.requested_output_names() or None
+        self.decoupled = decoupled
+        # Whether the model has cancelled the call, before it was answered to the end.
+        self.cancelled = False
+
+    def __repr__(self) -> str:
+        return f"<Call of {self.model_name} {list(self)}>"
+
+
+# What a function that stands in for a model may return; or an iterable of these, if it stands in for a decoupled one.
+Outcome = Mapping[str, Any] | InferenceResponse | TritonError | Exception
+Function = Callable[[Call], Outcome | Iterable[Outcome]]
+
+
+class Callees:
+    """The models that a model may call, by name: functions, or models that are loaded, too."""
+
+    def __init__(self, callees: Mapping[str, Function | Instance], is_ready: Callable[[str, str], bool]) -> None:
+        """`is_ready` says whether a model may be called now, in a version, "" for any."""
+        self.calls: list[Call] = []
+        self._callees = dict(callees)
+        self._is_ready = is_ready
+
+    def has(self, name: str, version: str) -> bool:
+        """Whether there is a model of this name, and of this version, "" for any."""
+        callee = self._callees.get(name)
+        return callee is not None and (callable(callee) or version in ("", str(callee.version)))
+
+    def call(self, request: InferenceRequest, decoupled: bool) -> Answers:
+        """See Host. What a function raises is raised here: it may be an assertion of the test's."""
+        call = Call(request, decoupled)
+        self.calls.append(call)
+        name, version = request._target
+        callee = self._callees.get(name)
+        if callee is None or not self._is_ready(name, str(version) if version >= 0 else ""):
+            return _refusal(call, _NOT_READY.format(name))
+        if not callable(callee):
+            if callee.spec.decoupled and not decoupled:
+                return _refusal(call, _IS_DECOUPLED.format(name))
+            return ModelAnswers(call, callee.begin(_as_sent(request)), callee.spec.decoupled)
+        outcome = callee(call)
+        if isinstance(outcome, (Mapping, InferenceResponse, TritonError, Exception)):
+            return GivenAnswers(call, iter([outcome]))
+        if not isinstance(outcome, Iterable):
+            raise TypeError(f"what stands in for model '{name}' must return a dict of arrays, found {type(outcome)}")
+        if not decoupled:
+            return _refusal(call, _IS_DECOUPLED.format(name))
+        return GivenAnswers(call, iter(outcome))
+
+
+class GivenAnswers(Answers):
+    """What a function has returned; a generator goes on when the model asks for more."""
+
+    def __init__(self, call: Call, outcomes: Iterator[Outcome]) -> None:
+        self._call = call
+        self._outcomes = outcomes
+        self._has_ended = False
+
+    def next(self) -> InferenceResponse | None:
+        """See Answers."""
+        if not self._has_ended:
+            for outcome in self._outcomes:
+                return _as_response(self._call, outcome)
+        self._has_ended = True
+        return None
+
+    def cancel(self) -> None:
+        """See Answers."""
+        if not self._has_ended:
+            self._call.cancelled = self._has_ended = True
+
+    def when_next(self, wake: Callable[[], None]) -> None:
+        """See Answers."""
+        wake()
+
+
+class ModelAnswers(Answers):
+    """The responses of a model that is loaded, too."""
+
+    def __init__(self, call: Call, exchange: Exchange, decoupled: bool) -> None:
+        """`decoupled` if the model may send any number of them."""
+        self._call = call
+        self._exchange = exchange
+        # An end that comes alone is a response, too, though one of nothing: it is in Triton.
+        self._owes_end = decoupled
+
+    def next(self) -> InferenceResponse | None:
+        """See Answers."""
+        try:
+            result = self._exchange.take()
+        except TimeoutError as exc:
+            raise TritonModelException(str(exc)) from exc
+        if result is None:
+            owes_end, self._owes_end = self._owes_end, False
+            return InferenceResponse() if owes_end else None
+        self._owes_end = self._owes_end and not result.is_final
+        if result.error is not None:
+            return InferenceResponse(error=TritonError(result.error.message, result.error.code))
+        outputs = [read_tensor(each.name, each.datatype, each.shape, each.data) for each in result.tensors]
+        return InferenceResponse._from_wire(outputs, json.dumps(result.parameters) if result.parameters else "")
+
+    def cancel(self) -> None:
+        """See Answers."""
+        if not self._exchange.is_finished:
+            self._call.cancelled = self._exchange.request.cancelled = True
+
+    def when_next(self, wake: Callable[[], None]) -> None:
+        """See Answers."""
+        self._exchange.when_next(wake)
+
+    def __del__(self) -> None:
+        self._exchange.drop()
+
+
+def _as_sent(request: InferenceRequest) -> InferRequest:
+    """A call as the server gives it to the model that is called."""
+    flags = request.flags()
+    return InferRequest(
+        request._target[0],
+        id=request.request_id(),
+        inputs=[InputTensor(each.name(), each._datatype, each.shape(), contents_of(each)) for each in request.inputs()],
+        requested_outputs=sorted(request.requested_output_names()) or None,
+        parameters=json.loads(request.parameters()),
+        sequence_id=request.correlation_id(),
+        sequence_start=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
+        sequence_end=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
+        timeout_us=request.timeout(),
+        trace=request.trace().get_context() or "",
+    )
+
+
+def _as_response(call: Call, outcome: Outcome) -> InferenceResponse:
+    if isinstance(outcome, InferenceResponse):
+        return outcome
+    if isinstance(outcome, TritonError):
+        return InferenceResponse(error=outcome)
+    if isinstance(outcome, Exception):
+        code = outcome.code if isinstance(outcome, InferenceError) else Code.INTERNAL
+        return InferenceResponse(error=TritonError(str(outcome), code))
+    wanted = call.requested_outputs
+    return InferenceResponse(
+        [to_tensor(name, value) for name, value in outcome.items() if wanted is None or name in wanted]
+    )
+
+
+def _refusal(call: Call, message: str) -> Answers:
+    return GivenAnswers(call, iter([TritonError(message)]))

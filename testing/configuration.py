@@ -1,0 +1,109 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of a model under test, by the rules of the server: read, completed by the model, validated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyruntime.runtime.config.autocomplete import merge_auto_complete
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.config.render import render
+from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.config.unsupported import unsupported_features
+from pyruntime.runtime.config.validate import validate
+from pyruntime.runtime.repository.backends import find_backend
+from pyruntime.runtime.repository.loading import GPUS, Draft, read_draft
+from pyruntime.runtime.repository.override import parse_override
+from pyruntime.runtime.repository.scan import read_folder
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.stub.pb_utils import ModelConfig
+from pyruntime.utils.errors import InferenceError, LoadError
+
+# The Python-based backends that come with pyruntime.
+OUR_BACKENDS = str(Path(__file__).resolve().parent.parent / "backends")
+
+
+def read_model(folder: Path, config: Mapping[str, Any] | str | None) -> Draft:
+    """A model's folder, with its own configuration or with this one instead: a dict, or the text of a config.pbtxt.
+
+    Raises LoadError.
+    """
+    if not folder.is_dir():
+        raise LoadError(f"there is no folder of a model at '{folder}'")
+    return read_draft(read_folder(folder.absolute(), None), ServerSettings(()), _override(config))
+
+
+def _override(config: Mapping[str, Any] | str | None) -> Config | None:
+    if config is None or isinstance(config, str):
+        return None if config is None else parse_model_config(config, "config")
+    try:
+        return parse_override(json.dumps(config))
+    except InferenceError as exc:
+        raise LoadError(exc.message) from exc
+
+
+def choose_version(draft: Draft, version: int | None) -> int:
+    """The version to load: the newest one that would be served, unless another one is asked for. Raises LoadError."""
+    if version is None:
+        return draft.newest
+    if version not in draft.versions:
+        served = ", ".join(map(str, draft.versions))
+        raise LoadError(f"version {version} of model '{draft.folder.name}' would not be served, only: {served}")
+    return version
+
+
+def locate(draft: Draft, version: int, backend_directories: Sequence[str]) -> dict[str, str]:
+    """Where the code of a version is, as `load_class` wants it. Raises LoadError."""
+    backend = find_backend(draft.identity, draft.folder.path, version, [*backend_directories, OUR_BACKENDS])
+    location = {"model_dir": draft.folder.path, "version": str(version), "file": backend.path}
+    if backend.kind == "python_based":
+        location["backend_dir"] = str(Path(backend.path).parent)
+    return location
+
+
+def import_folders(location: dict[str, str]) -> list[str]:
+    """What `load_class` puts on sys.path."""
+    backend = location.get("backend_dir")
+    model_dir = location["model_dir"]
+    return [backend] if backend else [str(Path(model_dir, location["version"])), model_dir]
+
+
+def complete(draft: Draft, model_class: Any) -> ModelSpec:
+    """The final configuration, after the model's own `auto_complete_config`. Raises LoadError, and what that raises."""
+    config = draft.config
+    function = getattr(model_class, "auto_complete_config", None)
+    if function is not None:
+        completed = function(ModelConfig(render(config).decode()))
+        if not isinstance(completed, ModelConfig):
+            raise LoadError(
+                f"auto_complete_config function in model '{draft.folder.name}' must return a valid pb.ModelConfig "
+                "object."
+            )
+        config = merge_auto_complete(config, json.loads(json.dumps(completed.as_dict())))
+        config = normalize(config, directory_name=draft.folder.name, has_model_file=True, gpus=GPUS)
+    validate(config, GPUS)
+    for feature in unsupported_features(config):
+        if feature.fatal:
+            raise LoadError(feature.sentence)
+    return model_spec(config)
+
+
+def initialize_args(draft: Draft, spec: ModelSpec, version: int) -> dict[str, str]:
+    """What `initialize` is given: that of the first instance."""
+    instance = spec.instances[0]
+    return {
+        "model_config": spec.json.decode(),
+        "model_instance_kind": instance.kind,
+        "model_instance_name": instance.name,
+        "model_instance_device_id": str(instance.device_id),
+        "model_repository": draft.folder.path,
+        "model_version": str(version),
+        "model_name": spec.name,
+    }

@@ -1,0 +1,468 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The stub's end of the socket, shared by threads; the test is the host at the other end of a real one."""
+
+import socket
+import sys
+import threading
+
+import pytest
+
+from pyruntime.stub.link import Link
+from pyruntime.utils.channel import FRAME_BYTES_MAX, HostChannel, StubChannel
+from pyruntime.utils.errors import LocalError, PeerError
+from pyruntime.utils.messages import (
+    PROTOCOL_VERSION,
+    Answer,
+    Ask,
+    Drop,
+    Hello,
+    Infer,
+    Load,
+    Log,
+    Ready,
+    Release,
+    Reply,
+)
+
+# A thread that takes this long never ends: the test fails rather than hangs.
+PATIENCE_S = 30
+
+
+@pytest.fixture(autouse=True)
+def _switch_often():
+    """Threads take turns as often as they can, so that few rounds try many orders."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+class Host:
+    """Has a link at the other end of its socket. `handled` is what the link has handled, and in which thread."""
+
+    def __init__(self):
+        self._ours, self.theirs = socket.socketpair()
+        self._ours.settimeout(PATIENCE_S)
+        self._channel = HostChannel()
+        self._waiting = []
+        self.handled = []
+        self.on_message = lambda message: None
+        self.threads = []
+        self.failures = []
+        channel = StubChannel()
+        self.link = Link(self.theirs, channel, self._handle)
+        self.link.send(Hello(PROTOCOL_VERSION, 1, "3"))
+        self.hear()
+        self.say(Load({}, {}, 1, 1))
+        assert self.link.wait(lambda: self.handled)
+        self.link.send(Ready(False))
+        self.hear()
+        self.handled.clear()
+
+    def _handle(self, message):
+        self.handled.append((message, threading.current_thread().name))
+        self.on_message(message)
+
+    def say(self, *messages):
+        self._ours.sendall(b"".join(map(self._channel.send, messages)))
+
+    def hear(self):
+        """The stub's next message; None if there are no more."""
+        while not self._waiting:
+            data = self._ours.recv(1 << 16)
+            if not data:
+                return None
+            self._waiting += self._channel.receive_data(data)
+        return self._waiting.pop(0)
+
+    def start(self, target, name=""):
+        """Run this in a thread. What it raises fails the test, at the end."""
+
+        def run():
+            try:
+                target()
+            except BaseException as exc:
+                self.failures.append(exc)
+
+        thread = threading.Thread(target=run, name=name or f"thread {len(self.threads)}", daemon=True)
+        self.threads.append(thread)
+        thread.start()
+        return thread
+
+    def join(self):
+        """Wait until all threads have ended, as they should."""
+        for thread in self.threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        assert self.failures == []
+
+    def hang_up(self):
+        self._ours.close()
+
+    def close(self):
+        self._ours.close()
+        for thread in [*self.threads, *[each for each in threading.enumerate() if each.name == "pyruntime attend"]]:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        self.theirs.close()
+
+
+@pytest.fixture
+def host():
+    made = Host()
+    yield made
+    made.close()
+
+
+def log(text):
+    return Log(20, text, "model.py", 1)
+
+
+class TestSend:
+    def test_arrives(self, host):
+        """What is sent arrives."""
+        host.link.send(log("hello"))
+        assert host.hear() == log("hello")
+
+    def test_from_many_threads(self, host):
+        """Any thread may send: each message arrives whole, and those of one thread in their order."""
+
+        def send(name):
+            for number in range(200):
+                host.link.send(log(f"{name} {number} {'x' * (number * 20)}"))
+
+        for name in "abc":
+            host.start(lambda name=name: send(name))
+        heard = [host.hear().message.split()[:2] for _ in range(600)]
+        host.join()
+        for name in "abc":
+            assert [int(number) for sender, number in heard if sender == name] == list(range(200))
+
+    def test_from_within(self, host, monkeypatch):
+        """A destructor, or a signal handler, may send in the middle of sending: its message comes behind."""
+        real = host.link._channel.send
+
+        def send(message):
+            if message.message == "outer":
+                host.link.send(log("inner"))
+                host.link.send(log("also inner"))
+            return real(message)
+
+        monkeypatch.setattr(host.link._channel, "send", send)
+        host.link.send(log("outer"))
+        assert [host.hear().message for _ in range(3)] == ["outer", "inner", "also inner"]
+
+    def test_posted(self, host):
+        """What is posted goes out in front of what is sent next."""
+        host.link.post(Drop([1]))
+        host.link.post(Drop([2]))
+        host.link.send(log("hello"))
+        assert [host.hear() for _ in range(3)] == [Drop([1]), Drop([2]), log("hello")]
+
+    def test_too_large(self, host):
+        """What does not fit a frame is refused; what is around it arrives."""
+        host.link.post(Drop([1]))
+        with pytest.raises(LocalError):
+            host.link.send(log("x" * FRAME_BYTES_MAX))
+        host.link.send(log("hello"))
+        assert [host.hear() for _ in range(2)] == [Drop([1]), log("hello")]
+
+    def test_more_than_the_socket_holds(self, host):
+        """A large message waits for the host to read; meanwhile others wait for it."""
+        host.start(lambda: host.link.send(log("x" * (1 << 22))))
+        host.start(lambda: host.link.send(log("hello")))
+        assert sorted(len(host.hear().message) for _ in range(2)) == [5, 1 << 22]
+        host.join()
+
+    def test_to_nobody(self, host):
+        """Whoever sends to a host that is gone is told by the socket."""
+        host.hang_up()
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            host.link.send(log("hello"))
+
+
+class TestWait:
+    def test_reads_itself(self, host):
+        """Who waits alone reads alone: there is no other thread."""
+        host.say(Release([1]))
+        assert host.link.wait(lambda: host.handled)
+        assert host.handled == [(Release([1]), threading.current_thread().name)]
+
+    def test_for_what_is_there(self, host):
+        """Who waits for nothing does not read."""
+        host.say(Release([1]))
+        assert host.link.wait(lambda: True)
+        assert host.handled == []
+
+    def test_until_it_is_there(self, host):
+        """Other messages are handled on the way, however many come at a time."""
+        host.say(*[Release([number]) for number in range(50)])
+        host.say(*[Release([number]) for number in range(50, 100)])
+        assert host.link.wait(lambda: len(host.handled) == 100)
+        assert [message.released for message, _ in host.handled] == [[number] for number in range(100)]
+
+    def test_the_host_hangs_up(self, host):
+        """Nobody waits for what cannot come any more; what came is handled first."""
+        host.say(Release([1]))
+        host.hang_up()
+        assert not host.link.wait(lambda: False)
+        assert host.link.closed
+        assert len(host.handled) == 1
+        assert host.link.wait(lambda: True)
+
+    def test_many_threads_and_the_host_hangs_up(self, host):
+        """Whoever waits is told."""
+        outcomes = []
+        for _ in range(4):
+            host.start(lambda: outcomes.append(host.link.wait(lambda: False)))
+        host.hang_up()
+        host.join()
+        assert outcomes == [False] * 4
+
+    def test_nonsense(self, host):
+        """A host that breaks the protocol is not read any further."""
+        host._ours.sendall(b"\xc1")
+        with pytest.raises(PeerError):
+            host.link.wait(lambda: False)
+        assert host.link.closed
+        assert not host.link.wait(lambda: False)
+
+    def test_a_handler_that_fails(self, host):
+        """Whoever reads next can."""
+
+        def fail(message):
+            raise ValueError("no")
+
+        host.on_message = fail
+        host.say(Release([1]))
+        with pytest.raises(ValueError, match="no"):
+            host.link.wait(lambda: False)
+        host.on_message = lambda message: None
+        host.say(Release([2]))
+        assert host.link.wait(lambda: len(host.handled) == 2)
+
+    def test_each_for_its_own(self, host):
+        """One of those that wait reads for all; when it has what it waited for another takes over."""
+        waiting = [threading.Event() for _ in range(5)]
+        arrived = [False] * 5
+
+        def arrive(message):
+            arrived[message.call] = True
+
+        def wait(number):
+            def done():
+                waiting[number].set()
+                return arrived[number]
+
+            assert host.link.wait(done)
+
+        host.on_message = arrive
+        threads = [host.start(lambda number=number: wait(number)) for number in range(5)]
+        for each in waiting:
+            assert each.wait(PATIENCE_S)
+        for number in (3, 0, 4, 1, 2):
+            assert threads[number].is_alive()
+            host.say(Answer(number, None, True))
+            threads[number].join(PATIENCE_S)
+            assert not threads[number].is_alive()
+        host.join()
+
+    def test_no_wake_up_is_lost(self, host):
+        """Many threads ask and wait for their answers, over and over; nobody waits for ever."""
+        replies = {}
+        rounds = 300
+
+        def arrive(message):
+            replies[message.question] = message.value
+
+        def ask(thread):
+            for number in range(rounds):
+                question = thread * rounds + number
+                host.link.send(Ask(question, "echo", [question]))
+                assert host.link.wait(lambda question=question: question in replies)
+                assert replies[question] == question
+
+        def answer():
+            for _ in range(5 * rounds):
+                message = host.hear()
+                host.say(Reply(message.question, -1, message.arguments[0]))
+
+        host.on_message = arrive
+        for thread in range(5):
+            host.start(lambda thread=thread: ask(thread))
+        host.start(answer)
+        host.join()
+        assert len(replies) == 5 * rounds
+
+    def test_in_bursts(self, host):
+        """What one read brings for several threads reaches all of them."""
+        rounds = 200
+        arrived = [0] * 4
+
+        def arrive(message):
+            arrived[message.call] += 1
+
+        def wait(number):
+            for count in range(1, rounds + 1):
+                assert host.link.wait(lambda count=count: arrived[number] >= count)
+
+        host.on_message = arrive
+        for number in range(4):
+            host.start(lambda number=number: wait(number))
+        for _ in range(rounds):
+            host.say(*[Answer(number, None, True) for number in range(4)])
+        host.join()
+
+
+class TestWake:
+    def test_for_what_no_message_brings(self, host):
+        """Who follows another looks again when somebody says so."""
+        done = threading.Event()
+        looked = threading.Event()
+
+        def follow():
+            def look():
+                looked.set()
+                return done.is_set()
+
+            assert host.link.wait(look)
+
+        with host.link._reader:  # somebody reads, and there is nothing to read
+            thread = host.start(follow)
+            assert looked.wait(PATIENCE_S)
+            done.set()
+            host.link.wake()
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+    def test_of_a_reader_that_leaves(self, host):
+        """Who follows a reader that has what it wanted reads itself."""
+        looked = threading.Event()
+
+        def follow():
+            def look():
+                looked.set()
+                return len(host.handled) == 2
+
+            assert host.link.wait(look)
+
+        reading = host.start(lambda: host.link.wait(lambda: host.handled), "reader")
+        host.start(follow, "follower")
+        assert looked.wait(PATIENCE_S)
+        host.say(Release([1]))
+        reading.join(PATIENCE_S)
+        host.say(Release([2]))
+        host.join()
+        assert len(host.handled) == 2
+
+
+class TestPoll:
+    def test_nothing(self, host):
+        """Where nothing has arrived nothing happens."""
+        host.link.poll()
+        assert host.handled == []
+
+    def test_what_has_arrived(self, host):
+        """What has arrived is handled."""
+        host.say(Release([1]), Release([2]))
+        host.link.poll()
+        assert [message for message, _ in host.handled] == [Release([1]), Release([2])]
+
+    def test_the_host_hangs_up(self, host):
+        """The end is noticed, and wakes those that wait."""
+        host.hang_up()
+        host.link.poll()
+        assert host.link.closed
+
+    def test_while_another_reads(self, host):
+        """What another thread is about to read is left to it."""
+        host.say(Release([1]))
+        with host.link._reader:
+            host.link.poll()
+            assert host.handled == []
+        host.link.poll()
+        assert len(host.handled) == 1
+
+    def test_for_those_that_wait(self, host):
+        """What is read for another thread reaches it."""
+        looked = threading.Event()
+
+        def follow():
+            def look():
+                looked.set()
+                return host.handled
+
+            assert host.link.wait(look)
+
+        host.link._reader.acquire()
+        host.start(follow)
+        assert looked.wait(PATIENCE_S)
+        host.say(Release([1]))
+        host.link._receive(0)
+        host.link._reader.release()
+        host.link.wake()
+        host.join()
+
+    def test_beside_threads_that_wait(self, host):
+        """An event loop that polls takes nothing away from threads that wait for it."""
+        arrived = [0, 0]
+        rounds = 300
+
+        def arrive(message):
+            arrived[message.call] += 1
+
+        def wait(number):
+            for count in range(1, rounds + 1):
+                assert host.link.wait(lambda count=count: arrived[number] >= count)
+
+        def poll():
+            while min(arrived) < rounds:
+                host.link.poll()
+
+        host.on_message = arrive
+        host.start(lambda: wait(0))
+        host.start(lambda: wait(1))
+        host.start(poll)
+        for _ in range(rounds):
+            host.say(Answer(0, None, True))
+            host.say(Answer(1, None, True))
+        host.join()
+
+
+class TestAttend:
+    def test_while_nobody_waits(self, host):
+        """What arrives is handled though the model's threads are all busy."""
+        handled = threading.Event()
+        host.on_message = lambda message: handled.set()
+        host.link.attend()
+        host.link.attend()
+        host.say(Release([1]))
+        assert handled.wait(PATIENCE_S)
+        assert host.handled == [(Release([1]), "pyruntime attend")]
+        assert [each.name for each in threading.enumerate()].count("pyruntime attend") == 1
+
+    def test_beside_threads_that_wait(self, host):
+        """Whoever waits gets what it waits for."""
+        host.link.attend()
+        for number in range(1, 50):
+            host.say(Infer(number, [], []))
+            assert host.link.wait(lambda number=number: len(host.handled) == number)
+
+    def test_the_host_hangs_up(self, host):
+        """The end is noticed."""
+        host.link.attend()
+        host.hang_up()
+        assert not host.link.wait(lambda: False)
+
+
+def test_close(host):
+    """A process that the model forked has no link."""
+    host.link.close()
+    with pytest.raises(OSError):
+        host.link.send(log("hello"))
+
+
+def test_fileno(host):
+    """An event loop watches the socket itself."""
+    assert host.link.fileno() == host.theirs.fileno()

@@ -1,0 +1,216 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What models import is kept apart from one another, and nothing of it is left in the interpreter."""
+
+import logging
+import sys
+import types
+
+import pytest
+
+from pyruntime.stub import host
+from pyruntime.stub.logs import LOGGER
+from pyruntime.testing import LoadError, load_model
+
+# Gives back what its own `helper`, and a file beside it, say.
+USES_HELPER = """
+import helper
+from .near import NEAR
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [answer([helper.VALUE, NEAR]) for _ in requests]
+"""
+LAZY = """
+class TritonPythonModel:
+    def execute(self, requests):
+        import helper
+        from .near import NEAR
+        return [answer([helper.VALUE, NEAR]) for _ in requests]
+"""
+
+
+def files(value):
+    return {"helper": f"VALUE = {value}", "1__near": f"NEAR = {value + 1}"}
+
+
+@pytest.fixture
+def interpreter():
+    """What must be again when all models are closed: sys.path, the modules, the server, the logger."""
+
+    def state():
+        mine = {name for name in sys.modules if name.partition(".")[0] in ("1", "2", "model", "helper", "lib")}
+        return list(sys.path), mine, host._find(), LOGGER.parent
+
+    before = state()
+    yield state
+    assert state() == before
+
+
+@pytest.mark.parametrize("source", [USES_HELPER, LAZY])
+def test_two_models_with_files_of_the_same_names(interpreter, write_model, source):
+    """Both are a `1.model` with a `helper`, and each has its own: imported at first or only when it is asked."""
+    before = interpreter()
+    first, second = (write_model(source, name=f"m{n}", **files(n)) for n in (10, 20))
+    with load_model(first) as one, load_model(second) as two:
+        for _ in range(2):
+            assert one.infer({"IN": [1]})["OUT"].tolist() == [10, 11]
+            assert two.infer({"IN": [1]})["OUT"].tolist() == [20, 21]
+    assert interpreter() == before
+
+
+def test_one_model_twice(interpreter, write_model):
+    """Two that are loaded from one folder share nothing."""
+    folder = write_model(
+        """
+        seen = []
+        class TritonPythonModel:
+            def execute(self, requests):
+                seen.append(1)
+                return [answer(len(seen)) for _ in requests]
+        """
+    )
+    with load_model(folder) as one, load_model(folder) as two:
+        assert [model.infer({"IN": [1]})["OUT"].item() for model in (one, two, one)] == [1, 1, 2]
+    with load_model(folder) as again:
+        assert again.infer({"IN": [1]})["OUT"].item() == 1
+
+
+def test_one_calls_the_other(interpreter, write_model):
+    """A model that waits for another one still finds its own modules when that has answered."""
+    caller = write_model(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                response = pb_utils.InferenceRequest(model_name="other", inputs=requests[0].inputs()).exec()
+                import helper
+                return [answer([helper.VALUE, *response.output_tensors()[0].as_numpy()])]
+        """,
+        name="caller",
+        **files(10),
+    )
+    other = write_model(LAZY, name="other", **files(20))
+    with load_model(caller, callees={"other": other}) as model:
+        assert model.infer({"IN": [1]})["OUT"].tolist() == [10, 20, 21]
+
+
+def test_modules_of_the_tests(interpreter, write_model, monkeypatch, tmp_path):
+    """A module of the tests is not taken for a model's that has the same name, and is there again afterwards."""
+    theirs = types.ModuleType("helper")
+    theirs.__file__ = str(tmp_path / "tests/helper.py")
+    monkeypatch.setitem(sys.modules, "helper", theirs)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/near.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(str(tmp_path / "tests"))
+    with load_model(write_model(USES_HELPER, **files(10))) as model:
+        assert model.infer({"IN": [1]})["OUT"].tolist() == [10, 11]
+    assert sys.modules["helper"] is theirs
+
+
+def test_paths_that_a_model_adds(interpreter, write_model, tmp_path):
+    """What a model adds to sys.path is its own, and so is what it imports from there."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/lib.py").write_text("VALUE = 5")
+    folder = write_model(
+        """
+        sys.path.append(str(pathlib.Path(__file__).parents[2] / "shared"))
+        class TritonPythonModel:
+            def execute(self, requests):
+                import lib
+                return [answer(lib.VALUE) for _ in requests]
+        """
+    )
+    with load_model(folder) as model:
+        assert model.infer({"IN": [1]})["OUT"].item() == 5
+    assert "lib" not in sys.modules
+
+
+def test_what_is_installed_is_everybodys(interpreter, write_model):
+    """A package that is installed is imported once, whoever asks for it first."""
+    folder = write_model(
+        """
+        import json.tool
+        class TritonPythonModel:
+            module = json.tool
+            def execute(self, requests): pass
+        """
+    )
+    with load_model(folder) as model:
+        assert model.instance.module is sys.modules["json.tool"]
+
+
+def test_a_file_named_as_one_of_the_library(interpreter, write_model):
+    """As in a stub the standard library wins."""
+    folder = write_model(
+        "import fractions\nclass TritonPythonModel:\n    file = fractions.__file__\n    def execute(self): pass",
+        **{"1__fractions": "1 / 0"},
+    )
+    with load_model(folder) as model:
+        assert not model.instance.file.startswith(str(folder))
+
+
+def test_a_failed_load(interpreter, write_model):
+    """It leaves nothing either."""
+    with pytest.raises(LoadError):
+        load_model(write_model("import helper\n1 / 0", **files(1)))
+
+
+class TestWhoseServer:
+    """Which server a function of the model asks, where several models are loaded."""
+
+    SOURCE = """
+    from concurrent.futures import ThreadPoolExecutor
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            return [pb_utils.InferenceResponse(parameters={"folder": getattr(self, HOW)()}) for _ in requests]
+        def in_execute(self):
+            return pb_utils.get_model_dir()
+        def in_a_thread(self):
+            return self.in_a_pool(lambda: pb_utils.get_model_dir())
+        def in_a_pool(self, function=pb_utils.get_model_dir):
+            try:
+                with ThreadPoolExecutor() as pool:
+                    return pool.submit(function).result()
+            except pb_utils.TritonModelException as exc:
+                return str(exc)
+        def in_to_thread(self):
+            return asyncio.run(asyncio.to_thread(pb_utils.get_model_dir))
+    """
+
+    def folders_of(self, write_model, how, *names):
+        """What models say where they are, asked one after the other while all are loaded."""
+        source = self.SOURCE.replace("HOW", repr(how))
+        models = [load_model(write_model(source, name=name)) for name in names]
+        try:
+            return [model.infer({"IN": [1]}).parameters["folder"] for model in models]
+        finally:
+            for model in models:
+                model.close()
+
+    @pytest.mark.parametrize("how", ["in_execute", "in_a_thread", "in_to_thread"])
+    def test_is_the_models_own(self, interpreter, write_model, tmp_path, how):
+        """In the model's thread, in its context, and wherever its code runs."""
+        assert self.folders_of(write_model, how, "a", "b") == [str(tmp_path / "a/1"), str(tmp_path / "b/1")]
+
+    def test_cannot_be_told(self, interpreter, write_model, tmp_path):
+        """A thread in which no code of a model runs could be anybody's; where there is one model it is that one's."""
+        assert self.folders_of(write_model, "in_a_pool", "a") == [str(tmp_path / "a/1")]
+        first, second = self.folders_of(write_model, "in_a_pool", "b", "c")
+        assert first == second
+        assert "several models are loaded, and it cannot be told which of them" in first
+
+    def test_of_a_test_is_none(self, interpreter, write_model):
+        """The test itself is no model."""
+        with load_model(write_model(LAZY)) as model:
+            with pytest.raises(Exception, match="this is not possible outside a model"):
+                host.get_host()
+            assert model.is_ready()
+
+
+def test_logger(interpreter, write_model, caplog):
+    """What models log is heard while they are loaded."""
+    with load_model(write_model(LAZY)):
+        assert LOGGER.parent is logging.getLogger()
+        LOGGER.warning("heard")
+    assert "heard" in caplog.messages

@@ -15,6 +15,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from contextlib import suppress
 
 import numpy as np
@@ -23,6 +24,8 @@ import numpy as np
 ANSWER_S_MAX = 60.0
 # Clients pause between requests, in seconds: they have to share the machine with the server.
 PAUSE_S = 0.002
+# What a slow reader takes over each response, in seconds.
+SLOW_S = 0.005
 PROBLEMS_SHOWN_MAX = 5
 
 DTYPES = {"BYTES": np.object_, "UINT8": np.uint8, "INT32": np.int32, "INT64": np.int64, "FP32": np.float32}
@@ -105,15 +108,27 @@ class Client(threading.Thread):
             self._connection.close()
             self._connection = None
 
-    def send(self, path, body, headers=None):
-        """Send a request over the connection, which must have nothing to say before."""
+    def connect(self):
+        """See to a connection; one that there was must have nothing to say."""
         if self._connection is None:
             self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_S_MAX)
             self._connection.connect()
             self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if select.select([self._connection.sock], [], [], 0)[0]:
             raise Duplicated("the connection has more to say, or was closed, after the last answer was complete")
+
+    def send(self, path, body, headers=None):
+        """Send a request to the model."""
+        self.connect()
         self._connection.request("POST", f"/v2/models/{self.model}/{path}", body, headers or {})
+
+    def get(self, path):
+        """The status of what is at a path; its body is read and forgotten."""
+        self.connect()
+        self._connection.request("GET", path)
+        with self._connection.getresponse() as response:
+            response.read()
+            return response.status
 
     def infer(self, number, arrays, outputs=()):
         """One inference; (status, document, {output: array})."""
@@ -270,10 +285,11 @@ def image_number(client, number):
     return "answered"
 
 
-def check_order(client, number, threads, **inputs):
+def check_order(client, number, threads, pause_s=0, **inputs):
     """A stream of COUNT responses. Of `threads` that send them each has an order of its own; all of it must come."""
     latest, seen = {}, set()
     for status, event in client.events(number, NUMBER=number, **inputs):
+        time.sleep(pause_s)
         if "error" in event:
             return f"{status} {event['error']}", len(seen)
         expect("the number of a response", (event["id"], event["ID"], event["NUMBER"]), (*[str(number)] * 2, number))
@@ -295,6 +311,12 @@ def stream_tokens(client, number):
     """Tokens of a few bytes or of many."""
     count, size = ((20, 3), (0, 1), (1, 50_000), (100, 10))[number % 4]
     expect("the error", check_order(client, number, 1, COUNT=count, SIZE=size)[0], "")
+    return "answered"
+
+
+def stream_to_slow_reader(client, number):
+    """Large tokens, faster than they are read: their sender has to wait."""
+    expect("the error", check_order(client, number, 1, COUNT=100, SIZE=100_000, pause_s=SLOW_S)[0], "")
     return "answered"
 
 
@@ -375,6 +397,28 @@ def crash(how):
         return "failed"
 
     return crash_it
+
+
+# What others ask beside inference, with the status that it must be answered with; None where a model may be down.
+PATHS = {
+    "/v2/health/live": 200,
+    "/v2/health/ready": 200,
+    "/v2/models/stats": 200,
+    "/v2/models/pipeline/ready": 200,
+    "/v2/models/pipeline/config": 200,
+    "/v2/models/failing/ready": 400,
+    "/v2/models/failing_initialize/ready": 404,
+    "/v2/models/crashing/ready": None,
+}
+
+
+def probe(client, number):
+    """One of the things that orchestrators and dashboards ask."""
+    path, expected = list(PATHS.items())[number % len(PATHS)]
+    status = client.get(path)
+    if expected is not None:
+        expect(f"the status of {path}", status, expected)
+    return "answered"
 
 
 # Clients that hang up.

@@ -51,6 +51,8 @@ NOT_TO_BE_LOGGED = (
     "Task was destroyed",
 )
 COLUMNS = ("requests", *clients.Tally.OUTCOMES)
+# The row of what is asked of the server itself.
+NO_MODEL = "(probes)"
 
 
 def fleet(sums):
@@ -58,6 +60,9 @@ def fleet(sums):
     return [
         ("streamer", 4, clients.stream_tokens),
         ("streamer", 2, clients.leave_stream),
+        ("streamer", 1, clients.stream_to_slow_reader),
+        ("relay", 2, clients.stream_tokens),
+        ("relay", 1, clients.leave_stream),
         ("pipeline", 1, clients.show_images("large")),
         ("pipeline", 2, clients.show_images("small")),
         ("pipeline", 1, clients.leave_unanswered),
@@ -75,6 +80,7 @@ def fleet(sums):
         ("crashing", 3, clients.square),
         ("crashing_caller", 2, clients.image_number),
         ("crashing_streams", 3, clients.stream_until_crash),
+        (NO_MODEL, 1, clients.probe),
     ]
 
 
@@ -325,15 +331,15 @@ def show(tallies, deaths, sampler, seconds):
         values = [tally.requests, *tally.counts.values()]
         print(f"{model:<20}" + "".join(f"{value:>12}" for value in values))
     print()
-    figures = ("RSS MiB", "PSS MiB", "descriptors", "shared MiB")
-    print(f"{'first third > last':<24}" + "".join(f"{figure:>18}" for figure in figures))
+    figures = list(load_memory.TOLERANCES)
+    print(f"{'first third > last':<22}" + "".join(f"{figure:>17}" for figure in figures))
     thirds = sampler.thirds()
     for name in sorted({name for name, _ in thirds}):
         cells = []
         for figure in figures:
             before, after, grew = thirds.get((name, figure), (None, None, False))
             cells.append("" if before is None else f"{before:.1f} > {after:.1f}{'!' if grew else ''}")
-        print(f"{name:<24}" + "".join(f"{cell:>18}" for cell in cells))
+        print(f"{name:<22}" + "".join(f"{cell:>17}" for cell in cells))
     print()
 
 
@@ -354,7 +360,7 @@ def main():
     problems = ["the run did not come to its end"]
     try:
         server.wait("/v2/health/ready", "the server")
-        models = set(os.listdir(repository))
+        models = {*os.listdir(repository), NO_MODEL}
         sums = clients.Sums()
         tallies, deaths, sampler = run_load(server, models, seconds, sums)
         for instance in deaths:

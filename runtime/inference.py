@@ -29,6 +29,12 @@ class Slot(Protocol):
     def free(self) -> None: ...
 
 
+def free_slots(slots: list[Slot]) -> None:
+    """Free all of them."""
+    for slot in slots:
+        slot.free()
+
+
 @dataclass(slots=True)
 class InputTensor:
     """One input: `data` is its contents in C order (BYTES in the four-byte-length form).
@@ -83,8 +89,7 @@ class InferRequest:
     def free(self) -> None:
         """Give back the request memory. Safe to call again: the slots are forgotten."""
         slots, self.slots = self.slots, []
-        for slot in slots:
-            slot.free()
+        free_slots(slots)
 
     def failure(self, message: str, code: Code = Code.INTERNAL) -> InferenceError:
         """An error about this request: see request_failure."""

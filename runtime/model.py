@@ -11,11 +11,13 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import count
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.inference import InferRequest, request_failure
 from pyruntime.runtime.instances.call_request import Kinds
+from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.instances.python import PythonInstance
 from pyruntime.runtime.instances.wire import request_wire
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -26,6 +28,11 @@ from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.signature import signature_of
 from pyruntime.utils.errors import Code, InferenceError
+
+# Places in a request on the wire, and the flag of a sequence's first request: see utils/messages.py.
+_CORRELATION_ID = 1
+_FLAGS = 2
+_SEQUENCE_START = 1
 
 # What finalize is granted after what was accepted has used up all the time, in seconds.
 FINALIZE_S_MIN = 2.0
@@ -43,6 +50,7 @@ class ModelVersion:
         self.statistics = ModelStatistics()
         self.plans = Plans()
         self.kinds = Kinds()
+        self._sequence_ids = count(1)
         self.scheduler = Scheduler(spec, self.review_instances)
         self._instances: Sequence[PythonInstance] = ()
         self._active: Sequence[PythonInstance] = ()
@@ -118,6 +126,9 @@ class ModelVersion:
 
         Raises InferenceError UNAVAILABLE if the queue is full: the job's memory is free then, and `respond` not called.
         """
+        if self.spec.iterative_sequence and not job.wire[_CORRELATION_ID]:
+            job.wire[_CORRELATION_ID] = next(self._sequence_ids)
+            job.wire[_FLAGS] |= _SEQUENCE_START
         try:
             self.scheduler.submit(job)
         except QueueFull as exc:
@@ -142,9 +153,9 @@ class ModelVersion:
             job.instance.cancel(job)
 
     @property
-    def instances(self) -> Sequence[PythonInstance]:
-        """The instances that take requests."""
-        return self._active
+    def workers(self) -> Sequence[Waiting]:
+        """All who execute its requests: see instances/deadlock.py."""
+        return [worker for instance in self._active for worker in instance.workers()]
 
     def check_ready(self, call_back: Callable[[bool], None]) -> None:
         """Call back, at once or later, with whether the version is ready: its instances, and what its model says."""

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import traceback
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, Iterable, List, Set
 
 from pyruntime.stub.coroutines import Coroutines
 from pyruntime.stub.link import Link
@@ -67,6 +67,10 @@ class Batches:
             batch = next(iter(running.values()), 0)
         return batch
 
+    def is_running(self, batches: Iterable[int]) -> bool:
+        """Whether execute has not returned from one of these."""
+        return not set(batches).isdisjoint(list(self._running.values()))
+
     def execute(self, message: Infer, coroutines: Coroutines) -> None:
         """Execute one batch and answer it."""
         batch = message.batch
@@ -84,7 +88,7 @@ class Batches:
         try:
             responses = self.model.execute(requests)
             if type(responses) is not list and inspect.iscoroutine(responses):
-                if self._decoupled:
+                if self._decoupled and coroutines.reads:
                     coroutines.run_in_background(self._finish(responses, requests))
                     responses = None
                 else:
@@ -104,19 +108,23 @@ class Batches:
         # From here on no traceback and no response of ours refers to the requests: only the model can.
         if failure:
             responses = None
-            self._end(requests)
-            with self._lock:
-                retained = self._retained.retain(batch, requests)
-            self._link.send(Failed(batch, failure, retained, start_ns, end_ns))
+            self._end_all(requests)
         else:
             if responses is None:
                 responses = [None] * len(requests)
             wire = [self._answer(response, request) for response, request in zip(responses, requests)]
             responses = None
-            with self._lock:
-                retained = self._retained.retain(batch, requests)  # from here: it counts references to the list
+        held = self._retained.look(batch, requests)  # from here: it counts references to the list
+        retained = [serial - batch for serial in held]
+        if failure:
+            self._link.send(Failed(batch, failure, retained, start_ns, end_ns))
+        else:
             self._send(Result(batch, wire, retained, start_ns, end_ns))
-        if len(self._retained) > len(retained):
+        del requests
+        if held:
+            with self._lock:  # not sooner: a thread that lets go of one would tell the host before we have told it
+                self._retained.watch(held)
+        if len(self._retained):
             self.retire()
 
     def retire(self) -> None:
@@ -126,21 +134,34 @@ class Batches:
         if gone and not self._link.closed:
             self._link.send(Retired(gone))
 
-    def _end(self, requests: List[InferenceRequest]) -> None:
-        """Requests of a batch that failed: no sender answers them any more."""
+    def _end_all(self, requests: List[InferenceRequest]) -> None:
+        for request in requests:
+            self._end(request)
+
+    def _fail_all(self, requests: List[InferenceRequest], failure: str) -> None:
         for request in requests:
             if request._stream is not None:
-                request._stream.end()
+                request._stream.fail(failure)
+
+    def _end(self, request: InferenceRequest) -> bool:
+        """From here on no sender answers this request. False if one has done so already."""
+        stream = request._stream
+        if stream is None:
+            return True
+        if not stream.end():
+            return False
+        self.server.ended(request._serial)
+        return True
 
     def _answer(self, response: Any, request: InferenceRequest) -> Any:
         """What stands in a Result for one request."""
         stream = request._stream
         if response is not None:
-            if stream is None or stream.end():
+            if self._end(request):
                 return self._writer.write(response, request._outputs)
             LOGGER.warning("execute returned a response to a request that its sender had answered; it is dropped")
             return SENDER
-        if request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE and (stream is None or stream.end()):
+        if request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE and self._end(request):
             return RESCHEDULED
         if stream is None:
             # Whoever still has the request can get a sender of it; if nobody has, the stream ends at once.
@@ -169,9 +190,7 @@ class Batches:
         except BaseException as exc:
             failure = self._failure(exc)
             traceback.clear_frames(exc.__traceback__)
-            for request in requests:
-                if request._stream is not None:
-                    request._stream.fail(failure)
+            self._fail_all(requests, failure)
         requests.clear()
         self.retire()
 

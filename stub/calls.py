@@ -45,9 +45,8 @@ class _Hold:
 class _Call(Answers):
     """One call. `inputs` keeps what it was made of, until nobody reads it."""
 
-    def __init__(self, calls: Calls, number: int, waits: bool) -> None:
+    def __init__(self, calls: Calls, number: int) -> None:
         self.number = number
-        self.waits = waits
         self.finished = False
         self._calls = calls
         self._arrived: Deque[Tuple[Optional[List[Any]], bool]] = deque()
@@ -103,15 +102,15 @@ class Calls:
 
     def __init__(self, link: Link, regions: Regions, writer: ResponseWriter) -> None:
         self.link = link
-        # How many calls are under way that a batch waits for.
-        self.waiting = 0
+        # The calls under way that a batch waits for, and the batch: until execute has returned.
+        self.waiting: Dict[int, int] = {}
         # The event loop that reads from the link itself.
         self.loop: Any = None
         self._regions = regions
         self._writer = writer
         self._lock = threading.RLock()
         self._number = 0
-        self._open: Dict[int, Tuple[weakref.ref[_Call], bool]] = {}
+        self._open: Dict[int, weakref.ref[_Call]] = {}
         self._inputs: Dict[int, Tuple[int, List[Tensor]]] = {}
         self._drops: Deque[int] = deque()
 
@@ -121,12 +120,12 @@ class Calls:
         slot, wire = self._writer.place(tensors, self._regions)
         with self._lock:
             self._number = number = self._number + 1
-            call = _Call(self, number, waiting > 0)
-            self._open[number] = (weakref.ref(call), call.waits)
+            call = _Call(self, number)
+            self._open[number] = weakref.ref(call)
             if wire and type(wire[0][3]) is int:  # else it all goes along
                 self._inputs[number] = (slot, tensors)
-            if call.waits:
-                self.waiting += 1
+            if waiting:
+                self.waiting[number] = waiting
         target, version = request._target
         fields = [*request._wire[:6], wire, *request._wire[7:]]
         if self._drops:
@@ -141,17 +140,17 @@ class Calls:
     def _forget(self, number: int) -> None:
         """A call that never began."""
         with self._lock:
-            _, waits = self._open.pop(number)
-            self.waiting -= waits
+            del self._open[number]
+            self.waiting.pop(number, None)
         self.unread([number])
 
     def answered(self, message: Answer) -> None:
         """The host's answer to a call."""
         with self._lock:
-            reference, waits = self._open[message.call]
+            reference = self._open[message.call]
             if message.final:
                 del self._open[message.call]
-                self.waiting -= waits
+                self.waiting.pop(message.call, None)
         call = reference()
         if call is not None:
             call.arrived(message.response, message.final)

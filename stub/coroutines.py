@@ -21,7 +21,7 @@ class Coroutines:
     def __init__(self, link: Link, reads: bool, on_loop: Callable[[Any], None]) -> None:
         """`reads` if the loop may read from the link; `on_loop` is told the loop when there is one."""
         self._link = link
-        self._reads = reads
+        self.reads = reads
         self._on_loop = on_loop
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._background: Set[Any] = set()
@@ -32,10 +32,7 @@ class Coroutines:
         return self._get_loop().run_until_complete(coroutine)
 
     def run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine while the thread waits for work; at once, and to its end, where the loop may not read."""
-        if not self._reads:
-            self.run(coroutine)
-            return
+        """Run a coroutine while the thread waits for work. Only where the loop may read from the link."""
         loop = self._get_loop()
         task = loop.create_task(coroutine)
         self._background.add(task)
@@ -44,7 +41,7 @@ class Coroutines:
     def wait(self, work: Callable[[], object]) -> bool:
         """Wait until there is work; False if the host hung up before."""
         loop = self._loop
-        if loop is None or not self._reads or not (self._background or asyncio.all_tasks(loop)):
+        if loop is None or not self.reads or not (self._background or asyncio.all_tasks(loop)):
             return self._link.wait(work)
         return loop.run_until_complete(self._wait(work))
 
@@ -73,7 +70,7 @@ class Coroutines:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.new_event_loop()
-            if self._reads:
+            if self.reads:
                 loop.add_reader(self._link.fileno(), self._poll)
                 self._on_loop(loop)
         return loop

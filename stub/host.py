@@ -47,14 +47,19 @@ class Host:
     def respond(self, serial: int, response: Optional[InferenceResponse], wanted: Set[str], final: bool) -> None:
         """Send a response of a request, of its outputs those that are `wanted`; None to say only that it is over.
 
-        Waits while the client has too many responses to take, though not with the last one. Never raises for what the
-        client does.
+        Never raises for what the client does.
         """
         raise NotImplementedError
 
+    def ended(self, serial: int) -> None:
+        """A request is answered by other means than a sender, which may have begun to answer it."""
+
+    def wait_for_room(self, serial: int) -> None:
+        """Wait while the client has too many responses of a request to take, if there is such a limit."""
+
     def stream(self, serial: int, wanted: Set[str]) -> Stream:
         """What the senders of a request share."""
-        return Stream(self, serial, wanted, self.decoupled, threading.Lock())
+        return Stream(self, serial, wanted, self.decoupled, threading.RLock())
 
     def forgotten(self, serial: int) -> None:
         """The model has let go of a request, and of its senders, that was never finished. Safe in a destructor."""

@@ -117,9 +117,10 @@ class Regions(Source):
     def unmap(self, number: int) -> None:
         """Nothing will refer to this region any longer. What still looks into it goes on to."""
         with self._lock:
-            region = self._regions.pop(number, None)
-        if region is not None:
-            region.close()
+            while number not in self._regions:  # nobody has read of it, so nobody has taken it from the socket
+                self._receive()
+            region = self._regions.pop(number)
+        region.close()
 
     def _region(self, number: int) -> Region:
         region = self._regions.get(number)

@@ -70,6 +70,12 @@ class ResponseWriter:
         self._model_name = model_name
         self._outputs = outputs
 
+    @property
+    def free_bytes(self) -> int:
+        """How many bytes of the region are free."""
+        with self._lock:
+            return self._arena.free_bytes
+
     def free(self, slots: Iterable[int]) -> None:
         """The host has read these slots to the end. Raises LocalError for what is no slot."""
         with self._lock:

@@ -102,13 +102,15 @@ class Retained:
     def __len__(self) -> int:
         return len(self._watched)
 
-    def retain(self, batch: int, requests: List[Any]) -> List[int]:
-        """Keep watch on those of `requests` that are still held; their indexes. The caller drops its own references."""
+    def look(self, batch: int, requests: List[Any]) -> Dict[int, Any]:
+        """Those of `requests` that are still held, by serial: for `watch`, when the host has been told of them."""
         everything = sys.getrefcount(requests) > _LIST_ALONE
         held = list(range(len(requests))) if everything else still_held(requests, ALONE)
-        for index in held:
-            self._watched[batch + index] = _Watched(requests[index])
-        return held
+        return {batch + index: _Watched(requests[index]) for index in held}
+
+    def watch(self, held: Dict[int, Any]) -> None:
+        """Keep watch on these from now on. The caller drops its own references."""
+        self._watched.update(held)
 
     def let_go(self) -> List[int]:
         """The serials of requests that nobody holds any more; they are forgotten."""

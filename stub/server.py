@@ -49,17 +49,15 @@ class Server(Host):
 
     def respond(self, serial: int, response: Optional[InferenceResponse], wanted: Set[str], final: bool) -> None:
         """See Host."""
+        if self._link.closed:
+            return  # the host is gone; or the model has forked this process, and the memory is its parent's
         windows = self._windows
-        if response is not None and not final and not windows.is_open(serial):
-            self._link.wait(lambda: windows.is_open(serial))
         wire = None if response is None else self._writer.write(response, wanted)
         with self._lock:
             if final:
                 windows.end(serial)
             elif wire is not None:
                 windows.sent(serial, sum(tensor[4] for tensor in wire[3]))
-        if self._link.closed:
-            return
         try:
             self._link.send(Respond(serial, wire, final))
         except PyruntimeError as exc:  # more text than a frame holds
@@ -68,6 +66,18 @@ class Server(Host):
             self._link.send(Respond(serial, failure(Code.INTERNAL, f"a response cannot be sent: {exc}"), final))
         if final:
             self._on_final()
+
+    def wait_for_room(self, serial: int) -> None:
+        """See Host."""
+        windows = self._windows
+        if not windows.is_open(serial):
+            self._link.wait(lambda: windows.is_open(serial))
+
+    def ended(self, serial: int) -> None:
+        """See Host."""
+        with self._lock:
+            self._windows.end(serial)
+        self._link.wake()  # a thread may wait for room
 
     def credit(self, streams: List[List[int]]) -> None:
         """Clients have taken so many responses."""
@@ -117,6 +127,10 @@ class Server(Host):
         # A destructor has nobody to tell that the host is gone.
         with contextlib.suppress(OSError, PyruntimeError):
             self._link.send(Ask(0, method, arguments))
+
+    def free_memory(self) -> int:
+        """See Host."""
+        return self._writer.free_bytes
 
     def measure(self, metric: int, operation: str, value: float) -> None:
         """See Host."""

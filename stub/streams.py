@@ -61,6 +61,8 @@ class Stream:
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
+        if response is not None and not flags:
+            self._host.wait_for_room(self._serial)  # not with the lock, which others need who have not to wait
         with self._lock:
             if self._closed:
                 raise TritonModelException("Unable to send response. Response sender has been closed.")
@@ -76,7 +78,8 @@ class Stream:
                     )
             self._sent = self._sent or response is not None
             self._closed = bool(flags)
-        self._host.respond(self._serial, response, self._wanted, bool(flags))
+            # Still with the lock: nothing may come behind the last response, whichever thread sends it.
+            self._host.respond(self._serial, response, self._wanted, bool(flags))
 
     def fail(self, message: str) -> None:
         """End an open stream with an error."""

@@ -26,7 +26,7 @@ class Windows:
     def is_open(self, serial: int) -> bool:
         """Whether another response may be sent. One may be, however large, when none is ahead."""
         sizes = self._sizes.get(serial)
-        return not sizes or (len(sizes) < RESPONSES_AHEAD_MAX and self._bytes[serial] < BYTES_AHEAD_MAX)
+        return not sizes or (len(sizes) < RESPONSES_AHEAD_MAX and self._bytes.get(serial, 0) < BYTES_AHEAD_MAX)
 
     def sent(self, serial: int, size: int) -> None:
         """A response of `size` bytes is on its way."""

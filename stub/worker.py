@@ -9,6 +9,7 @@ nothing else to do. All others are handled where they are read, which may be in 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import os
@@ -53,6 +54,7 @@ from pyruntime.utils.messages import (
 from pyruntime.utils.regions import Region
 
 NO_BLS = "BLS is only supported during the 'execute' function."
+NO_BLS_IN_FORK = "BLS is not possible in a process that the model has forked."
 
 
 class Worker:
@@ -89,6 +91,8 @@ class Worker:
         """In a process that the model forked: the channel is its parent's."""
         if self._model is not None:
             self._batches.forked = True
+            # The memory that calls' inputs are written to is the parent's, too.
+            self._server.no_bls = NO_BLS_IN_FORK
         self.link.closed = True
         self.link.close()
 
@@ -97,7 +101,10 @@ class Worker:
         work = self._work
         try:
             while self._coroutines.wait(lambda: work):
-                message = work.popleft()
+                try:
+                    message = work.popleft()
+                except IndexError:
+                    continue  # another thread has put it back
                 if type(message) is Infer:
                     self._batches.execute(message, self._coroutines)
                 elif type(message) is Stop:
@@ -109,6 +116,7 @@ class Worker:
                     return self._run_in_threads()
         finally:
             self._coroutines.close()
+            self.link.closed = True  # what the model still holds has nobody to tell when it goes
 
     # What is handled where it is read.
 
@@ -132,13 +140,15 @@ class Worker:
         elif isinstance(message, CheckReady):
             threading.Thread(target=self._check_ready, name="pyruntime is_ready", daemon=True).start()
         else:
+            # Before any thread can take it: one that looks afterwards, and finds no work, must not wait for more.
+            self._stopping = kind is Stop
             self._work.append(message)
             self._coroutines.work_arrived()
 
     def _arrived(self, message: Infer) -> None:
         if message.released:
             self._writer.free(message.released)
-        if self._concurrency == 1 and self._calls.waiting:
+        if self._concurrency == 1 and self._batches.is_running(list(self._calls.waiting.values())):
             # What runs waits for another model, and that one may wait for this very batch.
             self.link.send(PutBack([message.batch]))
             return
@@ -149,11 +159,17 @@ class Worker:
         """See Server. What has not begun must not wait for a call: other instances may be free."""
         batch = self._batches.waiting_batch()
         if batch and self._concurrency == 1:
-            waiting = [each.batch for each in self._work if type(each) is Infer]
+            waiting = []
+            others = []
+            with contextlib.suppress(IndexError):  # one by one: other threads bring work, and take it, meanwhile
+                while True:
+                    message = self._work.popleft()
+                    if type(message) is Infer:
+                        waiting.append(message.batch)
+                    else:
+                        others.append(message)
+            self._work.extend(others)
             if waiting:
-                others = [each for each in self._work if type(each) is not Infer]
-                self._work.clear()
-                self._work.extend(others)
                 self.link.send(PutBack(waiting))
         return batch
 
@@ -275,11 +291,8 @@ class Worker:
                     if self._stopping:
                         return
                     continue  # another thread has taken it
-                if type(message) is Infer:
+                if type(message) is Infer:  # nothing else but Stop comes here, and comes last
                     self._batches.execute(message, coroutines)
-                else:  # nothing else but Stop comes here, and comes last
-                    self._stopping = True
-                    self.link.wake()
         finally:
             coroutines.close()
 

@@ -73,11 +73,20 @@ Function = Callable[[Call], Outcome | Iterable[Outcome]]
 class Callees:
     """The models that a model may call, by name: functions, or models that are loaded, too."""
 
-    def __init__(self, callees: Mapping[str, Function | Instance], is_ready: Callable[[str, str], bool]) -> None:
-        """`is_ready` says whether a model may be called now, in a version, "" for any."""
+    def __init__(
+        self,
+        callees: Mapping[str, Function | Instance],
+        is_ready: Callable[[str, str], bool],
+        on_answer: Callable[[], None],
+    ) -> None:
+        """`is_ready` says whether a model may be called now, in a version, "" for any.
+
+        `on_answer` is called before a model that was called gives an answer.
+        """
         self.calls: list[Call] = []
         self._callees = dict(callees)
         self._is_ready = is_ready
+        self._on_answer = on_answer
 
     def has(self, name: str, version: str) -> bool:
         """Whether there is a model of this name, and of this version, "" for any."""
@@ -95,7 +104,8 @@ class Callees:
         if not callable(callee):
             if callee.spec.decoupled and not decoupled:
                 return _refusal(call, _IS_DECOUPLED.format(name))
-            return ModelAnswers(call, callee.begin(_as_sent(request)), callee.spec.decoupled)
+            exchange = callee.begin(_as_sent(request))
+            return ModelAnswers(call, exchange, callee.spec.decoupled, self._on_answer)
         outcome = callee(call)
         if isinstance(outcome, (Mapping, InferenceResponse, TritonError, Exception)):
             return GivenAnswers(call, iter([outcome]))
@@ -135,10 +145,11 @@ class GivenAnswers(Answers):
 class ModelAnswers(Answers):
     """The responses of a model that is loaded, too."""
 
-    def __init__(self, call: Call, exchange: Exchange, decoupled: bool) -> None:
+    def __init__(self, call: Call, exchange: Exchange, decoupled: bool, on_answer: Callable[[], None]) -> None:
         """`decoupled` if the model may send any number of them."""
         self._call = call
         self._exchange = exchange
+        self._on_answer = on_answer
         # An end that comes alone is a response, too, though one of nothing: it is in Triton.
         self._owes_end = decoupled
 
@@ -148,6 +159,8 @@ class ModelAnswers(Answers):
             result = self._exchange.take()
         except TimeoutError as exc:
             raise TritonModelException(str(exc)) from exc
+        finally:
+            self._on_answer()
         if result is None:
             owes_end, self._owes_end = self._owes_end, False
             return InferenceResponse() if owes_end else None

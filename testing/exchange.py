@@ -114,7 +114,7 @@ class Exchange:
         with self._changed:
             self.is_dropped = True
             self._results.clear()
-            self._changed.notify_all()
+        self._tell()
 
     def wait_finished(self, timeout_s: float) -> bool:
         """Wait until the model has answered to the end; False if it takes longer."""

@@ -12,6 +12,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from pyruntime.runtime.config.inputs import check_request
@@ -21,6 +22,7 @@ from pyruntime.runtime.instances.wire import request_wire
 from pyruntime.runtime.repository.loading import Draft
 from pyruntime.stub.batches import Batches
 from pyruntime.stub.loader import describe, load_class
+from pyruntime.stub.worker import NO_BLS
 from pyruntime.testing import process
 from pyruntime.testing.callees import Callees, Function
 from pyruntime.testing.configuration import choose_version, complete, import_folders, initialize_args, locate
@@ -34,7 +36,6 @@ from pyruntime.testing.tensors import OwnMemory, wire_tensor
 from pyruntime.utils.errors import InferenceError, LoadError
 from pyruntime.utils.messages import Failed, Infer
 
-_NO_BLS = "BLS is only supported during the 'execute' function."
 _TENSORS = 6
 # What was waited for in vain gets this much longer, in seconds, to notice that it is cancelled.
 _AFTER_TIMEOUT_S = 2.0
@@ -62,12 +63,12 @@ class Instance:
         backend_directories: Sequence[str],
         timeout_s: float,
     ) -> None:
-        """Load the model. Raises LoadError, TimeoutError after `timeout_s` seconds."""
+        """Load the model. Raises LoadError; TimeoutError if a step of it takes longer than `timeout_s` seconds."""
         self.name = draft.folder.name
         self.version = choose_version(draft, version)
         self.timeout_s = timeout_s
         self.control = Control(lambda name, version: self.callees.has(name, version))
-        self.callees = Callees(callees, self.control.is_ready)
+        self.callees = Callees(callees, self.control.is_ready, lambda: self._modules.come_first())
         self.spec: ModelSpec
         self.model: Any = None
         self._server: ModelServer
@@ -89,12 +90,16 @@ class Instance:
                 self.control,
                 lambda message: self._runner.post(lambda: self._execute(message)),
             )
-            self._step(
-                "initialize", lambda: self._initialize(model_class, initialize_args(draft, self.spec, self.version))
-            )
+            args = initialize_args(draft, self.spec, self.version)
+            self._step("initialize", lambda: self._initialize(model_class, args))
         except BaseException:
             self._end()
             raise
+
+    @property
+    def module(self) -> ModuleType:
+        """The module of the model's class."""
+        return self._modules.modules[type(self.model).__module__]
 
     # Requests.
 
@@ -135,7 +140,7 @@ class Instance:
         self._is_closed = True
         try:
             self._drain()
-            self._server.no_bls = _NO_BLS
+            self._server.no_bls = NO_BLS
             if hasattr(self.model, "finalize"):
                 self._call("finalize", self.model.finalize)
         finally:
@@ -266,6 +271,7 @@ class Instance:
     def _end(self) -> None:
         """Put everything away. A thread that does not end is left behind, with what it uses; TimeoutError says so."""
         has_ended = self._runner.stop(0 if self._is_stuck else self.timeout_s)
+        self._modules.retire()
         server = getattr(self, "_server", None)
         if server is not None:
             process.end(server)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Unpack
 
 from pyruntime.testing.callees import Call, Function
@@ -88,6 +88,11 @@ class LoadedModel:
     def instance(self) -> Any:
         """The object of the model's own class TritonPythonModel."""
         return self._instance.model
+
+    @property
+    def module(self) -> ModuleType:
+        """The module that this class is in, for `monkeypatch.setattr(model.module, ...)`: it is in no sys.modules."""
+        return self._instance.module
 
     @property
     def timeout_s(self) -> float:

@@ -7,8 +7,9 @@ model has modules of its own, which are in sys.modules, as its folders are on sy
 is loaded, asked for something, or finalized. So two models may both be a `1.model` and both have a `helper.py`, and
 nothing of either is left when it is closed. Packages that are installed are everybody's, and stay.
 
-Several models may be active at a time, when one calls another. Then the one that became so last comes first. And a
-thread that a model leaves running can import nothing more of the model's own between two requests.
+Several models may be active at a time, when one calls another. Then the one that became so last comes first, and the
+caller when it has its answer. What is left is what models import of their own, under the same names, while they run at
+the very same time; and a thread that a model leaves running can import nothing of the model's own between two requests.
 """
 
 from __future__ import annotations
@@ -41,18 +42,34 @@ class OwnModules:
         }
         self._homes = list(folders)
         self._users = 0
+        self._is_retired = False
 
     def enter(self) -> None:
         """Be active from now on, once more. From any thread."""
         with _interpreter.lock:
-            self._users += 1
-            _interpreter.activate(self)
+            if not self._is_retired:
+                self._users += 1
+                _interpreter.activate(self)
 
     def leave(self) -> None:
         """Be active once less."""
         with _interpreter.lock:
-            self._users -= 1
-            if not self._users:
+            if not self._is_retired:
+                self._users -= 1
+                if not self._users:
+                    _interpreter.deactivate(self)
+
+    def come_first(self) -> None:
+        """If several are active, be the one that became so last."""
+        with _interpreter.lock:
+            if self._users and not self._is_retired:
+                _interpreter.activate(self)
+
+    def retire(self) -> None:
+        """Never be active again, whatever a thread does that the model has left behind."""
+        with _interpreter.lock:
+            self._is_retired = True
+            if self._users:
                 _interpreter.deactivate(self)
 
     @contextmanager
@@ -77,77 +94,88 @@ class OwnModules:
         self.path += entries
         self._homes += [entry for entry in entries if not _is_everybodys(entry)]
 
+    def may_have(self, name: str) -> bool:
+        """Whether a module of this name may be one of the model's own."""
+        return name in self.modules or name.partition(".")[0] in self.names
+
     def has_globals(self, namespace: object) -> bool:
         """Whether these are the globals of one of the model's own modules."""
         return any(module.__dict__ is namespace for module in list(self.modules.values()))
 
 
 class _Interpreter:
-    """What sys.path and sys.modules are, and what they were before any model was active."""
+    """What sys.path and sys.modules are, and what they were before any model was active.
+
+    A change takes nothing away, not even for a moment, from the model that comes first after it: that may be importing
+    something at the same time.
+    """
 
     def __init__(self) -> None:
         # Reentrant, because a model's destructors may run anywhere.
         self.lock = threading.RLock()
         self._active: list[OwnModules] = []
+        # sys.path without the models; and with them, as it was made.
         self._path: list[str] = []
-        self._path_then: list[str] = []
-        self._names_then: set[str] = set()
+        self._made_path: list[str] = []
+        # The names in sys.modules after the latest change.
+        self._names: set[str] = set()
+        # What is not in sys.modules because a model has something of that name.
         self._hidden: dict[str, ModuleType] = {}
 
     def activate(self, own: OwnModules) -> None:
         """Put one first."""
-        if self._active and self._active[-1] is own:
-            return
-        self._take_back()
-        if own in self._active:
-            self._active.remove(own)
-        self._active.append(own)
-        self._put_in()
+        if not self._active or self._active[-1] is not own:
+            self._change([*(each for each in self._active if each is not own), own])
 
     def deactivate(self, own: OwnModules) -> None:
         """Leave one out."""
-        self._take_back()
-        self._active.remove(own)
-        self._put_in()
+        self._change([each for each in self._active if each is not own])
 
-    def _put_in(self) -> None:
-        if not self._active:
-            return
-        self._path = list(sys.path)
-        for own in self._active:
-            self._hide(own)
-        for own in self._active:
-            sys.modules.update(own.modules)
-        folders = [folder for own in reversed(self._active) for folder in own.path]
-        # As in a stub, what is installed goes before a model's folders; what only tests look into comes behind.
-        installed = [entry for entry in self._path if _is_everybodys(entry)]
-        sys.path[:] = list(dict.fromkeys([*installed, *folders, *self._path]))
-        self._path_then = list(sys.path)
-        self._names_then = set(sys.modules)
+    def _change(self, active: list[OwnModules]) -> None:
+        """Make these the active ones, the last of them first."""
+        if self._active:
+            self._collect()
+        else:
+            self._path = list(sys.path)
+        before, self._active = self._active, active
+        self._hide({id(module) for own in before for module in own.modules.values()})
+        wanted: dict[str, ModuleType] = {}
+        for own in active:
+            wanted = {name: module for name, module in wanted.items() if not own.may_have(name)} | own.modules
+        sys.modules.update(wanted)
+        for own in before:
+            for name, module in own.modules.items():
+                if name not in wanted and sys.modules.get(name) is module:
+                    del sys.modules[name]
+        for name in [name for name in self._hidden if not any(own.may_have(name) for own in active)]:
+            sys.modules[name] = self._hidden.pop(name)
+        self._set_path()
+        self._names = set(sys.modules)
 
-    def _hide(self, own: OwnModules) -> None:
-        """Take modules out that were imported by whoever, and that an import of the model's own would find instead."""
-        for name, module in list(sys.modules.items()):
-            top = name.partition(".")[0]
-            if name in own.modules or (top in own.names and not _is_installed(sys.modules.get(top, module))):
-                self._hidden[name] = sys.modules.pop(name)
-
-    def _take_back(self) -> None:
-        if not self._active:
-            return
-        self._active[-1].add_path([entry for entry in sys.path if entry not in self._path_then])
-        sys.path[:] = self._path
-        for name in set(sys.modules) - self._names_then:
+    def _collect(self) -> None:
+        """What has been imported since the latest change, and put on sys.path, belongs to whoever is active."""
+        self._active[-1].add_path([entry for entry in sys.path if entry not in self._made_path])
+        for name in set(sys.modules) - self._names:
             module = sys.modules[name]
             owner = next((own for own in reversed(self._active) if own.owns(module)), None)
             if owner is not None:
                 owner.modules[name] = module
-        for own in self._active:
-            for name, module in own.modules.items():
-                if sys.modules.get(name) is module:
-                    del sys.modules[name]
-        sys.modules.update(self._hidden)
-        self._hidden.clear()
+
+    def _hide(self, ours: set[int]) -> None:
+        """Take modules out that were imported by whoever, and that an import of a model's own would find instead."""
+        for name, module in list(sys.modules.items()):
+            if id(module) in ours or not any(own.may_have(name) for own in self._active):
+                continue
+            top = sys.modules.get(name.partition(".")[0], module)
+            if any(name in own.modules for own in self._active) or not _is_installed(top):
+                self._hidden[name] = sys.modules.pop(name)
+
+    def _set_path(self) -> None:
+        """As in a stub, what is installed goes before a model's folders. What only tests look into comes behind."""
+        folders = [folder for own in reversed(self._active) for folder in own.path]
+        installed = [entry for entry in self._path if _is_everybodys(entry)]
+        self._made_path = list(dict.fromkeys([*installed, *folders, *self._path])) if self._active else self._path
+        sys.path[:] = self._made_path
 
 
 _interpreter = _Interpreter()

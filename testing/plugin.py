@@ -8,8 +8,10 @@ pytest until the fixture is used.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,13 +24,23 @@ if TYPE_CHECKING:
 def load_model(request: pytest.FixtureRequest) -> Iterator[Callable[..., LoadedModel]]:
     """`pyruntime.testing.load_model`, closing at the end of the test what it loaded.
 
-    A relative path is one from pytest's root folder.
+    A relative path, of the model, of callees and of a folder of backends, is one from pytest's root folder.
     """
     from pyruntime.testing.model import load_model
 
+    root = request.config.rootpath
     with ExitStack() as models:
 
         def load(path: Any, **options: Any) -> LoadedModel:
-            return models.enter_context(load_model(request.config.rootpath / path, **options))
+            callees = options.pop("callees", None) or {}
+            callees = {name: _from(root, callee) for name, callee in callees.items()}
+            if "backend_directory" in options:
+                options["backend_directory"] = _from(root, options["backend_directory"])
+            return models.enter_context(load_model(root / path, callees=callees, **options))
 
         yield load
+
+
+def _from(root: Path, path: Any) -> Any:
+    """A path from the root folder; anything else as it is."""
+    return root / path if isinstance(path, (str, os.PathLike)) else path

@@ -116,10 +116,10 @@ class ModelServer(Host):
         if exchange.is_dropped:
             self._add(exchange, None, True)
             return
-        with self._lock:
-            del self._open[exchange.serial]
         exchange.wire[_FLAGS] &= ~_SEQUENCE_START
-        self.post([exchange])
+        with self._lock:  # it is open all the time, for whoever looks
+            del self._open[exchange.serial]
+            self.post([exchange])
         self._modules.leave()  # it was active for this request already
 
     # What the model asks for, see Host.
@@ -132,9 +132,13 @@ class ModelServer(Host):
         if response is None:
             self._add(exchange, None, final)
             return
-        if self.decoupled and not final:
-            exchange.wait_for_room()
         self._add(exchange, self._read(self.writer.write(response, wanted), final), final)
+
+    def wait_for_room(self, serial: int) -> None:
+        """See Host."""
+        exchange = self._open.get(serial)
+        if self.decoupled and exchange is not None:
+            exchange.wait_for_room()
 
     def forgotten(self, serial: int) -> None:
         """See Host."""

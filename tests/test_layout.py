@@ -96,6 +96,14 @@ def test_facades(facade):
     assert users == []
 
 
+def test_samples_have_tests():
+    """Every sample model has unit tests of its own, which show how that is done."""
+    samples = {path.name for path in (ROOT / "model_repository").iterdir() if path.is_dir()} - {"__pycache__"}
+    assert {path.stem for path in (ROOT / "tests/model_repository").glob("*.py")} == {
+        f"test_{name}" for name in samples
+    }
+
+
 @each_module("stub", "utils")
 def test_syntax_is_that_of_python_3_8(path):
     """Whatever may run in a stub parses on the oldest Python that a stub runs under."""

@@ -63,6 +63,8 @@ from pyruntime.utils.messages import (
 FRAME_BYTES_MAX = 16 << 20
 # A read may bring the end of a frame that is as long as can be together with the beginning of the next.
 BUFFER_BYTES_MAX = 2 * FRAME_BYTES_MAX
+# What is held for that from the start: one read. msgpack would take 1 MiB, and in time use all of it, at both ends.
+BUFFER_BYTES_MIN = 64 << 10
 
 
 class State(Enum):
@@ -121,7 +123,9 @@ class Channel:
         self._enter(State.STARTING)
         # What a model puts into a message may be text that has no UTF-8: a lone surrogate of a file name, say.
         self._packer = msgpack.Packer(autoreset=True, unicode_errors="backslashreplace")
-        self._unpacker = msgpack.Unpacker(raw=False, max_buffer_size=BUFFER_BYTES_MAX, strict_map_key=False)
+        self._unpacker = msgpack.Unpacker(
+            raw=False, read_size=BUFFER_BYTES_MIN, max_buffer_size=BUFFER_BYTES_MAX, strict_map_key=False
+        )
         self._fed = 0
         self._read = 0
 

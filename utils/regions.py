@@ -79,3 +79,4 @@ class Region(Backing):
         # If a response is still being written from here, the mapping goes with its last view.
         with contextlib.suppress(BufferError):
             self.map.close()
+        del self.map

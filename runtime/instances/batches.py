@@ -15,20 +15,21 @@ How the stub came to be, and what follows its death, is the instance's business:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyruntime.runtime.inference import InferResponse, Slot
+from pyruntime.runtime.inference import InferResponse, Slot, free_slots
 from pyruntime.runtime.instances.connection import StubConnection
-from pyruntime.runtime.instances.deadlock import Waiting
+from pyruntime.runtime.instances.deadlock import FREE, Waiting
 from pyruntime.runtime.instances.plan import Batch, InstancePlan, Owner
-from pyruntime.runtime.instances.streams import Outcome, Streams
+from pyruntime.runtime.instances.posted import Calls as CallsOfBatch
+from pyruntime.runtime.instances.posted import Posted
+from pyruntime.runtime.instances.streams import Streams
 from pyruntime.runtime.instances.supervisor import ProcessExit
-from pyruntime.runtime.instances.wire import ResponseReader
+from pyruntime.runtime.instances.wire import ResponseReader, as_outcome, not_reschedulable
 from pyruntime.runtime.memory.requests import SharedSlot
 from pyruntime.runtime.scheduling.job import Job
-from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
+from pyruntime.utils.errors import InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import Failed, PutBack, Respond, Result, Retired
 from pyruntime.utils.regions import FLAGS_BYTES
 
@@ -42,38 +43,28 @@ AHEAD_NS_MAX = 500_000
 # How much the latest batch counts in the average duration: an eighth.
 _AVERAGE_SHIFT = 3
 
-_NOT_RESCHEDULABLE = (
-    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
-    "such a flag."
-)
 _SEQUENCE_START = 1
 _FLAGS = 2
-
-
-@dataclass(slots=True, eq=False)
-class _Posted:
-    batch: Batch
-    sent_ns: int
-    # Serials of requests that a sender has answered to the end while execute still runs.
-    finished: set[int] = field(default_factory=set)
 
 
 class PostedBatches:
     """See the module. `places` is how many more batches the stub takes now."""
 
-    def __init__(self, plan: InstancePlan, connection: StubConnection, owner: Owner, waiter: Waiting) -> None:
-        """`waiter` is the instance that the stub is the process of."""
+    def __init__(self, plan: InstancePlan, connection: StubConnection, owner: Owner) -> None:
         self.places = 0
-        self.waiter = waiter
         # Who makes calls waits for other models, and what waits behind it had better wait elsewhere.
         self.makes_calls = False
         # Called when all jobs of a running batch are cancelled.
-        self.on_cancelled: Callable[[int], None] = _ignore
+        self.on_cancelled: Callable[[int], None] = lambda number: None
+        # The calls that a batch waits for: see posted.py.
+        self.waiting_calls: Callable[[int], CallsOfBatch] = lambda number: ()
+        # Frees request memory that a dead stub leaves, as soon as nobody reads it.
+        self.free: Callable[[list[Slot]], None] = free_slots
         self._plan = plan
         self._connection = connection
         self._owner = owner
         self._reader = ResponseReader(plan.spec, plan.version, connection.responses, connection.release)
-        self._posted: dict[int, _Posted] = {}
+        self._posted: dict[int, Posted] = {}
         self._streams = Streams(connection, plan.statistics, plan.spec.decoupled)
         self._retained: dict[int, list[Slot]] = {}
         # Serials of requests whose flags are set.
@@ -87,9 +78,17 @@ class PostedBatches:
     def __len__(self) -> int:
         return len(self._posted) + len(self._streams)
 
-    def __contains__(self, number: object) -> bool:
-        """Whether execute has not returned from this batch."""
-        return number in self._posted
+    def workers(self) -> Sequence[Waiting]:
+        """Who executes its batches: see deadlock.py. Where a thread is idle, that one stands for all."""
+        posted = list(self._posted.values())[: self._plan.concurrency]
+        return posted if len(posted) == self._plan.concurrency else (FREE,)
+
+    def worker_of(self, job: Job) -> Waiting:
+        """See scheduling.job.Running. What waits behind a batch waits for that."""
+        posted = self._posted_with(job.serial)
+        if posted is None:
+            return FREE
+        return posted[1] if self._plan.concurrency > 1 else next(iter(self._posted.values()))
 
     @property
     def running(self) -> bool:
@@ -122,7 +121,7 @@ class PostedBatches:
             for job in batch:
                 self._fail(job, failure, sent_ns)
             return
-        self._posted[serial] = _Posted(batch, sent_ns)
+        self._posted[serial] = Posted(serial, batch, sent_ns, self._plan.spec.name, self.waiting_calls)
         for job in batch:
             job.instance = self
             job.serial = serial
@@ -236,12 +235,12 @@ class PostedBatches:
             if posted is None or posted.finished or any(job.serial in self._streams for job in posted.batch):
                 raise PeerError(f"batch {number!r} is put back and is not there, or has begun")
             del self._posted[number]
-            for job in posted.batch:
-                self._clear_flag(job.serial)
-                job.instance = None
+            self._recall(posted.batch)
             self._owner.put_back(posted.batch)
         if self._open:
             self.places = self._places() - len(self._posted)
+            self._owner.place_freed()  # the batch that waited may have ended meanwhile
+        self._check_idle()
 
     def retired(self, message: Retired) -> None:
         """Requests that the model kept and has let go of."""
@@ -249,8 +248,7 @@ class PostedBatches:
             slots = self._retained.pop(serial, None) if type(serial) is int else None
             if slots is None:
                 raise PeerError(f"request {serial!r} is retired and was not retained")
-            for slot in slots:
-                slot.free()
+            free_slots(slots)
 
     def expects_calls(self) -> None:
         """The model has called another one."""
@@ -273,18 +271,21 @@ class PostedBatches:
 
     # Settling answers.
 
-    def _settle(self, job: Job, outcome: Any, posted: _Posted, now_ns: int) -> bool:
+    def _settle(self, job: Job, outcome: Any, posted: Posted, now_ns: int) -> bool:
         """See to everything but a response that execute returned; False if it is that."""
         serial = job.serial
         if serial in posted.finished:
             if type(outcome) is InferResponse:
                 outcome.release()
             job.free()
+        elif serial in self._streams and type(outcome) is int and self._plan.spec.decoupled:
+            self._streams.leave(serial)
+            self._reschedule(job, now_ns)
         elif serial in self._streams:
             job.free()
             if outcome is not None:  # execute failed after a sender had begun
                 self._clear_flag(serial)
-                self._streams.end(serial, _as_outcome(outcome))
+                self._streams.end(serial, as_outcome(outcome))
         elif outcome is None:
             job.free()
             self._streams.open(serial, job, posted.sent_ns)
@@ -304,12 +305,17 @@ class PostedBatches:
 
     def _reschedule(self, job: Job, now_ns: int) -> None:
         if not self._plan.spec.iterative_sequence:
-            self._fail(job, InferenceError(_NOT_RESCHEDULABLE, Code.INVALID_ARG), now_ns)
+            self._fail(job, not_reschedulable(), now_ns)
             return
-        self._clear_flag(job.serial)
-        job.instance = None
         job.wire[_FLAGS] &= ~_SEQUENCE_START
+        self._recall([job])
         self._owner.reschedule(job)
+
+    def _recall(self, batch: Batch) -> None:
+        """These jobs are not with the stub any more, and have not begun."""
+        for job in batch:
+            self._clear_flag(job.serial)
+            job.instance = None
 
     def _clear_flag(self, serial: int) -> None:
         """Nobody is to see a request as cancelled, though it may share its flag with one that is."""
@@ -321,7 +327,7 @@ class PostedBatches:
         """Whether execute may have begun with this batch."""
         return self._plan.concurrency > 1 or number == next(iter(self._posted))
 
-    def _posted_with(self, serial: int) -> tuple[int, _Posted] | None:
+    def _posted_with(self, serial: int) -> tuple[int, Posted] | None:
         for number, posted in self._posted.items():
             if number <= serial < number + len(posted.batch):
                 return number, posted
@@ -351,8 +357,7 @@ class PostedBatches:
         when_idle = self._when_idle
         self.close()
         for slots in self._retained.values():
-            for slot in slots:
-                slot.free()
+            self.free(slots)
         self._retained.clear()
         failure = InferenceError(
             f"Stub process '{self._plan.name}' is not healthy. It was lost while it ran this request: {exit.describe()}"
@@ -363,28 +368,18 @@ class PostedBatches:
         running = waiting[: self._plan.concurrency]
         for number, posted in running:
             for serial, job in enumerate(posted.batch, number):
-                job.free()
+                slots, job.slots = job.slots, []
+                self.free(slots)
                 if serial not in posted.finished and serial not in self._streams:
                     self._fail(job, failure, now_ns)
         for serial in [job.serial for job in self._streams.jobs()]:
             self._streams.end(serial, failure)
         for _, posted in reversed(waiting[self._plan.concurrency :]):
-            for job in posted.batch:
-                job.instance = None
             if restarts:
+                self._recall(posted.batch)
                 self._owner.put_back(posted.batch)
             else:
                 for job in posted.batch:
                     self._fail(job, failure, now_ns)
         if when_idle is not None:
             when_idle()
-
-
-def _as_outcome(outcome: Any) -> Outcome:
-    if isinstance(outcome, (InferResponse, InferenceError)):
-        return outcome
-    return InferenceError(_NOT_RESCHEDULABLE, Code.INVALID_ARG)
-
-
-def _ignore(number: int) -> None:
-    """Nobody has to know."""

@@ -9,7 +9,8 @@ caller's inputs until the callee is done with them, the callee's outputs until t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from pyruntime.runtime.inference import InferResponse, Slot
@@ -46,9 +47,9 @@ class _Inputs:
 
     def free(self) -> None:
         """See inference.Slot."""
+        self._calls.unread(self._number, self._regions)
         for region in self._regions:
             region.close()
-        self._calls.unread(self._number)
 
 
 class _OpenCall:
@@ -78,27 +79,32 @@ def _nothing() -> None:
 
 
 class Calls:
-    """See the module. `caller` is the instance that the stub is the process of."""
+    """See the module."""
 
-    def __init__(self, plan: InstancePlan, connection: StubConnection, caller: Waiting) -> None:
+    def __init__(self, plan: InstancePlan, connection: StubConnection) -> None:
         self._plan = plan
         self._connection = connection
-        self._caller = caller
         self._open: dict[int, _OpenCall] = {}
         self._holds: dict[int, InferResponse] = {}
         self._hold = 0
         self._unread: list[int] = []
         self._over = False
+        # How many calls have inputs in a region that somebody may read, and what a dead stub leaves there until then.
+        self._reading: Counter[SharedRegion] = Counter()
+        self._left: list[tuple[SharedRegion, Callable[[], None]]] = []
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def waiting(self, batches: Container[int]) -> list[tuple[Sequence[Waiting], str]]:
-        """See Waiting.waiting_calls; `batches` are those that execute has not returned from."""
+    def waiting(self, batch: int) -> list[tuple[Sequence[Waiting], str]]:
+        """See Waiting.waiting_calls, of a batch."""
         return [
-            (call.callee.instances if call.job.instance is None else [call.job.instance.waiter], call.callee.spec.name)
+            (
+                call.callee.workers if call.job.instance is None else [call.job.instance.worker_of(call.job)],
+                call.callee.spec.name,
+            )
             for call in self._open.values()
-            if call.waiting in batches and call.job is not None and call.callee is not None
+            if call.waiting == batch and call.job is not None and call.callee is not None
         ]
 
     # What the stub says. All of these raise PeerError.
@@ -106,16 +112,20 @@ class Calls:
     def call(self, message: Call) -> None:
         """The model calls another one."""
         number = message.call
-        if number in self._open or len(self._open) >= CALLS_MAX:
-            raise PeerError(f"call {number} is made twice, or is one of more than {CALLS_MAX} at a time")
+        if number in self._open:
+            raise PeerError(f"call {number} is made twice")
         request = CallRequest(message, self._connection.region)
         slots: list[Slot] = []
         if request.regions:
             for region in request.regions:
                 region.count_on()
             slots.append(_Inputs(self, number, request.regions))
+            self._reading.update(request.regions)
         self._open[number] = call = _OpenCall(message.waiting, slots)
         server = self._plan.server
+        if len(self._open) > CALLS_MAX:
+            self._begin(message, request, InferenceError(f"more than {CALLS_MAX} calls are under way"))
+            return
         if not self._connection.is_serving:  # its own initialize: the models that it needs may be loading, too
             call.end_wait = server.when_ready(
                 message.model,
@@ -161,9 +171,11 @@ class Calls:
             if call.waiting == number:
                 self._cancel(call)
 
-    def unread(self, number: int) -> None:
-        """Nobody reads the inputs of a call any longer."""
+    def unread(self, number: int, regions: Sequence[SharedRegion]) -> None:
+        """Nobody reads the inputs of a call any longer, which lie in these regions."""
+        self._reading.subtract(regions)
         if self._over:
+            self._free_left()
             return
         self._unread.append(number)
         if number not in self._open:  # else the answer takes it along
@@ -179,7 +191,26 @@ class Calls:
             self._cancel(call)
         holds, self._holds = self._holds, {}
         for response in holds.values():
-            self._release(response)
+            assert isinstance(response.region, SharedRegion)  # it would not be held otherwise
+            self._left.append((response.region, partial(self._release, response)))
+        self._free_left()
+
+    def free_unread(self, slots: list[Slot]) -> None:
+        """Free request memory that the dead stub leaves, as soon as no model that it called reads it."""
+        for slot in slots:
+            if isinstance(slot, _Inputs):  # of a call to the stub itself
+                slot.free()
+            else:
+                self._left.append((self._plan.memory.region, slot.free))
+        self._free_left()
+
+    def _free_left(self) -> None:
+        left, self._left = self._left, []
+        for region, free in left:
+            if self._reading[region]:
+                self._left.append((region, free))
+            else:
+                free()
 
     # A call on its way.
 
@@ -202,7 +233,7 @@ class Calls:
             self._respond(number, exc, True)
             return
         if message.waiting and job.instance is None and number in self._open:
-            cycle = explain_deadlock(self._caller, callee.spec.name, callee.instances)
+            cycle = explain_deadlock(self._plan.spec.name, callee.spec.name, callee.workers)
             if cycle:
                 self._refuse(number, callee, job, cycle)
 

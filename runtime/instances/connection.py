@@ -63,6 +63,8 @@ CREDIT_BYTES_WAITING_MAX = 16 << 20
 TOLD_OF_REGIONS = (State.LOADING, State.SERVING, State.STOPPING)
 # How a region is announced on the grants socket: its number, little-endian; the descriptor goes with it.
 GRANT_BYTES = 8
+# How much is read at a time of what a stub had said before it died.
+REST_BYTES = 64 << 10
 
 
 class StubConnection(asyncio.Protocol):
@@ -84,6 +86,8 @@ class StubConnection(asyncio.Protocol):
         self._credits: dict[int, tuple[int, int]] = {}
         self._granted: dict[int, SharedRegion] = {}
         self._grants: socket.socket | None = None
+        # The transport's socket, once more: what has come in can still be read when the transport is gone.
+        self._rest: socket.socket | None = None
         self._closed = False
         self._corked: list[bytes] | None = None
         self._process: StubProcess | SpawnedStub | None = None
@@ -147,6 +151,7 @@ class StubConnection(asyncio.Protocol):
             # A process that the model forked may hold the other end of the socket open, so its end is no sign of life.
             self._process.exited.add_done_callback(lambda _: self._replies.put_nowait(None))
             our_sock.setblocking(False)
+            self._rest = our_sock.dup()
             await self._loop.create_unix_connection(lambda: self, sock=our_sock)
             self._output, _ = await self._loop.connect_read_pipe(lambda: _OutputLog(self.name), output)
             our_grants.setblocking(False)
@@ -297,16 +302,32 @@ class StubConnection(asyncio.Protocol):
         self.on_lost()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.on_lost()
+        self._read_rest()
         finished = self._channel.state is State.CLOSED
         try:
             self._channel.receive_eof()
         except PeerError as error:
             _LOG.error("%s: its stub %s", self.name, error)
-        self._transport = None
         self._replies.put_nowait(None)
-        self.on_lost()
         if not finished:  # it died, or hung up: then it is of no use any more
             self.kill()
+
+    def _read_rest(self) -> None:
+        """Take what the stub has said and nobody has read: whoever writes to a dead stub loses the transport at once."""
+        if self._rest is None:
+            return
+        with self._rest as rest:
+            self._rest = None
+            while self._channel.state is not State.CLOSED:
+                try:
+                    data = rest.recv(REST_BYTES)
+                except OSError:  # such as that there is no more, though a fork of the stub could say more
+                    break
+                if not data:
+                    break
+                self.data_received(data)
 
     def _handle(self, message: Message) -> None:
         match message:
@@ -315,16 +336,21 @@ class StubConnection(asyncio.Protocol):
             case Hello() | Completed() | Ready() | LoadFailed():
                 self._replies.put_nowait(message)
             case Stopped():
-                pass  # the exit that follows is what counts
+                # The exit that follows is what counts. A thread of the model's that waits for us must not put it off.
+                if self._transport is not None:
+                    self._transport.close()
             case _:
                 raise PeerError(f"{type(message).__name__} came before the model was loaded")
 
     def _close(self) -> None:
         if self._closed:
             return
-        self._closed = True
         if self._transport is not None:
             self._transport.abort()
+            self._transport = None
+            self.on_lost()
+        self._read_rest()
+        self._closed = True
         if self._output is not None:
             self._output.close()
         if self._grants is not None:

@@ -20,13 +20,13 @@ Batch = list[Job]
 
 
 class Callee(Protocol):
-    """A model version, for a model that calls it. `instances` are those that take requests."""
+    """A model version, for a model that calls it. `workers` are all who execute its requests."""
 
     spec: ModelSpec
     kinds: Kinds
 
     @property
-    def instances(self) -> Sequence[Waiting]: ...
+    def workers(self) -> Sequence[Waiting]: ...
 
     def start(self, job: Job) -> None:
         """See ModelVersion."""

@@ -16,7 +16,7 @@ from typing import Any
 from pyruntime.runtime.instances.batches import PostedBatches
 from pyruntime.runtime.instances.calls import Calls
 from pyruntime.runtime.instances.connection import StubConnection
-from pyruntime.runtime.instances.deadlock import Waiting
+from pyruntime.runtime.instances.deadlock import FREE, Waiting
 from pyruntime.runtime.instances.plan import Batch, InstancePlan, Owner
 from pyruntime.runtime.instances.readiness import IS_READY_TIMEOUT_S, CallBack, Readiness
 from pyruntime.runtime.instances.supervisor import (
@@ -102,19 +102,11 @@ class PythonInstance:
         else:
             call_back(False)
 
-    # What deadlocks are made of: see deadlock.py.
-
-    @property
-    def model_name(self) -> str:
-        """See Waiting."""
-        return self._plan.spec.name
-
-    def waiting_calls(self) -> Sequence[tuple[Sequence[Waiting], str]]:
-        """See Waiting."""
-        # Of several threads, one may go on where another waits.
-        if self._calls is None or self._batches is None or self._plan.concurrency > 1:
+    def workers(self) -> Sequence[Waiting]:
+        """Who executes its requests, now or when its stub is there again: see deadlock.py."""
+        if self.down:
             return ()
-        return self._calls.waiting(self._batches)
+        return self._batches.workers() if self._batches is not None else (FREE,)
 
     # Starting and stopping.
 
@@ -173,11 +165,13 @@ class PythonInstance:
         self._connection = connection
         self._hung_up = False
         server = self._plan.server
-        self._batches = batches = PostedBatches(self._plan, connection, self._owner, self)
-        self._calls = calls = Calls(self._plan, connection, self)
+        self._batches = batches = PostedBatches(self._plan, connection, self._owner)
+        self._calls = calls = Calls(self._plan, connection)
         debugged = self._plan.environment is not None and self._plan.environment.at_terminal
         self._readiness = readiness = Readiness(connection, None if debugged else IS_READY_TIMEOUT_S)
         batches.on_cancelled = calls.cancel_batch
+        batches.waiting_calls = calls.waiting
+        batches.free = calls.free_unread
 
         def call(message: Call) -> None:
             if message.waiting:

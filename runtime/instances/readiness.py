@@ -26,6 +26,8 @@ class Readiness:
         self._connection = connection
         self._timeout_s = timeout_s
         self._waiting: list[CallBack] = []
+        # One question at a time: a model that does not answer is not to gather threads that try.
+        self._asked = False
         self._timer: asyncio.TimerHandle | None = None
 
     def check(self, call_back: CallBack) -> None:
@@ -38,10 +40,13 @@ class Readiness:
             return
         if self._timeout_s is not None:
             self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self._timed_out)
-        self._connection.check_ready()
+        if not self._asked:
+            self._asked = True
+            self._connection.check_ready()
 
     def answered(self, message: IsReady) -> None:
         """What the model said."""
+        self._asked = False
         if message.problem:
             _LOG.error("%s: %s", self._connection.name, message.problem)
         elif not message.ready:

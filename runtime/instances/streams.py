@@ -107,6 +107,11 @@ class Streams:
         else:
             stream.kept = outcome
 
+    def leave(self, serial: int) -> None:
+        """The job of an open stream is executed again, and goes on under another serial."""
+        del self._streams[serial]
+        self._connection.forget_credit(serial)
+
     def end(self, serial: int, outcome: Outcome | None) -> None:
         """The last response of an open stream, or None for none."""
         stream = self._streams.pop(serial)

@@ -128,6 +128,24 @@ def _nothing() -> None:
     """How a response without memory is released."""
 
 
+_NOT_RESCHEDULABLE = (
+    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
+    "such a flag."
+)
+
+
+def as_outcome(outcome: Any) -> InferResponse | InferenceError:
+    """What a client is answered, where a request cannot be executed again."""
+    if isinstance(outcome, (InferResponse, InferenceError)):
+        return outcome
+    return not_reschedulable()
+
+
+def not_reschedulable() -> InferenceError:
+    """The error of a request that is to be executed again by a model that may not ask for it."""
+    return InferenceError(_NOT_RESCHEDULABLE, Code.INVALID_ARG)
+
+
 def _no_response(wire: Any) -> Any:
     if wire is SENDER or (type(wire) is int and wire == RESCHEDULED):
         return wire

@@ -23,10 +23,10 @@ Respond = Callable[[InferResponse | InferenceError | None, bool], None]
 
 
 class Running(Protocol):
-    """The instance that a job is with. `waiter` is for instances/deadlock.py."""
+    """The instance that a job is with."""
 
-    @property
-    def waiter(self) -> Any: ...
+    def worker_of(self, job: Job) -> Any:
+        """Who executes the job: see instances/deadlock.py."""
 
     def cancel(self, job: Job) -> None:
         """Let the model know that nobody waits for this job any longer."""

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from pyruntime.stub import host
@@ -193,8 +195,22 @@ class InferenceRequest:
         The call begins at once. Raises RuntimeError without a running event loop.
         """
         loop = asyncio.get_running_loop()
+        answers = _start(self, decoupled)
         # A task, so that the call goes on even if nobody awaits it.
-        return loop.create_task(_answer(_start(self, decoupled), decoupled))
+        task = loop.create_task(_answer(answers, decoupled))
+        _tasks.add(task)
+        task.add_done_callback(partial(_done, answers))
+        return task
+
+
+# All that are under way: asyncio itself does not keep them.
+_tasks: Set[Any] = set()
+
+
+def _done(answers: host.Answers, task: asyncio.Task[Any]) -> None:
+    _tasks.discard(task)
+    if task.cancelled():  # maybe before it began to run
+        answers.cancel()
 
 
 def _start(request: InferenceRequest, decoupled: bool) -> host.Answers:
@@ -224,13 +240,9 @@ async def _answer(answers: host.Answers, decoupled: bool) -> Union[InferenceResp
             arrived.set_result(None)
 
     def wake_loop() -> None:
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
             loop.call_soon_threadsafe(wake)
 
     answers.when_next(wake_loop)
-    try:
-        await arrived
-    except asyncio.CancelledError:
-        answers.cancel()
-        raise
+    await arrived
     return _only(answers.next())

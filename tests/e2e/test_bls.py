@@ -126,7 +126,7 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number]))])
 """
 HELPERS = """
-import asyncio, gc
+import asyncio, gc, weakref
 from concurrent.futures import ThreadPoolExecutor
 
 def tensor(*numbers):
@@ -588,8 +588,12 @@ async def check_cancelled_task(self):
     equal(output(await other).tolist(), [4])
 
 async def check_never_awaited(self):
-    """A call that nobody awaits is nothing bad."""
-    request_to("callee", 3).async_exec()
+    """A call that nobody awaits goes on all the same."""
+    call = weakref.ref(request_to("slow", 3).async_exec())
+    await asyncio.sleep(0)
+    gc.collect()
+    assert call() is not None
+    call().cancel()
     equal(output(await request_to("callee", 4).async_exec()).tolist(), [4])
 
 async def check_timeout(self):

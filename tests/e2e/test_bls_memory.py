@@ -460,7 +460,6 @@ class TestAfterTheirEnd:
         assert told.tolist() == [1, 1, 2, 2, 3, 3, 4, 4]
         server.infer("keeper", {"IN": np.zeros(1, np.int64)}, request_id="drop")
         server.infer("keeper", {"IN": np.array([count, 7])}, request_id="callee")
-        print(before, server.shared_bytes())
         wait_until(lambda: server.shared_bytes() <= before)
 
     @pytest.mark.parametrize("count", [10, 100 << 10])
@@ -469,6 +468,8 @@ class TestAfterTheirEnd:
         model("keeper", KEEPER)
         model("callee", CALLEE)
         server = serve("--model-control-mode=explicit", "--load-model=keeper", "--load-model=callee")
+        server.infer("keeper", {"IN": np.array([count, 1])}, request_id="callee")
+        server.infer("keeper", {"IN": np.zeros(1, np.int64)}, request_id="drop")
         alone = server.shared_bytes()
         for number in range(1, 4):
             server.infer("keeper", {"IN": np.array([count, number])}, request_id="callee")

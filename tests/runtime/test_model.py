@@ -216,7 +216,7 @@ class TestStop:
         assert [(failure.message, failure.code) for failure in outcome] == [
             ("Model 'm' was unloaded", Code.UNAVAILABLE)
         ]
-        assert memory.region.map.closed
+        assert memory.region.fileno() == -1
 
     def test_executes_what_waits_first(self):
         """What was accepted is executed, if there is time for it; instances are stopped after that."""

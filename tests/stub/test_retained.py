@@ -32,9 +32,10 @@ def executed(region, model, count=3, retained=None, batch=7):
     retained = Retained() if retained is None else retained
     requests = make(region, count)
     kept = model(requests)
-    held = retained.retain(batch, requests)
+    held = retained.look(batch, requests)
     requests = None
-    return held, retained, kept
+    retained.watch(held)
+    return [serial - batch for serial in held], retained, kept
 
 
 def arrays(requests):

@@ -2,32 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker in a thread, with the host's end of its socket in the test's hands."""
 
-import asyncio
 import json
 import logging
-import socket
-import sys
-import textwrap
-import threading
 
-import numpy as np
 import pytest
 
-from pyruntime.runtime.memory.regions import create_region
-from pyruntime.stub import host as host_module
-from pyruntime.stub import pb_utils
-from pyruntime.stub.logs import LOGGER
-from pyruntime.stub.memory import Regions
-from pyruntime.stub.worker import Worker
-from pyruntime.utils.channel import FRAME_BYTES_MAX, HostChannel, StubChannel
+from pyruntime.utils.channel import FRAME_BYTES_MAX
 from pyruntime.utils.messages import (
     NO_SLOT,
     OK,
-    PROTOCOL_VERSION,
     AutoComplete,
     Completed,
     Failed,
-    Hello,
     Infer,
     Load,
     LoadFailed,
@@ -39,160 +25,19 @@ from pyruntime.utils.messages import (
     Stopped,
 )
 
-CONFIG = {"name": "m", "input": [], "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [2]}]}
-ARGS = {
-    "model_config": json.dumps(CONFIG), "model_name": "m", "model_instance_name": "m_0", "model_version": "1",
-    "model_repository": "/models/m",
-}  # fmt: skip
 PREFIX = "Failed to process the request(s) for model 'm_0', message: "
 GROWTH = 1 << 20
 READY = Ready(False)
 
 
-@pytest.fixture(autouse=True)
-def _interpreter(monkeypatch):
-    """Leave sys.path and sys.modules as they were found; models find pb_utils, and no server but their own."""
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", pb_utils)
-    path, modules = list(sys.path), set(sys.modules)
-    before = host_module.set_host(None)
-    yield
-    host_module.set_host(before)
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
-
-
-@pytest.fixture(autouse=True)
-def _captured(caplog):
-    """The stub's own logger is outside the hierarchy that caplog listens to."""
-    LOGGER.addHandler(caplog.handler)
-    yield
-    LOGGER.removeHandler(caplog.handler)
-
-
-@pytest.fixture(autouse=True)
-def loops(monkeypatch):
-    """The event loops that are made during a test."""
-    made = []
-    real = asyncio.new_event_loop
-
-    def new_event_loop():
-        made.append(real())
-        return made[-1]
-
-    monkeypatch.setattr(asyncio, "new_event_loop", new_event_loop)
-    yield made
-    for loop in made:
-        loop.close()
-
-
-class Host:
-    """The test's end of the socket. `died` is what the worker raised, if it did."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.requests = create_region("requests of a test")
-        self.responses = create_region("responses of a test")
-        self.requests.commit(0, GROWTH)
-        self.died = None
-        self._sock, self._theirs = socket.socketpair()
-        self._sock.settimeout(60)
-        self._channel = HostChannel()
-        self._waiting = []
-        self._serial = 1
-        self.grants, self._their_grants = socket.socketpair()
-        regions = Regions(self.requests, self._their_grants)
-        worker = Worker("m_0", self._theirs, StubChannel(), regions, self.responses, GROWTH)
-        worker.link.send(Hello(PROTOCOL_VERSION, 1, "3"))
-        assert type(self.receive()) is Hello
-        self._thread = threading.Thread(target=self._run, args=(worker,))
-        self._thread.start()
-
-    def _run(self, worker):
-        try:
-            worker.run()
-        except BaseException as exc:
-            self.died = exc
-        finally:
-            self._theirs.close()
-
-    def send(self, message):
-        self._sock.sendall(self._channel.send(message))
-
-    def receive(self):
-        """The next message; None when the worker has hung up."""
-        while not self._waiting:
-            data = self._sock.recv(1 << 16)
-            if not data:
-                return None
-            self._waiting.extend(self._channel.receive_data(data))
-        return self._waiting.pop(0)
-
-    def ask(self, message):
-        self.send(message)
-        return self.receive()
-
-    def location(self, source):
-        version = self.folder / "m/1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_text(HEAD + textwrap.dedent(source))
-        return {"model_dir": str(self.folder / "m"), "version": "1", "file": str(version / "model.py")}
-
-    def load(self, source, args=ARGS, concurrency=1):
-        return self.ask(Load(self.location(source), args, concurrency, self.requests.number))
-
-    def execute(self, body, **kwargs):
-        """Load a model with this `execute`, which has `requests`."""
-        assert self.load(MODEL.format(textwrap.indent(textwrap.dedent(body), "    " * 2)), **kwargs) == READY
-
-    def post(self, *wires, released=()):
-        """Post a batch; the serial of its first request."""
-        batch = self._serial
-        self._serial += len(wires)
-        self.send(Infer(batch, list(wires), list(released)))
-        return batch
-
-    def infer(self, *wires, released=()):
-        self.post(*wires, released=released)
-        return self.receive()
-
-    def array(self, tensor):
-        _, datatype, shape, offset, size = tensor
-        assert datatype == "FP32"
-        return np.frombuffer(self.responses.map[offset : offset + size], np.float32).reshape(shape).tolist()
-
-    def join(self):
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-    def close(self):
-        self._sock.close()
-        self.join()
-        self.grants.close()
-        self._their_grants.close()
-        self.requests.close()
-        self.responses.close()
-
-
-HEAD = "import json\nimport numpy as np\nimport triton_python_backend_utils as pb_utils\n"
 MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n{}"
 ECHO = """
 return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", each.inputs()[0].as_numpy())]) for each in requests]
 """
 
 
-@pytest.fixture
-def host(tmp_path):
-    made = Host(tmp_path)
-    yield made
-    made.close()
-
-
-def wire(host, values=(), at=0, outputs=None, parameters=""):
-    """A request with one FP32 input of these values."""
-    contents = np.array(values, np.float32).tobytes()
-    host.requests.map[at : at + len(contents)] = contents
-    return ["", 0, 0, 0, outputs, parameters, [["IN", "FP32", [len(values)], at, len(contents)]]]
+def wire(host, *args, **kwargs):
+    return host.wire(*args, **kwargs)
 
 
 class TestLoad:
@@ -228,7 +73,7 @@ class TestLoad:
     def test_no_file(self, host):
         """What is missing is told without a traceback."""
         location = {"model_dir": "/nowhere", "version": "1", "file": "/nowhere/1/model.py"}
-        assert host.ask(Load(location, ARGS, 1, 7)) == LoadFailed(
+        assert host.ask(Load(location, host.ARGS, 1, 7)) == LoadFailed(
             "Python model file not found in '/nowhere/1/model.py'"
         )
         assert host.receive() is None
@@ -279,13 +124,13 @@ class TestAutoComplete:
         completed = json.loads(answer.config)
         assert completed["max_batch_size"] == 8
         assert completed["input"] == [{"name": "IN", "data_type": "TYPE_FP32", "dims": [2]}]
-        assert host.ask(Load(location, ARGS, 1, 7)) == READY
+        assert host.ask(Load(location, host.ARGS, 1, 7)) == READY
 
     def test_without_the_method(self, host):
         """A model that completes nothing says so."""
         location = host.location(MODEL.format("        return []"))
         assert host.ask(AutoComplete(location, '{"name": "m"}')) == Completed("")
-        assert host.ask(Load(location, ARGS, 1, 7)) == READY
+        assert host.ask(Load(location, host.ARGS, 1, 7)) == READY
 
     @pytest.mark.parametrize("value", ["None", "{}", "1"])
     def test_returns_something_else(self, host, value):
@@ -675,9 +520,9 @@ class TestEnd:
         assert type(host.receive()) is Result
         assert host.receive() == Stopped()
 
-    def test_the_host_is_gone(self, tmp_path):
+    def test_the_host_is_gone(self, hosts):
         """A stub whose host hangs up ends without a word."""
-        host = Host(tmp_path)
+        host = hosts()
         host.execute("return []")
         host.close()
         assert host.died is None

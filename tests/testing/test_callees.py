@@ -244,9 +244,10 @@ class TestModels:
     def test_the_other_never_answers(self, caller, other):
         """The call fails in time."""
         real = load_model(other("self.senders = [each.get_response_sender() for each in requests]", DECOUPLED))
-        real.timeout_s = 0.05
+        patience, real.timeout_s = real.timeout_s, 0.05
         with pytest.raises(InferenceError, match=r"the model did not finish the request within 0\.05 s: model 'real'"):
             caller(real, CALL_DECOUPLED).infer({"IN": [1]})
+        real.timeout_s = patience
         del real.instance.senders
         real.close()
 

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What models import is kept apart from one another, and nothing of it is left in the interpreter."""
 
-import logging
 import sys
 import types
 
@@ -11,6 +10,8 @@ import pytest
 from pyruntime.stub import host
 from pyruntime.stub.logs import LOGGER
 from pyruntime.testing import LoadError, load_model
+
+from .conftest import DECOUPLED
 
 # Gives back what its own `helper`, and a file beside it, say.
 USES_HELPER = """
@@ -155,62 +156,46 @@ def test_a_failed_load(interpreter, write_model):
         load_model(write_model("import helper\n1 / 0", **files(1)))
 
 
-class TestWhoseServer:
-    """Which server a function of the model asks, where several models are loaded."""
+def test_a_model_that_hangs(interpreter, write_model):
+    """What it has left behind is in nobody's way."""
+    hangs = """
+    class TritonPythonModel:
+        gate = threading.Event()
+        def execute(self, requests):
+            self.gate.wait()
+            return [answer(0)]
+    """
+    model = load_model(write_model(hangs, name="hangs", **files(1)))
+    model.timeout_s = 0.05
+    with pytest.raises(TimeoutError), model:
+        model.infer({"IN": [1]})
+    with load_model(write_model(LAZY, **files(10))) as other:
+        model.instance.gate.set()
+        assert other.infer({"IN": [1]})["OUT"].tolist() == [10, 11]
 
-    SOURCE = """
-    from concurrent.futures import ThreadPoolExecutor
 
+def test_while_another_one_ends(interpreter, write_model):
+    """A model that has its answer imports its own, however long the other one takes to be done with it."""
+    caller = """
     class TritonPythonModel:
         def execute(self, requests):
-            return [pb_utils.InferenceResponse(parameters={"folder": getattr(self, HOW)()}) for _ in requests]
-        def in_execute(self):
-            return pb_utils.get_model_dir()
-        def in_a_thread(self):
-            return self.in_a_pool(lambda: pb_utils.get_model_dir())
-        def in_a_pool(self, function=pb_utils.get_model_dir):
-            try:
-                with ThreadPoolExecutor() as pool:
-                    return pool.submit(function).result()
-            except pb_utils.TritonModelException as exc:
-                return str(exc)
-        def in_to_thread(self):
-            return asyncio.run(asyncio.to_thread(pb_utils.get_model_dir))
+            request = pb_utils.InferenceRequest(model_name="other", inputs=requests[0].inputs())
+            first = next(request.exec(decoupled=True)).output_tensors()[0].as_numpy()
+            import helper
+            return [answer([helper.VALUE, *first])]
     """
-
-    def folders_of(self, write_model, how, *names):
-        """What models say where they are, asked one after the other while all are loaded."""
-        source = self.SOURCE.replace("HOW", repr(how))
-        models = [load_model(write_model(source, name=name)) for name in names]
-        try:
-            return [model.infer({"IN": [1]}).parameters["folder"] for model in models]
-        finally:
-            for model in models:
-                model.close()
-
-    @pytest.mark.parametrize("how", ["in_execute", "in_a_thread", "in_to_thread"])
-    def test_is_the_models_own(self, interpreter, write_model, tmp_path, how):
-        """In the model's thread, in its context, and wherever its code runs."""
-        assert self.folders_of(write_model, how, "a", "b") == [str(tmp_path / "a/1"), str(tmp_path / "b/1")]
-
-    def test_cannot_be_told(self, interpreter, write_model, tmp_path):
-        """A thread in which no code of a model runs could be anybody's; where there is one model it is that one's."""
-        assert self.folders_of(write_model, "in_a_pool", "a") == [str(tmp_path / "a/1")]
-        first, second = self.folders_of(write_model, "in_a_pool", "b", "c")
-        assert first == second
-        assert "several models are loaded, and it cannot be told which of them" in first
-
-    def test_of_a_test_is_none(self, interpreter, write_model):
-        """The test itself is no model."""
-        with load_model(write_model(LAZY)) as model:
-            with pytest.raises(Exception, match="this is not possible outside a model"):
-                host.get_host()
-            assert model.is_ready()
-
-
-def test_logger(interpreter, write_model, caplog):
-    """What models log is heard while they are loaded."""
-    with load_model(write_model(LAZY)):
-        assert LOGGER.parent is logging.getLogger()
-        LOGGER.warning("heard")
-    assert "heard" in caplog.messages
+    other = """
+    class TritonPythonModel:
+        gate = threading.Event()
+        def execute(self, requests):
+            import helper
+            requests[0].get_response_sender().send(answer(helper.VALUE), FINAL)
+            self.gate.wait()
+    """
+    with (
+        load_model(write_model(other, DECOUPLED, name="other", **files(20))) as called,
+        load_model(write_model(caller, name="caller", **files(10)), callees={"other": called}) as model,
+    ):
+        result = model.infer({"IN": [1]})
+        called.instance.gate.set()
+        assert result["OUT"].tolist() == [10, 20]

@@ -5,6 +5,7 @@
 import re
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -30,6 +31,14 @@ SHORT_S = 0.05
 def values(responses):
     """The numbers of all responses."""
     return [result["OUT"].item() for result in responses]
+
+
+@contextmanager
+def impatient(model):
+    """Wait for the model no longer than SHORT_S."""
+    patience, model.timeout_s = model.timeout_s, SHORT_S
+    yield
+    model.timeout_s = patience
 
 
 def failure_of(model, inputs):
@@ -275,8 +284,7 @@ class TestRescheduling:
         """It ends when the test waits no longer."""
         body = "requests[0].set_release_flags(2)\nreturn [None]"
         model = execute(body, ITERATIVE)
-        model.timeout_s = SHORT_S
-        with pytest.raises(TimeoutError):
+        with impatient(model), pytest.raises(TimeoutError):
             model.infer({"IN": [1]})
         model.close()
 
@@ -324,8 +332,7 @@ class TestTimeouts:
             """
         )
         model = load_model(folder)
-        model.timeout_s = SHORT_S
-        with pytest.raises(TimeoutError) as caught:
+        with impatient(model), pytest.raises(TimeoutError) as caught:
             model.infer({"IN": [1]})
         assert re.fullmatch(
             "the model did not finish the request within 0.05 s: model 'm' has not returned from execute; it is at "
@@ -339,8 +346,10 @@ class TestTimeouts:
     def test_sender_that_is_kept(self, execute):
         """A request that nobody finishes is said to be just that."""
         model = execute("self.kept = [each.get_response_sender() for each in requests]", DECOUPLED)
-        model.timeout_s = SHORT_S
-        with pytest.raises(TimeoutError, match="left it to a response sender, which has not sent the final response"):
+        with (
+            impatient(model),
+            pytest.raises(TimeoutError, match="left it to a response sender, which has not sent the final response"),
+        ):
             list(model.stream({"IN": [1]}))
         model.instance.kept.clear()
         model.close()
@@ -367,6 +376,17 @@ class TestTimeouts:
         next(responses)
         model.close()
         assert list(responses) == []
+
+
+def test_a_fault_of_ours(execute, monkeypatch):
+    """Should the code around the model fail, nobody waits for it."""
+
+    def fail(*_):
+        raise RuntimeError("on purpose")
+
+    model = execute("return [answer(1)]")
+    monkeypatch.setattr("pyruntime.stub.batches.Batches._answer", fail)
+    assert "the request cannot be executed: RuntimeError('on purpose')" in failure_of(model, {"IN": [1]}).message
 
 
 def test_from_several_threads(execute):

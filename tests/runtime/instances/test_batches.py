@@ -179,7 +179,7 @@ class Bench:
         plan = InstancePlan("m_0", spec, 3, {}, {}, None, 1 << 20, self.statistics, None)
         self.connection = Connection()
         self.owner = Owner()
-        self.batches = PostedBatches(replace(plan, concurrency=concurrency), self.connection, self.owner, "waiter")
+        self.batches = PostedBatches(replace(plan, concurrency=concurrency), self.connection, self.owner)
         self.batches.open()
         self.requests = []
 
@@ -229,7 +229,6 @@ class TestPost:
         assert [number for number, _ in bench.connection.batches] == [1, 3]
         assert [request.job.serial for request in bench.requests] == [1, 2, 3]
         assert all(request.job.instance is bench.batches for request in bench.requests)
-        assert bench.batches.waiter == "waiter"
 
     def test_grants_what_inputs_lie_in(self, bench):
         """Regions that a request refers to come before it."""

@@ -30,7 +30,7 @@ class Instance:
 def explain(caller, *servers):
     """As the server does it: the call is on the caller's list already."""
     caller.waits_for(*servers)
-    return explain_deadlock(caller, servers[0].model_name if servers else "?", servers)
+    return explain_deadlock(caller.model_name, servers[0].model_name if servers else "?", servers)
 
 
 class TestDeadlock:

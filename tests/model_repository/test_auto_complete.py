@@ -1,0 +1,19 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model that says itself what it takes and gives."""
+
+
+def test_configuration(load_model):
+    """What it has completed is its configuration."""
+    config = load_model("model_repository/auto_complete").config
+    assert config["max_batch_size"] == 8
+    assert "dynamic_batching" in config
+    assert [(each["name"], each["data_type"], each["dims"]) for each in config["input"]] == [
+        ("INPUT", "TYPE_FP32", [4])
+    ]
+
+
+def test_squares(load_model):
+    """Rows of a batch, each squared."""
+    model = load_model("model_repository/auto_complete")
+    assert model.infer({"INPUT": [[1, 2, 3, 4], [0, 0, 0, 5]]})["OUTPUT"].tolist() == [[1, 4, 9, 16], [0, 0, 0, 25]]

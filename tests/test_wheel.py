@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What `pip install` installs: a wheel, in an environment that has nothing else of ours."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("runtime", "stub", "utils", "backends", "testing")
+FILES = ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+
+SAME_OBJECTS = """
+import sys
+import c_python_backend_utils, triton_python_backend_utils
+from pyruntime.stub import c_pb_utils, pb_utils
+for facade, module in ((triton_python_backend_utils, pb_utils), (c_python_backend_utils, c_pb_utils)):
+    assert facade.__file__.startswith(sys.prefix), facade.__file__
+    assert all(getattr(facade, name) is getattr(module, name) for name in module.__all__)
+for name in ("utils", "stub", "runtime", "testing", "backends"):
+    assert name not in sys.modules
+    try:
+        __import__(name)
+    except ImportError:
+        continue
+    raise AssertionError(f"{name} can be imported")
+"""
+TEST = """
+def test_scale(load_model, tmp_path):
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/config.pbtxt").write_text('''
+        backend: "scale"
+        input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ -1 ] } ]
+        output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] } ]
+        parameters { key: "factor" value { string_value: "2" } }
+    ''')
+    assert load_model(tmp_path / "m").infer({"INPUT": [1, 2]})["OUTPUT"].tolist() == [2, 4]
+"""
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+def answer(request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
+    array = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)])
+
+pb_utils.Logger.log_info(5)
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """The folder of a virtual environment with our wheel in it. What that needs is found where the tests have it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    wheel = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source]
+    done = subprocess.run(wheel, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    environment = folder / "environment"
+    venv.create(environment)
+    packages = environment / f"lib/python{sysconfig.get_python_version()}/site-packages"
+    (built,) = folder.glob("pyruntime-*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", packages, built], check=True)
+    # Links in files of that folder are not followed, so that our own sources are not found by it.
+    (packages / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return environment
+
+
+def run(environment, *command, **options):
+    """What a command prints in the environment."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MYPY"))}
+    done = subprocess.run(
+        [environment / "bin/python", *command], capture_output=True, text=True, env=variables, **options
+    )
+    return done.stdout + done.stderr
+
+
+def test_modules(environment, tmp_path):
+    """Models' two modules are there, under names of their own, and none of our folders is."""
+    assert run(environment, "-c", SAME_OBJECTS, cwd=tmp_path) == ""
+
+
+def test_command(environment, tmp_path):
+    """The command line is whole."""
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", run(environment, "-m", "pyruntime.runtime", "version", cwd=tmp_path))
+
+
+def test_plugin(environment, tmp_path):
+    """pytest finds the fixture, and that finds the backends."""
+    (tmp_path / "test_it.py").write_text(TEST)
+    assert "1 passed" in run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
+
+
+def test_types(environment, tmp_path):
+    """A strict checker knows the types of all that models use."""
+    (tmp_path / "model.py").write_text(MODEL)
+    found = run(environment, "-m", "mypy", "--strict", "--no-error-summary", "model.py", cwd=tmp_path)
+    assert found == (
+        'model.py:8: error: Argument 1 to "log_info" of "Logger" has incompatible type "int"; expected "str"'
+        "  [arg-type]\n"
+    )

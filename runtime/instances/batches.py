@@ -104,7 +104,7 @@ class PostedBatches:
         """The stub takes no more batches: it is to stop, or has hung up. `when_idle`: every request is answered."""
         self._open = False
         self.places = 0
-        self._when_idle = when_idle
+        self._when_idle = when_idle or self._when_idle  # a stub that hangs up may have been told to stop before
         self._check_idle()
 
     def execute(self, batch: Batch) -> None:
@@ -354,7 +354,6 @@ class PostedBatches:
 
     def died(self, exit: ProcessExit, restarts: bool) -> None:
         """The stub is gone: fail what it was running, and what it had not begun too unless the instance restarts."""
-        when_idle = self._when_idle
         self.close()
         for slots in self._retained.values():
             self.free(slots)
@@ -381,5 +380,4 @@ class PostedBatches:
             else:
                 for job in posted.batch:
                     self._fail(job, failure, now_ns)
-        if when_idle is not None:
-            when_idle()
+        self._check_idle()

@@ -20,12 +20,11 @@ from typing import Any
 
 from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.instances.launch import StubProcess, launch_stub
+from pyruntime.runtime.instances.output import OutputLog, log_for_stub
 from pyruntime.runtime.instances.spawn import SpawnedStub, spawn_stub
 from pyruntime.runtime.instances.supervisor import ProcessExit
 from pyruntime.runtime.memory.regions import SharedRegion, create_region
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.observe.crashes import CrashReport
-from pyruntime.runtime.observe.lines import LineSplitter
 from pyruntime.utils.channel import HostChannel, State
 from pyruntime.utils.errors import LoadError, LocalError, PeerError
 from pyruntime.utils.messages import (
@@ -49,8 +48,6 @@ from pyruntime.utils.messages import (
 
 _LOG = logging.getLogger("pyruntime.instances")
 
-# Lines of a model's output that are logged in one go; a flood must not keep the server from its requests.
-LINES_AT_ONCE_MAX = 500
 # Response slots that wait for the next Infer to carry them back; beyond either limit they go in a frame of their own.
 RELEASES_WAITING_MAX = 64
 RELEASE_BYTES_WAITING_MAX = 1 << 20
@@ -153,7 +150,7 @@ class StubConnection(asyncio.Protocol):
             our_sock.setblocking(False)
             self._rest = our_sock.dup()
             await self._loop.create_unix_connection(lambda: self, sock=our_sock)
-            self._output, _ = await self._loop.connect_read_pipe(lambda: _OutputLog(self.name), output)
+            self._output, _ = await self._loop.connect_read_pipe(lambda: OutputLog(self.name), output)
             our_grants.setblocking(False)
             self._grants = our_grants
             ours.pop_all()  # the transports' from here on, and our own
@@ -315,7 +312,7 @@ class StubConnection(asyncio.Protocol):
             self.kill()
 
     def _read_rest(self) -> None:
-        """Take what the stub has said and nobody has read: whoever writes to a dead stub loses the transport at once."""
+        """Take what the stub has said and nobody has read: the transport ends as soon as it cannot write any more."""
         if self._rest is None:
             return
         with self._rest as rest:
@@ -332,7 +329,7 @@ class StubConnection(asyncio.Protocol):
     def _handle(self, message: Message) -> None:
         match message:
             case Log(level, text, file, line):
-                _log_for_stub(self.name, level, text, file, line)
+                log_for_stub(self.name, level, text, file, line)
             case Hello() | Completed() | Ready() | LoadFailed():
                 self._replies.put_nowait(message)
             case Stopped():
@@ -389,32 +386,3 @@ def _nothing() -> None:
 
 def _was(exit: ProcessExit) -> str:
     return exit.describe() if exit.code >= 0 else f"was {exit.describe()}"
-
-
-def _log_for_stub(name: str, level: int, text: str, file: str, line: int) -> None:
-    for part in _bounded(text.splitlines() or [""]):
-        _LOG.log(level, "%s: %s", name, part, extra={"stub_file": file, "stub_line": line})
-
-
-def _bounded(lines: list[str]) -> list[str]:
-    """At most LINES_AT_ONCE_MAX of `lines`, and how many there were besides."""
-    if len(lines) <= LINES_AT_ONCE_MAX:
-        return lines
-    return [*lines[:LINES_AT_ONCE_MAX], f"... and {len(lines) - LINES_AT_ONCE_MAX} more lines at once"]
-
-
-class _OutputLog(asyncio.Protocol):
-    """Logs what a stub writes to stdout and stderr, line by line."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._lines = LineSplitter()
-        self._crash = CrashReport()
-
-    def data_received(self, data: bytes) -> None:
-        for line in _bounded(self._lines.feed(data)):
-            _LOG.log(logging.ERROR if self._crash.has(line) else logging.INFO, "%s: %s", self._name, line)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        for line in self._lines.end():
-            _LOG.log(logging.ERROR if self._crash.has(line) else logging.INFO, "%s: %s", self._name, line)

@@ -338,10 +338,14 @@ def write_model():
 
 @pytest.fixture(scope="session")
 def samples(tmp_path_factory) -> Iterator[Server]:
-    """A server of the sample models. Tests may send it whatever they like, but break no model."""
+    """A server of the sample models. Tests may send it whatever they like, but break no model.
+
+    Not of `environment`, which may take a package index and half a minute to start: that one has a server of its own.
+    """
     repository = tmp_path_factory.mktemp("samples")
     for folder in (ROOT / "model_repository").iterdir():
-        (repository / folder.name).symlink_to(folder)
+        if folder.name != "environment":
+            (repository / folder.name).symlink_to(folder)
     with _serving(repository, f"--backend-directory={ROOT / 'backends'}") as server:
         yield server
 

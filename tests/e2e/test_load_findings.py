@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -119,3 +120,41 @@ def test_answer_of_a_stub_that_is_dead_when_it_is_written_to(model, serve, wait_
         assert (status, "It was lost while it ran this request: exited with code 3" in error) == (500, True)
         assert answer(third) == (200, None)
     assert (folder / "deaths").read_text() == "x"
+
+
+KEEPS = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.kept = []
+
+    def execute(self, requests):
+        for request in requests:
+            self.kept.append(request.get_response_sender())
+            self.kept[-1].send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([1]))]))
+"""
+UNLOADS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        pb_utils.unload_model("keeps")
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([1]))]) for request in requests]
+"""
+
+
+def test_stub_that_dies_while_its_model_is_unloaded(model, serve, wait_until):
+    """An unload waits for streams that are open, and no longer when they have ended by the death of their stub."""
+    model("keeps", KEEPS, more="model_transaction_policy { decoupled: true }")
+    model("unloads", UNLOADS)
+    server = serve("--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=300")
+
+    def index():
+        return server.request("POST", "/v2/repository/index").body.decode()
+
+    with server.streaming("keeps", IN=[1]) as events, ThreadPoolExecutor() as clients:
+        assert next(events)["OUT"] == 1
+        unloaded = clients.submit(server.infer, "unloads", ONE)
+        wait_until(lambda: '"UNLOADING"' in index())
+        os.kill(server.stub("keeps_0").pid, signal.SIGKILL)
+        assert "killed by SIGKILL" in next(events)["error"]
+        wait_until(lambda: '"reason":"unloaded"' in index())
+        assert unloaded.result().as_numpy("OUT").tolist() == [1]
+    assert len(server.stubs()) == 1

@@ -2,13 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every sample model does, by tritonclient, what its README says."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 from tritonclient.http import InferInput
+
+ROOT = Path(__file__).resolve().parents[2]
 
 NUMBERS = {
     "BOOL": np.array([True, False, True]),
@@ -230,3 +234,15 @@ def test_json_and_binary_inputs_in_one_request(samples):
             assert result.as_numpy("OUTPUT_UINT8").tolist() == [7] * 700
             assert result.as_numpy("OUTPUT_FP32").tolist() == [number]
             assert client.infer("identity", [other]).as_numpy("OUTPUT_UINT8").tolist() == [9] * 900
+
+
+def test_environment(tmp_path, serve):
+    """Runs with a package that the server does not have, in an environment that is made for it and kept."""
+    (tmp_path / "environment").symlink_to(ROOT / "model_repository" / "environment")
+    server = serve("--exit-on-error=false", "--strict-readiness=false")
+    (row,) = json.loads(server.request("POST", "/v2/repository/index").body)
+    if row["state"] != "READY" and "No matching distribution" in row["reason"]:
+        pytest.skip(f"a package index is out of reach: {row['reason']}")
+    assert row["state"] == "READY", row
+    result = server.infer("environment", {"TEXT": text("straße", "señor".encode(), "Ελλάδα")})
+    assert result.as_numpy("ASCII").tolist() == [b"strasse", b"senor", b"Ellada"]

@@ -77,6 +77,10 @@ class TritonPythonModel:
         self.go_on.wait()
         sender.send(answer(tensor.as_numpy()), FINAL)
 
+    def do_send_by_thread(self, request):
+        self.do_send_later(request)
+        self.go_on.set()
+
     def do_release(self, request):
         self.go_on.set()
         return self.do_return(request)
@@ -411,9 +415,9 @@ class TestBatches:
             [[7]],
         ]  # fmt: skip
 
-    def test_later(self, server):
-        """Some are answered by execute, others after it."""
-        acts = ["return", "send_later", "return", "send", "return", "return", "return", "release"]
+    def test_threads(self, server):
+        """Some are answered by execute, others by threads of the model, whenever those get to it."""
+        acts = ["return", "send_by_thread", "return", "send", "send_by_thread", "return", "send_by_thread", "return"]
         assert self.outcomes(server, acts) == [[[7]]] * 8
 
     def test_failure(self, server):

@@ -1,0 +1,46 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a stub prints and logs, on its way into the server's log, under its name."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pyruntime.runtime.observe.crashes import CrashReport
+from pyruntime.runtime.observe.lines import LineSplitter
+
+_LOG = logging.getLogger("pyruntime.instances")
+
+# Lines of a model's output that are logged in one go; a flood must not keep the server from its requests.
+LINES_AT_ONCE_MAX = 500
+
+
+class OutputLog(asyncio.Protocol):
+    """Logs what a stub writes to stdout and stderr, line by line."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lines = LineSplitter()
+        self._crash = CrashReport()
+
+    def data_received(self, data: bytes) -> None:
+        for line in _bounded(self._lines.feed(data)):
+            _LOG.log(logging.ERROR if self._crash.has(line) else logging.INFO, "%s: %s", self._name, line)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for line in self._lines.end():
+            _LOG.log(logging.ERROR if self._crash.has(line) else logging.INFO, "%s: %s", self._name, line)
+
+
+def log_for_stub(name: str, level: int, text: str, file: str, line: int) -> None:
+    """Log a record of the model's, of this level, from this line of this file."""
+    for part in _bounded(text.splitlines() or [""]):
+        _LOG.log(level, "%s: %s", name, part, extra={"stub_file": file, "stub_line": line})
+
+
+def _bounded(lines: list[str]) -> list[str]:
+    """At most LINES_AT_ONCE_MAX of `lines`, and how many there were besides."""
+    if len(lines) <= LINES_AT_ONCE_MAX:
+        return lines
+    return [*lines[:LINES_AT_ONCE_MAX], f"... and {len(lines) - LINES_AT_ONCE_MAX} more lines at once"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, Set, Tuple, Union, overload
 
 from pyruntime.stub import host
 from pyruntime.stub.pb_utils.errors import TritonError, TritonModelException
@@ -180,6 +180,15 @@ class InferenceRequest:
 
     # Calling another model (BLS).
 
+    @overload
+    def exec(self, decoupled: Literal[False] = False) -> InferenceResponse: ...
+
+    @overload
+    def exec(self, decoupled: Literal[True]) -> ResponseIterator: ...
+
+    @overload
+    def exec(self, decoupled: bool) -> Union[InferenceResponse, ResponseIterator]: ...
+
     def exec(self, decoupled: bool = False) -> Union[InferenceResponse, ResponseIterator]:
         """Have the other model execute the request, and wait for its response.
 
@@ -189,7 +198,16 @@ class InferenceRequest:
         answers = _start(self, decoupled)
         return ResponseIterator(answers) if decoupled else _only(answers.next())
 
-    def async_exec(self, decoupled: bool = False) -> asyncio.Future[Union[InferenceResponse, ResponseIterator]]:
+    @overload
+    def async_exec(self, decoupled: Literal[False] = False) -> asyncio.Future[InferenceResponse]: ...
+
+    @overload
+    def async_exec(self, decoupled: Literal[True]) -> asyncio.Future[ResponseIterator]: ...
+
+    @overload
+    def async_exec(self, decoupled: bool) -> asyncio.Future[Any]: ...
+
+    def async_exec(self, decoupled: bool = False) -> asyncio.Future[Any]:
         """As `exec`, but an awaitable: many calls may be under way at once. Cancelling it cancels the call.
 
         The call begins at once. Raises RuntimeError without a running event loop.

@@ -68,8 +68,8 @@ class InferenceResponse:
         """Whether the request failed."""
         return self._error is not None
 
-    def error(self) -> Optional[TritonError]:
-        """Why the request failed, or None."""
+    def error(self) -> Union[TritonError, Any]:
+        """Why the request failed, or None; typed as if it always had, for it is asked after `has_error()`."""
         return self._error
 
     def parameters(self) -> str:

@@ -20,7 +20,7 @@ class TritonPythonModel:
         responses = []
         for request in requests:
             total = call("add_sub", request.inputs(), "OUTPUT0")
-            # The tensor that was the other model's output is an input under another name: its contents stay where they are.
+            # What was the other model's output is an input under another name: its contents stay where they are.
             scaled = call("scaled", [pb_utils.Tensor.from_dlpack("INPUT", total)], "OUTPUT")
             responses.append(pb_utils.InferenceResponse([scaled]))
         return responses

@@ -40,9 +40,9 @@ def title(pid):
 
 
 def own_mib(pid):
-    """How much memory a process has that is no file's and not shared, in MiB."""
+    """How much memory a process has that is no file's and not shared, in MiB; 0 for one that is dead."""
     with open(f"/proc/{pid}/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon:")) / 1024
+        return next((int(line.split()[1]) for line in file if line.startswith("RssAnon:")), 0) / 1024
 
 
 def shared_bytes(pid):
@@ -76,11 +76,11 @@ class Sampler(threading.Thread):
         for pid in proctree.tree(self._host):
             with suppress(OSError):  # one that has just died
                 name = "host" if pid == self._host else title(pid)
-                memory = proctree.memory(pid)
-                if not memory["rss"]:
+                memory, own = proctree.memory(pid), own_mib(pid)
+                if not memory["rss"] or not own:
                     continue
                 pids[name] = pid
-                figures[name, "own MiB"] = own_mib(pid)
+                figures[name, "own MiB"] = own
                 figures[name, "RSS MiB"] = memory["rss"]
                 figures[name, "PSS MiB"] = memory["pss"]
                 figures[name, "descriptors"] = len(os.listdir(f"/proc/{pid}/fd"))

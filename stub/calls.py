@@ -65,10 +65,17 @@ class _Call(Answers):
         """See Answers. Called in the thread of an event loop."""
         self._calls.attend()
         with self._lock:
-            if not self._arrived and not self.finished:
+            if not self._arrived and not self.finished and not self._calls.link.closed:
                 self._wake = wake
                 return
         wake()
+
+    def lost(self) -> None:
+        """The host is gone."""
+        with self._lock:
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
 
     def next(self) -> Optional[InferenceResponse]:
         """See Answers."""
@@ -156,6 +163,14 @@ class Calls:
             call.arrived(message.response, message.final)
         elif message.response is not None and message.response[2] != NO_SLOT:
             self.drop(message.response[2], at_once=True)
+
+    def lost(self) -> None:
+        """The host is gone: whoever awaits an answer is told, because it will not come."""
+        with self._lock:
+            calls = [reference() for reference in self._open.values()]
+        for call in calls:
+            if call is not None:
+                call.lost()
 
     def unread(self, calls: List[int]) -> None:
         """Nobody reads the inputs of these calls any longer."""

@@ -37,8 +37,9 @@ class Link:
         self._followers = 0
         self._read = threading.Condition(threading.Lock())
         self._attended = False
-        # The host is gone, or has broken the protocol.
+        # The host is gone, or has broken the protocol; and who wants to know that, in the thread that noticed.
         self.closed = False
+        self.on_closed: Callable[[], None] = _nothing
 
     def fileno(self) -> int:
         """The socket, for an event loop to watch."""
@@ -135,9 +136,13 @@ class Link:
                 self._followers -= 1
 
     def _receive(self, flags: int) -> None:
-        data = self._sock.recv(READ_BYTES, flags)
+        try:
+            data = self._sock.recv(READ_BYTES, flags)
+        except ConnectionResetError:  # it hung up, and has not read all that we said
+            data = b""
         if not data:
             self.closed = True
+            self.on_closed()
             return
         try:
             with self._sending:  # what arrives may change the state that a thread's message is sent in
@@ -147,3 +152,7 @@ class Link:
             raise
         for message in messages:
             self._handle(message)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

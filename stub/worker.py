@@ -235,6 +235,7 @@ class Worker:
         self._regions.set_number(message.requests_region)
         self._writer = ResponseWriter(self._responses, self._growth, args["model_name"], outputs)
         self._calls = Calls(self.link, self._regions, self._writer)
+        self.link.on_closed = self._calls.lost
         self._server = Server(self.link, self._calls, self._writer, self._responses, self._waiting_batch, self._retire)
         self._server.decoupled = decoupled
         self._server.model_dir = os.path.join(args["model_repository"], args["model_version"])
@@ -293,6 +294,8 @@ class Worker:
                     continue  # another thread has taken it
                 if type(message) is Infer:  # nothing else but Stop comes here, and comes last
                     self._batches.execute(message, coroutines)
+        except BrokenPipeError:
+            pass  # the host is gone, and with it everybody who waits for an answer
         finally:
             coroutines.close()
 

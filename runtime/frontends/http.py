@@ -74,6 +74,7 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._end_stall()
         self._connections.discard(self)
         self._current = self._direct = self._chunked = None
         for exchange in self._exchanges:

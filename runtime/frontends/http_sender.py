@@ -10,6 +10,7 @@ them learns from their release how far it has got.
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -17,8 +18,18 @@ from collections.abc import Callable
 from pyruntime.runtime.core import Core
 from pyruntime.runtime.frontends.exchange import Exchange
 
+_LOG = logging.getLogger("pyruntime.frontends")
+
 # Responses up to this size are joined and sent with one call; larger ones are sent from where they lie.
 JOINED_BYTES_MAX = 32 << 10
+# A client that takes nothing for so long, in seconds, while there is something for it, is cut off. What it was sent
+# keeps memory, and the sender of a stream waits for it.
+STALLED_S_MAX = 30.0
+
+
+def call_later(delay_s: float, call_back: Callable[[int], None], left: int) -> asyncio.TimerHandle:
+    """Have the running event loop call back after a while."""
+    return asyncio.get_running_loop().call_later(delay_s, call_back, left)
 
 
 class HttpSender(asyncio.BaseProtocol):
@@ -29,6 +40,7 @@ class HttpSender(asyncio.BaseProtocol):
     _owes_continue = False
     _write_paused = False
     _read_paused = False
+    _stall_timer: asyncio.TimerHandle | None = None
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -39,13 +51,36 @@ class HttpSender(asyncio.BaseProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self._watch_stall()
         self._throttle()
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._end_stall()
         self._release_drained()
         self.answered()
         self._throttle()
+
+    def _watch_stall(self) -> None:
+        """Look again after a while whether the client has taken anything."""
+        if self._transport is not None:
+            left = self._transport.get_write_buffer_size()
+            self._stall_timer = call_later(STALLED_S_MAX, self._check_stall, left)
+
+    def _check_stall(self, left: int) -> None:
+        self._stall_timer = None
+        if self._transport is None or not self._write_paused:
+            return
+        if self._transport.get_write_buffer_size() < left:
+            self._watch_stall()
+            return
+        _LOG.warning("a client took nothing of its response for %g s and is cut off", STALLED_S_MAX)
+        self._transport.abort()
+
+    def _end_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     # What exchanges tell us.
 

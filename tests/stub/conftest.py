@@ -90,7 +90,7 @@ class Host:
         self.worker = Worker("m_0", self._theirs, StubChannel(), regions, self.responses, COMMITTED_BYTES)
         self.worker.link.send(Hello(PROTOCOL_VERSION, 1, "3"))
         assert type(self.receive()) is Hello
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self):
@@ -169,6 +169,9 @@ class Host:
         code, message, _, (tensor,), _ = response
         assert (code, message) == (-1, "")
         return self.array(tensor)
+
+    def hang_up(self):
+        self._sock.shutdown(socket.SHUT_RDWR)
 
     def join(self):
         self._thread.join(PATIENCE_S)

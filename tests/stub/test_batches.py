@@ -604,6 +604,19 @@ class TestCalls:
         host.send(Answer(1, answer(contents(7)), True))
         assert host.values(host.receive().responses[0]) == [7]
 
+    @pytest.mark.parametrize("concurrency", [1, 2])
+    @pytest.mark.parametrize("how", ["first(other().exec())", "first(await other().async_exec())"])
+    def test_the_host_hangs_up(self, execute, how, concurrency):
+        """Nobody waits for an answer that cannot come any more: the stub ends."""
+        host = execute(f"""
+            async def execute(self, requests):
+                return [response(*{how})]
+        """, concurrency)  # fmt: skip
+        host.post(host.wire())
+        assert type(host.receive()) is Call
+        host.hang_up()
+        host.join()
+
     def test_in_initialize(self, execute, host):
         """A model may call others while it loads."""
         source = f"{HELPERS}\n" + textwrap.dedent("""
@@ -762,8 +775,8 @@ class TestThreads:
         """, concurrency=2)  # fmt: skip
         host.post(host.wire([1]))
         host.post(host.wire([2], 64))
-        for _ in range(2):
-            call = host.receive()
+        calls = [host.receive() for _ in range(2)]
+        for call in calls:
             host.send(Answer(call.call, answer(call.request[6][0][3]), True))
         results = [host.receive() for _ in range(2)]
         assert {result.batch: host.values(result.responses[0]) for result in results} == {1: [1], 2: [2]}

@@ -540,6 +540,25 @@ class TestWhenNext:
 
         self.run(bench, scenario)
 
+    def test_the_host_hangs_up(self, bench):
+        """Whoever waits for what cannot come is told, once, and so is who asks afterwards."""
+
+        async def scenario():
+            calls = [bench.start(SMALL) for _ in range(3)]
+            woken = []
+            for number, call in enumerate(calls[:2]):
+                call.when_next(lambda number=number: woken.append(number))
+            bench.link.closed = True
+            bench.calls.lost()
+            assert woken == [0, 1]
+            bench.calls.lost()
+            calls[2].when_next(lambda: woken.append(2))
+            assert woken == [0, 1, 2]
+            with pytest.raises(TritonModelException, match="the server is gone"):
+                calls[0].next()
+
+        self.run(bench, scenario)
+
     @pytest.mark.parametrize("own_loop", [True, False])
     def test_somebody_reads(self, bench, own_loop):
         """The loop that reads from the link itself needs nobody who does; any other one does."""

@@ -211,6 +211,14 @@ class TestWait:
         assert len(host.handled) == 1
         assert host.link.wait(lambda: True)
 
+    def test_who_is_told_that_the_host_hung_up(self, host):
+        """Somebody may have to know who does not wait here."""
+        told = []
+        host.link.on_closed = lambda: told.append(host.link.closed)
+        host.hang_up()
+        assert not host.link.wait(lambda: False)
+        assert told == [True]
+
     def test_many_threads_and_the_host_hangs_up(self, host):
         """Whoever waits is told."""
         outcomes = []
@@ -219,6 +227,13 @@ class TestWait:
         host.hang_up()
         host.join()
         assert outcomes == [False] * 4
+
+    def test_the_host_hangs_up_without_listening(self, host):
+        """It is as gone if it has not read all that was said."""
+        host.link.send(log("hello"))
+        host.hang_up()
+        assert not host.link.wait(lambda: False)
+        assert host.link.closed
 
     def test_nonsense(self, host):
         """A host that breaks the protocol is not read any further."""

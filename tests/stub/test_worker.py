@@ -4,6 +4,7 @@
 
 import json
 import logging
+import textwrap
 
 import pytest
 
@@ -12,9 +13,11 @@ from pyruntime.utils.messages import (
     NO_SLOT,
     OK,
     AutoComplete,
+    CheckReady,
     Completed,
     Failed,
     Infer,
+    IsReady,
     Load,
     LoadFailed,
     Ready,
@@ -450,6 +453,68 @@ class TestRetained:
         )
         for _ in range(3):
             assert host.infer(wire(host, [1])).retained == []
+
+
+class TestIsReady:
+    """A model's own word on whether it is ready, asked while it executes, too."""
+
+    def load(self, host, body):
+        source = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+        assert host.load(source + textwrap.indent(textwrap.dedent(body), "    ")) == Ready(True)
+
+    @pytest.mark.parametrize("prefix", ["", "async "])
+    @pytest.mark.parametrize("ready", [True, False])
+    def test_answer(self, host, prefix, ready):
+        """What it says is told, of a function and of a coroutine."""
+        self.load(host, f"""
+            {prefix}def is_ready(self):
+                return {ready}
+        """)  # fmt: skip
+        assert host.ask(CheckReady()) == IsReady(ready, "")
+        assert host.ask(CheckReady()) == IsReady(ready, "")
+
+    @pytest.mark.parametrize("value", ["1", "None", "'yes'", "np.True_"])
+    def test_something_else(self, host, value):
+        """Triton's words, exactly."""
+        self.load(host, f"""
+            def is_ready(self):
+                return {value}
+        """)  # fmt: skip
+        assert host.ask(CheckReady()) == IsReady(False, "is_ready() must return a boolean value")
+
+    def test_raises(self, host, caplog):
+        """Who fails to say so is not ready; the log has all of it."""
+        self.load(host, """
+            def is_ready(self):
+                raise ValueError("no")
+        """)  # fmt: skip
+        assert host.ask(CheckReady()) == IsReady(False, "is_ready() failed: ValueError")
+        assert "Traceback" in caplog.text
+
+    def test_while_it_executes(self, host):
+        """It is asked at any time."""
+        source = """
+            import threading
+            class TritonPythonModel:
+                asked = threading.Event()
+                def execute(self, requests):
+                    assert self.asked.wait(60)
+                    return [pb_utils.InferenceResponse() for _ in requests]
+                def is_ready(self):
+                    self.asked.set()
+                    return False
+        """
+        assert host.load(source) == Ready(True)
+        host.post(wire(host))
+        host.send(CheckReady())
+        answer, result = host.receive_all(IsReady, Result)
+        assert answer == IsReady(False, "")
+        assert result.batch == 1
+
+    def test_without_the_method(self, host):
+        """Nobody asks a model that has none."""
+        source = "class TritonPythonModel:\n    is_ready = 5\n    def execute(self, requests):\n        return []\n"
+        assert host.load(source) == READY
 
 
 class TestEnd:

@@ -7,6 +7,7 @@ what it is told to.
 """
 
 import struct
+from functools import partial
 
 import pytest
 
@@ -14,6 +15,7 @@ from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends import http_sender
 from pyruntime.runtime.frontends.http import HttpConnection
 from pyruntime.runtime.frontends.http_request import ChunkedBody
 from pyruntime.runtime.inference import InferResponse, OutputTensor
@@ -30,6 +32,8 @@ INPUT_BYTES_MAX = 1 << 20
 
 class Instance:
     """Echoes, at once or when it is told to; or says what it is told to say."""
+
+    is_idle = True
 
     name = "m_0"
     is_ready = True
@@ -98,6 +102,7 @@ class Transport:
         self.is_paused = False
         self.closed = False
         self.aborted = False
+        self.buffered = 100  # while it is stalled
         self.stalled = False  # the client reads nothing: what is written stays here
         connection.connection_made(self)
 
@@ -115,6 +120,9 @@ class Transport:
             buffer[:size] = self._incoming[:size]
             self._incoming = self._incoming[size:]
             self._connection.buffer_updated(size)
+
+    def get_write_buffer_size(self):
+        return self.buffered
 
     def write(self, data):
         assert not self.closed, "written behind the end"
@@ -214,3 +222,32 @@ def server():
     made = Server()
     yield made
     made.memory.close()
+
+
+class Timer:
+    """One that was set; a test lets it go off."""
+
+    def __init__(self, delay_s, call_back, *arguments):
+        self.delay_s = delay_s
+        self.cancelled = False
+        self._call = partial(call_back, *arguments)
+
+    def cancel(self):
+        self.cancelled = True
+
+    def go_off(self):
+        assert not self.cancelled
+        self._call()
+
+
+@pytest.fixture(autouse=True)
+def timers(monkeypatch):
+    """The timers that connections have set: there is no event loop."""
+    made = []
+
+    def call_later(*arguments):
+        made.append(Timer(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(http_sender, "call_later", call_later)
+    return made

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from pyruntime.runtime.frontends import generate_exchange
+from pyruntime.runtime.frontends.http_sender import STALLED_S_MAX
 from pyruntime.runtime.scheduling.batcher import QueueFull
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -328,6 +329,36 @@ class TestSlowClient:
         transport.drain()
         assert transport.sent.endswith(b"0\r\n\r\n")
         assert server.is_idle()
+
+    def test_that_takes_nothing(self, server, timers):
+        """It is cut off after a while, and its model is told; one that takes a little has more time."""
+        transport = server.connect()
+        transport.feed(stream())
+        (job,) = server.decoupled.jobs
+        transport.stalled = True
+        server.decoupled.say(1)
+        (timer,) = timers
+        assert timer.delay_s == STALLED_S_MAX
+        transport.buffered -= 1
+        timer.go_off()
+        assert not transport.aborted
+        timers[-1].go_off()
+        assert transport.aborted
+        transport.lose()
+        assert server.decoupled.cancelled == [job]
+
+    def test_that_takes_what_there_is(self, server, timers):
+        """Nobody looks at the clock any more, until the next time."""
+        transport = server.connect()
+        transport.feed(stream())
+        transport.stalled = True
+        server.decoupled.say(1)
+        transport.drain()
+        assert [timer.cancelled for timer in timers] == [True]
+        transport.stalled = True
+        server.decoupled.say(2)
+        transport.lose()
+        assert [timer.cancelled for timer in timers] == [True, True]
 
     def test_goes(self, server):
         """All that waits for it is released, and the model is told to stop."""

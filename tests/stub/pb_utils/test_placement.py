@@ -1,0 +1,34 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a BLS request may say beside its inputs."""
+
+import pytest
+
+from pyruntime.stub.pb_utils import TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU, PreferredMemory
+from pyruntime.stub.pb_utils.placement import InferenceTrace
+
+
+@pytest.mark.parametrize("kind", [TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU])
+@pytest.mark.parametrize("device", [(), (0,), (3,)])
+def test_preferred_memory(kind, device):
+    """A kind of memory, and a device."""
+    assert repr(PreferredMemory(kind, *device)) == f"PreferredMemory({kind.name}, {device[0] if device else 0})"
+
+
+def test_preferred_memory_by_name():
+    """The way models write it."""
+    made = PreferredMemory(preferred_memory_type=TRITONSERVER_MEMORY_GPU, preferred_device_id=1)
+    assert repr(made) == "PreferredMemory(TRITONSERVER_MEMORY_GPU, 1)"
+
+
+@pytest.mark.parametrize("wrong", [None, "CPU", 7, 0], ids=repr)
+def test_that_is_none(wrong):
+    """What is no kind of memory is refused."""
+    with pytest.raises(TypeError, match="preferred_memory_type must be"):
+        PreferredMemory(wrong)
+
+
+def test_trace():
+    """A trace has a context, or not."""
+    assert InferenceTrace().get_context() is None
+    assert InferenceTrace('{"traceparent": "00"}').get_context() == '{"traceparent": "00"}'

@@ -1,0 +1,282 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The server as a model's objects see it, over a link that notes what it is given: the test is the host."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from pyruntime.runtime.memory.regions import create_region
+from pyruntime.stub.pb_utils import InferenceResponse, Tensor, TritonError, TritonModelException
+from pyruntime.stub.responses import ResponseWriter
+from pyruntime.stub.server import Server
+from pyruntime.stub.windows import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
+from pyruntime.utils.errors import Code, LocalError
+from pyruntime.utils.messages import NO_SLOT, OK, Ask, Measure, Reply, Respond
+
+WANTED = {"OUT"}
+
+
+class Link:
+    """Notes what is sent. Whoever waits has `on_wait` called over and over, or waits in vain."""
+
+    def __init__(self):
+        self.sent = []
+        self.closed = False
+        self.refuse = lambda message: False
+        self.on_wait = None
+        self.waits = 0
+        self.wakes = 0
+
+    def send(self, message):
+        if self.refuse(message):
+            raise LocalError(f"{type(message).__name__} is too large")
+        self.sent.append(message)
+
+    def wait(self, done):
+        while not done():
+            self.waits += 1
+            if self.on_wait is None:
+                return False
+            self.on_wait()
+        return True
+
+    def wake(self):
+        self.wakes += 1
+
+
+class Calls:
+    """Notes the calls."""
+
+    def start(self, request, decoupled, waiting):
+        return request, decoupled, waiting
+
+
+class Bench:
+    def __init__(self):
+        self.link = Link()
+        self.responses = create_region("responses of a test")
+        self.writer = ResponseWriter(self.responses, 1 << 20, "m", WANTED)
+        self.finals = 0
+        self.server = Server(self.link, Calls(), self.writer, self.responses, lambda: 4, self._note_final)
+
+    def _note_final(self):
+        self.finals += 1
+
+    @property
+    def live(self):
+        """How many slots are in use."""
+        return self.writer._arena.live
+
+
+@pytest.fixture
+def bench():
+    made = Bench()
+    yield made
+    made.responses.close()
+
+
+def response(size=8, name="OUT"):
+    return InferenceResponse([Tensor(name, np.zeros(size, np.uint8))])
+
+
+class TestRespond:
+    def test_a_response(self, bench):
+        """A response is written, and the host told where; others may follow."""
+        bench.server.respond(7, response(), WANTED, False)
+        ((serial, wire, final),) = bench.link.sent
+        assert (serial, final, wire[0]) == (7, False, OK)
+        assert bench.live == 1
+        assert bench.finals == 0
+
+    def test_the_last(self, bench):
+        """After the last it is time to look what the model still holds."""
+        bench.server.respond(7, response(), WANTED, True)
+        bench.server.respond(8, None, WANTED, True)
+        assert [message.final for message in bench.link.sent] == [True, True]
+        assert bench.link.sent[1] == Respond(8, None, True)
+        assert bench.finals == 2
+
+    def test_what_cannot_be_written(self, bench):
+        """A response that makes no sense is an error, for this client alone."""
+        bench.server.respond(7, response(name="ODD"), WANTED, False)
+        assert bench.link.sent == [
+            Respond(7, [Code.INVALID_ARG, "unexpected inference output 'ODD' for model 'm'", NO_SLOT, [], ""], False)
+        ]
+
+    @pytest.mark.parametrize("final", [False, True])
+    @pytest.mark.parametrize("has_slot", [False, True])
+    def test_too_large_for_a_frame(self, bench, final, has_slot):
+        """More text than a frame holds is an error, and its slot is free again."""
+        bench.link.refuse = lambda message: message.response[0] == OK
+        made = InferenceResponse([Tensor("OUT", np.zeros(8 if has_slot else 0, np.uint8))])
+        bench.server.respond(7, made, WANTED, final)
+        ((serial, (code, message, *_), was_final),) = bench.link.sent
+        assert (serial, code, was_final) == (7, Code.INTERNAL, final)
+        assert message == "a response cannot be sent: Respond is too large"
+        assert bench.live == 0
+        assert bench.finals == final
+
+    def test_the_host_is_gone(self, bench):
+        """Nobody is told."""
+        bench.link.closed = True
+        bench.server.respond(7, response(), WANTED, True)
+        assert bench.link.sent == []
+        assert bench.live == 0
+
+
+class TestRoom:
+    def test_while_there_is_some(self, bench):
+        """A sender does not wait while its client takes what comes."""
+        for _ in range(RESPONSES_AHEAD_MAX):
+            bench.server.wait_for_room(7)
+            bench.server.respond(7, response(), WANTED, False)
+        assert bench.link.waits == 0
+
+    @pytest.mark.parametrize("count", [1, 5])
+    def test_until_there_is_some(self, bench, count):
+        """It waits until its client has taken enough."""
+        for _ in range(RESPONSES_AHEAD_MAX):
+            bench.server.respond(7, response(), WANTED, False)
+        bench.link.on_wait = lambda: bench.server.credit([[6, 64], [7, count]])
+        bench.server.wait_for_room(7)
+        assert bench.link.waits == 1
+        bench.server.wait_for_room(6)
+        assert bench.link.waits == 1
+
+    def test_of_bytes(self, bench):
+        """Large responses fill it sooner."""
+        bench.server.respond(7, response(BYTES_AHEAD_MAX), WANTED, False)
+        bench.server.wait_for_room(7)
+        assert bench.link.waits == 1
+
+    def test_of_errors(self, bench):
+        """Errors take their place."""
+        for _ in range(RESPONSES_AHEAD_MAX):
+            bench.server.respond(7, InferenceResponse(error=TritonError("no")), WANTED, False)
+        bench.server.wait_for_room(7)
+        assert bench.link.waits == 1
+
+    @pytest.mark.parametrize("end", ["last", "otherwise"])
+    def test_of_one_that_is_over(self, bench, end):
+        """What is over needs no room, and nothing is kept of it."""
+        for _ in range(RESPONSES_AHEAD_MAX):
+            bench.server.respond(7, response(), WANTED, False)
+        if end == "last":
+            bench.server.respond(7, None, WANTED, True)
+        else:
+            bench.server.ended(7)
+            assert bench.link.wakes == 1
+        bench.server.wait_for_room(7)
+        assert bench.link.waits == 0
+        bench.server.credit([[7, 3]])
+        assert bench.server._windows._sizes == {}
+
+    def test_the_host_hangs_up(self, bench):
+        """Nobody waits for a host that is gone."""
+        for _ in range(RESPONSES_AHEAD_MAX):
+            bench.server.respond(7, response(), WANTED, False)
+        bench.link.closed = True
+        bench.server.wait_for_room(7)
+
+
+class TestCancelled:
+    def test_flag(self, bench):
+        """The host sets a flag, and whoever looks sees it."""
+        assert not bench.server.is_cancelled(7)
+        bench.responses.set_flag(7, 1)
+        assert bench.server.is_cancelled(7)
+        assert not bench.server.is_cancelled(8)
+
+
+class TestAsk:
+    def test_answer(self, bench):
+        """What the server answers is the value."""
+        bench.link.on_wait = lambda: bench.server.reply(Reply(1, OK, 0.5))
+        assert bench.server.ask("metric_value", [3]) == 0.5
+        assert bench.link.sent == [Ask(1, "metric_value", [3])]
+
+    def test_nothing_to_say(self, bench):
+        """It may be None."""
+        bench.link.on_wait = lambda: bench.server.reply(Reply(1, OK, None))
+        assert bench.server.ask("load_model", ["m", "", {}]) is None
+
+    def test_refusal(self, bench):
+        """What the server does not do is an exception with its reason."""
+        bench.link.on_wait = lambda: bench.server.reply(Reply(1, Code.NOT_FOUND, "no such model"))
+        with pytest.raises(TritonModelException, match=r"^no such model$"):
+            bench.server.ask("load_model", ["m", "", {}])
+
+    def test_the_host_hangs_up(self, bench):
+        """Nobody waits for a server that is gone."""
+        with pytest.raises(TritonModelException, match="the server is gone"):
+            bench.server.ask("load_model", ["m", "", {}])
+
+    def test_that_cannot_be_sent(self, bench):
+        """What does not fit a frame was never asked."""
+        bench.link.refuse = lambda message: True
+        with pytest.raises(TritonModelException, match="Ask is too large"):
+            bench.server.ask("load_model", ["m", "", {}])
+        assert bench.server._replies == {}
+
+    def test_each_gets_its_own(self, bench):
+        """Many threads may ask at a time, and are answered in any order."""
+        barrier = threading.Barrier(4)
+        answers = {}
+
+        def ask(number):
+            barrier.wait(30)
+            answers[number] = bench.server.ask("echo", [number])
+
+        def reply():
+            for message in reversed(list(bench.link.sent)):
+                if bench.server._replies.get(message.question, 0) is None:
+                    bench.server.reply(Reply(message.question, OK, message.arguments[0]))
+
+        bench.link.on_wait = reply
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        assert answers == {number: number for number in range(4)}
+        assert bench.server._replies == {}
+
+
+class TestTell:
+    def test_without_waiting(self, bench):
+        """What is told is not answered."""
+        bench.server.tell("drop_metric", [3])
+        bench.server.measure(3, "increment", 2)
+        assert bench.link.sent == [Ask(0, "drop_metric", [3]), Measure(3, "increment", 2.0)]
+        assert type(bench.link.sent[1].value) is float
+        assert bench.link.waits == 0
+
+    def test_the_host_is_gone(self, bench):
+        """Whoever is told nothing by that is a destructor, and must not fail."""
+
+        def send(message):
+            raise BrokenPipeError
+
+        bench.link.send = send
+        bench.link.closed = True
+        bench.server.tell("drop_metric", [3])
+        bench.server.measure(3, "set", 2.0)
+
+
+def test_call(bench):
+    """A call is made on behalf of the batch that waits."""
+    assert bench.server.call("request", True) == ("request", True, 4)
+
+
+def test_free_memory(bench):
+    """What is free is as much as before when nothing that was sent is left."""
+    bench.server.respond(7, response(1000), WANTED, False)
+    bench.writer.free([bench.link.sent[0].response[2]])
+    before = bench.server.free_memory()
+    bench.server.respond(7, response(1000), WANTED, False)
+    assert bench.server.free_memory() < before
+    bench.writer.free([bench.link.sent[1].response[2]])
+    assert bench.server.free_memory() == before

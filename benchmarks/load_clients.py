@@ -340,6 +340,13 @@ def stream_until_crash(client, number):
     return "failed" if error else "answered"
 
 
+def reload(client, number):
+    """Have a model replaced by a new generation of it, while others use it."""
+    found = client.answer(number, {"GENERATION": np.array([number])})
+    expect("the generation after a reload", found["GENERATION"].tolist(), [number])
+    return "answered"
+
+
 BLAMED = "Failed to process the request(s) for model 'failing_0_0', message: "
 # How a request to `failing` asks to fail, and what must come of it: status and part of the message.
 FAILURES = {

@@ -51,6 +51,10 @@ NOT_TO_BE_LOGGED = (
     "Task was destroyed",
 )
 COLUMNS = ("requests", *clients.Tally.OUTCOMES)
+# Models whose clients take their time between requests, in seconds.
+PAUSES_S = {"reloader": 3.0}
+# Models whose processes are replaced, as they are to be.
+REPLACED = ("reloaded",)
 # The row of what is asked of the server itself.
 NO_MODEL = "(probes)"
 
@@ -77,6 +81,8 @@ def fleet(sums):
         ("leaking", 1, clients.stream_indexes),
         ("threads", 2, clients.stream_by_threads),
         ("pool", 3, clients.square),
+        ("reloaded", 2, clients.square),
+        ("reloader", 1, clients.reload),
         ("crashing", 3, clients.square),
         ("crashing_caller", 2, clients.image_number),
         ("crashing_streams", 3, clients.stream_until_crash),
@@ -116,7 +122,8 @@ class Server:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "pyruntime.runtime", "serve", f"--model-repository={repository}",
                  "--http-address=127.0.0.1", f"--http-port={self.port}", f"--grpc-port={grpc}",
-                 f"--metrics-port={self.metrics_port}", "--exit-on-error=false", "--strict-readiness=false"],
+                 f"--metrics-port={self.metrics_port}", "--model-control-mode=explicit", "--load-model=*",
+                 "--exit-on-error=false", "--strict-readiness=false"],
                 stdout=log, stderr=subprocess.STDOUT, env=environment,
             )  # fmt: skip
 
@@ -261,7 +268,7 @@ def run_load(server, models, seconds, sums):
     tallies = {model: clients.Tally() for model, _, _ in fleet(sums) if model in models}
     stop = threading.Event()
     threads = [
-        clients.Client(server.port, model, tallies[model], act, stop)
+        clients.Client(server.port, model, tallies[model], act, stop, PAUSES_S.get(model, clients.PAUSE_S))
         for model, count, act in fleet(sums)
         if model in models
         for _ in range(count)
@@ -311,7 +318,8 @@ def check(server, tallies, deaths, sampler, sums):
         restarts = len(re.findall(rf"\b{instance}: restarts in ", log))
         if restarts != deaths.get(instance, 0):
             problems.append(f"{instance} was started again {restarts} times, and died {deaths.get(instance, 0)} times")
-        if instance not in deaths and first[instance] != last.get(instance):
+        is_replaced = instance.startswith(REPLACED)
+        if instance not in deaths and not is_replaced and first[instance] != last.get(instance):
             problems.append(f"{instance} is not the process that it was")
     problems += [f"the log has '{text}'" for text in NOT_TO_BE_LOGGED if text in log]
     problems += [

@@ -100,7 +100,7 @@ class ModelServices:
                 return metrics.drop_family(owner, family)
             case "drop_metric", [metric]:
                 return metrics.drop_metric(owner, metric)
-        raise InferenceError(f"there is no method {method!r} with such arguments", Code.INVALID_ARG)
+        raise InferenceError(f"there is no method {method[:40]!r} with such arguments", Code.INVALID_ARG)
 
     def _is_ready(self, name: str, version: str) -> bool:
         number = LATEST

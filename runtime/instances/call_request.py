@@ -111,7 +111,7 @@ class CallRequest:
         wire = self.wire
         tensors = wire[6]
         kind = (
-            wire[4] and tuple(wire[4]),
+            None if wire[4] is None else tuple(wire[4]),
             *[(name, datatype, size, *shape) for name, datatype, shape, _, size in tensors],
         )
         known = callee.kinds.find(kind) if not wire[5] else None

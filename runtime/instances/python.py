@@ -34,7 +34,7 @@ from pyruntime.runtime.instances.supervisor import (
     Supervisor,
 )
 from pyruntime.utils.channel import State as ChannelState
-from pyruntime.utils.errors import LoadError, OutOfMemoryError
+from pyruntime.utils.errors import Code, LoadError, LocalError, OutOfMemoryError
 from pyruntime.utils.messages import (
     Ask,
     Call,
@@ -272,4 +272,7 @@ class PythonInstance:
 def _reply(connection: StubConnection, question: int, code: int, value: Any) -> None:
     """Answer what a model asked, if it is still there."""
     if question and connection.state in (ChannelState.LOADING, ChannelState.SERVING, ChannelState.STOPPING):
-        connection.send(Reply(question, code, value))
+        try:
+            connection.send(Reply(question, code, value))
+        except LocalError as exc:  # it quotes what the model said, and that was as long as a frame
+            connection.send(Reply(question, int(Code.INTERNAL), f"the answer cannot be sent: {exc}"))

@@ -395,11 +395,11 @@ def test_threads_share_a_process(world, model):
 
     async def test(world):
         await world.core.control.load("m")
-        assert len(world.core.resolve("m").instances) == 3
+        assert len(world.core.resolve("m")._active) == 3
         mode = "parameters { key: 'INSTANCE_MODE' value: { string_value: 'thread' } }"
         (folder / "config.pbtxt").write_text(config + mode)
         await world.core.control.load("m")
-        assert [instance.name for instance in world.core.resolve("m").instances] == ["m_0_0"]
+        assert [instance.name for instance in world.core.resolve("m")._active] == ["m_0_0"]
         answers = await asyncio.gather(*(world.infer("m", 1) for _ in range(20)))
         assert len({pid for _, pid in answers}) == 1
         (folder / "config.pbtxt").write_text(config + mode.replace("thread", "fiber"))

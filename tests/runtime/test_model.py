@@ -32,12 +32,22 @@ class Instance:
         self.is_ready = self.is_idle = True
         self.down = ""
         self.batches = []
+        self.cancelled = []
+        self.checks = []
         self.stops = []
         self.kills = 0
 
     def execute(self, batch):
         self.places -= 1
         self.batches.append(batch)
+        for job in batch:
+            job.instance = self
+
+    def cancel(self, job):
+        self.cancelled.append(job)
+
+    def check_ready(self, call_back):
+        self.checks.append(call_back)
 
     async def stop(self, timeout_s):
         self.stops.append(timeout_s)
@@ -155,6 +165,76 @@ class TestReady:
     def test_without_instances(self, memory):
         """Without instances a model is not ready."""
         assert not model(memory).is_ready
+
+
+class TestCheckReady:
+    """With what the model itself says."""
+
+    def check(self, made):
+        told = []
+        made.check_ready(told.append)
+        return told
+
+    def test_without_instances(self, memory):
+        """Nobody is asked, nobody is ready."""
+        assert self.check(model(memory)) == [False]
+
+    def test_one_that_is_down(self, memory):
+        """Only those that take requests are asked; one is enough."""
+        first, second = Instance(), Instance("m_1")
+        first.is_ready = False
+        told = self.check(model(memory, first, second))
+        assert first.checks == []
+        second.checks.pop()(True)
+        assert told == [True]
+
+    def test_none_is_ready(self, memory):
+        """Without one it is not ready, whatever the model would say."""
+        instance = Instance()
+        instance.is_ready = False
+        assert self.check(model(memory, instance)) == [False]
+        assert instance.checks == []
+
+    @pytest.mark.parametrize("answers", [(True, True), (True, False), (False, True), (False, False)])
+    def test_all_have_to_be(self, memory, answers):
+        """It is ready if all of them say so; and nobody is told before the last has."""
+        instances = [Instance(), Instance("m_1")]
+        told = self.check(model(memory, *instances))
+        instances[1].checks.pop()(answers[1])
+        assert told == []
+        instances[0].checks.pop()(answers[0])
+        assert told == [all(answers)]
+
+    def test_at_once(self, memory):
+        """Models that have no is_ready answer at once."""
+        instances = [Instance(), Instance("m_1")]
+        for instance in instances:
+            instance.check_ready = lambda call_back: call_back(True)
+        assert self.check(model(memory, *instances)) == [True]
+
+
+class TestCancel:
+    def test_of_one_that_queues(self, memory):
+        """It ends, and its memory is free."""
+        made = model(memory, Instance())
+        outcome = []
+        job = made.infer(request(), into(outcome))
+        made.cancel(job)
+        made.cancel(job)
+        assert [failure.code for failure in outcome] == [Code.CANCELLED]
+        assert memory.live == 0
+        assert len(made.scheduler) == 0
+
+    def test_of_one_that_runs(self, memory):
+        """Its instance is told, and it goes on."""
+        instance = Instance(places=1)
+        made = model(memory, instance)
+        outcome = []
+        job = made.infer(request(), into(outcome))
+        made.cancel(job)
+        assert instance.cancelled == [job]
+        assert outcome == []
+        job.free()
 
 
 class TestLoss:

@@ -149,3 +149,43 @@ def test_maps_shared_and_writable(region):
     """Memory behind a region is mapped read-write."""
     assert isinstance(region.map, mmap.mmap)
     assert not region.view.readonly
+
+
+class TestFlags:
+    """The last page is the host's, whoever allocates in front of it."""
+
+    @pytest.fixture
+    def pair(self, region):
+        """The same region, as the host and as a stub map it."""
+        region.commit(region.limit, FLAGS_BYTES)
+        other = Region(os.dup(region.fileno()))
+        yield region, other
+        other.close()
+
+    def test_are_not_set(self, pair):
+        """To begin with nothing is."""
+        _, stub = pair
+        assert not any(stub.flag(serial) for serial in range(FLAGS_BYTES))
+
+    def test_set_and_cleared(self, pair):
+        """What the host sets the stub sees; nothing else changes by it."""
+        host, stub = pair
+        for serial in (0, 1, FLAGS_BYTES - 1):
+            host.set_flag(serial, 1)
+            assert [each for each in range(FLAGS_BYTES) if stub.flag(each)] == [serial]
+            host.set_flag(serial, 0)
+            assert not stub.flag(serial)
+
+    def test_are_shared(self, pair):
+        """There are more serials than flags."""
+        host, stub = pair
+        host.set_flag(5 + 7 * FLAGS_BYTES, 1)
+        assert stub.flag(5)
+        assert stub.flag(5 + FLAGS_BYTES)
+
+    def test_are_out_of_an_arenas_reach(self, region):
+        """What is allocated ends where they begin."""
+        arena = Arena(region, SIZE)
+        with pytest.raises(OutOfMemoryError):
+            arena.allocate(SIZE - FLAGS_BYTES + 1)
+        assert region.limit % mmap.PAGESIZE == 0

@@ -24,6 +24,7 @@ from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.channel import StubChannel
+from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.messages import PROTOCOL_VERSION, Hello, Load, Ready
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
@@ -133,8 +134,11 @@ class Server:
         self.measures = []
         self.owners_gone = []
 
-    def ask(self, owner, method, arguments, reply):
-        self.questions.append((owner, method, arguments, reply))
+    def resolve(self, name, version):
+        raise InferenceError(f"there is no model '{name}'")
+
+    def ask(self, owner, loading, method, arguments, reply):
+        self.questions.append((owner, loading, method, arguments, reply))
 
     def measure(self, owner, *measure):
         self.measures.append((owner, *measure))

@@ -295,6 +295,12 @@ class TestRequest:
         bench.callee.jobs[0].respond(None, True)
         assert bench.stub.hear() == [Answer(1, None, True)]
 
+    @pytest.mark.parametrize("outputs", [[], ["OUT"], None])
+    def test_outputs(self, bench, outputs):
+        """It may want some of the outputs, all of them, or none at all."""
+        bench.calls.call(Call(1, "other", -1, wire(INLINE, outputs=outputs), False, 0))
+        assert bench.callee.jobs[0].wire[4] == outputs
+
     def test_of_a_response_that_is_passed_on(self, bench):
         """What a model was given by another one lies in a region that it was granted."""
         bench.call().respond(bench.response(), True)

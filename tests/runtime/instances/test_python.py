@@ -17,14 +17,27 @@ from pyruntime.utils.errors import Code, InferenceError, LoadError
 from pyruntime.utils.messages import (
     OK,
     PROTOCOL_VERSION,
+    SENDER,
+    Answer,
+    Ask,
+    Call,
+    CheckReady,
+    Drop,
     Failed,
     Infer,
+    IsReady,
     LoadFailed,
+    Measure,
+    PutBack,
+    Ready,
     Release,
+    Reply,
+    Respond,
     Result,
     Retired,
     Stop,
     Stopped,
+    Took,
 )
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
@@ -612,6 +625,236 @@ class TestHostile:
         play(scenario)
 
 
+CALL = ["", 0, 0, 0, None, "", [["IN", "FP32", [1, 2], bytes(8), 8]], ""]
+
+
+class TestWhatModelsAsk:
+    """Of the server, and of each other."""
+
+    async def settle(self, bench):
+        """Let what was said arrive."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def test_question(self, play):
+        """A question goes to the server, and its answer to the stub."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            stub.say(Ask(7, "load_model", ["m", "", {}]))
+            await self.settle(bench)
+            ((owner, loading, method, arguments, reply),) = bench.server.questions
+            assert (loading, method, arguments) == ("", "load_model", ["m", "", {}])
+            reply(OK, 0.5)
+            assert await stub.hear() == Reply(7, OK, 0.5)
+            assert bench.server.owners_gone == []
+            stub.process.exit(1)
+            await bench.restarted()
+            assert bench.server.owners_gone == [owner]
+
+        play(scenario)
+
+    def test_question_while_it_loads(self, play):
+        """Who is asked knows that it is the load of a model that asks."""
+
+        async def scenario(bench):
+            connection = await bench.open()
+            stub = bench.stubs.get_nowait()
+            starting = asyncio.ensure_future(bench.instance.start(connection))
+            await stub.hear_load()
+            stub.say(Ask(7, "load_model", ["m", "", {}]))
+            await self.settle(bench)
+            ((_, loading, _, _, reply),) = bench.server.questions
+            assert loading == "m"
+            reply(3, "no")
+            assert await stub.hear() == Reply(7, 3, "no")
+            stub.say(Ready(False))
+            await starting
+
+        play(scenario)
+
+    def test_what_is_merely_told(self, play):
+        """What is told is not answered; nor is what is measured."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            stub.say(Ask(0, "drop_metric", [3]), Measure(3, "set", 2.0), Ask(1, "metric_value", [3]))
+            await self.settle(bench)
+            (owner, _, _, _, tell), (_, _, _, _, reply) = bench.server.questions
+            assert bench.server.measures == [(owner, 3, "set", 2.0)]
+            tell(OK, None)
+            reply(OK, 2.0)
+            assert await stub.hear() == Reply(1, OK, 2.0)
+
+        play(scenario)
+
+    @pytest.mark.parametrize("value", ["x" * FRAME_BYTES_MAX, object()], ids=["too large", "nothing that can be sent"])
+    def test_answer_that_cannot_be_sent(self, play, value):
+        """An answer that fits no frame fails the question, and nobody else."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            stub.say(Ask(7, "load_model", ["x" * 99, "", {}]))
+            await self.settle(bench)
+            bench.server.questions[0][-1](OK, value)
+            reply = await stub.hear()
+            assert (reply.question, reply.code) == (7, Code.INTERNAL)
+            assert reply.value.startswith("the answer cannot be sent: ")
+            assert bench.instance.is_ready
+
+        play(scenario)
+
+    def test_answer_to_a_stub_that_is_gone(self, play):
+        """Who is gone is not told."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            stub.say(Ask(7, "load_model", ["m", "", {}]))
+            await self.settle(bench)
+            stub.process.exit(1)
+            await bench.restarted()
+            bench.server.questions[0][-1](OK, None)
+
+        play(scenario)
+
+    def test_call(self, play):
+        """A stub whose batch waits for a call gets one batch at a time from then on."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            bench.post([])
+            await stub.hear()
+            stub.say(Call(1, "absent", -1, CALL, False, 1))
+            answer = await stub.hear()
+            assert (answer.call, answer.final) == (1, True)
+            assert "absent" in answer.response[1]
+            assert bench.instance.places == 0
+            stub.say(Result(1, [SUCCESS], [], 0, 0))
+            await bench.owner.wait("place freed")
+            await bench.owner.wait("place freed")
+            assert bench.instance.places == 1
+
+        play(scenario)
+
+    def test_call_that_nothing_waits_for(self, play):
+        """A call that no batch waits for changes nothing."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            stub.say(Call(1, "absent", -1, CALL, False, 0))
+            assert type(await stub.hear()) is Answer
+            assert bench.instance.places == PLACES_MIN
+
+        play(scenario)
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            Call(1, "m", -1, [], False, 0), Call(1, "m", -1, ["", 0, 0, 0, 5, "", []], False, 0), Took([[[1], 1]]),
+            Drop([1]), PutBack([1]), Respond(1, None, True), Retired([1]),
+        ],
+        ids=repr,
+    )  # fmt: skip
+    def test_nonsense(self, play, message):
+        """Whoever speaks nonsense is killed."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            stub.say(message)
+            await bench.restarted()
+            assert stub.process.killed
+
+        play(scenario)
+
+
+class TestIsReady:
+    def test_of_a_model_without_it(self, play):
+        """A model that has no is_ready is ready while its instance is."""
+
+        async def scenario(bench):
+            told = []
+            bench.instance.check_ready(told.append)
+            assert told == [False]
+            await bench.start()
+            bench.instance.check_ready(told.append)
+            assert told == [False, True]
+
+        play(scenario)
+
+    def test_of_a_model_with_it(self, play):
+        """Otherwise the model is asked, also while it executes."""
+
+        async def scenario(bench):
+            stub = await bench.start(checks=True)
+            told = asyncio.Queue()
+            bench.post([])
+            await stub.hear()
+            bench.instance.check_ready(told.put_nowait)
+            assert await stub.hear() == CheckReady()
+            stub.say(IsReady(False, ""))
+            assert await told.get() is False
+
+        play(scenario)
+
+    def test_of_a_stub_that_dies(self, play):
+        """A stub that dies is not ready, and its restart is asked by nobody."""
+
+        async def scenario(bench):
+            stub = await bench.start(checks=True)
+            told = asyncio.Queue()
+            bench.instance.check_ready(told.put_nowait)
+            stub.process.exit(1)
+            assert await told.get() is False
+            await bench.restarted()
+
+        play(scenario)
+
+    def test_nobody_asked(self, play):
+        """An answer that nobody asked for is nobody's."""
+
+        async def scenario(bench):
+            stub = await bench.start(checks=True)
+            stub.say(IsReady(True, ""))
+            bench.post([])
+            await stub.hear()
+            assert bench.instance.is_ready
+
+        play(scenario)
+
+
+class TestConcurrency:
+    def test_is_told(self, play):
+        """The stub learns how many threads it is to have, and is given as many batches."""
+
+        async def scenario(bench):
+            connection = await bench.open()
+            stub = bench.stubs.get_nowait()
+            starting = asyncio.ensure_future(bench.instance.start(connection))
+            load = await stub.hear_load()
+            assert (load.concurrency, load.requests_region) == (3, bench.memory.region.number)
+            stub.say(Ready(False))
+            await starting
+            assert bench.instance.places == 3
+
+        play(scenario, concurrency=3)
+
+    def test_death(self, play):
+        """All batches were running, so all of them fail."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            outcomes = [[], [], []]
+            for outcome in outcomes:
+                bench.post(outcome)
+            stub.process.exit(1)
+            await bench.restarted()
+            assert [[type(each) for each in outcome] for outcome in outcomes] == [[InferenceError]] * 3
+            assert bench.owner.put_backs == []
+            assert bench.memory.live == 0
+
+        play(scenario, concurrency=3)
+
+
 class TestStop:
     def test_lets_the_stub_finish(self, play):
         """A stub that is stopped first answers what it was given."""
@@ -632,6 +875,51 @@ class TestStop:
             assert type(outcome[0]) is InferResponse
             assert bench.instance.places == 0
             assert not stub.process.killed
+            assert bench.stubs.empty()
+
+        play(scenario)
+
+    def test_lets_senders_finish(self, play):
+        """What senders have still to answer is answered first."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            outcome = []
+            bench.post(outcome)
+            await stub.hear()
+            stub.say(Result(1, [SENDER], [], 0, 0))
+            stopping = asyncio.ensure_future(bench.instance.stop(PATIENCE_S))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert bench.instance.places == 0
+            stub.say(Respond(1, SUCCESS, True))
+            assert await stub.hear() == Stop()
+            assert type(outcome[0]) is InferResponse
+            stub.say(Stopped())
+            stub.process.exit(0)
+            await stopping
+
+        play(scenario)
+
+    def test_a_stub_that_dies_meanwhile(self, play):
+        """A stub that dies while it finishes need not be stopped; what had not begun goes back."""
+
+        async def scenario(bench):
+            stub = await bench.start()
+            running, waiting = [], []
+            bench.post(running)
+            batch = bench.post(waiting)
+            stopping = asyncio.ensure_future(bench.instance.stop(PATIENCE_S))
+            await asyncio.sleep(0)
+            stub.process.exit(1)
+            stub.hang_up()
+            await stopping
+            assert [type(each) for each in running] == [InferenceError]
+            assert bench.owner.put_backs in ([batch], [])
+            assert bool(bench.owner.put_backs) != bool(waiting)
+            for job in batch:
+                job.free()
+            assert bench.memory.live == 0
             assert bench.stubs.empty()
 
         play(scenario)

@@ -117,3 +117,75 @@ class TestKind:
         monkeypatch.setattr(posix_ipc, "SharedMemory", refuse)
         with pytest.raises(OutOfMemoryError, match=r"^shared memory for a test cannot be made: "):
             create_region("a test")
+
+
+class Holder:
+    """A stub that was given a region."""
+
+    def __init__(self):
+        self.revoked = []
+
+    def revoke(self, region):
+        assert region.fileno() >= 0
+        self.revoked.append(region.number)
+
+
+class TestShared:
+    def test_numbers(self):
+        """Each region has a number of its own, which no other ever gets; none is 0."""
+        made = [create_region("a test") for _ in range(3)]
+        numbers = [region.number for region in made]
+        for region in made:
+            region.close()
+        last = create_region("a test")
+        assert len({0, last.number, *numbers}) == 5
+        last.close()
+
+    def test_is_open_while_somebody_counts_on_it(self):
+        """A region is closed when all who count on it have closed it, in whatever order."""
+        region = create_region("a test")
+        region.count_on()
+        region.count_on()
+        region.close()
+        region.close()
+        assert region.fileno() >= 0
+        region.view[0:0] = b""
+        region.close()
+        assert region.fileno() < 0
+
+    def test_those_who_hold_it_are_told(self):
+        """When it is closed at last, those who map it learn that nothing will refer to it."""
+        region = create_region("a test")
+        holders = [Holder(), Holder()]
+        region.holders.update(holders)
+        region.count_on()
+        region.close()
+        assert [holder.revoked for holder in holders] == [[], []]
+        region.close()
+        assert [holder.revoked for holder in holders] == [[region.number]] * 2
+
+    def test_who_is_told_may_leave(self):
+        """Who is told may let go of it at that moment."""
+        region = create_region("a test")
+
+        class Leaving(Holder):
+            def revoke(self, region):
+                super().revoke(region)
+                region.holders.discard(self)
+
+        holders = [Leaving(), Leaving()]
+        region.holders.update(holders)
+        region.close()
+        assert [holder.revoked for holder in holders] == [[region.number]] * 2
+
+    def test_that_is_given_up_half_made(self, monkeypatch):
+        """Where there is no memory for the flags there is no region, and no descriptor left."""
+        before = len(os.listdir("/proc/self/fd"))
+
+        def commit(self, offset, size):
+            raise OutOfMemoryError("no shared memory left")
+
+        monkeypatch.setattr(regions.SharedRegion, "commit", commit)
+        with pytest.raises(OutOfMemoryError):
+            create_region("a test")
+        assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that are known to be right, and those that only look like them. What is no request: see test_calls.py."""
+
+import pytest
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.instances import call_request
+from pyruntime.runtime.instances.call_request import CallRequest, Kinds
+from pyruntime.utils.errors import Code, InferenceError, PeerError
+from pyruntime.utils.messages import Call
+
+CONFIG = "name: 'm' max_batch_size: 4 output { name: 'OUT' data_type: TYPE_FP32 dims: 2 } "
+ONE = "input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
+RESHAPED = "input { name: 'IN' data_type: TYPE_FP32 dims: [ 1 ] reshape: { shape: [ ] } } "
+BYTES = "input { name: 'IN' data_type: TYPE_STRING dims: 1 } "
+BATCHING = "dynamic_batching { } "
+
+
+class Version:
+    """A model version that counts how often it is asked whether a call is right."""
+
+    def __init__(self, text=ONE):
+        config = parse_model_config(CONFIG + text, "config.pbtxt")
+        self.spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+        self.kinds = Kinds()
+
+
+@pytest.fixture
+def checks(monkeypatch):
+    """The requests that were held against a configuration."""
+    made = []
+    real = call_request.check_request
+
+    def check_request(spec, request):
+        made.append(request)
+        real(spec, request)
+
+    monkeypatch.setattr(call_request, "check_request", check_request)
+    return made
+
+
+def tensor(shape=(1, 2), contents=bytes(8), name="IN", datatype="FP32", size=None):
+    return [name, datatype, list(shape), contents, len(contents) if size is None else size]
+
+
+def request(*tensors, outputs=None, parameters="", **fields):
+    wire = ["7", 0, 0, 0, outputs, parameters, list(tensors), ""]
+    return CallRequest(Call(1, "m", -1, wire, False, 0), lambda number: None)
+
+
+def job(version, *args, **kwargs):
+    return request(*args, **kwargs).job(version, [], print)
+
+
+class TestKinds:
+    def test_is_checked_once(self, checks):
+        """Calls that differ only in contents are checked once, and have the same rows."""
+        version = Version()
+        first, second = job(version, tensor((3, 2), bytes(24))), job(version, tensor((3, 2), b"x" * 24))
+        assert len(checks) == 1
+        assert (first.rows, second.rows) == (3, 3)
+        assert second.wire[6] == [("IN", "FP32", [3, 2], b"x" * 24, 24)]
+
+    @pytest.mark.parametrize(
+        ("tensors", "options"),
+        [
+            ([tensor((2, 2), bytes(16))], {}),
+            ([tensor()], {"outputs": ["OUT"]}),
+            ([tensor()], {"outputs": ["OUT", "OUT"]}),
+        ],
+    )
+    def test_another_one_is_checked(self, checks, tensors, options):
+        """Whatever may make a difference makes another kind."""
+        version = Version()
+        job(version, tensor())
+        job(version, *tensors, **options)
+        assert len(checks) == 2
+
+    @pytest.mark.parametrize(
+        ("tensors", "options"),
+        [
+            ([tensor(name="OTHER")], {}), ([tensor(datatype="INT32")], {}), ([tensor((2, 1))], {}),
+            ([tensor((1, 2), bytes(4))], {}), ([tensor(), tensor()], {}), ([], {}), ([tensor((2,))], {}),
+            ([tensor((5, 2), bytes(40))], {}), ([tensor()], {"outputs": ["NONE"]}), ([tensor((1, 2, 1))], {}),
+        ],
+    )  # fmt: skip
+    def test_that_is_wrong(self, checks, tensors, options):
+        """What the configuration does not allow is refused each time, whatever was right before."""
+        version = Version()
+        job(version, tensor())
+        for _ in range(2):
+            with pytest.raises(InferenceError) as caught:
+                job(version, *tensors, **options)
+            assert caught.value.code is Code.INVALID_ARG
+        assert len(checks) == 3
+
+    @pytest.mark.parametrize("shape", [[1.0, 2], [True, 2], [1, 2.0]], ids=repr)
+    def test_that_is_merely_equal(self, shape):
+        """What is equal to a right one, and not the same, is no request at all."""
+        version = Version()
+        job(version, tensor((1, 2)))
+        with pytest.raises(PeerError):
+            job(version, tensor(shape))
+
+    @pytest.mark.parametrize("size", [8.0, True, None], ids=repr)
+    def test_size_that_is_merely_equal(self, size):
+        """So with its size."""
+        version = Version()
+        job(version, tensor())
+        with pytest.raises(PeerError):
+            job(version, ["IN", "FP32", [1, 2], bytes(8), size])
+
+    def test_with_parameters(self, checks):
+        """A call with parameters is looked at each time: they may be anything."""
+        version = Version()
+        for _ in range(2):
+            assert job(version, tensor(), parameters='{"a":1}').wire[5] == '{"a":1}'
+        assert len(checks) == 2
+        job(version, tensor())
+        assert len(checks) == 3
+
+    def test_with_bytes(self, checks):
+        """So are BYTES, whose elements may end anywhere."""
+        version = Version(BYTES)
+        job(version, tensor((1, 1), b"\x01\0\0\0a", datatype="BYTES"))
+        with pytest.raises(InferenceError):
+            job(version, tensor((1, 1), b"\x07\0\0\0a", datatype="BYTES"))
+        assert len(checks) == 2
+
+    def test_that_is_reshaped(self, checks):
+        """The model sees the shape that it is configured to, each time."""
+        version = Version(RESHAPED)
+        for _ in range(2):
+            made = job(version, tensor((3, 1), bytes(12)))
+            assert made.wire[6] == [("IN", "FP32", [3], bytes(12), 12)]
+            assert made.rows == 3
+
+    def test_signature(self):
+        """What may share a batch has the same signature, known or not."""
+        version = Version(ONE + BATCHING)
+        first, second = job(version, tensor()), job(version, tensor())
+        other = job(version, tensor(), outputs=["OUT"])
+        assert first.signature == second.signature
+        assert hash(first.signature) == hash(second.signature)
+        assert other.wire[4] == ["OUT"]
+
+    def test_limit(self, monkeypatch):
+        """However many kinds there are, no more than so many are remembered."""
+        monkeypatch.setattr(call_request, "KINDS_KEPT_MAX", 3)
+        version = Version()
+        for number in range(20):
+            rows = number % 4 + 1
+            job(version, tensor((rows, 2), bytes(8 * rows)), outputs=["OUT"] * (number // 4))
+            assert len(version.kinds._known) <= 3

@@ -1,0 +1,275 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A worker, and the host's own view of its batches, in one process.
+
+Whatever a model's threads do, and in whatever order they come, what the stub says makes sense to the host, and every
+request is answered once.
+"""
+
+import queue
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.inference import InferResponse
+from pyruntime.runtime.instances.batches import PostedBatches
+from pyruntime.runtime.instances.plan import InstancePlan
+from pyruntime.runtime.instances.supervisor import ProcessExit
+from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.messages import Credit, Failed, Infer, Ready, Release, Respond, Result, Retired, Stop, Stopped
+
+# What takes this long never ends: the test fails rather than hangs.
+PATIENCE_S = 20
+CONFIG = (
+    "name: 'm' max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: -1 } "
+    "output { name: 'OUT' data_type: TYPE_FP32 dims: -1 } "
+)
+DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
+HELPERS = """
+import asyncio
+import random
+import threading
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+def response(*values):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array(values, np.float32))])
+
+def send(sender, response=None, flags=0):
+    # Another thread may have closed it.
+    try:
+        sender.send(response, flags)
+    except pb_utils.TritonModelException as exc:
+        assert "closed" in str(exc) or "more than one" in str(exc) or "before sending" in str(exc), exc
+
+def start(function, *arguments):
+    threading.Thread(target=function, args=arguments).start()
+"""
+MODELS = {
+    "one thread for each request": """
+        def execute(self, requests):
+            for request in requests:
+                start(self.answer, request)
+        def answer(self, request):
+            sender = request.get_response_sender()
+            values = request.inputs()[0].as_numpy()
+            for number in range(random.randint(0, 5)):
+                send(sender, response(*values))
+            del request, values
+            send(sender, flags=FINAL)
+    """,
+    "threads that contend for the last word": """
+        def execute(self, requests):
+            for request in requests:
+                for flags in (0, FINAL, FINAL):
+                    start(self.answer, request.get_response_sender(), flags)
+        def answer(self, sender, flags):
+            for number in range(3):
+                send(sender, response(1, 2))
+            send(sender, response() if flags == 0 else None, flags)
+    """,
+    "threads that go on while execute fails": """
+        def execute(self, requests):
+            for request in requests:
+                start(self.answer, request.get_response_sender())
+            if random.random() < 0.5:
+                raise ValueError("no")
+        def answer(self, sender):
+            for number in range(3):
+                send(sender, response(1, 2))
+            send(sender, flags=FINAL)
+    """,
+    "a request that is kept a little longer": """
+        lock = threading.Lock()
+        kept = []
+        def execute(self, requests):
+            with self.lock:
+                self.kept += requests
+                kept = self.kept[:-3]
+                del self.kept[:-3]
+            for request in kept:
+                start(self.answer, request)
+        def answer(self, request):
+            send(request.get_response_sender(), response(*request.inputs()[0].as_numpy()), FINAL)
+    """,
+    "more responses than there is room for": """
+        def execute(self, requests):
+            for request in requests:
+                start(self.answer, request.get_response_sender())
+        def answer(self, sender):
+            for number in range(150):
+                send(sender, response(number))
+            send(sender, flags=FINAL)
+    """,
+    "coroutines": """
+        async def execute(self, requests):
+            for request in requests:
+                sender = request.get_response_sender()
+                send(sender, response(1))
+                await asyncio.sleep(0)
+                send(sender, flags=FINAL)
+    """,
+}
+PLAIN = {
+    "a sender beside what execute returns": """
+        def execute(self, requests):
+            for request in requests:
+                start(self.answer, request.get_response_sender())
+            return [random.choice([None, response(2)]) for _ in requests]
+        def answer(self, sender):
+            send(sender, response(1))
+            send(sender, flags=FINAL)
+    """,
+    "a sender for which nobody waits": """
+        def execute(self, requests):
+            for request in requests:
+                if random.random() < 0.5:
+                    start(self.answer, request.get_response_sender())
+        def answer(self, sender):
+            if random.random() < 0.5:
+                send(sender, response(1), random.choice([0, FINAL]))
+    """,
+    "what is returned": """
+        def execute(self, requests):
+            return [response(*request.inputs()[0].as_numpy()) for request in requests]
+    """,
+}
+
+
+class Slot:
+    offset = 0
+    view = memoryview(b"")
+
+    def __init__(self):
+        self.freed = 0
+
+    def free(self):
+        assert not self.freed
+        self.freed += 1
+
+
+class Request:
+    """One request; its client takes what comes."""
+
+    def __init__(self, wire):
+        self.outcomes = []
+        self.is_over = False
+        self.slot = Slot()
+        self.job = Job("", wire, 1, None, [self.slot], self._respond, time.monotonic_ns())
+
+    def _respond(self, outcome, final):
+        assert not self.is_over
+        self.is_over = final
+        self.outcomes.append(outcome)
+        if isinstance(outcome, InferResponse):
+            outcome.release()
+
+
+class Connection:
+    """What a StubConnection is to the batches, over the socket to the worker. Like that one it never waits."""
+
+    def __init__(self, host):
+        self.responses = host.responses
+        self._host = host
+        self._waiting = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._send_all, daemon=True)
+        self._thread.start()
+
+    def _send_all(self):
+        while (message := self._waiting.get()) is not None:
+            self._host.send(message)
+
+    def finish(self):
+        """Everything is sent."""
+        self._waiting.put(None)
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+
+    def infer(self, batch, requests):
+        self._waiting.put(Infer(batch, requests, []))
+
+    def release(self, slot, size):
+        self._waiting.put(Release([slot]))
+
+    def credit(self, serial, size):
+        self._waiting.put(Credit([[serial, 1]]))
+
+    def forget_credit(self, serial):
+        """See StubConnection."""
+
+    def set_flag(self, serial, value):
+        self.responses.set_flag(serial, value)
+
+
+class Owner:
+    def place_freed(self):
+        """See Owner."""
+
+    def put_back(self, batch):
+        raise AssertionError("nothing is put back here")
+
+    def reschedule(self, job):
+        raise AssertionError("nothing is rescheduled here")
+
+
+@pytest.fixture(autouse=True)
+def _switch_often():
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def converse(host, body, rounds, concurrency=1, kept=0, **config):
+    """Have a model with this body answer so many batches; of the last ones it keeps so many requests."""
+    source = f"{HELPERS}\nclass TritonPythonModel:\n{textwrap.indent(textwrap.dedent(body), '    ')}"
+    assert host.load(source, concurrency, **config) == Ready(False)
+    text = CONFIG + ("model_transaction_policy { decoupled: true }" if config else "")
+    parsed = parse_model_config(text, "config.pbtxt")
+    spec = model_spec(normalize(parsed, directory_name="m", has_model_file=True, gpus=()))
+    plan = InstancePlan("m_0", spec, 1, {}, {}, None, 1 << 20, ModelStatistics(), None, concurrency)
+    connection = Connection(host)
+    batches = PostedBatches(plan, connection, Owner())
+    handlers = {
+        Result: batches.answered, Failed: batches.answered, Respond: batches.responded, Retired: batches.retired,
+    }  # fmt: skip
+    batches.open()
+    requests = []
+    while rounds or len(batches) > kept:
+        while rounds and batches.places > 0:
+            rounds -= 1
+            batch = [Request(host.wire([1, 2], 64 * number)) for number in range(rounds % 3 + 1)]
+            requests += batch
+            batches.execute([request.job for request in batch])
+        message = host.receive()
+        handlers[type(message)](message)
+    connection.finish()
+    host.worker._batches.model.kept = []  # they are forgotten, and so they end
+    host.send(Stop())
+    while (message := host.receive()) != Stopped():
+        handlers[type(message)](message)
+    batches.died(ProcessExit(0), restarts=False)  # which frees what it still kept
+    assert all(request.is_over for request in requests)
+    assert all(request.slot.freed for request in requests)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("body", MODELS.values(), ids=MODELS)
+def test_decoupled(host, body, concurrency):
+    """Of models that respond as often as they like."""
+    converse(host, body, 20 if "150" in body else 100, concurrency, 3 if "kept" in body else 0, **DECOUPLED)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("body", PLAIN.values(), ids=PLAIN)
+def test_plain(host, body, concurrency):
+    """Of models that respond once."""
+    converse(host, body, 100, concurrency)

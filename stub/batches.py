@@ -119,7 +119,7 @@ class Batches:
         if failure:
             self._link.send(Failed(batch, failure, retained, start_ns, end_ns))
         else:
-            self._send(Result(batch, wire, retained, start_ns, end_ns))
+            self._send(Result(batch, wire, retained, start_ns, end_ns), requests)
         del requests
         if held:
             with self._lock:  # not sooner: a thread that lets go of one would tell the host before we have told it
@@ -145,17 +145,14 @@ class Batches:
 
     def _end(self, request: InferenceRequest) -> bool:
         """From here on no sender answers this request. False if one has done so already."""
-        stream = request._stream
-        if stream is None:
-            return True
-        if not stream.end():
+        if not request._end():
             return False
-        self.server.ended(request._serial)
+        if request._stream is not None:
+            self.server.ended(request._serial)
         return True
 
     def _answer(self, response: Any, request: InferenceRequest) -> Any:
         """What stands in a Result for one request."""
-        stream = request._stream
         if response is not None:
             if self._end(request):
                 return self._writer.write(response, request._outputs)
@@ -163,17 +160,16 @@ class Batches:
             return SENDER
         if request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE and self._end(request):
             return RESCHEDULED
-        if stream is None:
-            # Whoever still has the request can get a sender of it; if nobody has, the stream ends at once.
-            stream = request._stream = self.server.stream(request._serial, request._outputs)
-        stream.begin()
+        # Whoever still has the request can get a sender of it; if nobody has, the stream ends at once.
+        request._get_stream(self.server).begin()
         return SENDER
 
-    def _send(self, result: Result) -> None:
+    def _send(self, result: Result, requests: List[InferenceRequest]) -> None:
         try:
             self._link.send(result)
         except PyruntimeError as exc:  # a result with more text than a frame holds
             self._writer.free([each[2] for each in result.responses if type(each) is list and each[2] != NO_SLOT])
+            self._end_all(requests)
             text = f"Failed to process the request(s) for model '{self._name}', message: {exc}"
             self._link.send(Failed(result.batch, text, result.retained, result.start_ns, result.end_ns))
 

@@ -48,18 +48,22 @@ class _Call(Answers):
     def __init__(self, calls: Calls, number: int) -> None:
         self.number = number
         self.finished = False
+        self._forgotten = False
         self._calls = calls
         self._arrived: Deque[Tuple[Optional[List[Any]], bool]] = deque()
         self._wake: Optional[Callable[[], None]] = None
         self._lock = threading.Lock()
 
-    def arrived(self, response: Optional[List[Any]], final: bool) -> None:
-        """The host has answered."""
+    def arrived(self, response: Optional[List[Any]], final: bool) -> bool:
+        """The host has answered. False if nobody will take it."""
         with self._lock:
+            if self._forgotten:  # its destructor runs: only then do references to it go
+                return False
             self._arrived.append((response, final))
             wake, self._wake = self._wake, None
         if wake is not None:
             wake()
+        return True
 
     def when_next(self, wake: Callable[[], None]) -> None:
         """See Answers. Called in the thread of an event loop."""
@@ -97,7 +101,9 @@ class _Call(Answers):
     def __del__(self) -> None:
         if self.finished or self._calls.link.closed:
             return
-        # Nobody will ask for the rest: what has arrived is given back, and what still comes is unknown then.
+        # Nobody will ask for the rest: what has arrived is given back, and so is what still comes.
+        with self._lock:
+            self._forgotten = True
         for wire, _ in self._arrived:
             if wire is not None and wire[2] != NO_SLOT:
                 self._calls.drop(wire[2], at_once=True)
@@ -159,9 +165,8 @@ class Calls:
                 del self._open[message.call]
                 self.waiting.pop(message.call, None)
         call = reference()
-        if call is not None:
-            call.arrived(message.response, message.final)
-        elif message.response is not None and message.response[2] != NO_SLOT:
+        is_wanted = call is not None and call.arrived(message.response, message.final)
+        if not is_wanted and message.response is not None and message.response[2] != NO_SLOT:
             self.drop(message.response[2], at_once=True)
 
     def lost(self) -> None:

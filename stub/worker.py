@@ -98,9 +98,13 @@ class Worker:
 
     def run(self) -> None:
         """Serve until the host says stop or is gone."""
-        work = self._work
+        work, wait = self._work, self._coroutines.wait
+
+        def arrived() -> object:
+            return work
+
         try:
-            while self._coroutines.wait(lambda: work):
+            while work or wait(arrived):
                 try:
                     message = work.popleft()
                 except IndexError:
@@ -148,7 +152,8 @@ class Worker:
     def _arrived(self, message: Infer) -> None:
         if message.released:
             self._writer.free(message.released)
-        if self._concurrency == 1 and self._batches.is_running(list(self._calls.waiting.values())):
+        waiting = self._calls.waiting
+        if waiting and self._concurrency == 1 and self._batches.is_running(list(waiting.values())):
             # What runs waits for another model, and that one may wait for this very batch.
             self.link.send(PutBack([message.batch]))
             return

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +19,10 @@ _LOG = logging.getLogger("pyruntime.server")
 
 # Connections that the kernel holds for us while we are busy: a burst of clients, no more.
 BACKLOG = 1024
+# Listeners that share one socket. Each accepts one connection whenever the event loop looks at the network, and the loop
+# looks the more seldom the more there is to do: with one listener new clients wait for seconds behind those that are
+# connected, and the backlog fills.
+LISTENERS = 1
 
 
 class _Service(NamedTuple):
@@ -55,6 +61,10 @@ class Listeners:
                 self.close()
                 raise SettingsError(f"{service.name} cannot be served at {service}: {exc.strerror or exc}") from exc
             self._listeners.append(listener)
+            for sock in listener.sockets:
+                for _ in range(LISTENERS - 1):
+                    again = socket.socket(fileno=os.dup(sock.fileno()))
+                    self._listeners.append(await loop.create_server(connect, sock=again, backlog=BACKLOG))
 
     def log_started(self) -> None:
         """Say in the log what is served where."""

@@ -122,6 +122,8 @@ class Scheduler:
 
     def _freest(self) -> Instance | None:
         """The instance with the most free places: an idle one before one that would only queue the batch."""
+        if len(self._instances) == 1:
+            return self._instances[0] if self._instances[0].places > 0 else None
         best = None
         most = 0
         for instance in self._instances:

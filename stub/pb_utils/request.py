@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, Set, Tuple, Union, overload
 
@@ -26,11 +27,16 @@ if TYPE_CHECKING:
 _ID, _CORRELATION_ID, _FLAGS, _TIMEOUT_US, _OUTPUTS, _PARAMETERS, _TENSORS, _TRACE = range(8)
 
 
+# For the moment in which a request gets its stream: threads may ask for senders, and execute may return, all at once.
+_streams = threading.RLock()
+
+
 class InferenceRequest:
     """One request: as the host sent it, or as the model makes it for a call."""
 
     __slots__ = (
         "__weakref__",
+        "_answered",
         "_inputs",
         "_outputs",
         "_region",
@@ -49,6 +55,8 @@ class InferenceRequest:
     # The request's number with the host; 0 for one that the model made, which goes to `_target`.
     _serial: int
     _stream: Optional[Stream]
+    # Whether it was answered without a stream.
+    _answered: bool
     _target: Tuple[str, int]
     _release_flags: int
 
@@ -96,6 +104,7 @@ class InferenceRequest:
         self._target = (model_name, model_version)
         self._serial = 0
         self._stream = None
+        self._answered = False
         self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
         text = check_parameters(parameters) if parameters is not None else ""
         context = "" if trace is None else trace._context
@@ -109,6 +118,7 @@ class InferenceRequest:
         request._region = region
         request._outputs = all_outputs if wire[_OUTPUTS] is None else set(wire[_OUTPUTS])
         request._inputs = request._stream = None
+        request._answered = False
         request._serial = serial
         request._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
         return request
@@ -165,10 +175,28 @@ class InferenceRequest:
         """What the request can be answered with at any time, beside or instead of what `execute` returns."""
         if not self._serial:
             return InferenceResponseSender(None)
+        return InferenceResponseSender(self._get_stream(host.get_host()))
+
+    def _get_stream(self, server: host.Host) -> Stream:
+        """What all senders of the request share."""
         stream = self._stream
         if stream is None:
-            stream = self._stream = host.get_host().stream(self._serial, self._outputs)
-        return InferenceResponseSender(stream)
+            with _streams:
+                stream = self._stream
+                if stream is None:
+                    stream = self._stream = server.stream(self._serial, self._outputs)
+                    if self._answered:
+                        stream.end()
+        return stream
+
+    def _end(self) -> bool:
+        """From here on no sender answers the request, old or new. False if one has done so already."""
+        with _streams:
+            stream = self._stream
+            if stream is None:
+                self._answered = True
+                return True
+        return stream.end()
 
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the request any longer. Costs next to nothing."""

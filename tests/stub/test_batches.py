@@ -14,6 +14,7 @@ import pytest
 
 from pyruntime.runtime.memory.regions import create_region
 from pyruntime.utils.addresses import address
+from pyruntime.utils.channel import FRAME_BYTES_MAX
 from pyruntime.utils.errors import Code
 from pyruntime.utils.messages import (
     NO_SLOT,
@@ -240,6 +241,43 @@ class TestSenderOfAPlainModel:
         sent, result, retired = host.receive(), host.receive(), host.receive()
         assert host.values(sent.response) == [7]
         assert (result.batch, retired) == (2, Retired([1]))
+
+    @pytest.mark.parametrize(
+        "ends", ["return [response()]", "raise ValueError('no')", "request.set_release_flags(2); return [None]"]
+    )
+    def test_of_a_request_that_is_over(self, execute, ends):
+        """Who asks for a sender when the request was answered without one gets one that is closed."""
+        host = execute(f"""
+            kept = None
+            def execute(self, requests):
+                if self.kept is not None:
+                    try:
+                        self.kept.get_response_sender().send(response(), FINAL)
+                    except pb_utils.TritonModelException as exc:
+                        return [pb_utils.InferenceResponse(error=pb_utils.TritonError(str(exc)))]
+                request = self.kept = requests[0]
+                {ends}
+        """)
+        host.infer(host.wire())
+        ((_, message, *_),) = host.infer(host.wire()).responses
+        assert message == "Unable to send response. Response sender has been closed."
+
+    def test_result_that_fits_no_frame(self, execute):
+        """A batch that cannot be answered for the text of one response fails as a whole, its senders' requests too."""
+        host = execute(f"""
+            sender = None
+            def execute(self, requests):
+                if self.sender is not None:
+                    try:
+                        self.sender.send(response(), FINAL)
+                    except pb_utils.TritonModelException as exc:
+                        return [pb_utils.InferenceResponse(error=pb_utils.TritonError(str(exc)))]
+                self.sender = requests[0].get_response_sender()
+                return [None, pb_utils.InferenceResponse(parameters={{"a": "x" * {FRAME_BYTES_MAX}}})]
+        """)
+        assert type(host.infer(host.wire(), host.wire())) is Failed
+        ((_, message, *_),) = host.infer(host.wire()).responses
+        assert message == "Unable to send response. Response sender has been closed."
 
     def test_execute_fails_after_an_answer(self, execute):
         """What was answered was answered; the rest of the batch fails, and no sender of it is of any use."""

@@ -401,6 +401,23 @@ class TestForgotten:
         gc.collect()
         assert bench.link.said() == [Drop([5])]
 
+    def test_while_another_answer_arrives(self, bench, held, monkeypatch):
+        """An answer that another thread brings while the call is being forgotten is given back like any other."""
+        call = bench.start(SMALL, decoupled=True)
+        bench.answer(1, held(5), final=False)
+        bench.link.said()
+        real = bench.calls.drop
+
+        def drop(hold, at_once):
+            if hold == 5:  # called by the destructor, and there are still references to the call
+                bench.answer(1, held(6), final=True)
+            real(hold, at_once)
+
+        monkeypatch.setattr(bench.calls, "drop", drop)
+        del call
+        gc.collect()
+        assert sorted(hold for message in bench.link.said() for hold in message.holds) == [5, 6]
+
     def test_after_the_last_answer(self, bench, held):
         """When all has arrived there is nothing to cancel."""
         call = bench.start(SMALL, decoupled=True)

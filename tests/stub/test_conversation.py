@@ -6,12 +6,16 @@ Whatever a model's threads do, and in whatever order they come, what the stub sa
 request is answered once.
 """
 
+import gc
 import queue
+import socket
 import sys
 import textwrap
 import threading
 import time
+from collections import deque
 
+import numpy as np
 import pytest
 
 from pyruntime.runtime.config.build import model_spec
@@ -21,9 +25,32 @@ from pyruntime.runtime.inference import InferResponse
 from pyruntime.runtime.instances.batches import PostedBatches
 from pyruntime.runtime.instances.plan import InstancePlan
 from pyruntime.runtime.instances.supervisor import ProcessExit
+from pyruntime.runtime.memory.regions import create_region
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.scheduling.job import Job
-from pyruntime.utils.messages import Credit, Failed, Infer, Ready, Release, Respond, Result, Retired, Stop, Stopped
+from pyruntime.utils.addresses import address
+from pyruntime.utils.messages import (
+    INLINE_BYTES_MAX,
+    NO_SLOT,
+    OK,
+    Answer,
+    Call,
+    CancelCall,
+    Credit,
+    Drop,
+    Failed,
+    Infer,
+    PutBack,
+    Ready,
+    Release,
+    Respond,
+    Result,
+    Retired,
+    Stop,
+    Stopped,
+    Took,
+    Unread,
+)
 
 # What takes this long never ends: the test fails rather than hangs.
 PATIENCE_S = 20
@@ -192,6 +219,9 @@ class Connection:
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
+    def say(self, message):
+        self._waiting.put(message)
+
     def infer(self, batch, requests):
         self._waiting.put(Infer(batch, requests, []))
 
@@ -273,3 +303,109 @@ def test_decoupled(host, body, concurrency):
 def test_plain(host, body, concurrency):
     """Of models that respond once."""
     converse(host, body, 100, concurrency)
+
+
+CALLS = """
+    arrays = []
+    def execute(self, requests):
+        for number in range(10):
+            size = random.choice([2, 5000, 40000])
+            made = pb_utils.InferenceRequest(
+                model_name="other", inputs=[pb_utils.Tensor("IN", np.full(size, number, np.float32))]
+            )
+            how = random.randrange(4)
+            if how == 0:
+                self.keep(made.exec())
+            elif how == 1:
+                for each in made.exec(decoupled=True):
+                    self.keep(each)
+            elif how == 2:
+                for each in made.exec(decoupled=True):
+                    break
+            else:
+                made.exec(decoupled=True).cancel()
+        return [response(1) for _ in requests]
+    def keep(self, response):
+        assert not response.has_error(), response.error().message()
+        for tensor in response.output_tensors():
+            array = tensor.as_numpy()
+            assert (array == 7).all()
+            self.arrays.append(array[1:])
+        del self.arrays[:-3]
+"""
+
+
+class Callee:
+    """Answers calls, some with memory that has to be given back. `held` is what was not given back yet."""
+
+    def __init__(self, host, connection):
+        self.region = create_region("another model's responses")
+        self.region.commit(0, 1 << 20)
+        self.region.view[: 1 << 19] = np.full(1 << 17, 7, np.float32).tobytes()
+        socket.send_fds(host.grants, [self.region.number.to_bytes(8, "little")], [self.region.fileno()])
+        self.connection = connection
+        self.held = set()
+        self.calls = set()
+        self.unread = set()
+        self._hold = 0
+
+    def response(self, size):
+        """A response of so many values: held, unless it goes along."""
+        if size <= INLINE_BYTES_MAX // 4:
+            contents = np.full(size, 7, np.float32).tobytes()
+            return [OK, "", NO_SLOT, [["OUT", "FP32", [size], contents, 4 * size]], ""]
+        self._hold += 1
+        self.held.add(self._hold)
+        return [OK, "", self._hold, [["OUT", "FP32", [size], address(self.region.number, 64), 4 * size]], ""]
+
+    def call(self, message):
+        """Answer a call, in several pieces if that is allowed."""
+        number = message.call
+        assert number not in self.calls
+        self.calls.add(number)
+        ((*_, at, size),) = message.request[6]
+        if message.decoupled:
+            for _ in range(number % 4):
+                self.connection.say(Answer(number, self.response(size // 4), False))
+        if type(at) is int:
+            self.connection.say(Unread([number]))
+        self.connection.say(Answer(number, None if message.decoupled else self.response(size // 4), True))
+
+    def drop(self, message):
+        """What is dropped was held, and is dropped once."""
+        for hold in message.holds:
+            self.held.remove(hold)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_calls(host, concurrency):
+    """Of models that call others: whatever they keep, drop or cancel, all memory comes back, once."""
+    source = f"{HELPERS}\nclass TritonPythonModel:\n{textwrap.indent(textwrap.dedent(CALLS), '    ')}"
+    assert host.load(source, concurrency) == Ready(False)
+    connection = Connection(host)
+    callee = Callee(host, connection)
+    handlers = {
+        Call: callee.call, Drop: callee.drop, CancelCall: lambda message: None, Took: lambda message: None,
+    }  # fmt: skip
+    waiting = deque(range(1, 21))
+    while waiting:
+        batch = waiting.popleft()
+        connection.infer(batch, [host.wire()])
+        while type(message := host.receive()) is not Result:
+            if type(message) is PutBack:
+                waiting.extendleft(reversed(message.batches))
+            else:
+                handlers[type(message)](message)
+        assert message.responses[0][0] == OK
+        connection.release(message.responses[0][2], 0)
+    connection.finish()
+    model, writer = host.worker._batches.model, host.worker._writer
+    model.arrays.clear()
+    gc.collect()
+    host.send(Stop())
+    while (message := host.receive()) != Stopped():
+        handlers[type(message)](message)
+    assert callee.held == set(host.worker._calls._drops)  # small ones that would go with the next call
+    assert writer._arena.live == 0
+    assert host.worker._calls._open == host.worker._calls._inputs == host.worker._calls.waiting == {}
+    callee.region.close()

@@ -330,6 +330,64 @@ class TestWait:
         host.join()
 
 
+class TestAtTheWrongMoment:
+    """Between a look and what follows from it others may have done something."""
+
+    def wait(self, host, done):
+        """Wait in a thread, which must end."""
+        thread = host.start(lambda: host.link.wait(done))
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+        host.join()
+
+    def test_the_reader_leaves(self, host, monkeypatch):
+        """Who was about to follow a reader that leaves reads itself."""
+        real = host.link._follow
+
+        def follow(done):
+            if host.link._reader.locked():
+                host.link._reader.release()
+            real(done)
+
+        monkeypatch.setattr(host.link, "_follow", follow)
+        host.say(Release([1]))
+        host.link._reader.acquire()
+        self.wait(host, lambda: host.handled)
+
+    def test_the_reader_has_it(self, host, monkeypatch):
+        """Who was about to follow a reader that has just brought what it waits for does not wait for more."""
+        real = host.link._follow
+        arrived = []
+
+        def follow(done):
+            arrived.append(1)
+            real(done)
+
+        monkeypatch.setattr(host.link, "_follow", follow)
+        with host.link._reader:
+            self.wait(host, lambda: arrived)
+
+    def test_the_reader_before_had_it(self, host):
+        """Nor does who takes over from a reader that has brought it."""
+        arrived = []
+
+        class Lock:
+            """Which somebody has freed after bringing a message."""
+
+            def __init__(self, lock):
+                self._lock = lock
+
+            def acquire(self, blocking):
+                arrived.append(1)
+                return self._lock.acquire(blocking)
+
+            def release(self):
+                self._lock.release()
+
+        host.link._reader = Lock(host.link._reader)
+        self.wait(host, lambda: arrived)
+
+
 class TestWake:
     def test_for_what_no_message_brings(self, host):
         """Who follows another looks again when somebody says so."""

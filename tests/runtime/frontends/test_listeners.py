@@ -121,6 +121,28 @@ def test_closing(ports):
     run(check())
 
 
+def test_many_clients_at_once(ports):
+    """Who comes while the loop is busy does not wait for it to look at the network as often as there are clients."""
+    clients = 64
+
+    async def check():
+        listeners = listeners_of(ports)
+        await listeners.open()
+        # Nothing of this waits for the loop: the kernel connects them.
+        sockets = [socket.create_connection(("127.0.0.1", ports[0])) for _ in range(clients)]
+        looks = 0
+        while len(listeners._connections) < clients:
+            await asyncio.sleep(0)
+            looks += 1
+        assert looks <= clients / 2
+        listeners.abort()
+        listeners.close()
+        for sock in sockets:
+            sock.close()
+
+    run(check())
+
+
 def test_aborting(ports):
     """Connections are cut whatever they wait for."""
 

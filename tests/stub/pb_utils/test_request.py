@@ -4,6 +4,7 @@
 
 import asyncio
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -212,6 +213,36 @@ class TestSenders:
         assert server.responded == [(7, response, {"OUT0"}, True)]
         with pytest.raises(TritonModelException, match="has been closed"):
             made.get_response_sender().send(response, 1)
+
+    def test_are_one_whoever_asks(self, region, server):
+        """Also if several threads ask for one at the same moment."""
+        made = request(region)
+        real = server.stream
+        senders, threads, asked = [], [], threading.Event()
+
+        def ask():
+            senders.append(made.get_response_sender())
+            asked.set()
+
+        def stream(serial, wanted):
+            server.stream = real
+            threads.append(threading.Thread(target=ask))
+            threads[0].start()
+            asked.wait(0.2)  # it must not get ahead; if it does, it has by then
+            return real(serial, wanted)
+
+        server.stream = stream
+        ask()
+        threads[0].join(30)
+        assert senders[0]._stream is senders[1]._stream
+
+    def test_of_one_that_was_answered(self, region, server):
+        """Who asks too late gets one that is closed."""
+        made = request(region)
+        assert made._end()
+        with pytest.raises(TritonModelException, match="has been closed"):
+            made.get_response_sender().send(InferenceResponse(), 1)
+        assert server.responded == []
 
     def test_of_one_that_the_model_made(self, server):
         """Triton's words, exactly."""

@@ -19,10 +19,10 @@ _LOG = logging.getLogger("pyruntime.server")
 
 # Connections that the kernel holds for us while we are busy: a burst of clients, no more.
 BACKLOG = 1024
-# Listeners that share one socket. Each accepts one connection whenever the event loop looks at the network, and the loop
-# looks the more seldom the more there is to do: with one listener new clients wait for seconds behind those that are
-# connected, and the backlog fills.
-LISTENERS = 1
+# Listeners that share one socket. Each accepts one connection whenever the event loop looks at the network, and the
+# loop looks the more seldom the more there is to do: with one listener new clients wait for seconds behind those that
+# are connected, and the backlog fills.
+LISTENERS = 16
 
 
 class _Service(NamedTuple):

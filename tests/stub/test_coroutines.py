@@ -262,6 +262,25 @@ class TestWait:
         assert not thread.is_alive()
         bench.coroutines._loop.run_until_complete(self.end(bench))
 
+    def test_at_the_wrong_moment(self, bench):
+        """Work that arrives between a look and the waiting is not missed."""
+
+        async def coroutine():
+            await asyncio.Event().wait()
+
+        def look():
+            if not looks:
+                looks.append(1)
+                bench.work.append(infer())
+                bench.coroutines.work_arrived()
+                return False
+            return bench.work
+
+        looks = []
+        bench.coroutines.run_in_background(coroutine())
+        assert bench.coroutines.wait(look)
+        bench.coroutines._loop.run_until_complete(self.end(bench))
+
     def test_told_by_another_thread(self, bench):
         """So does work that came otherwise."""
 

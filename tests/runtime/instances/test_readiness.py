@@ -162,6 +162,20 @@ class TestTimeout:
         readiness.answered(IsReady(True, ""))
         assert told == [False, True]
 
+    def test_of_an_earlier_question(self, readiness, loop, caplog):
+        """Who was answered in time does not cut short who asks next."""
+        told = []
+        readiness.check(told.append)
+        readiness.answered(IsReady(True, ""))
+        timers = list(loop.timers)
+        readiness.check(told.append)
+        loop.timers = timers
+        loop.pass_time()
+        assert told == [True]
+        assert caplog.records == []
+        readiness.answered(IsReady(True, ""))
+        assert told == [True, True]
+
     def test_none(self, connection, loop):
         """Somebody who debugs a model is given all the time."""
         told = []

@@ -8,6 +8,7 @@ batches were running and which had not begun.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import threading
@@ -24,7 +25,7 @@ from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.responses import ResponseWriter, WrongResponses, check_responses
 from pyruntime.stub.retained import Retained
 from pyruntime.stub.server import Server
-from pyruntime.utils.errors import PyruntimeError
+from pyruntime.utils.errors import LocalError, PyruntimeError
 from pyruntime.utils.messages import NO_SLOT, RESCHEDULED, SENDER, Failed, Infer, Result, Retired
 
 
@@ -132,7 +133,8 @@ class Batches:
         with self._lock:
             gone = self._retained.let_go() if len(self._retained) else []
         if gone and not self._link.closed:
-            self._link.send(Retired(gone))
+            with contextlib.suppress(LocalError):  # the stub has just said that it stops, and nobody has to know
+                self._link.send(Retired(gone))
 
     def _end_all(self, requests: List[InferenceRequest]) -> None:
         for request in requests:

@@ -1,0 +1,207 @@
+/*
+ * SPDX-FileCopyrightText: The pyruntime authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * The messages of a stream:
+ *
+ *   message = flag (1 byte: 0, or 1 for a compressed message) length (4 bytes, the highest first) bytes
+ *
+ * A message that comes as one is copied once. Of one that comes in pieces, no more is allocated than a small multiple
+ * of what has come, whatever its length says.
+ */
+#include "http2.h"
+
+/* The message is allocated whole when this part of it has come. */
+#define WHOLE_PART 4
+
+/* Look at nothing more that comes on a stream, and write nothing more to where `place` said. */
+void framing_stop(Session *self, Stream *stream)
+{
+    if (self->walking == stream)
+        return; /* it is stopped when it comes out of that */
+    stream->in = IN_NOTHING;
+    walk_leave(stream);
+}
+
+int framing_malformed(Session *self, Stream *stream, const char *why)
+{
+    stream->in = IN_NOTHING;
+    walk_leave(stream);
+    bytes_free(&stream->body);
+    return tell_of(self, stream, MALFORMED, PyUnicode_FromString(why));
+}
+
+static int begin_walk(Stream *stream)
+{
+    stream->in = IN_WALK;
+    stream->come = 0;
+    stream->walk = PyMem_Calloc(1, sizeof(*stream->walk));
+    if (stream->walk != NULL)
+        return 0;
+    PyErr_NoMemory();
+    return -1;
+}
+
+/* All that was told of the stream has been heard: walk through what was kept, for it can be asked now where it goes. */
+static int stop_waiting(Session *self, Stream *stream)
+{
+    Bytes kept = stream->body;
+    int failed;
+
+    memset(&stream->body, 0, sizeof(stream->body));
+    stream->waiting = false;
+    failed = begin_walk(stream);
+    if (failed == 0)
+        failed = framing_take(self, stream, (const uint8_t *)kept.bytes, kept.length);
+    bytes_free(&kept);
+    return failed;
+}
+
+/* Tell a message that is complete. */
+static int tell_message(Session *self, Stream *stream, PyObject *message)
+{
+    stream->in = IN_PREFIX;
+    stream->come = 0;
+    stream->waiting = false;
+    return tell_of(self, stream, stream->compressed ? COMPRESSED : MESSAGE, message);
+}
+
+/* Add to a message that comes in pieces, no more than is missing. */
+int framing_body(Session *self, Stream *stream, const uint8_t *data, size_t length)
+{
+    size_t come = stream->come + length;
+
+    if (stream->whole == NULL && (come == stream->length || !stream->waiting) &&
+        (stream->length <= WHOLE_BYTES_MAX || come >= stream->length / WHOLE_PART)) {
+        stream->whole = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)stream->length);
+        if (stream->whole == NULL)
+            return -1;
+        if (stream->body.length > 0)
+            memcpy(PyBytes_AsString(stream->whole), stream->body.bytes, stream->body.length);
+        bytes_free(&stream->body);
+    }
+    if (stream->whole == NULL) {
+        if (bytes_add(&stream->body, data, length) < 0)
+            return -1;
+    } else if (length > 0) {
+        memcpy(PyBytes_AsString(stream->whole) + stream->come, data, length);
+    }
+    stream->come = come;
+    if (come == stream->length) {
+        PyObject *message = stream->whole;
+        stream->whole = NULL;
+        return tell_message(self, stream, message);
+    }
+    return 0;
+}
+
+/* Decide what becomes of the message whose prefix has come. */
+static int begin_message(Session *self, Stream *stream, const uint8_t *prefix)
+{
+    char why[48];
+
+    stream->length = (size_t)prefix[1] << 24 | (size_t)prefix[2] << 16 | (size_t)prefix[3] << 8 | prefix[4];
+    stream->come = 0;
+    stream->compressed = prefix[0] == 1;
+    if (prefix[0] > 1) {
+        PyOS_snprintf(why, sizeof(why), "Bad GRPC frame type 0x%02x", prefix[0]);
+        return framing_malformed(self, stream, why);
+    }
+    if (stream->length > self->message_bytes) {
+        stream->in = IN_NOTHING;
+        return tell_of(self, stream, TOO_LARGE, PyLong_FromSize_t(stream->length));
+    }
+    if (stream->length <= self->large_bytes || stream->compressed) {
+        stream->in = IN_BODY;
+        return 0;
+    }
+    if (stream->round != self->round)
+        return begin_walk(stream);
+    stream->in = IN_BODY;
+    stream->waiting = true;
+    return 0;
+}
+
+/* Take the prefix, or as much of it as there is; how many bytes that were, or -1. */
+static Py_ssize_t take_prefix(Session *self, Stream *stream, const uint8_t *data, size_t length)
+{
+    size_t taken = PREFIX_BYTES - stream->come;
+
+    if (stream->come == 0 && length >= PREFIX_BYTES)
+        return begin_message(self, stream, data) < 0 ? -1 : PREFIX_BYTES;
+    if (taken > length)
+        taken = length;
+    memcpy(stream->prefix + stream->come, data, taken);
+    stream->come += taken;
+    if (stream->come == PREFIX_BYTES && begin_message(self, stream, stream->prefix) < 0)
+        return -1;
+    return (Py_ssize_t)taken;
+}
+
+/* Take bytes of a message; how many that were, or -1. */
+static Py_ssize_t take_body(Session *self, Stream *stream, const uint8_t *data, size_t length)
+{
+    size_t taken = stream->length - stream->come;
+
+    if (taken > length)
+        taken = length;
+    if (taken == stream->length) {
+        if (tell_message(self, stream, PyBytes_FromStringAndSize((const char *)data, (Py_ssize_t)taken)) < 0)
+            return -1;
+    } else if (framing_body(self, stream, data, taken) < 0) {
+        return -1;
+    }
+    return (Py_ssize_t)taken;
+}
+
+/* Take what came on a stream. */
+int framing_take(Session *self, Stream *stream, const uint8_t *data, size_t length)
+{
+    Py_ssize_t taken = 0;
+
+    if (stream->waiting && stream->round != self->round && stop_waiting(self, stream) < 0)
+        return -1;
+    do {
+        if (stream->over || stream->ended)
+            framing_stop(self, stream);
+        if (stream->in == IN_NOTHING)
+            return 0;
+        if (stream->in == IN_PREFIX) {
+            taken = take_prefix(self, stream, data, length);
+        } else if (stream->in == IN_BODY) {
+            taken = take_body(self, stream, data, length);
+        } else if (stream->in == IN_WALK) {
+            self->walking = stream;
+            taken = walk_take(self, stream, data, length);
+            self->walking = NULL;
+        } else {
+            taken = (Py_ssize_t)(stream->length - stream->come);
+            if ((size_t)taken > length)
+                taken = (Py_ssize_t)length;
+            stream->come += (size_t)taken;
+            if (stream->come == stream->length) {
+                stream->in = IN_PREFIX;
+                stream->come = 0;
+            }
+        }
+        if (taken < 0)
+            return -1;
+        data += taken;
+        length -= (size_t)taken;
+        /* All of a message can be there before its body is looked at: one without bytes, for one. */
+    } while (length > 0 || (stream->in == IN_BODY && stream->come == stream->length));
+    return 0;
+}
+
+/* The client is done. */
+int framing_end(Session *self, Stream *stream)
+{
+    bool inside = stream->in == IN_BODY || stream->in == IN_WALK || (stream->in == IN_PREFIX && stream->come > 0);
+
+    stream->client_done = true;
+    if (stream->over || !stream->announced)
+        return 0;
+    if (inside && framing_malformed(self, stream, "the stream ends inside of a message") < 0)
+        return -1;
+    return tell_end(self, stream->id);
+}

@@ -1,0 +1,211 @@
+/*
+ * SPDX-FileCopyrightText: The pyruntime authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of _http2 share: the session, its streams, and who does what.
+ *
+ * One rule keeps streams whole under those who work on them: no stream and nothing that is to be sent is let go of
+ * inside a call into nghttp2. It is put aside (`spent`, `buried`) until that is over. What else runs there and can call
+ * us, `place` or a destructor, may do what `place` may while we receive, and nothing while we send (`busy`).
+ *
+ * Functions that return an int return 0, or -1 with an exception of Python's set, unless they say something else.
+ */
+#ifndef PYRUNTIME_HTTP2_H
+#define PYRUNTIME_HTTP2_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <nghttp2/nghttp2.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Parts of fewer bytes are copied: less than a view of them and one more element of writev cost. */
+#define VIEW_BYTES 4096
+/* The largest frame that is sent, if the client allows it: nghttp2 allocates as much for each connection. */
+#define SENT_FRAME_BYTES_MAX ((size_t)1 << 20)
+/* Messages up to here are allocated whole when their prefix has come, for that is a small lie to fall for. */
+#define WHOLE_BYTES_MAX ((size_t)1 << 14)
+/* How many raw contents a request can have: each is 2 bytes on the wire and two orders more in a tuple. */
+#define RAWS_MAX 65536
+/* gRPC's length prefix has 32 bits. */
+#define MESSAGE_BYTES_MAX UINT32_MAX
+#define PREFIX_BYTES 5
+
+/* What our pings carry, so that their answers can be told apart from what else a client may send. */
+#define PING_BYTES 8
+#define PING_ALIVE ((const uint8_t *)"pr-alive")
+#define PING_SHUT_DOWN ((const uint8_t *)"pr-leave")
+
+enum { IDLE = 0, IN_RECEIVE, IN_SEND };
+
+enum { REQUEST = 1, MESSAGE, COMPRESSED, PLACED, END, RESET, TOO_LARGE, MALFORMED, PING, GOAWAY };
+
+/* Bytes that grow. */
+typedef struct {
+    char *bytes;
+    size_t length;
+    size_t capacity;
+} Bytes;
+
+/* A piece of what a stream has to send: copied bytes, or a view of what was given (view.obj is then a memoryview). */
+typedef struct Segment {
+    struct Segment *next;
+    size_t length;
+    size_t sent;
+    Py_buffer view;
+    PyObject *release;
+    char copied[];
+} Segment;
+
+typedef struct {
+    uint64_t offset;
+    uint64_t length;
+} Raw;
+
+/* One large inference request on its way: see walk.c. */
+typedef struct {
+    enum { AT_TAG, AT_VARINT, AT_LENGTH, IN_FIELD, IN_RAW } at;
+    unsigned int digits; /* bytes of a varint that have come */
+    uint64_t number;     /* what they say */
+    bool is_raw;         /* the length that comes is that of raw contents */
+    bool placed;
+    uint64_t left; /* bytes of this field that are still to come */
+    Bytes meta;
+    size_t field; /* where in meta this field began */
+    Py_buffer destination;
+    size_t end; /* of what is in the destination */
+    Raw *raws;
+    size_t count;
+    size_t capacity;
+} Walk;
+
+typedef struct Stream {
+    struct Stream *next, *previous;
+    int32_t id;
+    /* What comes. */
+    enum { IN_PREFIX, IN_BODY, IN_WALK, IN_REFUSE, IN_NOTHING } in;
+    unsigned char prefix[PREFIX_BYTES];
+    bool compressed;
+    size_t length; /* of the message */
+    size_t come;   /* bytes of the message (or of its prefix) that have come */
+    Bytes body;
+    PyObject *whole; /* bytes of the message's length, of which `come` are filled */
+    Walk *walk;
+    uint64_t round; /* the call of `receive` whose events hold the newest of this stream */
+    bool waiting;   /* a large message, of which nobody is asked in that call: it is kept as it comes */
+    uint64_t unopened; /* bytes by which the window is not opened again because the stream is held */
+    bool held;
+    bool announced;   /* REQUEST was told */
+    bool client_done; /* it sends no more */
+    /* What goes. */
+    bool begun;    /* there is a head */
+    bool ended;    /* no more messages */
+    bool deferred; /* nghttp2 waits to be told that there is more */
+    bool complete; /* all is sent */
+    bool over;     /* reset by us: nothing more is told or sent */
+    PyObject *trailers;
+    Segment *first, *last;
+    size_t queued;
+} Stream;
+
+typedef struct {
+    PyObject_HEAD
+    nghttp2_session *http2; /* NULL when closed */
+    PyObject *place;
+    size_t header_list_bytes;
+    size_t message_bytes;
+    size_t large_bytes;
+    size_t alignment;
+    /* IDLE; IN_RECEIVE: inside `receive`, where `place` may call us; IN_SEND: where nobody may. */
+    int busy;
+    bool shut_down;     /* it was asked for */
+    bool shutting_down; /* the answer to PING_SHUT_DOWN is awaited */
+    bool broken;      /* the client's bytes are not looked at any more */
+    bool terminating; /* GOAWAY goes, and nothing after it */
+    bool terminated;  /* and is gone */
+    Stream *streams;
+    const Stream *walking; /* whose walk is in use */
+    size_t open_streams;
+    size_t queued;
+    Stream *buried;
+    Segment *spent;
+    /* The headers of the request that comes: they cannot interleave. */
+    Bytes head;
+    size_t head_size;
+    int64_t timeout;
+    uint64_t round; /* calls of `receive` so far */
+    /* What is told: the newest event waits, for END_STREAM may belong to it. */
+    PyObject *events;
+    PyObject *value;
+    int kind;
+    int32_t stream;
+    /* What is sent. */
+    Bytes out;
+    PyObject *chunks; /* inside of `send`; a reference of its own to them */
+    bool control_only; /* no data is sent now */
+    bool stalled;      /* nghttp2 has a frame of data that was not sent for that reason */
+    PyObject *released;
+} Session;
+
+/* module.c */
+PyObject *http2_error(PyObject *session);
+
+/* events.c */
+int tell(Session *self, int kind, int32_t stream, PyObject *value);
+int tell_of(Session *self, Stream *stream, int kind, PyObject *value);
+int tell_end(Session *self, int32_t stream);
+int tell_newest(Session *self, bool ended);
+
+/* streams.c */
+int bytes_add(Bytes *bytes, const void *more, size_t length);
+void bytes_free(Bytes *bytes);
+Stream *stream_open(Session *self, int32_t id);
+Stream *stream_find(Session *self, PyObject *id);
+void stream_bury(Session *self, Stream *stream);
+void stream_forget_output(Session *self, Stream *stream);
+int release_later(Session *self, PyObject *release);
+void let_go(Session *self);
+
+/* receiving.c */
+void receiving_callbacks(nghttp2_session_callbacks *callbacks);
+PyObject *session_receive(Session *self, PyObject *data);
+
+/* framing.c */
+int framing_take(Session *self, Stream *stream, const uint8_t *data, size_t length);
+int framing_end(Session *self, Stream *stream);
+int framing_malformed(Session *self, Stream *stream, const char *why);
+void framing_stop(Session *self, Stream *stream);
+int framing_body(Session *self, Stream *stream, const uint8_t *data, size_t length);
+
+/* walk.c: how many bytes it took, or -1. */
+Py_ssize_t walk_take(Session *self, Stream *stream, const uint8_t *data, size_t length);
+void walk_leave(Stream *stream);
+
+/* infer.c */
+PyObject *infer_split(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *infer_scatter(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *raws_tuple(const Raw *raws, size_t count);
+
+/* sending.c */
+void sending_callbacks(nghttp2_session_callbacks *callbacks);
+int flush_control(Session *self);
+PyObject *session_send(Session *self, PyObject *unused);
+
+/* queue.c: puts a message behind those of a stream. */
+int queue_message(Session *self, Stream *stream, PyObject *parts, PyObject *release, bool compressed);
+
+/* responses.c */
+int submit_trailers(Session *self, Stream *stream);
+PyObject *session_in_use(void);
+PyObject *session_respond(Session *self, PyObject *const *arguments, Py_ssize_t count);
+PyObject *session_refuse(Session *self, PyObject *const *arguments, Py_ssize_t count);
+PyObject *session_begin(Session *self, PyObject *const *arguments, Py_ssize_t count);
+PyObject *session_message(Session *self, PyObject *const *arguments, Py_ssize_t count);
+PyObject *session_end(Session *self, PyObject *const *arguments, Py_ssize_t count);
+PyObject *session_reset(Session *self, PyObject *const *arguments, Py_ssize_t count);
+
+/* session.c */
+extern PyType_Spec session_spec;
+#endif

@@ -1,0 +1,252 @@
+/*
+ * SPDX-FileCopyrightText: The pyruntime authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * What nghttp2 says has come: headers, data, the ends of streams, pings.
+ */
+#include "http2.h"
+
+static const char TIMEOUT_NAME[] = "grpc-timeout";
+/* The framing of a header in the size of a list of headers: RFC 9113, section 6.5.2. */
+#define HEADER_OVERHEAD 32
+/* What the client makes us owe it (answers to pings, resets, window updates) while nothing is sent. A client that lets
+ * more come together floods us. */
+#define OWED_BYTES_MAX ((size_t)1 << 20)
+#define TIMEOUT_NONE (-1)
+#define TIMEOUT_UNREADABLE (-2)
+#define TIMEOUT_DIGITS_MAX 8
+
+static Stream *stream_of(nghttp2_session *http2, int32_t id)
+{
+    return nghttp2_session_get_stream_user_data(http2, id);
+}
+
+/* A timeout of gRPC in nanoseconds: 1 to 8 digits and a unit. */
+static int64_t parse_timeout(const uint8_t *text, size_t length)
+{
+    static const char units[] = "HMSmun";
+    static const int64_t unit_ns[] = {3600000000000, 60000000000, 1000000000, 1000000, 1000, 1};
+    int64_t number = 0;
+    const char *unit;
+    size_t i;
+
+    if (length < 2 || length > TIMEOUT_DIGITS_MAX + 1 || text[length - 1] == 0)
+        return TIMEOUT_UNREADABLE;
+    unit = strchr(units, text[length - 1]);
+    if (unit == NULL)
+        return TIMEOUT_UNREADABLE;
+    for (i = 0; i < length - 1; i++) {
+        if (text[i] < '0' || text[i] > '9')
+            return TIMEOUT_UNREADABLE;
+        number = number * 10 + (text[i] - '0');
+    }
+    if (number > INT64_MAX / unit_ns[unit - units])
+        return INT64_MAX;
+    return number * unit_ns[unit - units];
+}
+
+static int on_begin_headers(nghttp2_session *http2, const nghttp2_frame *frame, void *user_data)
+{
+    Session *self = user_data;
+    Stream *stream;
+
+    if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST)
+        return 0;
+    stream = stream_open(self, frame->hd.stream_id);
+    if (stream == NULL)
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    self->head.length = 0;
+    self->head_size = 0;
+    self->timeout = TIMEOUT_NONE;
+    return nghttp2_session_set_stream_user_data(http2, stream->id, stream) == 0 ? 0 : NGHTTP2_ERR_CALLBACK_FAILURE;
+}
+
+static int on_header(nghttp2_session *http2, const nghttp2_frame *frame, const uint8_t *name, size_t name_length,
+                     const uint8_t *value, size_t value_length, uint8_t flags, void *user_data)
+{
+    Session *self = user_data;
+
+    (void)flags;
+    if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST)
+        return 0;
+    self->head_size += name_length + value_length + HEADER_OVERHEAD;
+    if (self->head_size > self->header_list_bytes) {
+        /* The code is ours; without this, nghttp2 would take INTERNAL_ERROR. */
+        nghttp2_submit_rst_stream(http2, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_ENHANCE_YOUR_CALM);
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    }
+    if (name_length == sizeof(TIMEOUT_NAME) - 1 && memcmp(name, TIMEOUT_NAME, name_length) == 0) {
+        self->timeout = parse_timeout(value, value_length);
+        return 0;
+    }
+    if (bytes_add(&self->head, name, name_length) < 0 || bytes_add(&self->head, "", 1) < 0 ||
+        bytes_add(&self->head, value, value_length) < 0 || bytes_add(&self->head, "", 1) < 0)
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    return 0;
+}
+
+static int on_request(Session *self, Stream *stream)
+{
+    PyObject *value;
+
+    value = Py_BuildValue("(y#L)", self->head.bytes, (Py_ssize_t)self->head.length, (long long)self->timeout);
+    stream->announced = true;
+    return tell_of(self, stream, REQUEST, value);
+}
+
+static int on_ping(Session *self, const nghttp2_ping *ping)
+{
+    if (!(ping->hd.flags & NGHTTP2_FLAG_ACK)) {
+        Py_INCREF(Py_False);
+        return tell(self, PING, 0, Py_False);
+    }
+    if (memcmp(ping->opaque_data, PING_SHUT_DOWN, PING_BYTES) == 0 && self->shutting_down) {
+        /* What the client had opened before it knew has come by now. */
+        self->shutting_down = false;
+        nghttp2_submit_goaway(self->http2, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(self->http2),
+                              NGHTTP2_NO_ERROR, NULL, 0);
+        return 0;
+    }
+    if (memcmp(ping->opaque_data, PING_ALIVE, PING_BYTES) != 0)
+        return 0;
+    Py_INCREF(Py_True);
+    return tell(self, PING, 0, Py_True);
+}
+
+static int on_frame_recv(nghttp2_session *http2, const nghttp2_frame *frame, void *user_data)
+{
+    Session *self = user_data;
+    Stream *stream;
+    int failed = 0;
+
+    switch (frame->hd.type) {
+    case NGHTTP2_HEADERS:
+    case NGHTTP2_DATA:
+        stream = stream_of(http2, frame->hd.stream_id);
+        if (stream == NULL)
+            return 0;
+        if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST)
+            failed = on_request(self, stream);
+        if (failed == 0 && frame->hd.flags & NGHTTP2_FLAG_END_STREAM)
+            failed = framing_end(self, stream);
+        break;
+    case NGHTTP2_PING:
+        failed = on_ping(self, &frame->ping);
+        break;
+    case NGHTTP2_GOAWAY:
+        failed = tell(self, GOAWAY, 0, PyLong_FromUnsignedLong(frame->goaway.error_code));
+        break;
+    default:
+        break;
+    }
+    return failed < 0 ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+}
+
+static int on_data_chunk_recv(nghttp2_session *http2, uint8_t flags, int32_t id, const uint8_t *data, size_t length,
+                              void *user_data)
+{
+    Session *self = user_data;
+    Stream *stream = stream_of(http2, id);
+    int failed;
+
+    if (stream == NULL)
+        return nghttp2_session_consume_connection(http2, length) == 0 ? 0 : NGHTTP2_ERR_CALLBACK_FAILURE;
+    if (framing_take(self, stream, data, length) < 0)
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    if (stream->held || flags & NGHTTP2_FLAG_END_STREAM) {
+        /* No window is opened for what does not come. */
+        stream->unopened += stream->held ? length : 0;
+        failed = nghttp2_session_consume_connection(http2, length);
+    } else {
+        failed = nghttp2_session_consume(http2, id, length);
+    }
+    return nghttp2_is_fatal(failed) ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+}
+
+static int on_stream_close(nghttp2_session *http2, int32_t id, uint32_t code, void *user_data)
+{
+    Session *self = user_data;
+    Stream *stream = stream_of(http2, id);
+    bool told;
+
+    if (stream == NULL)
+        return 0;
+    told = !stream->announced || stream->complete || stream->over;
+    stream_bury(self, stream);
+    nghttp2_session_set_stream_user_data(http2, id, NULL);
+    if (!told && tell(self, RESET, id, PyLong_FromUnsignedLong(code)) < 0)
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    return 0;
+}
+
+void receiving_callbacks(nghttp2_session_callbacks *callbacks)
+{
+    nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
+    nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame_recv);
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data_chunk_recv);
+    nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_stream_close);
+}
+
+/* The connection is of no use any more: let the client know, as far as it understands, and raise what happened. */
+static int broken(Session *self, int code)
+{
+    self->broken = true;
+    nghttp2_session_terminate_session(self->http2, code == NGHTTP2_ERR_FLOODED ? NGHTTP2_ENHANCE_YOUR_CALM
+                                                                               : NGHTTP2_PROTOCOL_ERROR);
+    if (PyErr_Occurred() == NULL) {
+        if (code == NGHTTP2_ERR_NOMEM || code == NGHTTP2_ERR_CALLBACK_FAILURE)
+            PyErr_NoMemory();
+        else
+            PyErr_SetString(http2_error((PyObject *)self), nghttp2_strerror(code));
+    }
+    return -1;
+}
+
+static int take(Session *self, const Py_buffer *data)
+{
+    ssize_t taken = nghttp2_session_mem_recv(self->http2, data->buf, (size_t)data->len);
+
+    if (taken < 0)
+        return broken(self, (int)taken);
+    /* Streams that nghttp2 resets are over when it has said so: have them told now. */
+    if (nghttp2_session_get_outbound_queue_size(self->http2) > 0) {
+        if (flush_control(self) < 0)
+            return broken(self, NGHTTP2_ERR_CALLBACK_FAILURE);
+        if (self->out.length > OWED_BYTES_MAX)
+            return broken(self, NGHTTP2_ERR_FLOODED);
+    }
+    return tell_newest(self, false);
+}
+
+PyObject *session_receive(Session *self, PyObject *data)
+{
+    Py_buffer buffer;
+    PyObject *events;
+    int failed = 0;
+
+    if (self->busy != IDLE)
+        return session_in_use();
+    if (PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE) < 0)
+        return NULL;
+    if (self->http2 != NULL && !self->broken && !self->terminating) {
+        self->busy = IN_RECEIVE;
+        self->round++;
+        failed = take(self, &buffer);
+        self->busy = IDLE;
+    }
+    PyBuffer_Release(&buffer);
+    events = self->events;
+    self->events = NULL;
+    if (failed < 0) {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        Py_CLEAR(self->value);
+        Py_CLEAR(events);
+        let_go(self);
+        PyErr_Restore(type, value, traceback);
+        return NULL;
+    }
+    let_go(self);
+    return events != NULL ? events : PyList_New(0);
+}

@@ -1,0 +1,227 @@
+/*
+ * SPDX-FileCopyrightText: The pyruntime authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * A large ModelInferRequest, taken apart while it comes: its raw contents (field 7) go where they are needed, all else
+ * stays together as it came.
+ *
+ *   message = *field
+ *   field   = tag (varint: number << 3 | type) value
+ *   value   = varint | 8 bytes | 4 bytes | length (varint) bytes
+ *
+ * A field 7 that is not of bytes is a field like any other, as protobuf has it. Groups, which nothing has used for
+ * long, are not understood.
+ */
+#include "http2.h"
+
+#define RAW_CONTENTS 7
+#define RAWS_FIRST 8
+/* Of a tag, which has 32 bits, and of any other varint, which has 64. */
+#define TAG_DIGITS_MAX 5
+#define DIGITS_MAX 10
+
+enum { TYPE_VARINT = 0, TYPE_64_BIT = 1, TYPE_BYTES = 2, TYPE_32_BIT = 5 };
+
+void walk_leave(Stream *stream)
+{
+    Walk *walk = stream->walk;
+
+    stream->walk = NULL;
+    if (walk == NULL)
+        return;
+    if (walk->destination.obj != NULL)
+        PyBuffer_Release(&walk->destination);
+    bytes_free(&walk->meta);
+    PyMem_Free(walk->raws);
+    PyMem_Free(walk);
+}
+
+/* Ask where the raw contents go, whose tag has come and is in meta. If that is not into a buffer, the stream is in
+ * another state afterwards. */
+static int ask(Session *self, Stream *stream)
+{
+    Walk *walk = stream->walk;
+    size_t left = stream->length - stream->come + (walk->meta.length - walk->field);
+    PyObject *answer = PyObject_CallFunction(self->place, "iy#n", (int)stream->id, walk->meta.bytes,
+                                             (Py_ssize_t)walk->field, (Py_ssize_t)left);
+    int failed = 0;
+
+    if (answer == NULL)
+        return -1;
+    if (stream->over || stream->ended || answer == Py_False) {
+        stream->in = IN_REFUSE;
+        walk_leave(stream);
+    } else if (answer == Py_None) {
+        stream->in = IN_BODY;
+        stream->body = walk->meta;
+        memset(&walk->meta, 0, sizeof(walk->meta));
+        walk_leave(stream);
+    } else {
+        failed = PyObject_GetBuffer(answer, &walk->destination, PyBUF_WRITABLE);
+        walk->placed = true;
+    }
+    Py_DECREF(answer);
+    return failed;
+}
+
+/* Note where the raw contents, whose length is known, go. */
+static int begin_raw(Session *self, Stream *stream)
+{
+    Walk *walk = stream->walk;
+    size_t size = (size_t)walk->destination.len, over = walk->end % self->alignment;
+    size_t offset = over == 0 ? walk->end : walk->end + (self->alignment - over);
+
+    if (offset < walk->end || offset > size || walk->left > size - offset)
+        return framing_malformed(self, stream, "the raw contents do not fit where they should go");
+    if (walk->count == RAWS_MAX)
+        return framing_malformed(self, stream, "there are too many raw contents");
+    if (walk->count == walk->capacity) {
+        size_t capacity = walk->capacity == 0 ? RAWS_FIRST : walk->capacity * 2;
+        Raw *raws = PyMem_Realloc(walk->raws, capacity * sizeof(*raws));
+        if (raws == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        walk->raws = raws;
+        walk->capacity = capacity;
+    }
+    walk->raws[walk->count].offset = offset;
+    walk->raws[walk->count++].length = walk->left;
+    walk->meta.length = walk->field;
+    walk->end = offset;
+    walk->at = walk->left > 0 ? IN_RAW : AT_TAG;
+    return 0;
+}
+
+/* A tag is complete. */
+static int on_tag(Session *self, Stream *stream)
+{
+    Walk *walk = stream->walk;
+    uint64_t tag = walk->number;
+
+    if (tag > UINT32_MAX || tag >> 3 == 0)
+        return framing_malformed(self, stream, "the message has a field without a number");
+    walk->is_raw = tag == (RAW_CONTENTS << 3 | TYPE_BYTES);
+    switch (tag & 7) {
+    case TYPE_VARINT:
+        walk->at = AT_VARINT;
+        return 0;
+    case TYPE_BYTES:
+        walk->at = AT_LENGTH;
+        return walk->is_raw && !walk->placed ? ask(self, stream) : 0;
+    case TYPE_64_BIT:
+    case TYPE_32_BIT:
+        walk->left = (tag & 7) == TYPE_64_BIT ? 8 : 4;
+        walk->at = IN_FIELD;
+        return 0;
+    default:
+        return framing_malformed(self, stream, "the message has a field of an unknown type");
+    }
+}
+
+/* A length is complete. */
+static int on_length(Session *self, Stream *stream)
+{
+    Walk *walk = stream->walk;
+
+    walk->left = walk->number;
+    if (walk->left > stream->length - stream->come)
+        return framing_malformed(self, stream, "the message has a field that is longer than it");
+    if (walk->is_raw)
+        return begin_raw(self, stream);
+    walk->at = walk->left > 0 ? IN_FIELD : AT_TAG;
+    return 0;
+}
+
+/* Take one byte of a varint. */
+static int take_digit(Session *self, Stream *stream, uint8_t byte)
+{
+    Walk *walk = stream->walk;
+    int at = walk->at;
+
+    if (at == AT_TAG && walk->digits == 0)
+        walk->field = walk->meta.length;
+    if (bytes_add(&walk->meta, &byte, 1) < 0)
+        return -1;
+    stream->come++;
+    if (walk->digits == 0)
+        walk->number = 0;
+    if (walk->digits < DIGITS_MAX)
+        walk->number |= (uint64_t)(byte & 0x7f) << (7 * walk->digits);
+    walk->digits++;
+    if (byte & 0x80) {
+        if (walk->digits < (at == AT_TAG ? TAG_DIGITS_MAX : DIGITS_MAX))
+            return 0;
+        return framing_malformed(self, stream, "the message has a number that is too long");
+    }
+    walk->digits = 0;
+    if (at == AT_TAG)
+        return on_tag(self, stream);
+    if (at == AT_LENGTH)
+        return on_length(self, stream);
+    walk->at = AT_TAG;
+    return 0;
+}
+
+/* Take bytes of a field; how many, or -1. */
+static Py_ssize_t take_bytes(Session *self, Stream *stream, const uint8_t *data, size_t length)
+{
+    Walk *walk = stream->walk;
+    size_t taken = walk->left < length ? (size_t)walk->left : length;
+
+    if (stream->come + walk->left > stream->length) {
+        /* Only of a fixed size: lengths are looked at when they come. */
+        return framing_malformed(self, stream, "the message has a field that is longer than it") < 0 ? -1 : 0;
+    }
+    if (walk->at == IN_RAW) {
+        memcpy((char *)walk->destination.buf + walk->end, data, taken);
+        walk->end += taken;
+    } else if (bytes_add(&walk->meta, data, taken) < 0) {
+        return -1;
+    }
+    walk->left -= taken;
+    stream->come += taken;
+    if (walk->left == 0)
+        walk->at = AT_TAG;
+    return (Py_ssize_t)taken;
+}
+
+/* The message is complete. */
+static int finish(Session *self, Stream *stream)
+{
+    Walk *walk = stream->walk;
+    PyObject *meta, *value;
+    bool placed = walk->placed;
+
+    if (walk->at != AT_TAG || walk->digits > 0)
+        return framing_malformed(self, stream, "the message ends inside of a field");
+    meta = PyBytes_FromStringAndSize(walk->meta.bytes, (Py_ssize_t)walk->meta.length);
+    value = meta;
+    if (placed && meta != NULL)
+        value = Py_BuildValue("(NN)", meta, raws_tuple(walk->raws, walk->count));
+    walk_leave(stream);
+    stream->in = IN_PREFIX;
+    stream->come = 0;
+    return tell_of(self, stream, placed ? PLACED : MESSAGE, value);
+}
+
+Py_ssize_t walk_take(Session *self, Stream *stream, const uint8_t *data, size_t length)
+{
+    size_t taken = 0;
+
+    if (length > stream->length - stream->come)
+        length = stream->length - stream->come;
+    while (taken < length && stream->in == IN_WALK) {
+        Py_ssize_t step = 1;
+        if (stream->walk->at == IN_FIELD || stream->walk->at == IN_RAW)
+            step = take_bytes(self, stream, data + taken, length - taken);
+        else if (take_digit(self, stream, data[taken]) < 0)
+            return -1;
+        if (step < 0)
+            return -1;
+        taken += (size_t)step;
+    }
+    if (stream->in == IN_WALK && stream->come == stream->length && finish(self, stream) < 0)
+        return -1;
+    return (Py_ssize_t)taken;
+}

@@ -1,0 +1,405 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that mean no good, or are none at all; and that nothing is kept, or handed back twice. See conftest.py."""
+
+import gc
+import struct
+import sys
+import tracemalloc
+from contextlib import suppress
+from itertools import pairwise
+
+import hpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pyruntime.runtime.native import _http2
+from pyruntime.runtime.native._http2 import MESSAGE, PLACED, RESET, Http2Error
+
+MIB = 1 << 20
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, PUSH, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 5, 6, 7, 8, 9
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
+
+
+def frame(kind, flags=0, stream=0, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def framed(message, flag=0):
+    return struct.pack(">BI", flag, len(message)) + message
+
+
+def greeted(client, **limits):
+    """A session that knows of a client, but that the client of the test knows nothing of."""
+    session = _http2.Session(lambda *a: None, **{**client.LIMITS, **limits})
+    assert session.receive(PREFACE + frame(SETTINGS)) == []
+    session.send()
+    return session
+
+
+def head(client, *more):
+    return hpack.Encoder().encode([*client.HEADERS, *more])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 24, PREFACE[:-1] + b"x", b"\x16\3\1\2\0\1\0\1\xfc\3\3", b"PRI * HTTP/2.1\r\n"],
+)
+def test_no_http2(client, data):
+    """What does not begin like HTTP/2 is no client, and is told why."""
+    session = _http2.Session(lambda *a: None, **client.LIMITS)
+    with pytest.raises(Http2Error, match="magic"):
+        session.receive(data)
+    chunks, _ = session.send()
+    assert b"".join(chunks)[-17:] == frame(GOAWAY, payload=struct.pack(">II", 0, 1))
+    assert not session.wants_io
+    assert session.receive(PREFACE) == []
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        frame(DATA, 0, 1, b"x"),
+        frame(HEADERS, END_HEADERS, 2, b"\x82"),
+        frame(HEADERS, END_HEADERS, 0, b"\x82"),
+        frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff\xff"),
+        frame(HEADERS, END_HEADERS, 1, b"\x80"),
+        frame(SETTINGS, 0, 0, b"12345"),
+        frame(SETTINGS, 0, 1),
+        frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 31)),
+        frame(SETTINGS, 0, 0, struct.pack(">HI", 1, 0) * 33),
+        frame(PING, 0, 0, b"1234567"),
+        frame(PING, 0, 3, b"12345678"),
+        frame(PUSH, END_HEADERS, 1, b"\0\0\0\2\x82"),
+        frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 0)),
+        frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", (1 << 31) - 1)),
+        frame(CONTINUATION, END_HEADERS, 1, b"\x82"),
+        frame(HEADERS, 0, 1, b"\x82") + frame(PING, 0, 0, b"12345678"),
+        frame(RST_STREAM, 0, 1, b"\0\0\0\0"),
+        b"\xff\xff\xff\0\0\0\0\0\1" + b"x" * 100,
+    ],
+)
+def test_broken_rules(client, broken):
+    """A connection on which rules are broken ends: nothing more comes of it, and a GOAWAY says what was wrong."""
+    session = greeted(client)
+    try:
+        events = session.receive(broken)
+    except Http2Error:
+        events = []
+    assert events == []
+    chunks, _ = session.send()
+    assert b"".join(chunks)[3:4] == bytes([GOAWAY])
+    assert not session.wants_io
+    assert session.receive(frame(HEADERS, END_HEADERS | END_STREAM, 1, head(client))) == []
+
+
+def test_flow_control(connect):
+    """Who sends more than there is room for loses the stream."""
+    client = connect(stream_window=1000, connection_window=MIB)
+    session = greeted(client, stream_window=1000, connection_window=MIB)
+    session.receive(frame(SETTINGS, ACK) + frame(HEADERS, END_HEADERS, 1, head(client)))
+    session.hold(1)
+    events = session.receive(frame(DATA, 0, 1, framed(b"x" * 995)) + frame(DATA, 0, 1, b"x"))
+    assert [event[0] for event in events] in ([MESSAGE, RESET], [MESSAGE])
+    session.send()
+    assert session.open_streams == 0 or not session.wants_io
+
+
+BLOCK = b"\x83\x86\x84\x01\x01x"  # the head of a request, as small as it can be
+
+
+def ping(stream):
+    return frame(PING, 0, 0, b"12345678")
+
+
+def change_settings(stream):
+    return frame(SETTINGS)
+
+
+def open_stream(stream):
+    return frame(HEADERS, END_HEADERS, stream, BLOCK)
+
+
+def open_and_reset(stream):
+    return open_stream(stream) + frame(RST_STREAM, 0, stream, b"\0\0\0\x08")
+
+
+def is_cut_off(session, pieces, sends):
+    """Whether a session ends before all of the pieces have come. Each of them is as good as nothing."""
+    for piece in pieces:
+        try:
+            session.receive(piece)
+        except Http2Error:
+            return True
+        if sends:
+            session.send()
+            if not session.wants_io:
+                return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("makes", "sends"), [(ping, False), (change_settings, False), (open_stream, False), (open_and_reset, True)]
+)
+def test_floods(client, makes, sends):
+    """Who makes us owe answers without an end and takes none, or has work begun in vain, loses the connection."""
+    session = greeted(client)
+    session.receive(frame(SETTINGS, ACK) if sends else b"")
+    pieces = (b"".join(map(makes, range(first, first + 200, 2))) for first in range(1, 1_000_000, 200))
+    assert is_cut_off(session, pieces, sends)
+    assert session.open_streams <= 10
+    session.send()
+    assert not session.wants_io
+
+
+def test_header_without_an_end(client):
+    """Headers that go on and on are cut off."""
+    session = greeted(client)
+    session.receive(frame(HEADERS, 0, 1, head(client)))
+    assert is_cut_off(session, [frame(CONTINUATION, 0, 1, b"\0\1a\1b" * 1000)] * 1000, True)
+    assert session.open_streams <= 1
+
+
+def test_header_bomb(client):
+    """One large header that is named a thousand times costs a stream and hardly any memory."""
+    session = greeted(client, header_list_bytes=8192)
+    bomb = hpack.Encoder().encode([*client.HEADERS, (b"x-bomb", b"a" * 3900)]) + b"\xbe" * 10_000
+    tracemalloc.start()
+    events = session.receive(frame(HEADERS, END_HEADERS | END_STREAM, 1, bomb))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert events == []
+    assert peak < 100_000
+    assert frame(RST_STREAM, 0, 1, b"\0\0\0\x0b") in b"".join(session.send()[0])
+
+
+def test_length_that_lies(connect):
+    """A message is not made room for because it says that it is large."""
+    client = connect(message_bytes=(1 << 32) - 1)
+    streams = [client.open() for _ in range(10)]
+    client.pump()
+    tracemalloc.start()
+    for stream in streams:
+        client.h2.send_data(stream, struct.pack(">BI", 0, (1 << 30) - 1) + b"x" * 5000)
+    client.to_session()
+    current, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 50_000 < current <= peak < 300_000
+
+
+def conversation(client_type):
+    """What a client says in a conversation that has a bit of everything."""
+    client = client_type(lambda *a: bytearray(1000), large_bytes=64)
+    said = []
+    receive = client.session.receive
+
+    class Noting:
+        """The session, with an ear on what it is told."""
+
+        def __getattr__(self, name):
+            return getattr(session, name)
+
+        def receive(self, data):
+            said.append(data)
+            return receive(data)
+
+    session, client.session = client.session, Noting()
+    message = b"\x0a\1m\x2a\4\x0a\2IN\x3a\x7f" + b"x" * 127 + b"\x3a\1y"
+    small, large, stream = client.open(), client.open((b"grpc-timeout", b"1S")), client.open()
+    client.pump()
+    client.h2.send_data(small, framed(b"small"), end_stream=True)
+    client.h2.send_data(large, framed(message)[:50])
+    client.pump()
+    client.h2.send_data(large, framed(message)[50:] + framed(message, 1), end_stream=True)
+    client.h2.send_data(stream, framed(b"") + framed(b"1") + framed(message))
+    client.pump()
+    client.h2.ping(b"12345678")
+    for answered in (small, large):
+        session.respond(answered, client.HEAD, [b"x" * 5000], client.TRAILERS)
+    client.pump()
+    client.h2.send_headers(stream, [(b"x-late", b"1")], end_stream=True)
+    client.open((b"x", b"y"))
+    client.h2.reset_stream(client.open())
+    client.pump()
+    client.h2.close_connection()
+    client.pump()
+    return PREFACE + b"".join(said)[len(PREFACE) :]
+
+
+cuts = st.lists(st.integers(0, 3000), max_size=6)
+changes = st.lists(
+    st.tuples(
+        st.sampled_from(["set", "cut", "insert", "double"]),
+        st.integers(24, 3000),
+        st.integers(0, 40),
+        st.binary(max_size=20),
+    ),
+    max_size=8,
+)
+
+
+def changed(data, changes):
+    """The conversation, with changes at random."""
+    data = bytearray(data)
+    for how, at, length, more in changes:
+        if how == "set":
+            data[at : at + len(more)] = more
+        elif how == "cut":
+            del data[at : at + length]
+        elif how == "insert":
+            data[at:at] = more
+        else:
+            data[at:at] = data[at : at + length]
+    return bytes(data)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300, deadline=None
+)
+@given(changes=changes, cuts=cuts, data=st.data())
+def test_any_bytes(connect, changes, cuts, data):
+    """Whatever comes, however it is cut, whatever is said to it: nothing breaks, and every token comes back once."""
+    said = changed(conversation(connect), changes)
+    choices = data.draw(st.lists(st.integers(0, 7), min_size=40, max_size=40))
+    given_out, released = [], []
+
+    def choose():
+        choices.append(choices.pop(0))
+        return choices[-1]
+
+    def give(method, *arguments):
+        method(*arguments, len(given_out))
+        given_out.append(len(given_out))
+
+    def place(stream, meta, left):
+        if choose() == 0:
+            session.reset(stream, 8)
+        return (None, False, bytearray(10), bytearray(10_000))[choose() % 4]
+
+    session = _http2.Session(place, **{**connect.LIMITS, "large_bytes": 64})
+    speak = [
+        lambda stream: give(session.respond, stream, connect.HEAD, [b"x" * 9000, b"y"], connect.TRAILERS),
+        lambda stream: session.refuse(stream, connect.REFUSAL),
+        lambda stream: session.reset(stream, 2),
+        lambda stream: session.hold(stream),
+        lambda stream: session.resume(stream),
+        lambda stream: [session.begin(stream, connect.HEAD), give(session.message, stream, [b"z" * 5000] * 2)],
+        lambda stream: session.end(stream, connect.TRAILERS),
+        lambda stream: session.ping(),
+    ]
+    edges = sorted({0, len(said), *(cut for cut in cuts if cut < len(said))})
+    for start, end in pairwise(edges):
+        try:
+            events = session.receive(said[start:end])
+        except Http2Error:
+            events = []
+        for kind, stream, value, _ in events:
+            assert kind != PLACED or len(value) == 2
+            with suppress(RuntimeError):  # the response has begun, or has not
+                speak[choose()](stream)
+        if choose() % 2:
+            released += session.send()[1]
+    if choose() == 0:
+        session.shut_down()
+        session.terminate(0, b"bye")
+        released += session.send()[1]
+    session.close()
+    released += session.send()[1]
+    assert session.send() == ([], [])
+    assert sorted(released) == given_out
+
+
+@settings(max_examples=300)
+@given(st.lists(st.binary(max_size=200), max_size=10))
+def test_noise(pieces):
+    """Bytes that are no frames at all do no harm."""
+    limits = {
+        "max_streams": 10, "stream_window": 65535, "connection_window": 65535, "header_list_bytes": 4096,
+        "message_bytes": 1000, "large_bytes": 10, "frame_bytes": 16384, "alignment": 8,
+    }  # fmt: skip
+    session = _http2.Session(lambda *a: None, **limits)
+    session.receive(PREFACE)
+    for piece in pieces:
+        try:
+            session.receive(piece)
+        except Http2Error:
+            break
+        session.send()
+    session.send()
+
+
+def converse(connect):
+    """A bit of everything, to the end; and a session that is left as it is."""
+    token = object()
+    for closes in (True, False):
+        client = connect(lambda stream, meta, left: bytearray(1000), large_bytes=64)
+        client.opens_windows = False
+        message = b"\x0a\1m\x3a\x7f" + b"x" * 127
+        stream, large, held = client.open(), client.open(), client.open()
+        client.pump()
+        client.h2.send_data(stream, framed(b"small"), end_stream=True)
+        client.h2.send_data(large, framed(message)[:50])
+        client.h2.send_data(held, framed(message)[:50])
+        client.pump()
+        client.h2.send_data(large, framed(message)[50:])
+        client.pump()
+        client.session.respond(stream, client.HEAD, [bytearray(10), bytearray(50_000)], client.TRAILERS, token)
+        client.session.begin(large, client.HEAD)
+        client.session.message(large, [bytearray(100_000)], token)
+        client.session.message(99, [b""], token)
+        client.pump()
+        with pytest.raises(TypeError):
+            client.session.message(large, [b"x" * 5000, 5], token)
+        with pytest.raises(TypeError):
+            client.session.end(large, 5)
+        if closes:
+            client.session.close()
+            client.session.send()
+    return sys.getrefcount(token)
+
+
+def test_nothing_is_kept(connect):
+    """Conversations leave nothing behind, also those that nobody ended."""
+    for _ in range(3):
+        converse(connect)
+    gc.collect()
+    tracemalloc.start()
+    counts = set()
+    for _ in range(20):
+        counts.add(converse(connect))
+        gc.collect()
+    before, _ = tracemalloc.get_traced_memory()
+    for _ in range(20):
+        counts.add(converse(connect))
+        gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert abs(after - before) < 5000
+    assert len(counts) == 1
+
+
+def test_cycles(connect):
+    """A session that is part of what it holds is found by the collector."""
+
+    class Token:
+        """Dies, and says so."""
+
+        def __del__(self):
+            died.append(True)
+
+    died = []
+
+    def lost():
+        client = connect(lambda *a: client)
+        client.opens_windows = False
+        stream = client.call(b"question")
+        token = Token()
+        token.session = client.session
+        client.session.respond(stream, client.HEAD, [b"x" * MIB], client.TRAILERS, token)
+        client.pump()
+
+    lost()
+    gc.collect()
+    assert died == [True]

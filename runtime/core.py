@@ -11,27 +11,40 @@ import asyncio
 from importlib.metadata import version
 from typing import Any
 
+from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.observe.log_settings import LogSettings
+from pyruntime.runtime.observe.logging import adjust_logging
 from pyruntime.runtime.observe.metrics import Metrics
 from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.lifecycle import LATEST, IndexRow, LifecycleTable
 from pyruntime.runtime.settings import ServerSettings
+from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import Code, InferenceError
 
 
 class Core:
-    """One server's models. `exiting` is set for good when the server begins to drain; `control` is the server's own."""
+    """One server's models. `exiting` is set for good when the server begins to drain.
+
+    `control` is the server's own, and `tasks` runs what takes a while; both are there as soon as it listens.
+    """
 
     control: ModelControl
+    tasks: asyncio.TaskGroup
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.version = version("pyruntime")
         self.table: LifecycleTable[ModelVersion] = LifecycleTable()
         self.metrics = Metrics()
+        self.client_memory = ClientMemory(settings.allow_client_shm, settings.http_max_input_size)
+        self.log_settings = LogSettings(settings, adjust_logging)
+        self.tracer = Tracer(settings.trace, self.version, lambda name: bool(self.table.ready_versions(name)))
         self.loaded = False
         self.exiting = False
         self.in_flight = 0
+        # Of bodies that are on their way, and have all their memory already.
+        self.expected_bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
 

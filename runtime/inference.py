@@ -8,10 +8,13 @@ The hot path handles a few of these for every request, hence plain slotted class
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
 from pyruntime.utils.errors import Code, InferenceError
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.memory.regions import ClientRegion
 
 # What a client may put under "parameters", and what a response carries back.
 Parameter = str | int | bool | float
@@ -35,12 +38,39 @@ def free_slots(slots: list[Slot]) -> None:
         slot.free()
 
 
+@dataclass(frozen=True, slots=True)
+class ClientContents:
+    """Contents that lie in a client's shared memory, `size` bytes at `address`. The host does not look at them."""
+
+    memory: ClientRegion
+    address: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlace:
+    """Where an output goes, or lies: `byte_size` bytes of a region that a client has registered under this name.
+
+    `contents` are the bytes that the stub may write, for whoever sends it there.
+    """
+
+    region: str
+    offset: int
+    byte_size: int
+    contents: ClientContents = field(compare=False, repr=False)
+
+    def filled(self, size: int) -> OutputPlace:
+        """The place of an output that has turned out to have so many bytes."""
+        return replace(self, byte_size=size)
+
+
 @dataclass(slots=True)
 class InputTensor:
     """One input: `data` is its contents in C order (BYTES in the four-byte-length form).
 
     `offset` says where the contents lie in the model's request region, in bytes, or is their address in another region;
-    -1 while they lie elsewhere.
+    -1 while they lie elsewhere. With `client` they lie in a client's memory, and `data` is empty. `strings` is how many
+    elements BYTES are known to have, -1 while nobody has counted them.
     """
 
     name: str
@@ -48,13 +78,21 @@ class InputTensor:
     shape: list[int]
     data: memoryview | bytes
     offset: int = -1
+    client: ClientContents | None = None
+    strings: int = field(default=-1, compare=False)
+
+    @property
+    def byte_size(self) -> int:
+        """How many bytes the contents have, wherever they are."""
+        return len(self.data) if self.client is None else self.client.size
 
 
 @dataclass(slots=True)
 class OutputTensor:
     """One output: `data` is a view of the instance's response region, valid until the response is released.
 
-    `address` is where that is for other stubs: see utils/addresses.py.
+    `address` is where that is for other stubs: see utils/addresses.py. With `place` the client finds the output in its
+    own memory, and `data` is empty.
     """
 
     name: str
@@ -62,13 +100,20 @@ class OutputTensor:
     shape: list[int]
     data: memoryview | bytes
     address: int = 0
+    place: OutputPlace | None = None
+
+    @property
+    def byte_size(self) -> int:
+        """How many bytes the contents have, wherever they are."""
+        return len(self.data) if self.place is None else self.place.byte_size
 
 
 @dataclass(slots=True)
 class InferRequest:
     """One inference request. `version` is -1 for "by the version policy"; `timeout_us` is 0 for none.
 
-    `requested_outputs` is None where the client named none, which means all of them.
+    `requested_outputs` is None where the client named none, which means all of them; `output_places` are those that go
+    to the client's own memory.
     """
 
     model_name: str
@@ -85,6 +130,7 @@ class InferRequest:
     batch_size: int = 1
     trace: str = ""
     slots: list[Slot] = field(default_factory=list)
+    output_places: dict[str, OutputPlace] = field(default_factory=dict)
 
     def free(self) -> None:
         """Give back the request memory. Safe to call again: the slots are forgotten."""

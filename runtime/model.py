@@ -19,9 +19,10 @@ from pyruntime.runtime.inference import InferRequest, request_failure
 from pyruntime.runtime.instances.call_request import Kinds
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.instances.python import PythonInstance
-from pyruntime.runtime.instances.wire import request_wire
+from pyruntime.runtime.instances.wire import client_request_wire, request_wire
+from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.plan import Plans
 from pyruntime.runtime.scheduling.batcher import QueueFull
 from pyruntime.runtime.scheduling.job import Job, Respond
@@ -39,19 +40,28 @@ FINALIZE_S_MIN = 2.0
 
 
 class ModelVersion:
-    """See the module. `on_lost` is called, once, with the reason when the last instance was given up."""
+    """See the module. `on_lost` is called, once, with the reason when the last instance was given up.
+
+    `load_s` is how long it took to load, in seconds.
+    """
 
     def __init__(
-        self, spec: ModelSpec, version: int, memory: RequestMemory, on_lost: Callable[[ModelVersion, str], None]
+        self,
+        spec: ModelSpec,
+        version: int,
+        memory: RequestMemory,
+        on_lost: Callable[[ModelVersion, str], None],
+        statistics: ModelStatistics | None = None,
     ) -> None:
         self.spec = spec
         self.version = version
         self.memory = memory
-        self.statistics = ModelStatistics()
+        self.statistics = statistics or ModelStatistics()
+        self.load_s = 0.0
         self.plans = Plans()
         self.kinds = Kinds()
         self._sequence_ids = count(1)
-        self.scheduler = Scheduler(spec, self.review_instances)
+        self.scheduler = Scheduler(spec, self.review_instances, self.statistics)
         self._instances: Sequence[PythonInstance] = ()
         self._active: Sequence[PythonInstance] = ()
         self._on_lost = on_lost
@@ -74,6 +84,16 @@ class ModelVersion:
         return "; ".join(
             f"instance {instance.name} is down: {instance.down}" for instance in self._instances if instance.down
         )
+
+    @property
+    def instances(self) -> Sequence[PythonInstance]:
+        """All of them, once they are loaded."""
+        return self._instances
+
+    @property
+    def pending(self) -> int:
+        """How many requests have been accepted and wait for their execution."""
+        return len(self.scheduler) + sum(instance.waiting for instance in self._instances)
 
     def serve(self, instances: Sequence[PythonInstance]) -> None:
         """These instances are loaded: give them work."""
@@ -114,12 +134,19 @@ class ModelVersion:
             check_request(self.spec, request)
             self.memory.place(request)
         except InferenceError:
-            self.statistics.failure(time.monotonic_ns() - arrived_ns)
+            self.statistics.failure(time.monotonic_ns() - arrived_ns, FailureReason.OTHER)
             request.free()
             raise
         signature = signature_of(self.spec, request) if self.spec.dynamic_batching is not None else None
         slots, request.slots = request.slots, []
-        return Job(request.id, request_wire(request), request.batch_size, signature, slots, respond, arrived_ns)
+        client = ClientUse.of(request, respond)
+        if client is None:
+            return Job(request.id, request_wire(request), request.batch_size, signature, slots, respond, arrived_ns)
+        wire = client_request_wire(request)
+        slots.append(client.inputs)
+        job = Job(request.id, wire, request.batch_size, signature, slots, client.respond, arrived_ns)
+        job.client, job.regions = client, client.regions
+        return job
 
     def start(self, job: Job) -> None:
         """Queue a job; its `respond` is called once with the response or the failure.
@@ -132,9 +159,14 @@ class ModelVersion:
         try:
             self.scheduler.submit(job)
         except QueueFull as exc:
-            self.statistics.failure(time.monotonic_ns() - job.arrived_ns)
+            self.statistics.failure(time.monotonic_ns() - job.arrived_ns, FailureReason.REJECTED)
             job.free()
-            raise request_failure(job.id, str(exc), Code.UNAVAILABLE) from exc
+            if job.client is not None:
+                job.client.end()
+            failure = request_failure(job.id, str(exc), Code.UNAVAILABLE)
+            if job.trace is not None:
+                job.trace.refused(failure)
+            raise failure from exc
 
     def infer(self, request: InferRequest, respond: Respond) -> Job:
         """Accept a request and start it. Raises InferenceError for what either refuses."""

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that differ only in their tensors' contents, decoded and checked once. (pure)
 
-Most requests of a client have the same JSON header, byte for byte; and unless a tensor is BYTES, whether a request is
-right depends on nothing but its header. So a model remembers, for each header, the request that it led to: as the
-stub reads it, with the places of its tensors counted from the body's start.
+Most requests of a client have the same JSON header, byte for byte, or all of a gRPC message but its contents and its id;
+and unless a tensor is BYTES, whether a request is right depends on nothing but that and the sizes of its contents. So a
+model remembers, for each header, the request that it led to: as the stub reads it, with the places of its tensors
+counted from the slot's start.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from pyruntime.runtime.frontends.kserve_request import OutputOptions
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.scheduling.job import Job, Respond
 
@@ -20,25 +20,28 @@ from pyruntime.runtime.scheduling.job import Job, Respond
 PLANS_KEPT_MAX = 256
 HEADER_KEPT_BYTES_MAX = 2048
 
+# The size of an HTTP body, header included; or those of the contents of each tensor.
+Sizes = int | tuple[int, ...]
+
 
 class Plan:
-    """What a header leads to. `body_size` is the only size of body it fits."""
+    """What a header leads to. `sizes` are the only ones that it fits; `options` are the frontend's own."""
 
-    __slots__ = ("_fields", "_rows", "_signature", "_tensors", "body_size", "options")
+    __slots__ = ("_fields", "_rows", "_signature", "_tensors", "options", "sizes")
 
-    def __init__(self, job: Job, base: int, body_size: int, options: OutputOptions) -> None:
-        *self._fields, tensors = job.wire
+    def __init__(self, job: Job, base: int, sizes: Sizes, options: Any) -> None:
+        _, *self._fields, tensors = job.wire
         self._tensors = [(name, datatype, shape, at - base, size) for name, datatype, shape, at, size in tensors]
         self._rows = job.rows
         self._signature: Hashable | None = job.signature
-        self.body_size = body_size
+        self.sizes = sizes
         self.options = options
 
-    def job(self, slot: RequestSlot, respond: Respond, now_ns: int) -> Job:
-        """The job of a request that arrives now and whose body lies in `slot`."""
+    def job(self, slot: RequestSlot, respond: Respond, now_ns: int, id: str = "") -> Job:
+        """The job of a request that arrives now and whose tensors lie in `slot`."""
         base = slot.offset
         tensors: list[Any] = [(name, kind, shape, base + at, size) for name, kind, shape, at, size in self._tensors]
-        return Job("", [*self._fields, tensors], self._rows, self._signature, [slot], respond, now_ns)
+        return Job(id, [id, *self._fields, tensors], self._rows, self._signature, [slot], respond, now_ns)
 
 
 class Plans:
@@ -47,18 +50,18 @@ class Plans:
     def __init__(self) -> None:
         self._plans: dict[bytes, Plan] = {}
 
-    def find(self, header: bytes, body_size: int) -> Plan | None:
-        """The plan for a request with this header and a body of so many bytes, header included."""
+    def find(self, header: bytes, sizes: Sizes) -> Plan | None:
+        """The plan for a request with this header and contents of these sizes."""
         plan = self._plans.get(header)
-        return plan if plan is not None and plan.body_size == body_size else None
+        return plan if plan is not None and plan.sizes == sizes else None
 
-    def remember(self, header: bytes, job: Job, slot: RequestSlot, options: OutputOptions) -> None:
-        """Keep a plan of `job`, whose body lies in `slot`: if every request with this header is as right as this one.
+    def remember(self, header: bytes, sizes: Sizes, job: Job, slot: RequestSlot, options: Any) -> None:
+        """Keep a plan of `job`, whose tensors lie in `slot`: if every request with this header is as right as this one.
 
-        Not so if a tensor is BYTES, whose contents have to be looked at; nor if one lies anywhere but in the body: that
-        is memory of this job alone. An id is not likely to come again.
+        Not so if a tensor is BYTES, whose contents have to be looked at; nor if one lies anywhere but in the slot: that
+        is memory of this job alone, or a client's. A header that holds the id is not likely to come again.
         """
-        if len(header) > HEADER_KEPT_BYTES_MAX or job.id:
+        if len(header) > HEADER_KEPT_BYTES_MAX or job.client is not None:
             return
         end = slot.offset + slot.size
         for _, datatype, _, at, size in job.wire[-1]:
@@ -66,4 +69,4 @@ class Plans:
                 return
         if len(self._plans) >= PLANS_KEPT_MAX:
             self._plans.clear()
-        self._plans[header] = Plan(job, slot.offset, slot.size, options)
+        self._plans[header] = Plan(job, slot.offset, sizes, options)

@@ -18,6 +18,8 @@ from pyruntime.runtime.observe.tables import backend_table, model_table
 from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.live import LiveVersions
 from pyruntime.runtime.repository.loading import ModelLoader
+from pyruntime.runtime.repository.polling import Polling
+from pyruntime.runtime.server_metrics import ServerMetrics
 from pyruntime.runtime.services import ModelServices
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 from pyruntime.utils.errors import LoadError
@@ -43,6 +45,9 @@ class Server:
         self._settings = settings
         self._live: LiveVersions
         self._listeners: Listeners
+        self._metrics: ServerMetrics
+        self._watching: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -62,7 +67,10 @@ class Server:
     def _build(self, tasks: asyncio.TaskGroup) -> None:
         settings = self._settings
         self.core = core = Core(settings)
+        core.tasks = tasks
         self._listeners = Listeners(core)
+        self._metrics = ServerMetrics(core, self._listeners.connections)
+        core.metrics.sources.append(self._metrics.lines)
         self._live = live = LiveVersions(core.table, tasks, settings.drain_s)
         directories = [settings.backend_directory, OUR_BACKENDS] if settings.backend_directory else [OUR_BACKENDS]
         loader = ModelLoader(settings, directories, tasks, live.lost, ModelServices(core, tasks))
@@ -75,6 +83,8 @@ class Server:
         except (SettingsError, LoadError) as exc:
             _LOG.error("%s", exc)
             return 1
+        if self._settings.allow_metrics:
+            self._watching = tasks.create_task(self._metrics.run(), name="watch the server")
         loading = tasks.create_task(self._load_all(names), name="load models")
         stopping = tasks.create_task(self._stop.wait(), name="wait for a signal")
         await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -88,6 +98,9 @@ class Server:
         else:
             self.core.loaded = True
             self._listeners.log_started()
+            if self._settings.model_control_mode == "poll" and self._settings.repository_poll_s:
+                polling = Polling(self._settings, self.core.control)
+                self._polling = tasks.create_task(polling.run(), name="poll the repositories")
             await self._stop.wait()
         stopping.cancel()
         await self._shut_down()
@@ -132,6 +145,8 @@ class Server:
         core = self.core
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.drain_s
+        if self._polling is not None:
+            self._polling.cancel()
         await core.control.close()
         _LOG.info("Waiting for %d in-flight requests to complete.", core.in_flight)
         if core.in_flight and self._settings.debug_model:
@@ -141,4 +156,7 @@ class Server:
         self._listeners.close()
         await self._live.stop(deadline - loop.time())
         self._listeners.abort()
+        if self._watching is not None:
+            self._watching.cancel()
+        await asyncio.to_thread(core.tracer.close)
         _LOG.info("All models are stopped, unloaded.")

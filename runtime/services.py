@@ -15,6 +15,7 @@ from typing import Any
 from pyruntime.runtime.core import Core
 from pyruntime.runtime.instances.plan import Callee
 from pyruntime.runtime.repository.lifecycle import LATEST
+from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK
 
@@ -56,6 +57,12 @@ class ModelServices:
         except InferenceError as exc:
             callee = exc
         call_back(callee)
+
+    def trace_call(self, callee: Callee, job: Job, context: str) -> None:
+        """See ModelServer. A context that is nobody's goes to the callee as it is."""
+        trace = self._core.tracer.call(callee, job.id, context)
+        if trace is not None:
+            trace.attach(job, callee.memory.region)
 
     def ask(self, owner: object, loading: str, method: str, arguments: list[Any], reply: Reply) -> None:
         """See ModelServer."""

@@ -9,18 +9,41 @@ A `ServerSettings` that exists is valid: what contradicts itself is refused when
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import NamedTuple
 
+from pyruntime.runtime.tracing.settings import TraceSettings
 from pyruntime.utils.errors import PyruntimeError
 
 PORT_MAX = 65535
 MIB = 1 << 20
 LOG_FORMATS = ("default", "ISO8601")
+# What the protocols have room for.
+LOG_VERBOSE_MAX = 2**31 - 1
+COMPRESSION_LEVELS = ("none", "low", "medium", "high")
 MODEL_CONTROL_MODES = ("none", "poll", "explicit")
 # What --load-model says instead of names.
 ALL_MODELS = "*"
+# Each is a line in each summary of each model.
+QUANTILES_MAX = 64
+# Reading devices takes about as long.
+METRICS_INTERVAL_MS_MIN = 1.0
+# Options whose values are counts or times, any of which may be nothing.
+_NOT_NEGATIVE = {
+    "--exit-timeout-secs": "exit_timeout_s",
+    "--repository-poll-secs": "repository_poll_s",
+    "--model-load-retry-count": "model_load_retry_count",
+    "--grpc-keepalive-time": "grpc_keepalive_time_ms",
+    "--grpc-keepalive-timeout": "grpc_keepalive_timeout_ms",
+    "--grpc-http2-max-pings-without-data": "grpc_max_pings_without_data",
+    "--grpc-http2-min-recv-ping-interval-without-data": "grpc_min_ping_interval_ms",
+    "--grpc-http2-max-ping-strikes": "grpc_max_ping_strikes",
+    "--grpc-max-connection-age": "grpc_max_connection_age_ms",
+    "--grpc-max-connection-age-grace": "grpc_max_connection_age_grace_ms",
+}
 # An address that stands for every address of the machine; a port taken there is taken on each of them.
 _WILDCARDS = ("0.0.0.0", "::", "")
 
@@ -57,11 +80,63 @@ class PythonBackendSettings:
         _require_not_negative("default-max-batch-size", self.default_max_batch_size)
 
 
+class Restriction(NamedTuple):
+    """What a client must send to use an API that is not open to all: this value of this header, in small letters."""
+
+    header: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Files of an endpoint that is served over TLS, all PEM. With `root_cert`, clients must show a certificate too.
+
+    Raises SettingsError where the certificate or its key is missing.
+    """
+
+    cert: str
+    key: str
+    root_cert: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.cert or not self.key:
+            raise SettingsError("TLS needs a certificate and its key: --<protocol>-server-cert and -server-key")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """Which metrics of latencies there are. Each of `summary_quantiles` is a rank and how far it may be missed.
+
+    Raises SettingsError where one of them is out of its range.
+    """
+
+    counter_latencies: bool = True
+    histogram_latencies: bool = False
+    summary_latencies: bool = False
+    summary_quantiles: tuple[tuple[float, float], ...] = (
+        (0.5, 0.05),
+        (0.9, 0.01),
+        (0.95, 0.001),
+        (0.99, 0.001),
+        (0.999, 0.001),
+    )
+
+    def __post_init__(self) -> None:
+        if len(self.summary_quantiles) > QUANTILES_MAX:
+            raise SettingsError(f"summary_quantiles are {QUANTILES_MAX} at most, not {len(self.summary_quantiles)}")
+        for rank, error in self.summary_quantiles:
+            if not (0 <= rank <= 1 and 0 <= error <= 1):
+                raise SettingsError(
+                    f"a quantile and its error must be between 0 and 1, unlike {rank}:{error} in summary_quantiles"
+                )
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """One server's settings. Times in seconds, sizes in bytes; port 0 asks the system for a free port.
 
     `backend_config` maps a backend's name to its keys and values; the global ones stand under "".
+    Restrictions are by API, in Triton's names of APIs.
     `metrics_address` is None for "where HTTP is". `debug_model` is a model that runs at the server's own terminal, with
     one instance and without time limits, "" for none.
 
@@ -75,20 +150,44 @@ class ServerSettings:
     auto_complete_config: bool = True
     strict_readiness: bool = True
     model_load_thread_count: int = 4
+    model_load_retry_count: int = 0
     model_config_name: str = ""
     model_control_mode: str = "none"
+    repository_poll_s: int = 15
     load_models: tuple[str, ...] = ()
     allow_http: bool = True
     http_address: str = "0.0.0.0"
     http_port: int = 8000
     reuse_http_port: bool = False
     http_max_input_size: int = 64 * MIB
+    http_header_forward_pattern: str = ""
+    http_restricted_apis: Mapping[str, Restriction] = field(default_factory=dict)
+    http_tls: TlsSettings | None = None
     allow_grpc: bool = True
     grpc_address: str = "0.0.0.0"
     grpc_port: int = 8001
+    reuse_grpc_port: bool = False
+    grpc_header_forward_pattern: str = ""
+    grpc_restricted_protocols: Mapping[str, Restriction] = field(default_factory=dict)
+    grpc_tls: TlsSettings | None = None
+    grpc_compression_level: str = "none"
+    grpc_keepalive_time_ms: int = 7_200_000
+    grpc_keepalive_timeout_ms: int = 20_000
+    grpc_keepalive_permit_without_calls: bool = False
+    grpc_max_pings_without_data: int = 2
+    grpc_min_ping_interval_ms: int = 300_000
+    grpc_max_ping_strikes: int = 2
+    grpc_max_connection_age_ms: int = 0
+    grpc_max_connection_age_grace_ms: int = 0
     allow_metrics: bool = True
     metrics_address: str | None = None
     metrics_port: int = 8002
+    allow_gpu_metrics: bool = True
+    allow_cpu_metrics: bool = True
+    metrics_interval_ms: float = 2000.0
+    metrics_config: MetricsSettings = field(default_factory=MetricsSettings)
+    trace: TraceSettings = field(default_factory=TraceSettings)
+    allow_client_shm: bool = False
     backend_directory: str | None = None
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     python_backend: PythonBackendSettings = field(default_factory=PythonBackendSettings)
@@ -103,11 +202,21 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if self.http_max_input_size <= 0:
             raise SettingsError("--http-max-input-size must be greater than 0.")
-        _require_not_negative("--exit-timeout-secs", self.exit_timeout_s)
-        _require_not_negative("--log-verbose", self.log_verbose)
+        for option, field_name in _NOT_NEGATIVE.items():
+            _require_not_negative(option, getattr(self, field_name))
+        if not 0 <= self.log_verbose <= LOG_VERBOSE_MAX:
+            raise SettingsError(f"--log-verbose must be between 0 and {LOG_VERBOSE_MAX}, not {self.log_verbose}.")
         _require_positive("--model-load-thread-count", self.model_load_thread_count)
         _require_one_of("--log-format", self.log_format, LOG_FORMATS)
+        _require_one_of("--grpc-infer-response-compression-level", self.grpc_compression_level, COMPRESSION_LEVELS)
         _require_one_of("--model-control-mode", self.model_control_mode, MODEL_CONTROL_MODES)
+        if not METRICS_INTERVAL_MS_MIN <= self.metrics_interval_ms < math.inf:
+            raise SettingsError(
+                f"--metrics-interval-ms must be a number from {METRICS_INTERVAL_MS_MIN:g} on, "
+                f"not {self.metrics_interval_ms}."
+            )
+        _require_pattern("--http-header-forward-pattern", self.http_header_forward_pattern)
+        _require_pattern("--grpc-header-forward-pattern", self.grpc_header_forward_pattern)
         self._check_load_models()
         for name, _, port in self._endpoints():
             if not 0 <= port <= PORT_MAX:
@@ -155,3 +264,10 @@ def _require_not_negative(name: str, value: int) -> None:
 def _require_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise SettingsError(f"{name} must be one of {', '.join(allowed)}, not {value!r}.")
+
+
+def _require_pattern(name: str, value: str) -> None:
+    try:
+        re.compile(value)
+    except re.error as exc:
+        raise SettingsError(f"{name} must be a regular expression, unlike {value!r}: {exc}") from exc

@@ -16,6 +16,7 @@ import time
 import traceback
 from typing import Any, Dict, Iterable, List, Set
 
+from pyruntime.stub.client_memory import ClientOutputs
 from pyruntime.stub.coroutines import Coroutines
 from pyruntime.stub.link import Link
 from pyruntime.stub.loader import describe, trace
@@ -116,6 +117,8 @@ class Batches:
             wire = [self._answer(response, request) for response, request in zip(responses, requests)]
             responses = None
         held = self._retained.look(batch, requests)  # from here: it counts references to the list
+        for serial in held:
+            _keep(requests[serial - batch])
         retained = [serial - batch for serial in held]
         if failure:
             self._link.send(Failed(batch, failure, retained, start_ns, end_ns))
@@ -201,3 +204,10 @@ class Batches:
             LOGGER.error("execute failed\n%s", trace(exc))
             cause = describe(exc, self._root)
         return f"Failed to process the request(s) for model '{self._name}', message: {cause}"
+
+
+def _keep(request: InferenceRequest) -> None:
+    """Let the client do with its memory what it likes: the model holds on to the request."""
+    outputs = request._outputs
+    if type(outputs) is ClientOutputs:
+        outputs.memory.keep()

@@ -13,6 +13,7 @@ from typing import Any, Iterable, List, Set, Tuple
 
 import numpy as np
 
+from pyruntime.stub.client_memory import ClientMemory, ClientOutputs
 from pyruntime.stub.memory import Regions
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
@@ -20,7 +21,7 @@ from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES, Arena
-from pyruntime.utils.errors import Code, OutOfMemoryError, PyruntimeError
+from pyruntime.utils.errors import Code, LocalError, OutOfMemoryError, PyruntimeError
 from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK
 from pyruntime.utils.regions import Region
 
@@ -141,6 +142,7 @@ class ResponseWriter:
     def _write(self, response: InferenceResponse, wanted: Set[str]) -> List[Any]:
         tensors = []
         size = 0
+        memory = wanted.memory if type(wanted) is ClientOutputs else None
         for tensor in response._output_tensors:
             name = tensor._name
             if name not in wanted:
@@ -152,7 +154,10 @@ class ResponseWriter:
             contents = tensor._encoded()
             n = len(contents) if type(contents) is bytes else contents.nbytes
             tensors.append((name, tensor._datatype, tensor._shape, size, n, contents))
-            size += -(-n // ALIGNMENT) * ALIGNMENT
+            if memory is None or name not in memory.places:
+                size += -(-n // ALIGNMENT) * ALIGNMENT
+        if memory is not None and memory.places:
+            return self._write_placed(response, memory, tensors, size)
         if not size:
             return [OK, "", NO_SLOT, [(*tensor[:3], 0, 0) for tensor in tensors], response._parameters]
         try:
@@ -164,6 +169,39 @@ class ResponseWriter:
         for name, datatype, shape, at, n, contents in tensors:
             self._copy(contents, slot + at, n)
             wire.append((name, datatype, shape, slot + at, n))
+        return [OK, "", slot, wire, response._parameters]
+
+    def _write_placed(
+        self, response: InferenceResponse, memory: ClientMemory, tensors: List[Any], size: int
+    ) -> List[Any]:
+        """The same for a response of which some outputs go to a client's memory, and `size` bytes to the region."""
+        places = memory.places
+        placed = [(name, contents, n) for name, _, _, _, n, contents in tensors if name in places]
+        for name, _, n in placed:
+            if n > places[name][1]:
+                return failure(
+                    Code.INTERNAL,
+                    f"shared memory size specified with the request for output '{name}' ({places[name][1]} bytes) "
+                    f"should be at least {n} bytes to hold the results",
+                )
+        slot = NO_SLOT
+        wire = []
+        try:
+            memory.write(placed)
+            if size:
+                with self._lock:
+                    slot = self._arena.allocate(size)
+        except LocalError as exc:
+            return failure(Code.UNAVAILABLE, f"a response cannot be put in its place: {exc}")
+        except OutOfMemoryError as exc:
+            return failure(Code.UNAVAILABLE, f"no room for a response of {size} bytes: {exc}")
+        for name, datatype, shape, at, n, contents in tensors:
+            if name in places:
+                at = places[name][0]
+            else:
+                at = max(slot, 0) + at if n else 0
+                self._copy(contents, at, n)
+            wire.append((name, datatype, shape, at, n))
         return [OK, "", slot, wire, response._parameters]
 
     def _copy(self, contents: Any, offset: int, size: int) -> None:

@@ -9,6 +9,7 @@ import threading
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from pyruntime.stub.calls import Calls
+from pyruntime.stub.client_memory import ClientOutputs
 from pyruntime.stub.host import Answers, Host
 from pyruntime.stub.link import Link
 from pyruntime.stub.logs import LOGGER
@@ -53,6 +54,8 @@ class Server(Host):
             return  # the host is gone; or the model has forked this process, and the memory is its parent's
         windows = self._windows
         wire = None if response is None else self._writer.write(response, wanted)
+        if final and type(wanted) is ClientOutputs:
+            wanted.memory.keep()
         with self._lock:
             if final:
                 windows.end(serial)

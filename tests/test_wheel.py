@@ -96,6 +96,25 @@ def test_command(environment, tmp_path):
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", run(environment, "-m", "pyruntime.runtime", "version", cwd=tmp_path))
 
 
+def test_names_of_commands(environment, tmp_path):
+    """There is our command, and one of Triton's name; both say what they are."""
+    code = (
+        "import sys; from importlib.metadata import distribution; sys.argv = ['any', '--help'];"
+        "commands = distribution('pyruntime').entry_points.select(group='console_scripts');"
+        "print({each.name: each.load()() for each in commands})"
+    )
+    said = run(environment, "-c", code, cwd=tmp_path)
+    assert "{'pyruntime': 0, 'tritonserver': 0}" in said
+    assert "Usage: tritonserver --model-repository" in said
+    assert "Usage: pyruntime [OPTIONS] COMMAND" in said
+
+
+def test_page(environment, tmp_path):
+    """The files of the page are there."""
+    code = "from pyruntime.runtime.frontends.page import files; print(files.page_files()['app.js'].contents[:7])"
+    assert run(environment, "-c", code, cwd=tmp_path) == "b'// SPDX'\n"
+
+
 def test_plugin(environment, tmp_path):
     """pytest finds the fixture, and that finds the backends."""
     (tmp_path / "test_it.py").write_text(TEST)

@@ -7,10 +7,14 @@ requests, responses and tensors are plain arrays, for speed:
 
     tensor   := [name:str datatype:str shape:[int...] address:(int|bytes) size:int]
     request  := [id:str correlation:(int|str) flags:int timeout_us:int outputs:([str...]|nil) parameters:str [tensor*]
-                 trace:str?]
+                 (trace:str places?)?]
+    places   := {output:str: [address:int size:int]}
     response := [code:int message:str slot:int tensors:[tensor...] parameters:str]   code -1 is success, slot -1 is none
 
-`parameters` is a JSON object as text, or "" for none; `trace` is the trace context as a JSON object in text.
+`parameters` is a JSON object as text, or "" for none; `trace` is the trace context as a JSON object in text, or "". A
+trace that no client knows of has a number in place of it. Calls that are made for a request carry what it came with.
+A request has `places` if it has to do with the memory of clients: where they want which outputs, and how much room
+there is. Outputs that were put there have that address in the response.
 
 The tensors of a call, and of its answer, may be bytes instead: their contents, where those of all together are no more
 than INLINE_BYTES_MAX.
@@ -27,7 +31,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type, Union
 
 # Raised whenever the meaning of a message changes: a stub of another version is refused in its Hello.
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 OK = -1
 NO_SLOT = -1

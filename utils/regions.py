@@ -49,6 +49,10 @@ class Region(Backing):
         """The descriptor, for handing to another process."""
         return self._fd
 
+    def read(self, offset: int, size: int) -> bytes:
+        """A copy of `size` bytes."""
+        return self.map[offset : offset + size]
+
     def flag(self, serial: int) -> int:
         """The flag of a request: see FLAGS_BYTES. Its page must have been committed."""
         return self.map[self.limit + serial % FLAGS_BYTES]

@@ -4,23 +4,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version as installed_version
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
-
-from pyruntime.runtime.cli.options import GROUPS, Kind, Option, Status
 
 app = typer.Typer(
     name="pyruntime",
     help="Runs models written for NVIDIA Triton, without Triton.",
     no_args_is_help=True,
-    add_completion=False,
 )
+
+_Url = Annotated[str, typer.Option("--url", help="Where the server's HTTP is; https:// works too.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+_Model = Annotated[str, typer.Argument(help="Name of a model.")]
+_URL = "http://localhost:8000"
 
 
 @app.callback()
@@ -30,7 +29,7 @@ def commands() -> None:
 
 # `serve` is dispatched before typer is imported; it is registered so that the help shows it.
 @app.command(
-    help="Serve the models of a model repository.",
+    help="Serve the models of a model repository; tritonserver is another name for it.",
     add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )
@@ -55,6 +54,71 @@ def stack(
     raise typer.Exit(run_stack(model, instance))
 
 
+@app.command(help="Send one request to a model, and show what it answers.")
+def infer(
+    model: _Model,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="NAME=VALUE",
+            help="An input, repeatable: JSON, a text for BYTES, or @file: .json, .npy, or the bytes themselves.",
+        ),
+    ] = None,
+    outputs: Annotated[
+        list[str] | None, typer.Option("--output", "-o", metavar="NAME", help="An output, repeatable; all without it.")
+    ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Show each response of a decoupled model as it comes.")
+    ] = False,
+    as_json: _Json = False,
+    url: _Url = _URL,
+) -> None:
+    from pyruntime.runtime.cli.commands.infer import run_infer
+
+    _leave(lambda: run_infer(url, model, inputs or [], outputs or [], stream, as_json))
+
+
+@app.command(help="Show the models of a server.")
+def models(as_json: _Json = False, url: _Url = _URL) -> None:
+    from pyruntime.runtime.cli.commands.models import run_models
+
+    _leave(lambda: run_models(url, as_json))
+
+
+@app.command(help="Load a model, or bring it up to date, on a server in explicit mode.")
+def load(model: _Model, as_json: _Json = False, url: _Url = _URL) -> None:
+    from pyruntime.runtime.cli.commands.models import run_load
+
+    _leave(lambda: run_load(url, model, as_json))
+
+
+@app.command(help="Unload a model, on a server in explicit mode.")
+def unload(model: _Model, as_json: _Json = False, url: _Url = _URL) -> None:
+    from pyruntime.runtime.cli.commands.models import run_unload
+
+    _leave(lambda: run_unload(url, model, as_json))
+
+
+@app.command(help="Show what models have done, and how long that took.")
+def stats(
+    model: Annotated[str, typer.Argument(help="Name of a model; all without it.")] = "",
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")] = False,
+    as_json: _Json = False,
+    url: _Url = _URL,
+) -> None:
+    from pyruntime.runtime.cli.commands.stats import run_stats
+
+    _leave(lambda: run_stats(url, model, watch, as_json))
+
+
+def _leave(command: Callable[[], int]) -> NoReturn:
+    from pyruntime.runtime.cli.commands.show import run_command
+
+    raise typer.Exit(run_command(command))
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit status."""
     try:
@@ -62,29 +126,3 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return 0
-
-
-def show_serve_help() -> None:
-    """Print every option of `pyruntime serve`, by group, with what becomes of it."""
-    console = Console(highlight=False)
-    console.print("Usage: pyruntime serve --model-repository <folder> [--<option>=<value> ...]\n", markup=False)
-    console.print("Options are those of tritonserver, with their defaults; a prefix of just one will do.", markup=False)
-    console.print("Those marked 'later' and 'no-op' are accepted with a warning, and have no effect.", markup=False)
-    for group in GROUPS:
-        console.print(Text(f"\n{group.title}", style="bold"))
-        for option in group.options:
-            console.print(Padding(_heading(option), (0, 2)))
-            console.print(Padding(Text(_description(option)), (0, 6)))
-
-
-def _heading(option: Option) -> Text:
-    """`--http-port <int>  8000  works`; what is not there is left out."""
-    argument = "" if option.kind is Kind.FLAG else f" <{option.kind.value}>"
-    heading = Text.assemble((f"--{option.name}", "cyan"), argument)
-    if option.default:
-        heading.append(f"  {option.default}", style="green")
-    return heading.append(f"  {option.status.value}", style="" if option.status is Status.WORKS else "yellow")
-
-
-def _description(option: Option) -> str:
-    return option.help if option.status is Status.WORKS else f"{option.help} ({option.note})"

@@ -74,13 +74,10 @@ def _no_op(name: str, kind: Kind, default: str, help: str, note: str) -> Option:
 FLAG, BOOL, INT, FLOAT, STR = Kind.FLAG, Kind.BOOL, Kind.INT, Kind.FLOAT, Kind.STR
 REPEATABLE, SETTING = Kind.REPEATABLE, Kind.SETTING
 
-_GRPC = "there is no gRPC endpoint yet"
-_METRICS = "there are no metrics yet but those that models make"
-_TRACE = "requests are not traced yet"
-_POLL = "repositories are not polled yet"
 _CACHE = "responses are not cached yet"
 _RATE = "instances are not limited by resources yet"
 _ONE_LOOP = "one event loop serves every connection"
+_FLOW = "a model waits while the client of a stream does not take its responses"
 _SAGEMAKER = "pyruntime has no SageMaker endpoint"
 _VERTEX = "pyruntime has no Vertex AI endpoint"
 _DEVICE = "the server itself holds no GPU memory; models do, in their own processes"
@@ -102,12 +99,14 @@ MODELS = Group(
         _works("model-store", REPEATABLE, "", "The same as --model-repository.", alias_of="model-repository"),
         _works("model-repository", REPEATABLE, "", "Folder of models; repeatable.", "model_repositories"),
         _works("disable-auto-complete-config", FLAG, "", "Take each config.pbtxt as it stands; fill nothing in."),
-        _works("model-control-mode", STR, "none", "none or explicit; poll does as none for now.", "model_control_mode"),
-        _later("repository-poll-secs", INT, "15", "Seconds between two looks at the repositories.", _POLL),
+        _works("model-control-mode", STR, "none", "none, poll or explicit: what loads models.", "model_control_mode"),
+        _works("repository-poll-secs", INT, "15", "Seconds between two looks, by poll; 0: never.", "repository_poll_s"),
         _works("load-model", REPEATABLE, "", "Model to load at the start in explicit mode; * is all.", "load_models"),
         _works("model-config-name", STR, "", "Use configs/<name>.pbtxt where a model has it.", "model_config_name"),
         _works("model-load-thread-count", INT, "4", "Models that load at the same time.", "model_load_thread_count"),
-        _later("model-load-retry-count", INT, "0", "Further tries to load a model.", "a failed load is final"),
+        _works(
+            "model-load-retry-count", INT, "0", "Further tries to load a version that fails.", "model_load_retry_count"
+        ),
         _later("model-namespacing", BOOL, "false", "One namespace per repository.", "model names must be unique"),
     ),
 )
@@ -119,45 +118,89 @@ HTTP = Group(
         _works("http-address", STR, "0.0.0.0", "Address to listen at.", "http_address"),
         _works("http-port", INT, "8000", "Port to listen at.", "http_port"),
         _works("reuse-http-port", BOOL, "false", "Let several servers share the port.", "reuse_http_port"),
-        _later("http-header-forward-pattern", STR, "", "Headers to hand to models.", "no header is handed to models"),
+        _works("http-header-forward-pattern", STR, "", "Regex: headers for models.", "http_header_forward_pattern"),
         _no_op("http-thread-count", INT, "8", "Threads that serve HTTP.", _ONE_LOOP),
         _works("http-max-input-size", INT, "67108864", "Largest request body in bytes.", "http_max_input_size"),
-        _later("http-restricted-api", REPEATABLE, "", "APIs that need a header.", "every API is open to every client"),
+        _works("http-restricted-api", REPEATABLE, "", "<api>[,<api>...]:<header>=<value> that clients must send."),
     ),
 )
 
 GRPC = Group(
     "gRPC",
     (
-        _later("allow-grpc", BOOL, "true", "Serve gRPC.", _GRPC, "allow_grpc"),
-        _later("grpc-address", STR, "0.0.0.0", "Address to listen at.", _GRPC, "grpc_address"),
-        _later("grpc-port", INT, "8001", "Port to listen at.", _GRPC, "grpc_port"),
-        _later("reuse-grpc-port", BOOL, "false", "Let several servers share the port.", _GRPC),
-        _later("grpc-header-forward-pattern", STR, "", "Headers to hand to models.", _GRPC),
+        _works("allow-grpc", BOOL, "true", "Serve gRPC.", "allow_grpc"),
+        _works("grpc-address", STR, "0.0.0.0", "Address to listen at.", "grpc_address"),
+        _works("grpc-port", INT, "8001", "Port to listen at.", "grpc_port"),
+        _works("reuse-grpc-port", BOOL, "false", "Let several servers share the port.", "reuse_grpc_port"),
+        _works("grpc-header-forward-pattern", STR, "", "Regex: metadata for models.", "grpc_header_forward_pattern"),
         _no_op("grpc-infer-thread-count", INT, "2", "Threads that serve inference.", _ONE_LOOP),
         _no_op("grpc-infer-allocation-pool-size", INT, "8", "Request objects kept for reuse.", _ONE_LOOP),
-        _later("grpc-max-response-pool-size", INT, "2147483647", "Responses buffered for a stream.", _GRPC),
-        _later("grpc-use-ssl", BOOL, "false", "Serve over TLS.", _GRPC),
-        _later("grpc-use-ssl-mutual", BOOL, "false", "Serve over TLS and ask clients for a certificate.", _GRPC),
-        _later("grpc-server-cert", STR, "", "File of the server's certificate, PEM.", _GRPC),
-        _later("grpc-server-key", STR, "", "File of the server's key, PEM.", _GRPC),
-        _later("grpc-root-cert", STR, "", "File of the certificates that sign the clients', PEM.", _GRPC),
-        _later("grpc-infer-response-compression-level", STR, "none", "none, low, medium or high.", _GRPC),
-        _later("grpc-keepalive-time", INT, "7200000", "Milliseconds of silence before a ping.", _GRPC),
-        _later("grpc-keepalive-timeout", INT, "20000", "Milliseconds to wait for the answer to a ping.", _GRPC),
-        _later("grpc-keepalive-permit-without-calls", BOOL, "false", "Ping connections without calls.", _GRPC),
-        _later("grpc-http2-max-pings-without-data", INT, "2", "Pings sent between two data frames.", _GRPC),
-        _later(
+        _no_op("grpc-max-response-pool-size", INT, "2147483647", "Responses of a stream that wait.", _FLOW),
+        _works("grpc-use-ssl", BOOL, "false", "Serve over TLS."),
+        _works("grpc-use-ssl-mutual", BOOL, "false", "Serve over TLS, to clients with a certificate."),
+        _works("grpc-server-cert", STR, "", "File of the server's certificate, PEM."),
+        _works("grpc-server-key", STR, "", "File of the server's key, PEM."),
+        _works("grpc-root-cert", STR, "", "File of the certificates that sign the clients', PEM."),
+        _works(
+            "grpc-infer-response-compression-level",
+            STR,
+            "none",
+            "How much responses are compressed: none, low, medium or high.",
+            "grpc_compression_level",
+        ),
+        _works(
+            "grpc-keepalive-time", INT, "7200000", "Milliseconds of silence before a ping.", "grpc_keepalive_time_ms"
+        ),
+        _works(
+            "grpc-keepalive-timeout",
+            INT,
+            "20000",
+            "Milliseconds to wait for the answer to a ping.",
+            "grpc_keepalive_timeout_ms",
+        ),
+        _works(
+            "grpc-keepalive-permit-without-calls",
+            BOOL,
+            "false",
+            "Ping connections without calls.",
+            "grpc_keepalive_permit_without_calls",
+        ),
+        _works(
+            "grpc-http2-max-pings-without-data",
+            INT,
+            "2",
+            "Pings sent between two data frames.",
+            "grpc_max_pings_without_data",
+        ),
+        _works(
             "grpc-http2-min-recv-ping-interval-without-data",
             INT,
             "300000",
             "Milliseconds that clients leave between pings.",
-            _GRPC,
+            "grpc_min_ping_interval_ms",
         ),
-        _later("grpc-http2-max-ping-strikes", INT, "2", "Pings too many before a client is sent away.", _GRPC),
-        _later("grpc-max-connection-age", INT, "", "Milliseconds after which a connection is closed.", _GRPC),
-        _later("grpc-max-connection-age-grace", INT, "", "Milliseconds that its calls then still have.", _GRPC),
-        _later("grpc-restricted-protocol", REPEATABLE, "", "Protocols that need a header.", _GRPC),
+        _works(
+            "grpc-http2-max-ping-strikes",
+            INT,
+            "2",
+            "Pings too many before a client is sent away.",
+            "grpc_max_ping_strikes",
+        ),
+        _works(
+            "grpc-max-connection-age",
+            INT,
+            "",
+            "Milliseconds after which a connection is closed; unset: never.",
+            "grpc_max_connection_age_ms",
+        ),
+        _works(
+            "grpc-max-connection-age-grace",
+            INT,
+            "",
+            "Milliseconds that its calls then still have; unset: no limit.",
+            "grpc_max_connection_age_grace_ms",
+        ),
+        _works("grpc-restricted-protocol", REPEATABLE, "", "<api>[,<api>...]:<header>=<value>, as for HTTP."),
     ),
 )
 
@@ -191,13 +234,15 @@ OBSERVATION = Group(
     "Metrics and traces",
     (
         _works("allow-metrics", BOOL, "true", "Serve Prometheus metrics.", "allow_metrics"),
-        _later("allow-gpu-metrics", BOOL, "true", "Metrics of GPUs.", _METRICS),
-        _later("allow-cpu-metrics", BOOL, "true", "Metrics of processors and memory.", _METRICS),
+        _works("allow-gpu-metrics", BOOL, "true", "Metrics of GPUs.", "allow_gpu_metrics"),
+        _works("allow-cpu-metrics", BOOL, "true", "Metrics of processors and memory.", "allow_cpu_metrics"),
         _works("metrics-address", STR, "", "Address to listen at; that of HTTP if unset.", "metrics_address"),
         _works("metrics-port", INT, "8002", "Port to listen at.", "metrics_port"),
-        _later("metrics-interval-ms", FLOAT, "2000", "Milliseconds between two readings of devices.", _METRICS),
-        _later("metrics-config", SETTING, "", "<key>=<value>: which latency metrics there are.", _METRICS),
-        _later("trace-config", SETTING, "", "[<mode>,]<key>=<value> of tracing.", _TRACE),
+        _works(
+            "metrics-interval-ms", FLOAT, "2000", "Milliseconds between two readings of devices.", "metrics_interval_ms"
+        ),
+        _works("metrics-config", SETTING, "", "<key>=<value>: which latency metrics there are.", "metrics_config"),
+        _works("trace-config", SETTING, "", "[<mode>,]<key>=<value>: which requests are traced, and where to."),
     ),
 )
 
@@ -216,7 +261,7 @@ RESOURCES = Group(
         _no_op("buffer-manager-thread-count", INT, "0", "Threads that copy tensors.", "tensors are not copied"),
         _no_op("host-policy", SETTING, "", "<policy>,<key>=<value>.", "the system places the processes of models"),
         _no_op("model-load-gpu-limit", REPEATABLE, "", "<device>:<fraction> that models may fill.", _DEVICE),
-        _later("allow-client-shm", BOOL, "false", "Clients may pass shared memory.", "client memory is not read yet"),
+        _works("allow-client-shm", BOOL, "false", "Clients may pass tensors in shared memory.", "allow_client_shm"),
     ),
 )
 
@@ -234,15 +279,26 @@ DEPRECATED = Group(
     (
         _works("strict-model-config", BOOL, "false", "true is --disable-auto-complete-config."),
         _later("response-cache-byte-size", INT, "0", "The same as --cache-config=local,size=<bytes>.", _CACHE),
-        _later("trace-file", STR, "", "See --trace-config.", _TRACE),
-        _later("trace-level", REPEATABLE, "", "See --trace-config.", _TRACE),
-        _later("trace-rate", INT, "1000", "See --trace-config.", _TRACE),
-        _later("trace-count", INT, "-1", "See --trace-config.", _TRACE),
-        _later("trace-log-frequency", INT, "0", "See --trace-config.", _TRACE),
+        _works("trace-file", STR, "", "The same as --trace-config=triton,file=<path>."),
+        _works("trace-level", REPEATABLE, "", "The same as --trace-config=level=<level>."),
+        _works("trace-rate", INT, "1000", "The same as --trace-config=rate=<number>."),
+        _works("trace-count", INT, "-1", "The same as --trace-config=count=<number>."),
+        _works("trace-log-frequency", INT, "0", "The same as --trace-config=triton,log-frequency=<number>."),
     ),
 )
 
 TRITON_GROUPS = (SERVER, MODELS, HTTP, GRPC, LOGGING, CLOUD, OBSERVATION, RESOURCES, BACKENDS, DEPRECATED)
+HTTP_TLS = Group(
+    "HTTP over TLS, as gRPC has it; of pyruntime",
+    (
+        _works("http-use-ssl", BOOL, "false", "Serve HTTP over TLS."),
+        _works("http-use-ssl-mutual", BOOL, "false", "Serve HTTP over TLS, to clients with a certificate."),
+        _works("http-server-cert", STR, "", "File of the HTTP server's certificate, PEM."),
+        _works("http-server-key", STR, "", "File of the HTTP server's key, PEM."),
+        _works("http-root-cert", STR, "", "File of the certificates that sign those of HTTP's clients, PEM."),
+    ),
+)
+# Those that make no sense in a file of options.
 OWN = Group(
     "Of pyruntime",
     (
@@ -250,6 +306,6 @@ OWN = Group(
         _works("debug", STR, "", "Model to run at this terminal, for breakpoint() and debuggers.", "debug_model"),
     ),
 )
-GROUPS = (*TRITON_GROUPS, OWN)
+GROUPS = (*TRITON_GROUPS, HTTP_TLS, OWN)
 
 OPTIONS: dict[str, Option] = {option.name: option for group in GROUPS for option in group.options}

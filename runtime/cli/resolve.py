@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pyruntime.runtime.cli.metrics_config import read_metrics_config
 from pyruntime.runtime.cli.options import OPTIONS, Kind
 from pyruntime.runtime.cli.parse import Value, convert, did_you_mean
-from pyruntime.runtime.settings import PythonBackendSettings, ServerSettings, SettingsError
+from pyruntime.runtime.cli.restrictions import read_restrictions
+from pyruntime.runtime.cli.trace_config import read_trace_config
+from pyruntime.runtime.settings import PythonBackendSettings, ServerSettings, SettingsError, TlsSettings
 
 # The keys of `--backend-config=python,<key>=<value>`, in Triton's spelling, and the fields they set.
 PYTHON_KEYS = {
@@ -45,22 +48,29 @@ def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
         values.get("disable-auto-complete-config", False) or values.get("strict-model-config", False)
     )
     if "model_control_mode" in fields:
-        fields["model_control_mode"] = _control_mode(str(fields["model_control_mode"]), warnings)
+        fields["model_control_mode"] = str(fields["model_control_mode"]).lower()
+    for protocol in ("http", "grpc"):
+        fields[f"{protocol}_tls"] = _tls(protocol, values)
+    fields["http_restricted_apis"] = read_restrictions("http-restricted-api", values.get("http-restricted-api", []))
+    fields["grpc_restricted_protocols"] = read_restrictions(
+        "grpc-restricted-protocol", values.get("grpc-restricted-protocol", []), prefix="triton-grpc-protocol-"
+    )
+    fields["metrics_config"] = read_metrics_config(values.get("metrics-config", []))
+    fields["trace"] = read_trace_config(values, warnings)
     backend_config = _backend_config(values.get("backend-config", []))
     fields["backend_config"] = backend_config
     fields["python_backend"] = _python_backend(backend_config, warnings)
     return ServerSettings(**fields), warnings
 
 
-def _control_mode(text: str, warnings: list[str]) -> str:
-    mode = text.lower()
-    if mode == "poll":
-        warnings.append(
-            "--model-control-mode=poll is accepted but has no effect yet: "
-            "every model of the repositories is loaded at the start, as with none"
-        )
-        return "none"
-    return mode
+def _tls(protocol: str, values: Mapping[str, Value]) -> TlsSettings | None:
+    mutual = bool(values.get(f"{protocol}-use-ssl-mutual", False))
+    if not mutual and not values.get(f"{protocol}-use-ssl", False):
+        return None
+    cert, key, root = (str(values.get(f"{protocol}-{name}", "")) for name in ("server-cert", "server-key", "root-cert"))
+    if mutual and not root:
+        raise SettingsError(f"--{protocol}-use-ssl-mutual needs --{protocol}-root-cert, which signs the clients'")
+    return TlsSettings(cert, key, root if mutual else "")
 
 
 def _backend_config(texts: Value) -> dict[str, dict[str, str]]:

@@ -21,12 +21,15 @@ from pyruntime.runtime.settings import ServerSettings, SettingsError
 log = logging.getLogger("pyruntime.runtime.cli")
 
 
-def run_serve(arguments: Sequence[str]) -> int:
-    """Serve until told to stop. Returns the exit status: 1, after one sentence on standard error, for a bad option."""
+def run_serve(arguments: Sequence[str], program: str = "pyruntime serve") -> int:
+    """Serve until told to stop. Returns the exit status: 1, after one sentence on standard error, for a bad option.
+
+    `program` is what the help calls the command.
+    """
     try:
         values, warnings = parse_arguments(arguments)
         if "help" in values:
-            return _show_help()
+            return _show_help(program)
         settings, warnings = _settings(values, warnings)
         set_up_logging(settings)
     except SettingsError as error:
@@ -59,8 +62,8 @@ def _settings(values: Values, warnings: list[str]) -> tuple[ServerSettings, list
     return settings, list(dict.fromkeys(warnings + further))
 
 
-def _show_help() -> int:
-    from pyruntime.runtime.cli.app import show_serve_help
+def _show_help(program: str) -> int:
+    from pyruntime.runtime.cli.serve_help import show_serve_help
 
-    show_serve_help()
+    show_serve_help(program)
     return 0

@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from pyruntime.runtime.cli.stubs import Stub, ask_for_stacks, find_stubs
+from pyruntime.runtime.cli.text import printable
 
 # As many names as still read as a hint.
 NAMES_MAX = 20
@@ -34,11 +34,11 @@ def run_stack(model: str, instance: str = "") -> int:
 def _show(stub: Stub) -> None:
     """Print what a stub said, as text that can do nothing to a terminal."""
     _, _, model, version, instance = stub.heading
-    print(f"{_printable(instance)} of {_printable(model)} version {_printable(version)}, process {stub.pid}\n")
+    print(f"{printable(instance)} of {printable(model)} version {printable(version)}, process {stub.pid}\n")
     if stub.by_signal:
         print("It did not let another thread run Python: a call into C probably keeps the interpreter's lock.\n")
     for line in stub.stacks.splitlines():
-        print(_printable(line))
+        print(printable(line))
     if stub.problem:
         print(f"No stacks, or not all of them: the process {stub.problem}.")
     print()
@@ -52,9 +52,5 @@ def _none_there(model: str, instance: str, others: Sequence[Stub]) -> str:
     else:
         sentence = f"no stub of a model '{model}' runs on this machine as user {os.geteuid()}"
         names = {stub.heading.model for stub in others}
-    listed = ", ".join(_printable(name) for name in sorted(names)[:NAMES_MAX])
+    listed = ", ".join(printable(name) for name in sorted(names)[:NAMES_MAX])
     return f"{sentence}; there are: {listed}" if listed else f"{sentence}, nor of any other"
-
-
-def _printable(line: str) -> str:
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)

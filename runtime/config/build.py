@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from pyruntime.runtime.config.metrics import first_response_bounds_ms, metric_tags
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import DynamicBatchingSpec, InstanceSpec, ModelSpec, TensorSpec
@@ -30,6 +31,8 @@ def model_spec(config: Config) -> ModelSpec:
         dynamic_batching=_dynamic_batching(config),
         json=render(config),
         iterative_sequence=config.sequence_batching.iterative_sequence,
+        metric_tags=metric_tags(config),
+        first_response_bounds_ms=first_response_bounds_ms(config),
     )
 
 

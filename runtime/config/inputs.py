@@ -8,6 +8,7 @@ may take their time. Messages are Triton's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from struct import Struct
 
@@ -18,6 +19,9 @@ from pyruntime.utils.errors import Code, InferenceError
 
 # Bytes per element, 0 for BYTES.
 _SIZES = {datatype.name: datatype.size for datatype in DATATYPES}
+
+# Strings that are counted while everybody waits: this much of their lengths alone.
+STRINGS_AT_ONCE_BYTES_MAX = 64 << 10
 
 _unpack_length = Struct("<I").unpack_from
 
@@ -67,8 +71,9 @@ def check_request(spec: ModelSpec, request: InferRequest) -> None:
                 raise _failure(request, message)
         element_size = _SIZES[tensor.datatype]
         if element_size == 0:
-            _check_bytes(request, tensor.name, tensor.data, count)
-        elif count * element_size != len(tensor.data):
+            if tensor.strings != count:
+                _check_bytes(request, tensor.name, tensor.data, count)
+        elif count * element_size != (len(tensor.data) if tensor.client is None else tensor.client.size):
             raise _wrong_byte_size(spec, request, tensor, count * element_size)
         if tensor_spec.reshape is not None:
             batch = shape[:1] if is_batching else []
@@ -117,31 +122,60 @@ def _check_names(spec: ModelSpec, request: InferRequest) -> None:
         raise _wrong_count(spec, request, names, missing)
 
 
+def has_many_strings(request: InferRequest) -> bool:
+    """Whether `check_request` would take more than a few milliseconds to count them."""
+    for tensor in request.inputs:
+        if tensor.datatype == "BYTES" and tensor.strings < 0 and len(tensor.data) > STRINGS_AT_ONCE_BYTES_MAX:
+            return math.prod(tensor.shape) * BYTES_PREFIX_SIZE > STRINGS_AT_ONCE_BYTES_MAX
+    return False
+
+
+def check_strings(request: InferRequest) -> None:
+    """Do beforehand what takes `check_request` long if there are many strings; any thread may.
+
+    Raises InferenceError (INVALID_ARG) as that does.
+    """
+    for tensor in request.inputs:
+        if tensor.datatype == "BYTES":
+            count = math.prod(tensor.shape)
+            _check_bytes(request, tensor.name, tensor.data, count)
+            tensor.strings = count
+
+
 def _check_bytes(request: InferRequest, name: str, data: memoryview | bytes, count: int) -> None:
     """Raise unless `data` is exactly `count` elements, each of them its length and then as many bytes."""
     end = len(data)
-    offset = 0
-    found = 0
-    while offset < end:
-        if end - offset < BYTES_PREFIX_SIZE:
-            raise _failure(
-                request,
-                f"incomplete string length indicator for inference input '{name}', expecting {BYTES_PREFIX_SIZE} bytes "
-                f"but only {end - offset} bytes available. Expecting {count} string elements for inference input "
-                f"'{name}'.",
-            )
-        (length,) = _unpack_length(data, offset)
+    last = end - BYTES_PREFIX_SIZE
+    unpack_length = _unpack_length
+    offset = found = length = 0
+    # Once for every string, of which there may be millions.
+    while offset <= last and found <= count:
+        (length,) = unpack_length(data, offset)
         offset += BYTES_PREFIX_SIZE + length
-        if offset > end:
-            raise _failure(
-                request,
-                f"incomplete string data for inference input '{name}', expecting string of length {length} but only "
-                f"{end - offset + length} bytes available. Expecting {count} string elements for inference input "
-                f"'{name}'.",
-            )
         found += 1
-    if found != count:
-        raise _failure(request, f"expected {count} string elements for inference input '{name}', got {found}")
+    if offset == end and found == count:
+        return
+    if offset > end:
+        raise _failure(
+            request,
+            f"incomplete string data for inference input '{name}', expecting string of length {length} but only "
+            f"{end - offset + length} bytes available. Expecting {count} string elements for inference input "
+            f"'{name}'.",
+        )
+    if found > count:
+        raise _failure(
+            request,
+            f"unexpected number of string elements {found} for inference input '{name}' for model "
+            f"'{request.model_name}', expecting {count}",
+        )
+    if offset < end:
+        raise _failure(
+            request,
+            f"incomplete string length indicator for inference input '{name}', expecting {BYTES_PREFIX_SIZE} bytes "
+            f"but only {end - offset} bytes available. Expecting {count} string elements for inference input "
+            f"'{name}'.",
+        )
+    raise _failure(request, f"expected {count} string elements for inference input '{name}', got {found}")
 
 
 def _failure(request: InferRequest, message: str) -> InferenceError:
@@ -186,7 +220,7 @@ def _wrong_byte_size(spec: ModelSpec, request: InferRequest, tensor: InputTensor
     return _failure(
         request,
         f"input byte size mismatch for input '{tensor.name}' for model '{spec.name}'. Expected {expected}, "
-        f"got {len(tensor.data)}",
+        f"got {tensor.byte_size}",
     )
 
 

@@ -7,7 +7,8 @@ Protobuf messages are slow to read; these are made once when a model loads and r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,9 @@ class DynamicBatchingSpec:
 class ModelSpec:
     """One model's configuration, ready for use. `json` is the rendering of the config endpoint and of `args`.
 
-    With `iterative_sequence` the model may ask to be given a request again, until it is done with it.
+    With `iterative_sequence` the model may ask to be given a request again, until it is done with it. `metric_tags` are
+    labels of its metrics; `first_response_bounds_ms` are its own buckets for these times, None for the usual ones.
+    `labels` are the lines of the outputs' label files, by output; whoever loads a model reads them.
     """
 
     name: str
@@ -69,3 +72,6 @@ class ModelSpec:
     dynamic_batching: DynamicBatchingSpec | None
     json: bytes
     iterative_sequence: bool = False
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    metric_tags: Mapping[str, str] = field(default_factory=dict)
+    first_response_bounds_ms: tuple[float, ...] | None = None

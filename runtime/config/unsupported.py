@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyruntime.runtime.config.metrics import ignored_metrics
 from pyruntime.runtime.config.schema import Config
 
 
@@ -80,6 +81,7 @@ def unsupported_features(config: Config) -> list[UnsupportedFeature]:
             False,
             f"model '{name}' asks for a custom batching strategy, which is not supported: it gets the usual one",
         ),
+        *((True, False, f"model '{name}' asks for {what}") for what in ignored_metrics(config)),
     )
     return [UnsupportedFeature(sentence, fatal) for is_asked, fatal, sentence in asked if is_asked]
 

@@ -8,17 +8,28 @@ it. It does no I/O. Here is what all exchanges have in common; there is a class 
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from pyruntime.runtime.core import Core
-from pyruntime.runtime.frontends.http_head import JSON, STATUS_OF, head
+from pyruntime.runtime.frontends.compression import ENCODINGS, decompress
+from pyruntime.runtime.frontends.http_head import ACCEPTED_ENCODINGS, JSON, STATUS_OF, head
 from pyruntime.runtime.frontends.http_request import Head
+from pyruntime.runtime.frontends.http_trace import begin_trace, sending
 from pyruntime.runtime.frontends.kserve_response import encode_error
+from pyruntime.runtime.frontends.request_log import LoggedConnection
+from pyruntime.runtime.frontends.threads import at_once, in_thread
 from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.utils.errors import Code, InferenceError
+
+# A compressed body is taken apart at once up to this size: it becomes a thousand times as large at worst, which takes
+# 30 ms then. A larger one is left to a thread.
+DECOMPRESSED_AT_ONCE_MAX = 16 << 10
 
 
 class Connection(Protocol):
@@ -62,8 +73,12 @@ class Exchange(ABC):
     _job: Job | None = None
     _body: bytes | bytearray = b""
     _refusal: InferenceError | None = None
+    _error_lines = JSON
     _abandoned = False
     _counted = False
+    # When it began to come in, while requests are traced, and its trace if this one is.
+    _received_ns = 0
+    trace: Trace | None = None
 
     def __init__(self, core: Core, connection: Connection, head: Head) -> None:
         self._core = core
@@ -71,10 +86,15 @@ class Exchange(ABC):
         self._head = head
         if not head.keep_alive:
             self.keep_alive = False
+        if core.tracer.active:
+            self._received_ns = time.monotonic_ns()
+        if core.log_settings.verbose:
+            self._connection = LoggedConnection(connection, self, head.line)
         try:
             if head.content_length > core.settings.http_max_input_size:
                 self._check_size(head.content_length)
-            if head.encoding and head.encoding != b"identity":
+            if head.encoding and head.encoding not in ENCODINGS:
+                self._error_lines = JSON + ACCEPTED_ENCODINGS
                 raise InferenceError("Unsupported compression type", Code.UNSUPPORTED)
             if self._executes:
                 self._model = model = core.resolve(head.route.model, head.route.version)
@@ -124,6 +144,12 @@ class Exchange(ABC):
         if body:
             self._body = body
         self._count()
+        if self._head.encoding and self._body and self._refusal is None:
+            self._decompress()
+        else:
+            self._act_or_fail()
+
+    def _act_or_fail(self) -> None:
         try:
             if self._refusal is not None:
                 raise self._refusal
@@ -131,15 +157,41 @@ class Exchange(ABC):
         except InferenceError as exc:
             self._fail(exc)
 
+    def _decompress(self) -> None:
+        """Have the body decompressed, and go on then."""
+        core, body, self._body = self._core, self._body, b""
+        work = partial(decompress, body, self._head.encoding, core.settings.http_max_input_size)
+        if len(body) > DECOMPRESSED_AT_ONCE_MAX:
+            in_thread(core.tasks, work, self._decompressed, "decompress a request")
+        else:
+            at_once(work, self._decompressed)
+
+    def _decompressed(self, body: bytes | InferenceError) -> None:
+        if isinstance(body, InferenceError):
+            self._refusal = body
+        else:
+            self._body = body
+        if not self._abandoned:
+            self._act_or_fail()
+
     @abstractmethod
     def _act(self) -> None:
         """Do what the request asks for. Raises InferenceError for a request that is refused."""
 
     def _start(self, model: ModelVersion, job: Job) -> None:
         self._job = job
+        tracer = self._core.tracer
+        if tracer.active:
+            self.trace = begin_trace(tracer, model, job, self._head.traceparent, self._received_ns)
         model.start(job)
 
     # The response.
+
+    def begin_sending(self) -> None:
+        """The response of a request that is traced goes out now."""
+        if self.trace is not None:
+            self.release = sending(self.trace, self.release, last=True)
+            self.trace = None
 
     def next_piece(self) -> Piece | None:
         """The next piece of the response, None while there is none. With the last of them the response is `ended`."""
@@ -163,6 +215,8 @@ class Exchange(ABC):
         self.cancel()
         self.release()
         self.release = nothing_to_release
+        if self.trace is not None:
+            self.trace.close()
         if self._counted:
             self._core.end_request()
 
@@ -174,7 +228,7 @@ class Exchange(ABC):
     def _fail(self, failure: InferenceError) -> None:
         self._job = None
         self._free()
-        self._respond(STATUS_OF[failure.code], encode_error(failure.message))
+        self._respond(STATUS_OF[failure.code], encode_error(failure.message), self._error_lines)
 
     def _respond(self, status: int, body: bytes, content_type: bytes = JSON) -> None:
         if not self._abandoned:

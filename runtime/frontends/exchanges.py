@@ -4,23 +4,31 @@
 
 from __future__ import annotations
 
+from pyruntime.runtime.frontends.control_exchange import LoadExchange, UnloadExchange
 from pyruntime.runtime.frontends.endpoint_exchange import EndpointExchange
 from pyruntime.runtime.frontends.exchange import Exchange
 from pyruntime.runtime.frontends.generate_exchange import GenerateExchange, GenerateStreamExchange
 from pyruntime.runtime.frontends.http_request import Head
 from pyruntime.runtime.frontends.infer_exchange import InferExchange
 from pyruntime.runtime.frontends.metrics_exchange import MetricsExchange
+from pyruntime.runtime.frontends.page.exchange import OpenApiExchange, PageExchange
+from pyruntime.runtime.frontends.refused_exchange import RefusedExchange
 from pyruntime.runtime.frontends.routes import Endpoint, Route
 
 _EXCHANGES: dict[Endpoint, type[Exchange]] = {
     Endpoint.MODEL_INFER: InferExchange,
     Endpoint.MODEL_GENERATE: GenerateExchange,
     Endpoint.MODEL_GENERATE_STREAM: GenerateStreamExchange,
+    Endpoint.MODEL_LOAD: LoadExchange,
+    Endpoint.MODEL_UNLOAD: UnloadExchange,
     Endpoint.METRICS: MetricsExchange,
+    Endpoint.OPENAPI: OpenApiExchange,
+    Endpoint.PAGE: PageExchange,
+    Endpoint.REFUSED: RefusedExchange,
 }
 
 # The head of what cannot be read as a request, for the exchange that says so.
-UNREADABLE = Head(Route(Endpoint.REFUSED), 0, False, None, b"", False, False, False)
+UNREADABLE = Head(Route(Endpoint.REFUSED), 0, False, None, "", False, False, False)
 
 
 def exchange_of(endpoint: Endpoint) -> type[Exchange]:

@@ -13,10 +13,12 @@ from collections import deque
 
 from pyruntime.runtime.core import Core
 from pyruntime.runtime.frontends.exchange import Connection, Exchange, Piece, nothing_to_release
+from pyruntime.runtime.frontends.forwarding import forward
 from pyruntime.runtime.frontends.generate_request import decode_generate
 from pyruntime.runtime.frontends.generate_response import encode_generate, event
 from pyruntime.runtime.frontends.http_head import LAST_CHUNK, STATUS_OF, chunk, event_stream_head
 from pyruntime.runtime.frontends.http_request import Head
+from pyruntime.runtime.frontends.http_trace import sending
 from pyruntime.runtime.frontends.kserve_response import encode_error
 from pyruntime.runtime.inference import InferResponse
 from pyruntime.utils.errors import Code, InferenceError
@@ -42,6 +44,7 @@ class _GeneratingExchange(Exchange):
         model = self._model
         assert model is not None  # or the request was refused
         request = decode_generate(bytes(self._body), model.spec)
+        forward(request, self._head.forwarded)
         self._body = b""
         self._start(model, model.accept(request, self._respond_with))
 
@@ -128,6 +131,10 @@ class GenerateStreamExchange(_GeneratingExchange):
             # The status is that of the first response: of later ones there is only the event.
             self._begun = True
             data = event_stream_head(status, chunked, self.keep_alive) + data
+        if self.trace is not None:
+            release = sending(self.trace, release, self.ended)
+            if self.ended:
+                self.trace = None
         return Piece(data, release)
 
     def abandon(self) -> None:

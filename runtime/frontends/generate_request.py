@@ -5,8 +5,10 @@
 body := {"id"?, "parameters"?: {(<input> | <parameter>)*}, (<input> | <parameter>)*}
 
 A member that has the name of one of the model's inputs is that input, every other one is a parameter of the request;
-those in "parameters" are no different from those beside it. A request says neither shapes nor datatypes: an input has
-those of the model's configuration. Whether the inputs suit the model is not asked here.
+those in "parameters" are no different from those beside it. As in Triton all of them go to the model: what an inference
+request says to the server by them, a sequence or a timeout for instance, is not said here. A request says neither
+shapes nor datatypes: an input has those of the model's configuration. Whether the inputs suit the model is not asked
+here.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
 from pyruntime.runtime.frontends.json_document import find_duplicate, invalid, json_name, parse_document
 from pyruntime.runtime.frontends.json_tensors import flatten, pack
-from pyruntime.runtime.frontends.request_parameters import read_id, read_parameters
+from pyruntime.runtime.frontends.request_parameters import read_custom_parameters, read_id
 from pyruntime.runtime.inference import InferRequest, InputTensor
 
 
@@ -39,7 +41,7 @@ def decode_generate(text: bytes, spec: ModelSpec) -> InferRequest:
             parameters[name] = value
         else:
             request.inputs.append(_read_input(tensor, value))
-    read_parameters(request, parameters)
+    read_custom_parameters(request, parameters)
     return request
 
 

@@ -9,29 +9,42 @@ socket reads into the slot itself.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.crowd import connections_max
 from pyruntime.runtime.frontends.exchange import Exchange
 from pyruntime.runtime.frontends.exchanges import UNREADABLE, exchange_of
 from pyruntime.runtime.frontends.http_head import CONTINUE
+from pyruntime.runtime.frontends.http_head import head as response_head
 from pyruntime.runtime.frontends.http_request import (
     HEAD_BYTES_MAX,
     HEAD_END,
     BadRequest,
     ChunkedBody,
     Head,
-    parse_head,
     parse_metrics_head,
     too_long,
 )
 from pyruntime.runtime.frontends.http_sender import HttpSender
 from pyruntime.runtime.frontends.infer_exchange import InferExchange
+from pyruntime.runtime.frontends.kserve_response import encode_error
+from pyruntime.runtime.frontends.patience import Patience, Phase
 from pyruntime.runtime.frontends.routes import Endpoint
+from pyruntime.runtime.frontends.transports import report_unsent
 
 # Requests of one connection that are answered at a time; more wait in the socket.
 PIPELINED_MAX = 64
 # What a refused request may still send before its connection is cut: clients read an answer only after they sent all.
 DISCARDED_BYTES_MAX = 1 << 30
+
+# The port of metrics lets in some more connections than others do: whoever wants to see why there are so many.
+METRICS_CONNECTIONS_MAX = 16
+
+# What TLS begins with. No request does.
+_TLS = b"\x16\x03"
+_TOO_MANY = encode_error("the server has as many connections as it can serve")
 
 # What nearly all requests ask for.
 _INFER = Endpoint.MODEL_INFER
@@ -54,12 +67,16 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
     _discarded = 0
     # A request said that it is the last one.
     _ended = False
-    # Which routes there are.
-    _parse_head = staticmethod(parse_head)
+    # A request has begun since the last `check`.
+    _heard = True
+    _connections_max = connections_max()
 
-    def __init__(self, core: Core, connections: set[HttpConnection]) -> None:
+    def __init__(self, core: Core, connections: set[Any], read_head: Callable[[bytes], Head]) -> None:
+        """`connections` are those of all ports; it adds itself to them, and takes itself out."""
         super().__init__(core)
         self._connections = connections
+        self._read_head = read_head
+        self._patience = Patience()
 
     def __repr__(self) -> str:
         return f"<HttpConnection [{len(self._exchanges)} exchanges]>"
@@ -67,9 +84,13 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
     # What the transport tells us.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if len(self._connections) >= self._connections_max:
+            transport.write(response_head(503, len(_TOO_MANY), keep_alive=False) + _TOO_MANY)  # type: ignore[attr-defined]
+            transport.close()
+            return
+        # TLS says at once that the end of its handshake is not sent, and never sends it if we read no more then.
+        report_unsent(transport)
         self._transport = transport  # type: ignore[assignment]  # what a server's connections have
-        # With no tolerance for unsent bytes, being told to pause says that a response is still on its way.
-        transport.set_write_buffer_limits(0)  # type: ignore[attr-defined]
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -128,12 +149,16 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
             if end < len(HEAD_END):
                 if len(data) > HEAD_BYTES_MAX:
                     raise too_long()
+                if data.startswith(_TLS):
+                    raise BadRequest("this port speaks HTTP without TLS")
                 self._rest = data
                 return
-            head = self._parse_head(data[:end])
             if self._ended:
                 return  # an earlier request said that nothing would follow it
-            self._ended = not head.keep_alive
+            head = self._read_head(data[:end])
+            self._heard = True
+            if not head.keep_alive:
+                self._ended = True
             endpoint = head.route.endpoint
             kind = InferExchange if endpoint is _INFER else exchange_of(endpoint)
             exchange = kind(self._core, self, head)
@@ -155,6 +180,7 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
         if head.expects_continue and exchange.refused:
             # The client learns it at once, and whether it sends its body all the same nobody can know.
             self._current = self._chunked = None
+            self._ended = True
             exchange.keep_alive = False
             exchange.finish(b"")
             return
@@ -201,6 +227,10 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._transport.pause_reading()
+        self._ended = True
+        self._rest = b""
+        self._direct = None
+        self._owes_continue = False
         exchange, self._current, self._chunked = self._current, None, None
         if exchange is None:
             exchange = exchange_of(Endpoint.REFUSED)(self._core, self, UNREADABLE)
@@ -221,6 +251,32 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
         self._discarded += nbytes
         if self._discarded > DISCARDED_BYTES_MAX:
             self.abort()
+
+    def check(self, now: float, crowded: bool) -> None:
+        """Every now and then: end the connection if its client takes too long. `now` is in seconds, of any clock."""
+        phase = self._phase()
+        heard, self._heard = self._heard, False
+        if not self._patience.is_over(now, phase, anew=heard, taken=self._taken(), crowded=crowded):
+            return
+        if phase is Phase.REQUEST:
+            self.close_idle()
+        else:
+            self._refuse(408, f"the request's {phase.name.lower()} takes too long to come in")
+
+    def _phase(self) -> Phase:
+        if self._read_paused or self._owes_continue or self._transport is None or self._transport.is_closing():
+            return Phase.SERVER
+        if self._current is not None:
+            return Phase.BODY
+        if self._rest:
+            return Phase.HEAD
+        return Phase.SERVER if self._exchanges else Phase.REQUEST
+
+    def _taken(self) -> int:
+        """How much of a body has come in, counted from anywhere."""
+        if self._chunked is not None:
+            return self._chunked.taken
+        return -self._missing if self._direct is None else -len(self._direct)
 
     def close_idle(self) -> None:
         """Close the connection once what is under way is answered."""
@@ -253,4 +309,7 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
 class MetricsConnection(HttpConnection):
     """One client of the metrics port."""
 
-    _parse_head = staticmethod(parse_metrics_head)
+    _connections_max = connections_max() + METRICS_CONNECTIONS_MAX
+
+    def __init__(self, core: Core, connections: set[Any]) -> None:
+        super().__init__(core, connections, parse_metrics_head)

@@ -26,20 +26,25 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 JSON = b"Content-Type: application/json\r\n"
+ACCEPTED_ENCODINGS = b"Accept-Encoding: gzip, deflate\r\n"
 METRICS_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 
 
 # The same few sizes come again and again; a head is 150 bytes.
 @lru_cache(maxsize=1024)
-def infer_head(document_length: int, length: int, keep_alive: bool) -> bytes:
-    """The head of a successful inference: `length` bytes of body; `document_length` is 0 when all of it is JSON."""
-    close = b"" if keep_alive else b"Connection: close\r\n"
+def infer_head(document_length: int, length: int, keep_alive: bool, encoding: str = "") -> bytes:
+    """The head of a successful inference: `length` bytes of body; `document_length` is 0 when all of it is JSON.
+
+    `encoding` is what the body is compressed with. The document's length is what it was before.
+    """
+    more = b"Content-Encoding: %b\r\n" % encoding.encode() if encoding else b""
+    more += b"" if keep_alive else b"Connection: close\r\n"
     if document_length:
         return (
             b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
-            b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n%b\r\n" % (document_length, length, close)
+            b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n%b\r\n" % (document_length, length, more)
         )
-    return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n%b\r\n" % (JSON, length, close)
+    return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n%b\r\n" % (JSON, length, more)
 
 
 def head(status: int, length: int, keep_alive: bool, content_type: bytes = JSON) -> bytes:

@@ -104,6 +104,8 @@ class HttpSender(asyncio.BaseProtocol):
     def _send(self, exchange: Exchange, parts: list[bytes | memoryview]) -> None:
         transport = self._transport
         assert transport is not None  # `answered` checked it
+        if exchange.trace is not None:
+            exchange.begin_sending()
         if exchange.length > JOINED_BYTES_MAX:
             transport.writelines(parts)
         else:

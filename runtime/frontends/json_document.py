@@ -70,6 +70,20 @@ def parse_document(text: bytes) -> dict[str, Any]:
     return document
 
 
+def parse_elements(text: bytes, at: int) -> list[Any]:
+    """The elements that stand in `text` one after another, as in a list; they are found `at` bytes into a document.
+
+    Raises InferenceError (INVALID_ARG).
+    """
+    enclosed = b"[%b]" % text
+    try:
+        elements = orjson.loads(enclosed)
+    except orjson.JSONDecodeError as error:
+        elements = _parse_non_finite(enclosed, error, at - 1)
+    assert type(elements) is list  # whatever it is that reads it
+    return elements
+
+
 def find_duplicate(text: bytes, document: dict[str, Any]) -> str | None:
     """The name of a member that some object in `text` has twice, None if there is none; `document` is `text`, parsed.
 
@@ -93,7 +107,7 @@ def find_duplicate(text: bytes, document: dict[str, Any]) -> str | None:
     return found[0] if found else None
 
 
-def _parse_non_finite(text: bytes, error: orjson.JSONDecodeError) -> Any:
+def _parse_non_finite(text: bytes, error: orjson.JSONDecodeError, at: int = 0) -> Any:
     """`text`, which is not JSON, read with NaN, Infinity and -Infinity as numbers: Triton and its clients have them."""
     if len(text) <= NON_FINITE_BYTES_MAX and (b"NaN" in text or b"Infinity" in text):
         try:
@@ -103,7 +117,7 @@ def _parse_non_finite(text: bytes, error: orjson.JSONDecodeError) -> Any:
             return document
         except (ValueError, RecursionError):
             pass
-    raise invalid(f"failed to parse the request JSON buffer: {error.msg} at {error.pos}") from None
+    raise invalid(f"failed to parse the request JSON buffer: {error.msg} at {at + error.pos}") from None
 
 
 def _is_too_deep(document: dict[str, Any]) -> bool:

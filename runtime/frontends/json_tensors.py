@@ -14,12 +14,13 @@ import math
 import struct
 import sys
 from array import array
+from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from pyruntime.runtime.frontends.json_document import invalid, json_name
+from pyruntime.runtime.frontends.json_document import invalid, json_name, parse_elements
 from pyruntime.runtime.inference import OutputTensor
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import InferenceError
@@ -40,27 +41,59 @@ _LETTERS: dict[str, Any] = {
 }
 
 # Triton has no JSON form for these.
-_BINARY_ONLY = ("FP16", "BF16")
+NO_JSON = ("FP16", "BF16")
+
+# Elements that are put into words at a time: a few milliseconds' work.
+SLICE_ELEMENTS = 16 << 10
 
 _PREFIX = struct.Struct("<I")
 assert _PREFIX.size == BYTES_PREFIX_SIZE
 
 
+class PackedElements(NamedTuple):
+    """The tensor bytes of a list, and how many elements it has."""
+
+    contents: bytes
+    length: int
+
+
 def pack(name: str, datatype: str, shape: list[int], contents: Any) -> bytes:
     """The tensor bytes of input `name`, from the JSON value of its "data": a list, flat or nested, in row-major order.
+
+    Or that value is PackedElements already.
 
     How the list nests is not compared with `shape`, only how many elements it has. As in Triton, a number that is too
     large for FP32 becomes infinity. Raises InferenceError (INVALID_ARG) where an element is of the wrong kind or out
     of range, the number of elements is not that of `shape`, or `datatype` has no JSON form.
     """
-    if datatype in _BINARY_ONLY:
+    if datatype in NO_JSON:
         raise invalid(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input '{name}'"
         )
-    elements = flatten(name, contents)
-    expected = math.prod(shape)
-    if len(elements) != expected:
-        raise invalid(f"unexpected number of elements for input '{name}': expected {expected}, got {len(elements)}")
+    packed = type(contents) is PackedElements
+    elements = [] if packed else flatten(name, contents)
+    expected, count = math.prod(shape), contents.length if packed else len(elements)
+    if count != expected:
+        raise invalid(f"unexpected number of elements for input '{name}': expected {expected}, got {count}")
+    packed_contents: bytes = contents.contents if packed else _pack_elements(name, datatype, elements)
+    return packed_contents
+
+
+def pack_slices(name: str, datatype: str, text: bytes, slices: Iterable[tuple[int, int]]) -> PackedElements:
+    """The tensor bytes of input `name`, whose elements stand in these slices of a document, (start, end) in bytes each.
+
+    Raises InferenceError (INVALID_ARG) where they are not JSON, of the wrong kind, or out of range.
+    """
+    parts = []
+    count = 0
+    for start, end in slices:
+        elements = flatten(name, parse_elements(text[start:end], start))
+        parts.append(_pack_elements(name, datatype, elements))
+        count += len(elements)
+    return PackedElements(b"".join(parts), count)
+
+
+def _pack_elements(name: str, datatype: str, elements: list[Any]) -> bytes:
     _check_kinds(name, datatype, elements)
     if datatype == "BYTES":
         return _pack_strings(elements)
@@ -80,7 +113,9 @@ def flatten(name: str, contents: Any) -> list[Any]:
         raise invalid(f"'data' of input '{name}' must be a list, got {json_name(contents)}")
     elements: list[Any] = contents
     # As deep as the document at most, whose depth has been checked.
-    while set(map(type, elements)) == {list}:
+    while list in (types := set(map(type, elements))):
+        if len(types) > 1:  # as odd as that is, Triton takes it
+            elements = [each if type(each) is list else [each] for each in elements]
         elements = list(chain.from_iterable(elements))
     return elements
 
@@ -93,23 +128,30 @@ def unpack(output: OutputTensor, *, unwrap: bool = False) -> Any:
     do not fill the output's shape.
     """
     datatype = output.datatype
-    if datatype in _BINARY_ONLY:
+    if datatype in NO_JSON:
         raise invalid(
             f"sending {datatype} data via JSON is not supported. "
             f"Please use the binary data format for output '{output.name}'"
         )
-    if datatype == "BYTES":
-        strings = _unpack_strings(output)
-        return strings[0] if unwrap and len(strings) == 1 else strings
-    contents = memoryview(output.data).cast("B")
-    expected = math.prod(output.shape) * BY_NAME[datatype].size
-    if len(contents) != expected:
-        raise InferenceError(f"output '{output.name}' holds {len(contents)} bytes, expected {expected}")
-    values = contents.cast(_LETTERS[datatype]).tolist()
+    slices = _slices_of_strings(output) if datatype == "BYTES" else _slices_of_numbers(output)
+    first = next(slices, [])
+    second = next(slices, None)
+    if second is None:
+        return _writable(datatype, first[0] if unwrap and len(first) == 1 else first)
+    return orjson.Fragment(b"[%b]" % b",".join(_words(datatype, each) for each in chain((first, second), slices)))
+
+
+def _writable(datatype: str, value: Any) -> Any:
+    """`value`, an element or several, for orjson, which writes no numbers that are not finite."""
+    if datatype not in ("FP32", "FP64"):
+        return value
     # One value that is not finite makes the sum so too; a sum that overflows only costs the slower way.
-    finite = datatype not in ("FP32", "FP64") or math.isfinite(sum(values))
-    value = values[0] if unwrap and len(values) == 1 else values
+    finite = math.isfinite(sum(value) if type(value) is list else value)
     return value if finite else orjson.Fragment(json.dumps(value, separators=(",", ":")))
+
+
+def _words(datatype: str, values: list[Any]) -> bytes:
+    return orjson.dumps(_writable(datatype, values))[1:-1]
 
 
 def _check_kinds(name: str, datatype: str, elements: list[Any]) -> None:
@@ -138,29 +180,48 @@ def _bounds(datatype: str) -> tuple[float, float]:
 
 
 def _pack_strings(elements: list[str]) -> bytes:
-    encoded = [element.encode() for element in elements]
-    return b"".join(chain.from_iterable((_PREFIX.pack(len(element)), element) for element in encoded))
+    encoded = list(map(str.encode, elements))
+    parts = [b""] * (2 * len(encoded))
+    parts[::2] = map(_PREFIX.pack, map(len, encoded))
+    parts[1::2] = encoded
+    return b"".join(parts)
 
 
-def _unpack_strings(output: OutputTensor) -> list[str]:
+def _slices_of_numbers(output: OutputTensor) -> Iterator[list[Any]]:
+    contents = memoryview(output.data).cast("B")
+    size = BY_NAME[output.datatype].size
+    expected = math.prod(output.shape) * size
+    if len(contents) != expected:
+        raise InferenceError(f"output '{output.name}' holds {len(contents)} bytes, expected {expected}")
+    values = contents.cast(_LETTERS[output.datatype])
+    for start in range(0, len(values), SLICE_ELEMENTS):
+        yield values[start : start + SLICE_ELEMENTS].tolist()
+
+
+def _slices_of_strings(output: OutputTensor) -> Iterator[list[str]]:
     contents = bytes(output.data)
     strings: list[str] = []
-    position = 0
+    position = count = 0
     while position < len(contents):
         start = position + BYTES_PREFIX_SIZE
         if start > len(contents):
-            raise InferenceError(f"output '{output.name}' ends within the length of element {len(strings)}")
+            raise InferenceError(f"output '{output.name}' ends within the length of element {count}")
         position = start + _PREFIX.unpack_from(contents, position)[0]
         if position > len(contents):
-            raise InferenceError(f"output '{output.name}' ends within element {len(strings)}")
+            raise InferenceError(f"output '{output.name}' ends within element {count}")
         try:
             strings.append(contents[start:position].decode())
         except UnicodeDecodeError:
             raise invalid(
-                f"element {len(strings)} of output '{output.name}' is not UTF-8 and can not be sent via JSON. "
+                f"element {count} of output '{output.name}' is not UTF-8 and can not be sent via JSON. "
                 f"Please use the binary data format for output '{output.name}'"
             ) from None
+        count += 1
+        if len(strings) == SLICE_ELEMENTS:
+            yield strings
+            strings = []
     expected = math.prod(output.shape)
-    if len(strings) != expected:
-        raise InferenceError(f"output '{output.name}' holds {len(strings)} elements, expected {expected}")
-    return strings
+    if count != expected:
+        raise InferenceError(f"output '{output.name}' holds {count} elements, expected {expected}")
+    if strings:
+        yield strings

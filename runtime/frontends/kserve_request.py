@@ -5,8 +5,9 @@
 body     := document binary*      the document is as long as Inference-Header-Content-Length says, or all of the body
          |  contents              where that header is 0: the contents of the model's only input
 document := {"id"?, "parameters"?, "inputs": [input*], "outputs"?: [output*]}
-input    := {"name", "shape", "datatype", "data" | "parameters": {"binary_data_size"}}
-output   := {"name", "parameters"?: {"binary_data"?}}
+input    := {"name", "shape", "datatype", "data" | "parameters": {"binary_data_size"} | "parameters": place}
+output   := {"name", "parameters"?: {"binary_data"?, "classification"?} | place}
+place    := {"shared_memory_region", "shared_memory_offset"?, "shared_memory_byte_size"}
 
 The binary parts stand in the order of the inputs that have a "binary_data_size"; they become views of the body and are
 never copied. Members that nobody knows are ignored, as in Triton. Whether the inputs suit the model is not asked here:
@@ -15,7 +16,9 @@ that is the same question for every protocol.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyruntime.runtime.config.spec import ModelSpec
@@ -23,9 +26,10 @@ from pyruntime.runtime.frontends.json_document import invalid, json_name, parse_
 from pyruntime.runtime.frontends.json_tensors import pack
 from pyruntime.runtime.frontends.raw_request import decode_raw
 from pyruntime.runtime.frontends.request_parameters import read_id, read_parameters
-from pyruntime.runtime.inference import InferRequest, InputTensor
+from pyruntime.runtime.inference import InferRequest, InputTensor, OutputPlace
+from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.utils.dtypes import BY_NAME
-from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.errors import InferenceError
 
 # Inputs, or outputs, of one request. Large models have hundreds; a list beyond this is no honest request.
 TENSORS_MAX = 4096
@@ -43,17 +47,22 @@ HEADERS_KEPT_MAX = 256
 
 _headers: dict[bytes, dict[str, Any]] = {}
 
-_SHM_DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-
 _NOTHING: dict[str, Any] = {}
+
+# For a client that has registered none.
+NO_CLIENT_MEMORY = ClientMemory(allowed=False)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """How the client wants its outputs: `binary` for some of them by name, `default_binary` for all others."""
+    """How the client wants its outputs: `binary` for some of them by name, `default_binary` for all others.
+
+    `classes` says of how many classes it wants to know in place of an output's contents, by name.
+    """
 
     default_binary: bool
     binary: dict[str, bool] | None = None
+    classes: Mapping[str, int] = field(default_factory=dict)
 
     def is_binary(self, name: str) -> bool:
         """Whether the contents of output `name` follow the JSON document as binary data."""
@@ -68,22 +77,29 @@ ALL_JSON = OutputOptions(default_binary=False)
 
 
 def decode_infer(
-    body: memoryview, header_length: int | None, spec: ModelSpec, *, base: int = -1
+    body: memoryview,
+    header_length: int | None,
+    spec: ModelSpec,
+    memory: ClientMemory = NO_CLIENT_MEMORY,
+    *,
+    base: int = -1,
+    document: dict[str, Any] | None = None,
 ) -> tuple[InferRequest, OutputOptions]:
     """The request in `body`, a view of bytes, for the model of `spec`; and how its outputs are to be sent.
 
     `header_length` is the Inference-Header-Content-Length in bytes, None where the client sent none. `base` is where
     the body starts in the model's request region, in bytes; inputs whose contents lie in the body then have an offset
     in the region. Contents that are made here, from JSON, have offset -1, and so has everything where `base` is -1.
-    Raises InferenceError: UNSUPPORTED for shared memory and classification, INVALID_ARG for every mistake.
+    `memory` knows the regions that clients have registered. `document` is there if it is parsed already. Raises
+    InferenceError: INVALID_ARG for every mistake, and what `memory` raises.
     """
     if header_length is None:
         header_length = len(body)
-        document = parse_document(bytes(body))
+        document = parse_document(bytes(body)) if document is None else document
     elif header_length == 0:
         return decode_raw(body, spec, base), ALL_BINARY
     elif 0 < header_length <= len(body):
-        document = _parse_header(bytes(body[:header_length]))
+        document = _parse_header(bytes(body[:header_length])) if document is None else document
     else:
         raise invalid(f"inference header size should be in range (0, {len(body)}), got: {header_length}")
 
@@ -93,17 +109,19 @@ def decode_infer(
     binary = "parameters" in document and read_parameters(request, document["parameters"])
     if "inputs" not in document:
         raise invalid("the request has no 'inputs'")
-    end = _read_inputs(request.inputs, _entries(document["inputs"], "inputs"), body, header_length, base)
+    end = _read_inputs(request, _entries(document["inputs"], "inputs"), body, header_length, base, memory)
     if end != len(body):
         raise invalid(f"unexpected additional input data for model '{spec.name}'")
 
     options = ALL_BINARY if binary else ALL_JSON
     if "outputs" in document:
-        flags = _read_outputs(_entries(document["outputs"], "outputs"), binary)
+        classes: dict[str, int] = {}
+        entries = _entries(document["outputs"], "outputs")
+        flags = _read_outputs(entries, binary, classes, request.output_places, memory)
         # An empty list asks for all outputs, as none at all does.
         if flags:
             request.requested_outputs = list(flags)
-            options = _options(flags)
+            options = _options(flags, classes)
     return request, options
 
 
@@ -127,12 +145,15 @@ def _entries(value: Any, member: str) -> list[Any]:
     return value
 
 
-def _read_inputs(inputs: list[InputTensor], entries: list[Any], body: memoryview, position: int, base: int) -> int:
+def _read_inputs(
+    request: InferRequest, entries: list[Any], body: memoryview, position: int, base: int, memory: ClientMemory
+) -> int:
     """Append an input for each of `entries` and return where the binary data, from `position` on, ends.
 
     The checks stand in the loop because it runs for every request; what they find is put into words further down.
     Shapes are copied because the document may be remembered.
     """
+    inputs = request.inputs
     seen: set[str] = set()
     for entry in entries:
         try:
@@ -150,26 +171,40 @@ def _read_inputs(inputs: list[InputTensor], entries: list[Any], body: memoryview
             # Shifted by 63, only integers from 0 to DIM_MAX leave nothing.
             if type(dim) is not int or dim >> 63:
                 raise _bad_shape(name, shape)
-        parameters = entry.get("parameters", _NOTHING)
+        parameters = entry.get("parameters") or _NOTHING
         if type(parameters) is not dict:
             raise _bad_parameters(name, "input", parameters)
         is_json = "data" in entry
         if "shared_memory_region" in parameters or is_json is ("binary_data_size" in parameters):
-            raise _unreadable(entry, parameters)
+            if is_json or "binary_data_size" in parameters or "shared_memory_region" not in parameters:
+                raise _unreadable(entry, parameters)
+            inputs.append(memory.input(name, datatype, shape[:], *_read_place(f"input '{name}'", parameters)))
+            continue
         if is_json:
-            inputs.append(InputTensor(name, datatype, shape[:], pack(name, datatype, shape, entry["data"])))
+            inputs.append(tensor := InputTensor(name, datatype, shape[:], pack(name, datatype, shape, entry["data"])))
+            if datatype == "BYTES":
+                tensor.strings = math.prod(shape)
             continue
         size = parameters["binary_data_size"]
         if type(size) is not int or not 0 <= size <= len(body) - position:
-            raise _bad_size(name, size, len(body) - position)
+            raise _bad_size(name, size, len(body) - position, request.model_name)
         end = position + size
         inputs.append(InputTensor(name, datatype, shape[:], body[position:end], base + position if base >= 0 else -1))
         position = end
     return position
 
 
-def _read_outputs(entries: list[Any], default: bool) -> dict[str, bool]:
-    """Whether each of the outputs asked for is to be binary, in the client's order."""
+def _read_outputs(
+    entries: list[Any],
+    default: bool,
+    classes: dict[str, int],
+    places: dict[str, OutputPlace],
+    memory: ClientMemory,
+) -> dict[str, bool]:
+    """Whether each of the outputs asked for is to be binary, in the client's order.
+
+    Note the `classes` that it wants, and the `places` in its own memory.
+    """
     flags: dict[str, bool] = {}
     for entry in entries:
         try:
@@ -178,14 +213,23 @@ def _read_outputs(entries: list[Any], default: bool) -> dict[str, bool]:
             raise _incomplete(entry, "output", ("name",)) from None
         if type(name) is not str or name in flags:
             raise _bad_name(name, "output")
-        parameters = entry.get("parameters", _NOTHING)
+        parameters = entry.get("parameters") or _NOTHING
         if type(parameters) is not dict:
             raise _bad_parameters(name, "output", parameters)
         if "shared_memory_region" in parameters:
-            raise InferenceError(_SHM_DISABLED, Code.UNSUPPORTED)
-        # Zero classes are none.
-        if parameters.get("classification", 0) != 0:
-            raise InferenceError(f"classification of output '{name}' is not supported", Code.UNSUPPORTED)
+            if parameters.get("binary_data", False) is not False:
+                raise invalid("Output can't set both 'shared_memory_region' and 'binary_data'")
+            if "classification" in parameters:
+                raise invalid("Output can't set both 'shared_memory_region' and 'classification'")
+            places[name] = memory.output(*_read_place(f"output '{name}'", parameters))
+            flags[name] = False  # whatever the others are: its place is in the document
+            continue
+        if "classification" in parameters:
+            count = parameters["classification"]
+            if type(count) is not int or count < 0:
+                raise invalid(f"'classification' of output '{name}' must be an integer from 0 on, got {shown(count)}")
+            if count:  # zero classes are none
+                classes[name] = count
         flag = parameters.get("binary_data", default)
         if type(flag) is not bool:
             raise invalid(f"'binary_data' of output '{name}' must be true or false, got {shown(flag)}")
@@ -193,10 +237,22 @@ def _read_outputs(entries: list[Any], default: bool) -> dict[str, bool]:
     return flags
 
 
-def _options(flags: dict[str, bool]) -> OutputOptions:
+def _read_place(what: str, parameters: dict[str, Any]) -> tuple[str, int, int]:
+    """Region, offset and size of a tensor in the memory of a client."""
+    region, offset = parameters["shared_memory_region"], parameters.get("shared_memory_offset", 0)
+    size = parameters.get("shared_memory_byte_size", 0)
+    if type(region) is not str:
+        raise invalid(f"'shared_memory_region' of {what} must be a string, got {shown(region)}")
+    for key, value in (("shared_memory_offset", offset), ("shared_memory_byte_size", size)):
+        if type(value) is not int or value < 0:
+            raise invalid(f"'{key}' of {what} must be an integer from 0 on, got {shown(value)}")
+    return region, offset, size
+
+
+def _options(flags: dict[str, bool], classes: dict[str, int]) -> OutputOptions:
     ways = set(flags.values())
-    if len(ways) > 1:
-        return OutputOptions(default_binary=False, binary=flags)
+    if len(ways) > 1 or classes:
+        return OutputOptions(default_binary=False, binary=flags, classes=classes)
     return ALL_BINARY if True in ways else ALL_JSON
 
 
@@ -223,10 +279,10 @@ def _bad_parameters(name: str, what: str, parameters: Any) -> InferenceError:
     return invalid(f"'parameters' of {what} '{name}' must be an object, got {shown(parameters)}")
 
 
-def _bad_size(name: str, size: Any, left: int) -> InferenceError:
+def _bad_size(name: str, size: Any, left: int, model: str) -> InferenceError:
     if type(size) is not int or size < 0:
         return invalid(f"'binary_data_size' of input '{name}' must be an integer from 0 on, got {shown(size)}")
-    return invalid(f"unexpected end of binary data for input '{name}': expected {size} bytes, {left} left")
+    return invalid(f"unexpected size for input '{name}', expecting {size - left} additional bytes for model '{model}'")
 
 
 def _incomplete(entry: Any, what: str, members: tuple[str, ...]) -> InferenceError:
@@ -239,11 +295,9 @@ def _incomplete(entry: Any, what: str, members: tuple[str, ...]) -> InferenceErr
 
 
 def _unreadable(entry: dict[str, Any], parameters: dict[str, Any]) -> InferenceError:
-    """The error of an input whose contents are given in no way, in several, or in shared memory."""
+    """The error of an input whose contents are given in no way, or in several."""
     given = ["'data'"] if "data" in entry else []
     given += [f"'{key}'" for key in ("binary_data_size", "shared_memory_region") if key in parameters]
-    if given == ["'shared_memory_region'"]:
-        return InferenceError(_SHM_DISABLED, Code.UNSUPPORTED)
     return invalid(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
         f"'shared_memory_region' in 'parameters'. But {'set ' + ' '.join(given) if given else 'no field is set'}."

@@ -4,10 +4,12 @@
 
 body     := document binary*
 document := {"id"?, "model_name", "model_version", "parameters"?, "outputs": [output*]}
-output   := {"name", "datatype", "shape", "parameters": {"binary_data_size"} | "data"}
+output   := {"name", "datatype", "shape", "parameters": {"binary_data_size"} | "data" | nothing}
 
 The binary parts stand in the order of the outputs that have a "binary_data_size". They are handed on as they are, never
-joined or copied; who writes them to the socket also sees to it that the response is released afterwards.
+joined or copied; who writes them to the socket also sees to it that the response is released afterwards. Of an output
+in the client's own memory nothing else is said: the client knows where it is, and Triton's C++ client takes whatever is
+in "parameters" for a size of binary data.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ def _encode_any(response: InferResponse, options: OutputOptions) -> tuple[bytes,
     parts: list[memoryview | bytes] = []
     outputs: list[dict[str, Any]] = []
     for output in response.outputs:
-        if options.is_binary(output.name):
+        if output.place is not None:
+            outputs.append(_tensor_member(output))
+        elif options.is_binary(output.name):
             parts.append(output.data)
             outputs.append(_binary_member(output))
         else:

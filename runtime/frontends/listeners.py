@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The ports that the server answers at, HTTP and metrics, and the connections of both."""
+"""The ports that the server answers at, HTTP, gRPC and metrics, and the connections of all."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.crowd import Watch
 from pyruntime.runtime.frontends.http import HttpConnection, MetricsConnection
+from pyruntime.runtime.frontends.http_request import HeadReader
+from pyruntime.runtime.frontends.tls import server_context
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 
 _LOG = logging.getLogger("pyruntime.server")
@@ -23,6 +29,26 @@ BACKLOG = 1024
 # loop looks the more seldom the more there is to do: with one listener new clients wait for seconds behind those that
 # are connected, and the backlog fills.
 LISTENERS = 16
+# How long TLS may take to begin and to end, in seconds: a client that does not come to it is none.
+HANDSHAKE_S_MAX = 20.0
+TLS_SHUTDOWN_S_MAX = 5.0
+
+
+# What an installation says that was built without the extension for gRPC.
+NO_GRPC = (
+    "gRPC is not served: this installation was built without libnghttp2; install libnghttp2-dev and a C compiler, and "
+    "then pyruntime again"
+)
+
+
+class Connection(Protocol):
+    """One client."""
+
+    def close_idle(self) -> None:
+        """Close the connection once what is under way is answered."""
+
+    def abort(self) -> None:
+        """Cut the connection."""
 
 
 class _Service(NamedTuple):
@@ -33,7 +59,10 @@ class _Service(NamedTuple):
     address: str
     port: int
     reuse_port: bool
-    connection: type[HttpConnection]
+    connection: Callable[..., asyncio.BaseProtocol]
+    # What it takes beside the core and all connections.
+    arguments: tuple[Any, ...] = ()
+    tls: ssl.SSLContext | None = None
 
     def __str__(self) -> str:
         return f"{self.address}:{self.port}"
@@ -44,18 +73,23 @@ class Listeners:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._services = _services(core.settings)
+        self._services: list[_Service] = []
         self._listeners: list[asyncio.Server] = []
-        self._connections: set[HttpConnection] = set()
+        self._connections: set[Connection] = set()
+        self._watch = Watch(self._connections, HttpConnection)
 
     async def open(self) -> None:
         """Listen at all ports. Raises SettingsError, with none of them open, where one cannot be had."""
+        self._services = _services(self._core.settings)
         loop = asyncio.get_running_loop()
         for service in self._services:
-            connect = partial(service.connection, self._core, self._connections)
+            connect = partial(service.connection, self._core, self._connections, *service.arguments)
+            tls: dict[str, Any] = {"ssl": service.tls}
+            if service.tls is not None:
+                tls |= {"ssl_handshake_timeout": HANDSHAKE_S_MAX, "ssl_shutdown_timeout": TLS_SHUTDOWN_S_MAX}
             try:
                 listener = await loop.create_server(
-                    connect, service.address, service.port, backlog=BACKLOG, reuse_port=service.reuse_port
+                    connect, service.address, service.port, backlog=BACKLOG, reuse_port=service.reuse_port, **tls
                 )
             except OSError as exc:
                 self.close()
@@ -64,12 +98,18 @@ class Listeners:
             for sock in listener.sockets:
                 for _ in range(LISTENERS - 1):
                     again = socket.socket(fileno=os.dup(sock.fileno()))
-                    self._listeners.append(await loop.create_server(connect, sock=again, backlog=BACKLOG))
+                    self._listeners.append(await loop.create_server(connect, sock=again, backlog=BACKLOG, **tls))
+        self._watch.begin()
 
     def log_started(self) -> None:
         """Say in the log what is served where."""
         for service in self._services:
             _LOG.info("Started %s at %s", service.title, service)
+
+    def connections(self) -> dict[str, int]:
+        """How many connections are open, by protocol."""
+        counts: Counter[object] = Counter(map(type, self._connections))
+        return {service.name.lower(): counts[service.connection] for service in self._services}
 
     def close(self) -> None:
         """Take no more connections, and close each once it has its answers."""
@@ -80,6 +120,7 @@ class Listeners:
 
     def abort(self) -> None:
         """Cut the connections that are left."""
+        self._watch.end()
         for connection in list(self._connections):
             connection.abort()
 
@@ -89,9 +130,28 @@ def _services(settings: ServerSettings) -> list[_Service]:
     if settings.allow_http:
         reuse = settings.reuse_http_port
         address, port = settings.http_address, settings.http_port
-        services.append(_Service("HTTP", "HTTPService", address, port, reuse, HttpConnection))
+        reader = HeadReader(settings.http_restricted_apis, settings.http_header_forward_pattern)
+        tls = None if settings.http_tls is None else server_context(settings.http_tls, ["http/1.1"])
+        services.append(_Service("HTTP", "HTTPService", address, port, reuse, HttpConnection, (reader.read,), tls))
+    if settings.allow_grpc:
+        services += _grpc(settings)
     if settings.allow_metrics:
         address = settings.http_address if settings.metrics_address is None else settings.metrics_address
         port = settings.metrics_port
         services.append(_Service("Metrics", "Metrics Service", address, port, False, MetricsConnection))
     return services
+
+
+def _grpc(settings: ServerSettings) -> list[_Service]:
+    try:
+        from pyruntime.runtime.frontends.grpc.connection import GrpcConnection
+        from pyruntime.runtime.frontends.grpc.head import HeadReader as CallHeadReader
+    except ModuleNotFoundError as exc:
+        if exc.name != "pyruntime.runtime.native._http2":
+            raise
+        _LOG.warning("%s", NO_GRPC)
+        return []
+    address, port, reuse = settings.grpc_address, settings.grpc_port, settings.reuse_grpc_port
+    reader = CallHeadReader(settings.grpc_header_forward_pattern)
+    tls = None if settings.grpc_tls is None else server_context(settings.grpc_tls, ["h2"])
+    return [_Service("gRPC", "GRPCInferenceService", address, port, reuse, GrpcConnection, (reader.read,), tls)]

@@ -7,17 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyruntime.runtime.core import Core
-from pyruntime.runtime.frontends.routes import Route
 from pyruntime.utils.errors import Code, InferenceError
 
 # Called once, on the event loop's thread, at once or later. It must not raise.
 Answer = Callable[[bool], None]
 
 
-def check_model_ready(core: Core, route: Route, done: Answer) -> None:
-    """Ask whether the version that `route` names is ready. Raises InferenceError NOT_FOUND if there is no such one."""
+def check_model_ready(core: Core, name: str, version: int, done: Answer) -> None:
+    """Ask whether a version of a model is ready. Raises InferenceError NOT_FOUND if there is no such one."""
     try:
-        model = core.resolve(route.model, route.version)
+        model = core.resolve(name, version)
     except InferenceError as exc:
         if exc.code is Code.NOT_FOUND:
             raise

@@ -38,8 +38,7 @@ def read_parameters(request: InferRequest, parameters: Any) -> bool:
     """
     if type(parameters) is not dict:
         raise invalid(f"'parameters' must be an object, got {json_name(parameters)}")
-    if len(parameters) > PARAMETERS_MAX:
-        raise invalid(f"the request has {len(parameters)} parameters, expected at most {PARAMETERS_MAX}")
+    _check_count(parameters)
     binary = False
     for key, value in parameters.items():
         if key == "binary_data_output":
@@ -63,6 +62,21 @@ def read_parameters(request: InferRequest, parameters: Any) -> bool:
     return binary
 
 
+def read_custom_parameters(request: InferRequest, parameters: dict[str, Any]) -> None:
+    """Put all `parameters` into `request` as they are, for the model; none means anything to the server.
+
+    Raises InferenceError (INVALID_ARG) for values that are neither strings nor numbers nor booleans, and for too many.
+    """
+    _check_count(parameters)
+    for key, value in parameters.items():
+        request.parameters[key] = _custom(key, value)
+
+
+def _check_count(parameters: dict[str, Any]) -> None:
+    if len(parameters) > PARAMETERS_MAX:
+        raise invalid(f"the request has {len(parameters)} parameters, expected at most {PARAMETERS_MAX}")
+
+
 def _bool(key: str, value: Any) -> bool:
     if type(value) is not bool:
         raise invalid(f"parameter '{key}' must be true or false, got {shown(value)}")
@@ -78,9 +92,8 @@ def _unsigned(key: str, value: Any) -> int:
 
 def _custom(key: str, value: Any) -> Parameter:
     if type(value) is int:
-        if not INT64_MIN <= value <= INT64_MAX:
-            raise invalid(f"parameter '{key}' must fit in 64 bits, got {value}")
-        return value
+        # As in Triton, where an integer that is too large is read as a double.
+        return value if INT64_MIN <= value <= INT64_MAX else float(value)
     if isinstance(value, (str, bool, float)):
         return value
     raise invalid(f"parameter '{key}' must be a string, an integer, a boolean or a double, got {json_name(value)}")

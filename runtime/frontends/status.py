@@ -15,9 +15,20 @@ from pyruntime.runtime.frontends.json_document import invalid, parse_document
 from pyruntime.runtime.repository.lifecycle import IndexRow
 
 # The extensions of the protocol that are served in full, in Triton's order. A client may rely on whatever is listed, so
-# one that is served in part is not: `model_repository` has an index here but no load and unload, `sequence` and
-# `schedule_policy` have parameters that are read but not acted on.
-EXTENSIONS = ("model_configuration", "binary_tensor_data", "parameters", "statistics")
+# one that is served in part is not: `sequence` and `schedule_policy` have parameters that are read but not acted on,
+# and of `cuda_shared_memory` there is nothing but its status.
+EXTENSIONS = (
+    "classification",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "model_configuration",
+    "system_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
 
 
 def server_metadata(name: str, version: str) -> bytes:

@@ -28,6 +28,7 @@ from pyruntime.runtime.instances.streams import Streams
 from pyruntime.runtime.instances.supervisor import ProcessExit
 from pyruntime.runtime.instances.wire import ResponseReader, as_outcome, not_reschedulable
 from pyruntime.runtime.memory.requests import SharedSlot
+from pyruntime.runtime.observe.statistics import reason_of
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import Failed, PutBack, Respond, Result, Retired
@@ -94,6 +95,12 @@ class PostedBatches:
     def running(self) -> bool:
         """Whether there are batches whose execute has not returned."""
         return bool(self._posted)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are with the stub, behind those that it executes."""
+        behind = list(self._posted.values())[self._plan.concurrency :]
+        return sum(len(posted.batch) for posted in behind)
 
     def open(self) -> None:
         """The stub serves: it takes batches from now on."""
@@ -172,7 +179,7 @@ class PostedBatches:
         now_ns = time.monotonic_ns()
         begin_ns, start_ns, end_ns = posted.sent_ns, message.start_ns, message.end_ns
         if begin_ns < self._last_end_ns and self._plan.concurrency == 1:  # it waited behind another
-            begin_ns = self._last_end_ns
+            begin_ns = posted.sent_ns = self._last_end_ns
         if not begin_ns <= start_ns <= end_ns <= now_ns:  # a stub may say anything
             start_ns = end_ns = now_ns
         self._last_end_ns = end_ns
@@ -185,6 +192,8 @@ class PostedBatches:
         plain = not posted.finished and not len(self._streams)
         for job, outcome in zip(batch, outcomes, strict=True):
             rows += job.rows
+            if job.trace is not None:
+                job.trace.executed(begin_ns, start_ns, end_ns)
             if (type(outcome) is not InferResponse or not plain) and self._settle(job, outcome, posted, now_ns):
                 continue
             if job.cancelled:
@@ -209,11 +218,13 @@ class PostedBatches:
             if posted is None or serial in posted[1].finished or not self._is_running(posted[0]):
                 raise PeerError(f"request {serial} is answered and is not open")
             number, record = posted
+            if self._plan.concurrency == 1:
+                record.sent_ns = max(record.sent_ns, self._last_end_ns)
             self._streams.open(serial, record.batch[serial - number], record.sent_ns)
         job = self._streams.job(serial)
         outcome, size = None if message.response is None else self._reader.response(job, message.response), 0
         if type(outcome) is InferResponse:
-            size = sum(len(output.data) for output in outcome.outputs)
+            size = sum(output.byte_size for output in outcome.outputs)
         if message.final:
             posted = posted or self._posted_with(serial)
             if posted is not None:
@@ -298,7 +309,7 @@ class PostedBatches:
         return True
 
     def _fail(self, job: Job, failure: InferenceError, now_ns: int) -> None:
-        self._plan.statistics.failure(now_ns - job.arrived_ns)
+        self._plan.statistics.failure(now_ns - job.arrived_ns, reason_of(failure, job.cancelled))
         self._clear_flag(job.serial)
         job.free()
         job.respond(failure, True)

@@ -55,9 +55,12 @@ class Version(Protocol):
 
 
 class CallRequest:
-    """What a Call asks for. `wire` is the request as the callee's stub reads it; `regions` are those it refers to."""
+    """What a Call asks for. `wire` is the request as the callee's stub reads it; `regions` are those it refers to.
 
-    __slots__ = ("_message", "_parameters", "_views", "regions", "wire")
+    `trace` is the context of the trace that the call belongs to, "" for none.
+    """
+
+    __slots__ = ("_message", "_parameters", "_views", "regions", "trace", "wire")
 
     def __init__(self, message: Call, region_of: Callable[[int], SharedRegion]) -> None:
         """Raises PeerError for what is no request, or refers to memory that is none of the caller's business."""
@@ -102,6 +105,7 @@ class CallRequest:
             raise PeerError("a call whose request is none")
         self._parameters = response_parameters(parameters)
         wire[6] = placed
+        self.trace = trace[0] if trace else ""
         self.wire = wire
         self.regions = list(regions.values())
 

@@ -226,6 +226,8 @@ class Calls:
                 raise InferenceError("", Code.CANCELLED)
             job = request.job(callee, call.slots, partial(self._respond, number))
             call.callee, call.job = callee, job
+            if request.trace:
+                self._plan.server.trace_call(callee, job, request.trace)
             callee.start(job)
         except InferenceError as exc:
             if call.job is None:  # a job that was refused has freed them
@@ -242,7 +244,10 @@ class Calls:
             f"Model {callee.spec.name} - Error when running inference: the call would wait for ever, because every "
             f"instance that could serve it waits for this one: {cycle}. Give one of these models more instances"
         )
-        job.respond = lambda outcome, final: self._respond(number, InferenceError(message, Code.UNAVAILABLE), True)
+        refusal = InferenceError(message, Code.UNAVAILABLE)
+        job.respond = lambda outcome, final: self._respond(number, refusal, True)
+        if job.trace is not None:
+            job.respond = job.trace.answering(job.respond)
         callee.cancel(job)
 
     def _respond(self, number: int, outcome: InferResponse | InferenceError | None, final: bool) -> None:

@@ -23,7 +23,7 @@ from pyruntime.runtime.instances.launch import StubProcess, launch_stub
 from pyruntime.runtime.instances.output import OutputLog, log_for_stub
 from pyruntime.runtime.instances.spawn import SpawnedStub, spawn_stub
 from pyruntime.runtime.instances.supervisor import ProcessExit
-from pyruntime.runtime.memory.regions import SharedRegion, create_region
+from pyruntime.runtime.memory.regions import GrantedRegion, SharedRegion, create_region
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.utils.channel import HostChannel, State
 from pyruntime.utils.errors import LoadError, LocalError, PeerError
@@ -81,7 +81,7 @@ class StubConnection(asyncio.Protocol):
         self._released: list[int] = []
         self._released_bytes = 0
         self._credits: dict[int, tuple[int, int]] = {}
-        self._granted: dict[int, SharedRegion] = {}
+        self._granted: dict[int, GrantedRegion] = {}
         self._grants: socket.socket | None = None
         # The transport's socket, once more: what has come in can still be read when the transport is gone.
         self._rest: socket.socket | None = None
@@ -225,22 +225,22 @@ class StubConnection(asyncio.Protocol):
         if number == self._requests.number:
             return self._requests
         region = self._granted.get(number)
-        if region is None:
+        if not isinstance(region, SharedRegion):  # a client's memory is not to be passed on
             raise PeerError(f"there is no region {number}, or it is none of the stub's business")
         return region
 
-    def grant(self, region: SharedRegion) -> None:
+    def grant(self, region: GrantedRegion) -> None:
         """Make sure that the stub can map a region, before it reads of it. Raises LocalError if that cannot be."""
         if region is self._requests or region.number in self._granted or self._grants is None:
             return
         try:
             socket.send_fds(self._grants, [region.number.to_bytes(GRANT_BYTES, "little")], [region.fileno()])
         except OSError as exc:
-            raise LocalError(f"{self.name} cannot be given another model's memory: {exc}") from exc
+            raise LocalError(f"{self.name} cannot be given a region of shared memory: {exc}") from exc
         self._granted[region.number] = region
         region.holders.add(self)
 
-    def revoke(self, region: SharedRegion) -> None:
+    def revoke(self, region: GrantedRegion) -> None:
         """See memory.regions.Holder."""
         if self._granted.pop(region.number, None) is not None and self._channel.state in TOLD_OF_REGIONS:
             self.send(Unmap([region.number]))

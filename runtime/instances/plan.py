@@ -23,6 +23,8 @@ class Callee(Protocol):
     """A model version, for a model that calls it. `workers` are all who execute its requests."""
 
     spec: ModelSpec
+    version: int
+    memory: RequestMemory
     kinds: Kinds
 
     @property
@@ -48,6 +50,9 @@ class ModelServer(Protocol):
 
         What is returned ends the wait.
         """
+
+    def trace_call(self, callee: Callee, job: Job, context: str) -> None:
+        """A call that was made for a request with this context of a trace is about to start."""
 
     def ask(
         self, owner: object, loading: str, method: str, arguments: list[Any], reply: Callable[[int, Any], None]

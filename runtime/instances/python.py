@@ -55,11 +55,15 @@ _LOG = logging.getLogger("pyruntime.instances")
 
 
 class PythonInstance:
-    """See the module. `places` is how many more batches it takes now; `down` says why it was given up, or is ""."""
+    """See the module. `places` is how many more batches it takes now; `down` says why it was given up, or is "".
+
+    `restarts` is how often its stub was started again.
+    """
 
     def __init__(self, plan: InstancePlan, owner: Owner, tasks: asyncio.TaskGroup) -> None:
         self.name = plan.name
         self.down = ""
+        self.restarts = 0
         self._plan = plan
         self._owner = owner
         self._tasks = tasks
@@ -79,6 +83,16 @@ class PythonInstance:
     def places(self) -> int:
         """How many more batches the instance takes now."""
         return self._batches.places if self._batches is not None else 0
+
+    @property
+    def waiting(self) -> int:
+        """How many requests it has been given that wait behind others."""
+        return self._batches.waiting if self._batches is not None else 0
+
+    @property
+    def response_bytes(self) -> int:
+        """How much shared memory its responses use."""
+        return self._connection.responses.used_bytes if self._connection is not None else 0
 
     @property
     def is_idle(self) -> bool:
@@ -230,6 +244,7 @@ class PythonInstance:
             self._handle(StartFailed(str(exc)))
             self._owner.instance_changed()
             return
+        self.restarts += 1
         self._take(connection)
         self._handle(Started())
         if self._supervisor.state is not State.REINITIALIZING:

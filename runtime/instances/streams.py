@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from pyruntime.runtime.inference import InferResponse
 from pyruntime.runtime.instances.connection import StubConnection
-from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.observe.statistics import ModelStatistics, reason_of
 from pyruntime.runtime.scheduling.job import Job
-from pyruntime.utils.errors import InferenceError, PeerError
+from pyruntime.utils.errors import Code, InferenceError, PeerError
 
 Outcome = InferResponse | InferenceError
 
@@ -50,7 +50,10 @@ class TakenOnce:
 class _Stream:
     job: Job
     sent_ns: int
-    failed: bool = False
+    # When the response before the next one was passed on.
+    last_ns: int
+    count: int = 0
+    failure: InferenceError | None = None
     kept: Outcome | None = None
 
 
@@ -80,7 +83,7 @@ class Streams:
     def open(self, serial: int, job: Job, sent_ns: int) -> None:
         """A sender will answer this job."""
         if serial not in self._streams:
-            self._streams[serial] = _Stream(job, sent_ns)
+            self._streams[serial] = _Stream(job, sent_ns, sent_ns)
 
     def once(self, serial: int, slot: int, size: int) -> TakenOnce:
         """For a response that others follow, in a slot (or none) and of a size."""
@@ -93,39 +96,72 @@ class Streams:
 
     def respond(self, serial: int, outcome: Outcome | None, size: int, final: bool) -> None:
         """A response, or None for none, of `size` bytes. Raises PeerError if it makes no sense."""
+        came_ns = time.monotonic_ns()
         stream = self._streams.get(serial)
         if stream is None or (outcome is None and not final) or (stream.kept is not None and outcome is not None):
             raise PeerError(f"request {serial} is answered again, or with nothing")
         if isinstance(outcome, InferenceError):
-            stream.failed = True
+            stream.failure = outcome
             if self._decoupled and not final:
                 self.taken(serial, size)
         if final:
-            self.end(serial, outcome if stream.kept is None else stream.kept)
+            self._end(stream, serial, outcome if stream.kept is None else stream.kept)
         elif self._decoupled:
             stream.job.respond(outcome, False)
         else:
             stream.kept = outcome
+        if self._decoupled:
+            self._count(stream, outcome, came_ns)
 
     def leave(self, serial: int) -> None:
         """The job of an open stream is executed again, and goes on under another serial."""
         del self._streams[serial]
         self._connection.forget_credit(serial)
 
-    def end(self, serial: int, outcome: Outcome | None) -> None:
+    def end(self, serial: int, failure: Outcome) -> None:
+        """An open stream ends otherwise than by its sender."""
+        came_ns = time.monotonic_ns()
+        stream = self._streams[serial]
+        self._end(stream, serial, failure)
+        if self._decoupled:
+            self._count(stream, failure, came_ns)
+
+    def _end(self, stream: _Stream, serial: int, outcome: Outcome | None) -> None:
         """The last response of an open stream, or None for none."""
-        stream = self._streams.pop(serial)
+        del self._streams[serial]
         self._connection.forget_credit(serial)
         if stream.kept is not None and stream.kept is not outcome and isinstance(stream.kept, InferResponse):
             stream.kept.release()
         job = stream.job
         now_ns = time.monotonic_ns()
         total_ns = now_ns - job.arrived_ns
+        if job.trace is not None:
+            job.trace.streamed(stream.sent_ns, now_ns)
         if outcome is None and not self._decoupled:
             outcome = InferenceError("the model ended the request without a response")
-        if stream.failed or isinstance(outcome, InferenceError):
-            self._statistics.failure(total_ns)
+        failure = outcome if isinstance(outcome, InferenceError) else stream.failure
+        if failure is not None:
+            self._statistics.failure(total_ns, reason_of(failure, job.cancelled))
         else:
             waited_ns = max(0, stream.sent_ns - job.arrived_ns)
             self._statistics.success(job.rows, waited_ns, 0, max(0, now_ns - stream.sent_ns), 0, total_ns)
         job.respond(outcome, True)
+
+    def _count(self, stream: _Stream, outcome: Outcome | None, came_ns: int) -> None:
+        """Record a response of a decoupled model, or its end without one, that came at `came_ns` and is passed on."""
+        index, last_ns, now_ns = stream.count, stream.last_ns, time.monotonic_ns()
+        stream.count, stream.last_ns = index + 1, now_ns
+        if index == 0 and outcome is not None:
+            self._statistics.first_response(came_ns - stream.job.arrived_ns)
+        responses = self._statistics.response(index)
+        if responses is None:
+            return
+        infer_ns, output_ns = max(0, came_ns - last_ns), now_ns - came_ns
+        if outcome is None:
+            responses.empty(infer_ns)
+        elif isinstance(outcome, InferResponse):
+            responses.success(infer_ns, output_ns)
+        elif outcome.code is Code.CANCELLED:
+            responses.cancel(infer_ns)
+        else:
+            responses.fail(infer_ns, output_ns)

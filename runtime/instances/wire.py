@@ -16,7 +16,8 @@ import orjson
 
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.inference import InferRequest, InferResponse, OutputTensor, Parameter
+from pyruntime.runtime.inference import InferRequest, InferResponse, OutputPlace, OutputTensor, Parameter
+from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.regions import SharedRegion
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address
@@ -27,6 +28,8 @@ from pyruntime.utils.messages import NO_SLOT, OK, RESCHEDULED, SENDER
 _SEQUENCE_START = 1
 _SEQUENCE_END = 2
 _SCALARS = (str, int, float, bool)
+# The place of the inputs in a request on the wire.
+_TENSORS = 6
 
 
 def request_wire(request: InferRequest) -> list[object]:
@@ -43,6 +46,18 @@ def request_wire(request: InferRequest) -> list[object]:
     ]
     if request.trace:
         wire.append(request.trace)
+    return wire
+
+
+def client_request_wire(request: InferRequest) -> list[object]:
+    """A request that has to do with the memory of clients, as the stub reads it."""
+    wire = request_wire(request)
+    wire[_TENSORS] = [
+        (tensor.name, tensor.datatype, tensor.shape, tensor.offset, tensor.byte_size) for tensor in request.inputs
+    ]
+    if not request.trace:
+        wire.append("")
+    wire.append({name: [place.contents.address, place.contents.size] for name, place in request.output_places.items()})
     return wire
 
 
@@ -80,7 +95,7 @@ class ResponseReader:
                 return InferenceError(str(text), Code(code))
             if type(slot) is not int:
                 raise PeerError(f"a response lies in slot {slot!r}, which is no integer")
-            outputs, size = self.outputs(tensors)
+            outputs, size = self.outputs(tensors, job.client)
         except (TypeError, ValueError) as exc:
             raise PeerError("a response that is none") from exc
         return InferResponse(
@@ -93,10 +108,10 @@ class ResponseReader:
             region=self._shared,
         )
 
-    def outputs(self, tensors: list[Any]) -> tuple[list[OutputTensor], int]:
-        """The outputs that `tensors` describe, their data views of the region; and their size in bytes, all together.
+    def outputs(self, tensors: list[Any], client: ClientUse | None = None) -> tuple[list[OutputTensor], int]:
+        """The outputs that `tensors` describe, their data views of the region; and the views' size in bytes.
 
-        Raises PeerError.
+        `client` says which of them may lie in a client's memory. Raises PeerError.
         """
         region = self._region
         limit = self._limit
@@ -105,20 +120,34 @@ class ResponseReader:
         total = 0
         try:
             for name, datatype, shape, offset, size in tensors:
+                place = None
                 if datatype not in BY_NAME or not 0 <= offset <= offset + size <= limit:
-                    raise PeerError(f"output '{name}' lies outside the response region, or has no datatype")
+                    place = _place_of(client, name, offset, size)
+                    if place is None or datatype not in BY_NAME:
+                        raise PeerError(f"output '{name}' lies outside the response region, or has no datatype")
                 if type(name) is not str or type(shape) is not list:
                     raise PeerError("an output has no name or no shape")
                 for dim in shape:
                     if type(dim) is not int:
                         raise PeerError(f"output '{name}' has a dimension that is no integer")
-                total += size
                 if self._reshapes:
                     shape = client_shape(self._spec, name, shape)
+                if place is not None:
+                    outputs.append(OutputTensor(name, datatype, shape, b"", place=place))
+                    continue
+                total += size
                 outputs.append(OutputTensor(name, datatype, shape, region[offset : offset + size], base + offset))
         except (TypeError, ValueError) as exc:
             raise PeerError("an output is not [name, datatype, shape, offset, size]") from exc
         return outputs, total
+
+
+def _place_of(client: ClientUse | None, name: Any, at: int, size: int) -> OutputPlace | None:
+    """Where in a client's memory an output lies, None if it may not lie there."""
+    place = None if client is None else client.places.get(name)
+    if place is None or at != place.contents.address or not 0 <= size <= place.byte_size:
+        return None
+    return place.filled(size)
 
 
 _NO_PARAMETERS: dict[str, Parameter] = {}

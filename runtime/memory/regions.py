@@ -1,10 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Makes shared-memory regions that leave nothing behind.
+"""Makes shared-memory regions that leave nothing behind, and counts who needs which.
 
 A region has no name once it exists: there is nothing to leak after a `kill -9`, and nothing for anybody else to open.
 It is POSIX shared memory, unlinked at once, where /dev/shm has room to speak of; else a memfd, which is the same
 memory without that limit (a container's /dev/shm is often 64 MiB).
+
+A client's region is the client's own object, which has a name and grows and shrinks as the client likes. The host only
+passes its descriptor on.
 """
 
 from __future__ import annotations
@@ -22,23 +25,24 @@ from pyruntime.utils.regions import FLAGS_BYTES, REGION_BYTES_MAX, Region
 SHM_FREE_BYTES_MIN = 1 << 30
 # The kernel takes 249 bytes; a character of a model's name may be four.
 MEMFD_NAME_CHARS_MAX = 60
+# What stat counts the memory of a file in, whatever its file system has for blocks.
+BLOCK_BYTES = 512
 
 
 class Holder(Protocol):
     """A stub that was given a region of somebody else."""
 
-    def revoke(self, region: SharedRegion) -> None:
+    def revoke(self, region: GrantedRegion) -> None:
         """The region is closed: nothing refers to it any longer."""
 
 
-class SharedRegion(Region):
-    """A region of the host's, which any stub may be given. `number` is its own for as long as the host runs.
+class _Counted:
+    """A region that any stub may be given. `number` is its own for as long as the host runs.
 
     It is closed when everybody who counts on it has closed it: its maker, and each who called `count_on` it.
     """
 
-    def __init__(self, fd: int) -> None:
-        super().__init__(fd)
+    def __init__(self) -> None:
         self.number = next(_numbers)
         self.holders: set[Holder] = set()
         self._counting = 1
@@ -47,14 +51,66 @@ class SharedRegion(Region):
         """Keep the region open until one more `close`."""
         self._counting += 1
 
+    def _is_last(self) -> bool:
+        """Stop counting on it; True if nobody else does."""
+        self._counting -= 1
+        return not self._counting
+
+
+class SharedRegion(Region, _Counted):
+    """A region of the host's: see _Counted."""
+
+    def __init__(self, fd: int) -> None:
+        Region.__init__(self, fd)
+        _Counted.__init__(self)
+
+    @property
+    def used_bytes(self) -> int:
+        """How much memory is behind its addresses; 0 once it is closed."""
+        return os.fstat(self._fd).st_blocks * BLOCK_BYTES if self._fd >= 0 else 0
+
     def close(self) -> None:
         """Close the region, unless somebody else counts on it."""
-        self._counting -= 1
-        if self._counting:
-            return
-        for holder in list(self.holders):
-            holder.revoke(self)
-        super().close()
+        if self._is_last():
+            for holder in list(self.holders):
+                holder.revoke(self)
+            super().close()
+
+
+class ClientRegion(_Counted):
+    """A client's shared memory: see _Counted. Owns the descriptor `fd`, and never maps what is behind it.
+
+    `identity` is the same for two descriptors of one object.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+        opened = os.fstat(fd)
+        self.identity = (opened.st_dev, opened.st_ino)
+
+    def fileno(self) -> int:
+        """The descriptor, for handing to another process."""
+        return self._fd
+
+    def size(self) -> int:
+        """How large the client's object is now, in bytes; it may shrink at any time."""
+        return os.fstat(self._fd).st_size
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A copy of `size` bytes; of fewer where the object ends before them."""
+        return os.pread(self._fd, size, offset)
+
+    def close(self) -> None:
+        """Close the descriptor, unless somebody else counts on it."""
+        if self._is_last():
+            for holder in list(self.holders):
+                holder.revoke(self)
+            os.close(self._fd)
+            self._fd = -1
+
+
+GrantedRegion = SharedRegion | ClientRegion
 
 
 _numbers = count(1)

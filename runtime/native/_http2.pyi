@@ -133,7 +133,11 @@ class Session:
     def message(
         self, stream: int, parts: Sequence[Buffer], release: object = None, compressed: bool = False, /
     ) -> None:
-        """One message of a response that has begun, which consists of `parts`."""
+        """One message of a response that has begun, which consists of `parts`.
+
+        `send` does not hand `release` back before all of it is sent, though its parts are small and were copied: whoever
+        waits for that has only so many messages under way.
+        """
 
     def end(self, stream: int, trailers: bytes, /) -> None:
         """The end of a response that has begun, after all of its messages."""
@@ -167,6 +171,18 @@ class Session:
 
         After a `send`, they wait for the client's windows.
         """
+
+    def waiting(self) -> list[tuple[int, int, int]]:
+        """The streams on which something is unfinished: `(stream, taken, sent)`.
+
+        `taken` is how many bytes have ever come on the stream if the client is inside of a message and may send more of
+        it, and -1 if not; `sent` is how many bytes of messages were ever sent if more of them wait, and -1 if not. Either
+        grows if there is progress.
+        """
+
+    @property
+    def begun(self) -> bool:
+        """Whether the client has said what it must say first: its preface and its SETTINGS."""
 
     @property
     def blocked(self) -> bool:

@@ -83,23 +83,38 @@ def set_up_logging(settings: ServerSettings) -> None:
     A second call replaces what the first one set up. Raises SettingsError for a file that cannot be opened.
     """
     handler = _open_handler(settings.log_file)
+    handler.setFormatter(TritonFormatter())
+    for name in LOGGER_NAMES:
+        logger = logging.getLogger(name)
+        for old in _handlers(logger):
+            logger.removeHandler(old)
+            old.close()
+        logger.addHandler(handler)
+        logger.propagate = False
+    adjust_logging(settings)
+
+
+def adjust_logging(settings: ServerSettings) -> None:
+    """Let what was set up write what `settings` say from now on, in their format; the file stays as it is."""
     escape = os.environ.get(ESCAPE_VARIABLE, "1") != "0"
-    handler.setFormatter(TritonFormatter(settings.log_format, escape))
+    formatter = TritonFormatter(settings.log_format, escape)
     switches = LevelFilter(
         verbose=settings.log_verbose > 0,
         info=settings.log_info,
         warning=settings.log_warning,
         error=settings.log_error,
     )
-    handler.addFilter(switches)
     for name in LOGGER_NAMES:
         logger = logging.getLogger(name)
-        for old in [one for one in logger.handlers if isinstance(one.formatter, TritonFormatter)]:
-            logger.removeHandler(old)
-            old.close()
-        logger.addHandler(handler)
-        logger.setLevel(switches.level())
-        logger.propagate = False
+        for handler in _handlers(logger):
+            handler.setFormatter(formatter)
+            handler.filters[:] = [switches]
+            logger.setLevel(switches.level())
+
+
+def _handlers(logger: logging.Logger) -> list[logging.Handler]:
+    """Those of its handlers that are ours."""
+    return [one for one in logger.handlers if isinstance(one.formatter, TritonFormatter)]
 
 
 def quote(message: str) -> str:

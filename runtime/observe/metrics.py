@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from itertools import count
 
+from pyruntime.runtime.observe.built_in import SAMPLE_NAMES
 from pyruntime.runtime.observe.families import OPERATIONS, Family, Metric
 from pyruntime.runtime.observe.metric_checks import check_family, checked_buckets, checked_labels, invalid
 
@@ -63,7 +64,7 @@ class Metrics:
     def __init__(self) -> None:
         self.sources: list[Callable[[], str]] = []
         self._families: dict[str, Family] = {}
-        self._sample_names: set[str] = set()
+        self._sample_names = set(SAMPLE_NAMES)
         self._owners: dict[Hashable, _Owner] = {}
         self._numbers = count(1)
         self._size = 0

@@ -3,12 +3,35 @@
 """What one model version has done so far, as the statistics endpoints tell it. (pure)
 
 Only counters that grow, in nanoseconds and counts; a scrape takes differences. Recording is on the path of every
-request, hence plain integers and no locks: everything is recorded and read on the one event loop.
+request, hence plain integers and no locks: everything is recorded and read on the one event loop. The metrics page is
+made of the same numbers: see model_families.py.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
+
+from pyruntime.runtime.observe.families import Histogram
+from pyruntime.runtime.observe.summaries import Latencies
+from pyruntime.utils.errors import Code, InferenceError
+
+# Responses to one request that are told apart by their place. A model that streams tokens sends thousands, and each
+# place has a row of six in the statistics of its model.
+RESPONSE_INDEXES_MAX = 256
+
+
+class FailureReason(Enum):
+    """Why a request failed, in Triton's words.
+
+    REJECTED: the queue was full. CANCELED: nobody waited for it any more. BACKEND: the model answered with an error, or
+    died. OTHER: the request was refused, or never came to its model.
+    """
+
+    REJECTED = "REJECTED"
+    CANCELED = "CANCELED"
+    BACKEND = "BACKEND"
+    OTHER = "OTHER"
 
 
 class BatchStatistics:
@@ -20,11 +43,77 @@ class BatchStatistics:
         self.count = self.compute_input_ns = self.compute_infer_ns = self.compute_output_ns = 0
 
 
+class ResponseStatistics:
+    """The responses at one place in the answers of a decoupled model: the first ones, or the second ones, and so on.
+
+    The time of a response goes from the one before it, or from the beginning of execute, until it came from the model
+    (`infer_ns`), and on until the client's frontend had it (`output_ns`). An end without a response is `empty`.
+    """
+
+    __slots__ = (
+        "cancel_count",
+        "cancel_ns",
+        "compute_count",
+        "compute_infer_ns",
+        "compute_output_ns",
+        "empty_count",
+        "empty_ns",
+        "fail_count",
+        "fail_ns",
+        "success_count",
+        "success_ns",
+    )
+
+    def __init__(self) -> None:
+        self.compute_count = self.compute_infer_ns = self.compute_output_ns = 0
+        self.success_count = self.success_ns = self.fail_count = self.fail_ns = 0
+        self.empty_count = self.empty_ns = self.cancel_count = self.cancel_ns = 0
+
+    def success(self, infer_ns: int, output_ns: int) -> None:
+        """A response with outputs."""
+        self._computed(infer_ns, output_ns)
+        self.success_count += 1
+        self.success_ns += infer_ns + output_ns
+
+    def fail(self, infer_ns: int, output_ns: int) -> None:
+        """A response that is an error."""
+        self._computed(infer_ns, output_ns)
+        self.fail_count += 1
+        self.fail_ns += infer_ns + output_ns
+
+    def empty(self, infer_ns: int) -> None:
+        """The end of the request, without a response."""
+        self.empty_count += 1
+        self.empty_ns += infer_ns
+
+    def cancel(self, infer_ns: int) -> None:
+        """The end of a request that nobody waits for any more."""
+        self.cancel_count += 1
+        self.cancel_ns += infer_ns
+
+    def as_dict(self) -> dict[str, dict[str, int]]:
+        """One value of `response_stats`, by the names of the protocol."""
+        return {
+            "compute_infer": _duration(self.compute_count, self.compute_infer_ns),
+            "compute_output": _duration(self.compute_count, self.compute_output_ns),
+            "success": _duration(self.success_count, self.success_ns),
+            "fail": _duration(self.fail_count, self.fail_ns),
+            "empty_response": _duration(self.empty_count, self.empty_ns),
+            "cancel": _duration(self.cancel_count, self.cancel_ns),
+        }
+
+    def _computed(self, infer_ns: int, output_ns: int) -> None:
+        self.compute_count += 1
+        self.compute_infer_ns += infer_ns
+        self.compute_output_ns += output_ns
+
+
 class ModelStatistics:
     """The counters of one model version.
 
-    `success_count` and `failure_count` count requests, `inference_count` the rows of the successful ones, and
-    `execution_count` the batches that instances executed. A batch's times count in full for every request in it.
+    `success_count` counts requests, `failures` those that failed, by reason, `inference_count` the rows of the
+    successful ones, and `execution_count` the batches that instances executed. A batch's times count in full for every
+    request in it. `latencies` and `first_responses` are for who asked for more than sums, else None.
     """
 
     __slots__ = (
@@ -33,20 +122,32 @@ class ModelStatistics:
         "compute_input_ns",
         "compute_output_ns",
         "execution_count",
-        "failure_count",
         "failure_ns",
+        "failures",
+        "first_responses",
         "inference_count",
         "last_inference_ms",
+        "latencies",
         "queue_ns",
+        "responses",
         "success_count",
         "success_ns",
     )
 
-    def __init__(self) -> None:
-        self.success_count = self.success_ns = self.failure_count = self.failure_ns = 0
+    def __init__(self, latencies: Latencies | None = None, first_responses: Histogram | None = None) -> None:
+        self.latencies = latencies
+        self.first_responses = first_responses
+        self.success_count = self.success_ns = self.failure_ns = 0
         self.queue_ns = self.compute_input_ns = self.compute_infer_ns = self.compute_output_ns = 0
         self.inference_count = self.execution_count = self.last_inference_ms = 0
+        self.failures = dict.fromkeys(FailureReason, 0)
         self.batches: dict[int, BatchStatistics] = {}
+        self.responses: dict[int, ResponseStatistics] = {}
+
+    @property
+    def failure_count(self) -> int:
+        """How many requests failed, for whatever reason."""
+        return sum(self.failures.values())
 
     def success(self, rows: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int, total_ns: int) -> None:
         """One request of `rows` rows was answered `total_ns` after it arrived."""
@@ -57,11 +158,25 @@ class ModelStatistics:
         self.compute_input_ns += input_ns
         self.compute_infer_ns += infer_ns
         self.compute_output_ns += output_ns
+        if self.latencies is not None:
+            self.latencies.observe(total_ns, queue_ns, input_ns, infer_ns, output_ns)
 
-    def failure(self, total_ns: int) -> None:
+    def failure(self, total_ns: int, reason: FailureReason) -> None:
         """One request was answered with an error `total_ns` after it arrived."""
-        self.failure_count += 1
+        self.failures[reason] += 1
         self.failure_ns += total_ns
+
+    def first_response(self, total_ns: int) -> None:
+        """A decoupled model sent its first response to a request `total_ns` after that arrived."""
+        if self.first_responses is not None:
+            self.first_responses.observe(total_ns / 1e6)
+
+    def response(self, index: int) -> ResponseStatistics | None:
+        """Where the responses at one place are counted, from 0 on; None beyond RESPONSE_INDEXES_MAX."""
+        found = self.responses.get(index)
+        if found is None and index < RESPONSE_INDEXES_MAX:
+            found = self.responses[index] = ResponseStatistics()
+        return found
 
     def execution(self, batch_size: int, input_ns: int, infer_ns: int, output_ns: int, now_ms: int) -> None:
         """An instance executed one batch of `batch_size` rows; `now_ms` is the time of day, since the epoch."""
@@ -103,9 +218,14 @@ class ModelStatistics:
                 }
                 for batch_size, batch in sorted(self.batches.items())
             ],
-            "response_stats": {},
+            "response_stats": {str(index): self.responses[index].as_dict() for index in sorted(self.responses)},
             "memory_usage": [],
         }
+
+
+def reason_of(failure: InferenceError, cancelled: bool) -> FailureReason:
+    """Why a request failed that an instance had; `cancelled` says that nobody waited for it any more."""
+    return FailureReason.CANCELED if cancelled or failure.code is Code.CANCELLED else FailureReason.BACKEND
 
 
 def _duration(count: int, ns: int) -> dict[str, int]:

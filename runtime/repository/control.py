@@ -119,11 +119,7 @@ class ModelControl:
         Raises InferenceError where models cannot be unloaded at all.
         """
         self._check_explicit()
-        model = self._models.get(name)
-        if model is not None and model.users:
-            self._start(name, model, self._unload_later(name, model))
-        else:
-            self._unload(name)
+        self.remove(name)
 
     async def wait_ready(self, name: str, version: int, caller: str) -> ModelVersion:
         """The version that serves requests for a model, once there is one: now, or after the load that it is in.
@@ -171,6 +167,22 @@ class ModelControl:
         if loads:
             await asyncio.wait(loads)
         return all(row.state == "READY" for row in self._table.index() if row.state)
+
+    def refresh(self, name: str) -> asyncio.Task[InferenceError | None]:
+        """Load a model if its folder has changed, or if it does not serve; the task says why that cannot be done."""
+        return self._begin(name, LoadRequest())
+
+    def remove(self, name: str) -> None:
+        """See `unload`, in any mode."""
+        model = self._models.get(name)
+        if model is not None and model.users:
+            self._start(name, model, self._unload_later(name, model))
+        else:
+            self._unload(name)
+
+    def set_repository(self, names: Iterable[str]) -> None:
+        """These are the models that the repositories hold now."""
+        self._table.set_repository(names)
 
     async def close(self) -> None:
         """Take no more requests to load or unload, and give up those that are not done."""

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,9 +37,11 @@ from pyruntime.runtime.instances.plan import InstancePlan, ModelServer
 from pyruntime.runtime.instances.python import PythonInstance
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.observe.model_families import new_statistics
 from pyruntime.runtime.repository.backends import Backend, find_backend
 from pyruntime.runtime.repository.debugging import only_process, only_version
 from pyruntime.runtime.repository.instance_mode import InstanceProcess, instance_processes
+from pyruntime.runtime.repository.labels import read_labels
 from pyruntime.runtime.repository.scan import ModelFolder
 from pyruntime.runtime.repository.versions import VersionPolicy, select_versions
 from pyruntime.runtime.settings import ServerSettings
@@ -144,7 +147,7 @@ class ModelLoader:
 
         async def load_version(version: int) -> None:
             try:
-                model = await self._load_version(draft, version, completed)
+                model = await self._try_version(draft, version, completed)
             except (LoadError, OutOfMemoryError) as exc:
                 report(version, LoadError(str(exc)))
             else:
@@ -154,7 +157,29 @@ class ModelLoader:
             for version in versions:
                 tasks.create_task(load_version(version), name=f"load {draft.folder.name} {version}")
 
+    async def _try_version(self, draft: Draft, version: int, completed: asyncio.Future[Config]) -> ModelVersion:
+        """Load a version, and again if that fails, as often as the operator has it. Raises as the last time did."""
+        tries_left = self._settings.model_load_retry_count
+        try:
+            while True:
+                try:
+                    return await self._load_version(draft, version, completed)
+                except (LoadError, OutOfMemoryError) as exc:
+                    # Without the configuration that the newest version did not come to, no other one can be loaded.
+                    if not tries_left or (completed.done() and completed.exception()):
+                        raise
+                    tries_left -= 1
+                    reason = str(exc)
+                name = draft.folder.name
+                _LOG.warning("failed to load '%s' version %d, which is tried again: %s", name, version, reason)
+        except BaseException as exc:
+            if version == draft.newest and not completed.done():
+                completed.set_exception(LoadError(str(exc)))
+                completed.exception()  # marks it as seen: this may be the only version
+            raise
+
     async def _load_version(self, draft: Draft, version: int, completed: asyncio.Future[Config]) -> ModelVersion:
+        begun = time.monotonic()
         growth = self._settings.python_backend.shm_growth_byte_size
         memory = RequestMemory(draft.folder.name, self._settings.python_backend.shm_default_byte_size, growth)
         connections: dict[str, StubConnection] = {}
@@ -167,13 +192,12 @@ class ModelLoader:
                 leader = connections[draft.processes[0].instance.name]
                 completed.set_result(await self._complete(draft, location, leader))
             spec = model_spec(await asyncio.shield(completed))
-            model = ModelVersion(spec, version, memory, self._on_lost)
+            spec = replace(spec, labels=read_labels(draft.folder.path, spec.outputs.values()))
+            statistics = new_statistics(spec, version, self._settings.metrics_config)
+            model = ModelVersion(spec, version, memory, self._on_lost, statistics)
             instances.extend(self._instances(model, draft, location, environment))
             _raise_first(await _all(instance.start(connections[instance.name]) for instance in instances))
-        except BaseException as exc:
-            if version == draft.newest and not completed.done():
-                completed.set_exception(LoadError(str(exc)))
-                completed.exception()  # marks it as seen: this may be the only version
+        except BaseException:
             for instance in instances:
                 await instance.stop(0)
             for connection in connections.values():
@@ -182,6 +206,7 @@ class ModelLoader:
                 await connection.wait_exited()
             memory.close()
             raise
+        model.load_s = time.monotonic() - begun
         model.serve(instances)
         return model
 

@@ -44,6 +44,11 @@ def origins(folder: ModelFolder, config: Config, versions: tuple[int, ...]) -> d
     }
 
 
+def folder_stamp(path: str) -> bytes:
+    """Changes whenever anything in a model's folder does that may matter to one of its versions."""
+    return _stamp(Path(path), lambda name: True)
+
+
 def config_stamp(folder: ModelFolder) -> tuple[int, int] | None:
     """Changes whenever the file of a model's configuration does; None if there is no file."""
     if folder.config_path is None:

@@ -63,7 +63,7 @@ def find(
         override = standing
     draft = read_draft(folder, settings, override.config if override else None)
     loaded_from = {}
-    if settings.model_control_mode == "explicit":  # elsewhere nothing is ever loaded again
+    if settings.model_control_mode != "none":  # there nothing is ever loaded again
         loaded_from = origins(folder, draft.config, draft.versions)
     # Files come with their configuration, and go with it.
     return Found(draft, loaded_from, None if files is not None else override)

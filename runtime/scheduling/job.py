@@ -14,7 +14,9 @@ from pyruntime.runtime.inference import InferResponse, Slot
 from pyruntime.utils.errors import InferenceError
 
 if TYPE_CHECKING:
-    from pyruntime.runtime.memory.regions import SharedRegion
+    from pyruntime.runtime.memory.client_use import ClientUse
+    from pyruntime.runtime.memory.regions import GrantedRegion
+    from pyruntime.runtime.tracing.trace import Trace
 
 # Called on the event loop's thread with a response, or with why there is none, and with whether it is the last one. The
 # last call may bring None: nothing more follows what came before. Only decoupled models call it more than once, and
@@ -37,13 +39,15 @@ class Job:
 
     `rows` is its batch size; `signature` says which others it may share a batch with; `arrived_ns` is on the monotonic
     clock that host and stubs share. `wire` is the request as utils/messages.py has it, and `slots` the request memory
-    that it lies in; `regions` are those of other models that it refers to. `instance` is where the job is, None while
-    it queues, and `serial` its number there.
+    that it lies in; `regions` are those of other models, and of clients, that it refers to; `client` is what it has to do
+    with the memory of a client. `instance` is where the job is, None while it queues, and `serial` its number there;
+    `trace` is where its way is noted, None for nearly all.
     """
 
     __slots__ = (
         "arrived_ns",
         "cancelled",
+        "client",
         "id",
         "instance",
         "regions",
@@ -52,6 +56,7 @@ class Job:
         "serial",
         "signature",
         "slots",
+        "trace",
         "wire",
     )
 
@@ -72,10 +77,12 @@ class Job:
         self.slots = slots
         self.respond = respond
         self.arrived_ns = arrived_ns
-        self.regions: Sequence[SharedRegion] = ()
+        self.regions: Sequence[GrantedRegion] = ()
+        self.client: ClientUse | None = None
         self.instance: Running | None = None
         self.serial = 0
         self.cancelled = False
+        self.trace: Trace | None = None
 
     @property
     def arrived_s(self) -> float:

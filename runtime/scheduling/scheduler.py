@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.scheduling.batcher import Batcher
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
@@ -33,10 +34,11 @@ class Instance(Protocol):
 class Scheduler:
     """The queue of one model version. `on_change` is called when an instance became ready or died."""
 
-    def __init__(self, spec: ModelSpec, on_change: Callable[[], None]) -> None:
+    def __init__(self, spec: ModelSpec, on_change: Callable[[], None], statistics: ModelStatistics) -> None:
         self._spec = spec
         self._batcher: Batcher[Job] = Batcher(spec.max_batch_size, spec.dynamic_batching)
         self._on_change = on_change
+        self._statistics = statistics
         self._instances: Sequence[Instance] = ()
         self._timer: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
@@ -60,7 +62,7 @@ class Scheduler:
     def cancel(self, job: Job) -> None:
         """Nobody waits for this job any more: if it has not begun, it never will. `respond` is called in any case."""
         if self._batcher.remove(job):
-            _drop(job)
+            self._drop(job)
             self._note_if_empty()
 
     async def wait_empty(self, timeout_s: float) -> None:
@@ -76,8 +78,7 @@ class Scheduler:
     def fail_all(self, failure: InferenceError) -> None:
         """Fail everything that waits."""
         for job in self._batcher.drain():
-            job.free()
-            job.respond(failure, True)
+            self._fail(job, failure, FailureReason.OTHER)
         self._note_if_empty()
 
     # What instances tell: see instances.plan.Owner.
@@ -91,13 +92,13 @@ class Scheduler:
         self._batcher.put_back([job for job in batch if not job.cancelled])
         for job in batch:
             if job.cancelled:
-                _drop(job)
+                self._drop(job)
         self._dispatch()
 
     def reschedule(self, job: Job) -> None:
         """A job that its model wants to execute again, behind all that wait; unless it was cancelled."""
         if job.cancelled:
-            _drop(job)
+            self._drop(job)
         else:
             self._batcher.requeue(job)
         self._dispatch()
@@ -148,8 +149,11 @@ class Scheduler:
         self._timer = None
         self._dispatch()
 
+    def _drop(self, job: Job) -> None:
+        """Nobody waits for this job."""
+        self._fail(job, InferenceError("", Code.CANCELLED), FailureReason.CANCELED)
 
-def _drop(job: Job) -> None:
-    """Nobody waits for this job."""
-    job.free()
-    job.respond(InferenceError("", Code.CANCELLED), True)
+    def _fail(self, job: Job, failure: InferenceError, reason: FailureReason) -> None:
+        self._statistics.failure(time.monotonic_ns() - job.arrived_ns, reason)
+        job.free()
+        job.respond(failure, True)

@@ -38,4 +38,5 @@ class InferenceTrace:
 
     def get_context(self) -> Optional[str]:
         """The OpenTelemetry context as a JSON object in text (`{"traceparent": ...}`); None if there is none."""
-        return self._context or None
+        # That of a trace which only the server knows is a number.
+        return self._context if self._context.startswith("{") else None

@@ -8,9 +8,10 @@ import asyncio
 import contextlib
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, Set, Tuple, Union, overload
+from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, Set, Tuple, Union, cast, overload
 
 from pyruntime.stub import host
+from pyruntime.stub.client_memory import ClientMemory, ClientOutputs
 from pyruntime.stub.pb_utils.errors import TritonError, TritonModelException
 from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_ALL
 from pyruntime.stub.pb_utils.iterator import ResponseIterator
@@ -20,11 +21,11 @@ from pyruntime.stub.pb_utils.sender import InferenceResponseSender
 from pyruntime.stub.pb_utils.tensor import Tensor
 
 if TYPE_CHECKING:
-    from pyruntime.stub.memory import Source
+    from pyruntime.stub.memory import Regions, Source
     from pyruntime.stub.streams import Stream
 
 # Places in a request on the wire: see utils/messages.py.
-_ID, _CORRELATION_ID, _FLAGS, _TIMEOUT_US, _OUTPUTS, _PARAMETERS, _TENSORS, _TRACE = range(8)
+_ID, _CORRELATION_ID, _FLAGS, _TIMEOUT_US, _OUTPUTS, _PARAMETERS, _TENSORS, _TRACE, _PLACES = range(9)
 
 
 # For the moment in which a request gets its stream: threads may ask for senders, and execute may return, all at once.
@@ -117,11 +118,19 @@ class InferenceRequest:
         request._wire = wire
         request._region = region
         request._outputs = all_outputs if wire[_OUTPUTS] is None else set(wire[_OUTPUTS])
+        if len(wire) > _PLACES:
+            request._use_client_memory()
         request._inputs = request._stream = None
         request._answered = False
         request._serial = serial
         request._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
         return request
+
+    def _use_client_memory(self) -> None:
+        memory = ClientMemory(cast("Regions", self._region), self._wire[_PLACES], self._wire[_TENSORS])
+        memory.belong(self)
+        self._region = memory
+        self._outputs = ClientOutputs(self._outputs, memory)
 
     def __repr__(self) -> str:
         return f"<InferenceRequest {self._wire[_ID]!r} {self.inputs()}>"

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP/1.1 byte by byte, by clients that are old, odd, broken or gone: none of them harms the server or the others."""
 
-import gzip
 import json
 import os
 import re
@@ -349,12 +348,6 @@ def test_refused_body_is_swallowed(samples):
         assert "--http-max-input-size" in json.loads(body)["error"]
         sock.sendall(add_sub())
         assert read_answer(stream)[0] == 200
-
-
-def test_compressed_body_is_refused(samples):
-    """What the server cannot read it does not try to."""
-    answer = samples.request("POST", "/v2/models/add_sub/infer", gzip.compress(b"{}"), {"Content-Encoding": "gzip"})
-    assert (answer.status, json.loads(answer.body)) == (501, {"error": "Unsupported compression type"})
 
 
 def test_many_connections(samples):

@@ -193,13 +193,6 @@ def test_request_id(server):
     assert "id" not in server.infer("mirror", NEEDED).get_response()
 
 
-def test_client_that_takes_compressed_answers(server):
-    """A client that would take a compressed answer gets one that is not."""
-    for algorithm in ("gzip", "deflate"):
-        result = server.infer("line", {"IN": np.arange(1000, dtype=np.int32)}, response_compression_algorithm=algorithm)
-        assert result.as_numpy("OUT").tolist() == list(range(1000))
-
-
 def raw(server, model, body):
     """A request that is nothing but its one input's contents."""
     return server.request("POST", f"/v2/models/{model}/infer", body, {"Inference-Header-Content-Length": "0"})

@@ -4,15 +4,20 @@
 
 import asyncio
 import math
+import os
+from types import SimpleNamespace
 
 import pytest
 
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.inference import InferRequest, InputTensor
+from pyruntime.runtime.inference import ClientContents, InferRequest, InputTensor, OutputPlace
+from pyruntime.runtime.memory.regions import ClientRegion
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.observe.statistics import FailureReason
+from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
@@ -123,7 +128,7 @@ class TestInfer:
         assert caught.value.code is Code.INVALID_ARG
         assert outcome == []
         assert memory.live == 0
-        assert made.statistics.failure_count == 1
+        assert made.statistics.failures[FailureReason.OTHER] == made.statistics.failure_count == 1
 
     def test_refused_by_the_queue(self, memory):
         """A full queue is UNAVAILABLE, with the request's id in the message."""
@@ -136,7 +141,60 @@ class TestInfer:
         assert caught.value.message == "[request id: 7] Exceeds maximum queue size"
         assert outcome == []
         assert memory.live == 1
-        assert made.statistics.failure_count == 1
+        assert made.statistics.failures[FailureReason.REJECTED] == made.statistics.failure_count == 1
+
+    def test_traced_and_refused_by_the_queue(self, memory):
+        """The trace of such a request ends there: nobody will answer it."""
+        made = model(memory, Instance(), text="dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
+        made.infer(request(), ignore)
+        job = made.accept(request(), ignore)
+        told = []
+        job.trace = SimpleNamespace(refused=told.append)
+        with pytest.raises(InferenceError) as caught:
+            made.start(job)
+        assert told == [caught.value]
+
+    def test_with_the_memory_of_a_client(self, memory):
+        """The job says which regions it refers to, and keeps them: until its memory is free, and it is answered."""
+        region = ClientRegion(os.memfd_create("a client's"))
+        contents = ClientContents(region, address(region.number, 0), 8)
+        made = request(id="7")
+        made.inputs[0] = InputTensor("IN", "FP32", [1, 2], b"", contents.address, contents)
+        made.output_places = {"OUT": OutputPlace("r", 0, 8, contents)}
+        instance, outcome = Instance(places=1), []
+        model(memory, instance).infer(made, into(outcome))
+        (((job,),)) = instance.batches
+        assert (job.regions, job.client.places) == ([region], made.output_places)
+        assert job.wire[6:] == [[("IN", "FP32", [1, 2], contents.address, 8)], "", {"OUT": [contents.address, 8]}]
+        region.close()  # it is unregistered
+        job.free()
+        assert region.size() == 0
+        job.respond(None, True)
+        assert outcome == [None]
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            region.size()
+
+    def test_of_another_size_in_the_memory_of_a_client(self, memory):
+        """An input must fill its shape, wherever it is."""
+        region = ClientRegion(os.memfd_create("a client's"))
+        made = request()
+        made.inputs[0] = InputTensor("IN", "FP32", [0, 2], b"", 0, ClientContents(region, 0, 8))
+        with pytest.raises(InferenceError, match="Expected 0, got 8"):
+            model(memory, Instance(places=1)).infer(made, ignore)
+        region.close()
+
+    def test_refused_by_the_queue_with_the_memory_of_a_client(self, memory):
+        """Nobody answers it, and it keeps nothing."""
+        region = ClientRegion(os.memfd_create("a client's"))
+        made = model(memory, Instance(), text="dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
+        made.infer(request(), ignore)
+        refused = request()
+        refused.output_places = {"OUT": OutputPlace("r", 0, 8, ClientContents(region, 0, 8))}
+        with pytest.raises(InferenceError, match="Exceeds maximum queue size"):
+            made.infer(refused, ignore)
+        region.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            region.size()
 
     def test_refused_for_lack_of_memory(self, memory, monkeypatch):
         """Without request memory it is UNAVAILABLE."""

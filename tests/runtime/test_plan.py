@@ -5,6 +5,8 @@
 import pytest
 
 from pyruntime.runtime.frontends.kserve_request import ALL_BINARY
+from pyruntime.runtime.inference import InferRequest
+from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.plan import HEADER_KEPT_BYTES_MAX, PLANS_KEPT_MAX, Plans
 from pyruntime.runtime.scheduling.job import Job
@@ -29,7 +31,7 @@ def test_stands_for_requests_with_the_same_header(memory):
     """Another body of that size gets a job that differs in nothing but where its tensors lie."""
     plans = Plans()
     first, second = memory.allocate(100, 20), memory.allocate(100, 20)
-    plans.remember(HEADER, job(first, ("FP32", 20, 64), ("INT8", 84, 16)), first, ALL_BINARY)
+    plans.remember(HEADER, 100, job(first, ("FP32", 20, 64), ("INT8", 84, 16)), first, ALL_BINARY)
     plan = plans.find(HEADER, 100)
     made = plan.job(second, print, 7)
     assert made.wire == job(second, ("FP32", 20, 64), ("INT8", 84, 16)).wire
@@ -39,19 +41,40 @@ def test_stands_for_requests_with_the_same_header(memory):
     assert plans.find(b"{}", 100) is None
 
 
+def test_an_id_is_that_of_the_request(memory):
+    """Where the header does not hold the id, requests with different ones have the same plan."""
+    plans = Plans()
+    slot = memory.allocate(64)
+    plans.remember(HEADER, (64,), job(slot, ("FP32", 0, 64), id="first"), slot, ALL_BINARY)
+    plan = plans.find(HEADER, (64,))
+    assert plans.find(HEADER, (60,)) is None
+    second = plan.job(slot, print, 7, "second")
+    assert (second.id, second.wire[0]) == ("second", "second")
+    assert plan.job(slot, print, 7).wire[0] == ""
+
+
 @pytest.mark.parametrize(
-    ("tensor", "id"),
+    "tensor",
     [
-        (("BYTES", 20, 8), ""),  # its contents have to be looked at
-        (("FP32", 4096, 64), ""),  # came as JSON, and lies in a slot of its own
-        (("FP32", 20, 64), "7"),  # an id is not likely to come again
+        ("BYTES", 20, 8),  # its contents have to be looked at
+        ("FP32", 4096, 64),  # came as JSON, and lies in a slot of its own
     ],
 )
-def test_what_is_not_remembered(memory, tensor, id):
+def test_what_is_not_remembered(memory, tensor):
     """A request is only remembered if every other one with its header is as right, and all of it lies in the body."""
     plans = Plans()
     slot = memory.allocate(100, 20)
-    plans.remember(HEADER, job(slot, ("FP32", 20, 4), tensor, id=id), slot, ALL_BINARY)
+    plans.remember(HEADER, 100, job(slot, ("FP32", 20, 4), tensor), slot, ALL_BINARY)
+    assert plans.find(HEADER, 100) is None
+
+
+def test_one_with_the_memory_of_a_client_is_not_remembered(memory):
+    """Regions come and go."""
+    plans = Plans()
+    slot = memory.allocate(100, 20)
+    made = job(slot, ("FP32", 20, 64))
+    made.client = ClientUse(InferRequest("m"), print)
+    plans.remember(HEADER, 100, made, slot, ALL_BINARY)
     assert plans.find(HEADER, 100) is None
 
 
@@ -59,9 +82,9 @@ def test_limits(memory):
     """Neither a long header nor any number of different ones takes memory for good."""
     plans = Plans()
     slot = memory.allocate(100)
-    plans.remember(b" " * (HEADER_KEPT_BYTES_MAX + 1), job(slot), slot, ALL_BINARY)
+    plans.remember(b" " * (HEADER_KEPT_BYTES_MAX + 1), 100, job(slot), slot, ALL_BINARY)
     assert plans.find(b" " * (HEADER_KEPT_BYTES_MAX + 1), 100) is None
     headers = [b"%d" % number for number in range(PLANS_KEPT_MAX + 1)]
     for header in headers:
-        plans.remember(header, job(slot), slot, ALL_BINARY)
+        plans.remember(header, 100, job(slot), slot, ALL_BINARY)
     assert [header for header in headers if plans.find(header, 100)] == headers[-1:]

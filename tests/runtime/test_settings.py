@@ -61,7 +61,8 @@ def test_python_backend_refuses_zero(field):
     ("field", "value", "sentence"),
     [
         ("exit_timeout_s", -1, "--exit-timeout-secs must not be negative, and is -1."),
-        ("log_verbose", -2, "--log-verbose must not be negative, and is -2."),
+        ("log_verbose", -2, "--log-verbose must be between 0 and 2147483647, not -2."),
+        ("log_verbose", 2**31, "--log-verbose must be between 0 and 2147483647, not 2147483648."),
         ("model_load_thread_count", 0, "--model-load-thread-count must be greater than 0, not 0."),
         ("log_format", "iso8601", "--log-format must be one of default, ISO8601, not 'iso8601'."),
         ("model_control_mode", "all", "--model-control-mode must be one of none, poll, explicit, not 'all'."),

@@ -95,6 +95,7 @@ typedef struct Stream {
     Walk *walk;
     uint64_t round; /* the call of `receive` whose events hold the newest of this stream */
     bool waiting;   /* a large message, of which nobody is asked in that call: it is kept as it comes */
+    uint64_t taken; /* all bytes of data that have come */
     uint64_t unopened; /* bytes by which the window is not opened again because the stream is held */
     bool held;
     bool announced;   /* REQUEST was told */
@@ -108,6 +109,7 @@ typedef struct Stream {
     PyObject *trailers;
     Segment *first, *last;
     size_t queued;
+    uint64_t sent; /* all bytes of messages that are sent */
 } Stream;
 
 typedef struct {
@@ -120,6 +122,7 @@ typedef struct {
     size_t alignment;
     /* IDLE; IN_RECEIVE: inside `receive`, where `place` may call us; IN_SEND: where nobody may. */
     int busy;
+    bool begun;         /* the client has said that it speaks HTTP/2 */
     bool shut_down;     /* it was asked for */
     bool shutting_down; /* the answer to PING_SHUT_DOWN is awaited */
     bool broken;      /* the client's bytes are not looked at any more */
@@ -193,8 +196,9 @@ void sending_callbacks(nghttp2_session_callbacks *callbacks);
 int flush_control(Session *self);
 PyObject *session_send(Session *self, PyObject *unused);
 
-/* queue.c: puts a message behind those of a stream. */
-int queue_message(Session *self, Stream *stream, PyObject *parts, PyObject *release, bool compressed);
+/* queue.c: puts a message behind those of a stream. `release` is due when nothing refers to the parts, or, later than
+ * that if they are small, when all of it is sent. */
+int queue_message(Session *self, Stream *stream, PyObject *parts, PyObject *release, bool compressed, bool until_sent);
 
 /* responses.c */
 int submit_trailers(Session *self, Stream *stream);

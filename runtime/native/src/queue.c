@@ -85,9 +85,10 @@ static Segment *copied_segment(const unsigned char *prefix, const Py_buffer *par
     return segment;
 }
 
-/* The segments of a message, the last view of which holds `release`. On failure some may be there already. */
+/* The segments of a message, the last view of which holds `release`; the last of all if that is to be kept until it is
+ * sent. On failure some may be there already. */
 static int make_chain(Chain *chain, PyObject *parts, const Py_buffer *buffers, Py_ssize_t count,
-                      const unsigned char *prefix, PyObject *release)
+                      const unsigned char *prefix, PyObject *release, bool until_sent)
 {
     Segment *segment, *last_view = NULL;
     Py_ssize_t i = 0;
@@ -114,6 +115,8 @@ static int make_chain(Chain *chain, PyObject *parts, const Py_buffer *buffers, P
         }
         i = small;
     } while (i < count);
+    if (until_sent)
+        last_view = chain->last; /* there is one: for the prefix */
     if (last_view != NULL && release != Py_None) {
         Py_XINCREF(release);
         last_view->release = release;
@@ -123,12 +126,12 @@ static int make_chain(Chain *chain, PyObject *parts, const Py_buffer *buffers, P
 
 /* Queue the parts, whose buffers are known. */
 static int queue_buffers(Session *self, Stream *stream, PyObject *parts, const Py_buffer *buffers, Py_ssize_t count,
-                         PyObject *release, bool compressed)
+                         PyObject *release, bool compressed, bool until_sent)
 {
     Chain chain = {NULL, NULL};
     uint64_t length = 0, queued = 0;
     unsigned char prefix[PREFIX_BYTES];
-    bool viewed = false;
+    bool kept = until_sent;
     const Segment *segment;
     Py_ssize_t i;
 
@@ -141,7 +144,7 @@ static int queue_buffers(Session *self, Stream *stream, PyObject *parts, const P
     prefix[0] = compressed;
     for (i = 1; i < PREFIX_BYTES; i++)
         prefix[i] = (unsigned char)(length >> (8 * (PREFIX_BYTES - 1 - i)));
-    if (make_chain(&chain, parts, buffers, count, prefix, release) < 0) {
+    if (make_chain(&chain, parts, buffers, count, prefix, release, until_sent) < 0) {
         while (chain.first != NULL) {
             Segment *failed = chain.first;
             chain.first = failed->next;
@@ -153,7 +156,7 @@ static int queue_buffers(Session *self, Stream *stream, PyObject *parts, const P
     }
     for (segment = chain.first; segment != NULL; segment = segment->next) {
         queued += segment->length;
-        viewed = viewed || segment->view.obj != NULL;
+        kept = kept || segment->view.obj != NULL;
     }
     if (stream->last != NULL)
         stream->last->next = chain.first;
@@ -162,10 +165,10 @@ static int queue_buffers(Session *self, Stream *stream, PyObject *parts, const P
     stream->last = chain.last;
     stream->queued += queued;
     self->queued += queued;
-    return viewed ? 0 : release_later(self, release);
+    return kept ? 0 : release_later(self, release);
 }
 
-int queue_message(Session *self, Stream *stream, PyObject *parts, PyObject *release, bool compressed)
+int queue_message(Session *self, Stream *stream, PyObject *parts, PyObject *release, bool compressed, bool until_sent)
 {
     Py_buffer few[PARTS_FEW], *buffers = few;
     PyObject *items = PySequence_Tuple(parts);
@@ -185,7 +188,7 @@ int queue_message(Session *self, Stream *stream, PyObject *parts, PyObject *rele
         if (PyObject_GetBuffer(PyTuple_GetItem(items, held), &buffers[held], PyBUF_SIMPLE) < 0)
             break;
     if (held == count)
-        failed = queue_buffers(self, stream, items, buffers, count, release, compressed);
+        failed = queue_buffers(self, stream, items, buffers, count, release, compressed, until_sent);
     while (held > 0)
         PyBuffer_Release(&buffers[--held]);
     if (buffers != few)

@@ -130,6 +130,9 @@ static int on_frame_recv(nghttp2_session *http2, const nghttp2_frame *frame, voi
         if (failed == 0 && frame->hd.flags & NGHTTP2_FLAG_END_STREAM)
             failed = framing_end(self, stream);
         break;
+    case NGHTTP2_SETTINGS:
+        self->begun = true;
+        break;
     case NGHTTP2_PING:
         failed = on_ping(self, &frame->ping);
         break;
@@ -151,6 +154,7 @@ static int on_data_chunk_recv(nghttp2_session *http2, uint8_t flags, int32_t id,
 
     if (stream == NULL)
         return nghttp2_session_consume_connection(http2, length) == 0 ? 0 : NGHTTP2_ERR_CALLBACK_FAILURE;
+    stream->taken += length;
     if (framing_take(self, stream, data, length) < 0)
         return NGHTTP2_ERR_CALLBACK_FAILURE;
     if (stream->held || flags & NGHTTP2_FLAG_END_STREAM) {

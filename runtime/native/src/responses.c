@@ -227,7 +227,7 @@ PyObject *session_respond(Session *self, PyObject *const *arguments, Py_ssize_t 
     if (there == 0)
         return leave(self, release_later(self, release));
     if (must_be_begun(stream, false) < 0 || check_packed(arguments[1]) < 0 || check_packed(arguments[3]) < 0 ||
-        queue_message(self, stream, arguments[2], release, false) < 0 || begin_with(self, stream, arguments[1]) < 0)
+        queue_message(self, stream, arguments[2], release, false, false) < 0 || begin_with(self, stream, arguments[1]) < 0)
         return NULL;
     return leave(self, end_with(self, stream, arguments[3]));
 }
@@ -277,7 +277,7 @@ PyObject *session_message(Session *self, PyObject *const *arguments, Py_ssize_t 
     if (there == 0 || stream->ended)
         return leave(self, release_later(self, release));
     if (must_be_begun(stream, true) < 0 ||
-        queue_message(self, stream, arguments[1], release, compressed != 0) < 0)
+        queue_message(self, stream, arguments[1], release, compressed != 0, true) < 0)
         return NULL;
     return leave(self, wake(self, stream));
 }

@@ -66,6 +66,7 @@ static int out_data(Session *self, Stream *stream, size_t length)
             return -1;
         segment->sent += part;
         stream->queued -= part;
+        stream->sent += part;
         self->queued -= part;
         length -= part;
         if (segment->sent == segment->length) {

@@ -282,6 +282,41 @@ static PyObject *session_queued(Session *self, PyObject *id)
     return PyLong_FromSize_t(stream != NULL ? stream->queued : 0);
 }
 
+/* Whether the client has begun a message on a stream, and may send the rest of it. */
+static bool is_halfway(const Stream *stream)
+{
+    bool inside = stream->in == IN_PREFIX ? stream->come > 0 : stream->in != IN_NOTHING;
+
+    return inside && !stream->held && stream->announced && !stream->over && !stream->ended;
+}
+
+static PyObject *session_waiting(Session *self, PyObject *unused)
+{
+    PyObject *rows = PyList_New(0);
+    const Stream *stream;
+
+    (void)unused;
+    for (stream = self->streams; rows != NULL && stream != NULL; stream = stream->next) {
+        bool halfway = is_halfway(stream);
+        PyObject *row;
+
+        if (!halfway && stream->queued == 0)
+            continue;
+        row = Py_BuildValue("(iLL)", (int)stream->id, halfway ? (long long)stream->taken : -1,
+                            stream->queued > 0 ? (long long)stream->sent : -1);
+        if (row == NULL || PyList_Append(rows, row) < 0)
+            Py_CLEAR(rows);
+        Py_XDECREF(row);
+    }
+    return rows;
+}
+
+static PyObject *session_begun(Session *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(self->begun);
+}
+
 static PyObject *session_blocked(Session *self, void *unused)
 {
     (void)unused;
@@ -320,10 +355,12 @@ static PyMethodDef methods[] = {
     METHOD(terminate, METH_VARARGS),
     METHOD(close, METH_NOARGS),
     METHOD(queued, METH_O),
+    METHOD(waiting, METH_NOARGS),
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef properties[] = {
+    {"begun", (getter)session_begun, NULL, NULL, NULL},
     {"blocked", (getter)session_blocked, NULL, NULL, NULL},
     {"open_streams", (getter)session_open_streams, NULL, NULL, NULL},
     {"wants_io", (getter)session_wants_io, NULL, NULL, NULL},

@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pyruntime.runtime.cli.options import GROUPS, OPTIONS, TRITON_GROUPS, Kind, Status
 from pyruntime.runtime.cli.parse import parse_arguments
 from pyruntime.runtime.cli.resolve import resolve
-from pyruntime.runtime.settings import ServerSettings
+from pyruntime.runtime.settings import MetricsSettings, Restriction, ServerSettings, TlsSettings
+from pyruntime.runtime.tracing.values import read_levels
 
 # The options of tritonserver, in the order of its usage text; their numbers are those of the compatibility list.
 TRITON_OPTIONS = [
@@ -104,7 +107,113 @@ TRITON_OPTIONS = [
     "trace-log-frequency",
 ]
 NUMBERED = [pytest.param(name, id=f"C{number}-{name}") for number, name in enumerate(TRITON_OPTIONS, 1)]
-EXAMPLES = {Kind.BOOL: "true", Kind.INT: "3", Kind.FLOAT: "0.5", Kind.STR: "a", Kind.REPEATABLE: "a"}
+
+REPOSITORY = "--model-repository=models"
+DEFAULTS = ServerSettings(("models",))
+CERTIFICATE = ["--grpc-server-cert=c.pem", "--grpc-server-key=k.pem"]
+# What each option that works does to the settings: its value, the further options that it needs, and what changes.
+EFFECTS = {
+    "id": ("a", [], {"server_id": "a"}),
+    "exit-timeout-secs": ("5", [], {"exit_timeout_s": 5}),
+    "model-store": ("more", [], {"model_repositories": ("models", "more")}),
+    "model-repository": ("more", [], {"model_repositories": ("models", "more")}),
+    "exit-on-error": ("false", [], {"exit_on_error": False}),
+    "disable-auto-complete-config": (None, [], {"auto_complete_config": False}),
+    "strict-readiness": ("0", [], {"strict_readiness": False}),
+    "model-control-mode": ("POLL", [], {"model_control_mode": "poll"}),
+    "repository-poll-secs": ("3", [], {"repository_poll_s": 3}),
+    "load-model": ("a", ["--model-control-mode=explicit"], {"model_control_mode": "explicit", "load_models": ("a",)}),
+    "model-config-name": ("a", [], {"model_config_name": "a"}),
+    "model-load-thread-count": ("2", [], {"model_load_thread_count": 2}),
+    "model-load-retry-count": ("2", [], {"model_load_retry_count": 2}),
+    "allow-http": ("false", [], {"allow_http": False}),
+    "http-address": ("::1", [], {"http_address": "::1"}),
+    "http-port": ("80", [], {"http_port": 80}),
+    "reuse-http-port": ("true", [], {"reuse_http_port": True}),
+    "http-header-forward-pattern": ("^x-", [], {"http_header_forward_pattern": "^x-"}),
+    "http-max-input-size": ("5", [], {"http_max_input_size": 5}),
+    "http-restricted-api": ("health:K=v", [], {"http_restricted_apis": {"health": Restriction("k", "v")}}),
+    "allow-grpc": ("false", [], {"allow_grpc": False}),
+    "grpc-address": ("::1", [], {"grpc_address": "::1"}),
+    "grpc-port": ("80", [], {"grpc_port": 80}),
+    "reuse-grpc-port": ("true", [], {"reuse_grpc_port": True}),
+    "grpc-header-forward-pattern": ("^x-", [], {"grpc_header_forward_pattern": "^x-"}),
+    "grpc-use-ssl": ("true", CERTIFICATE, {"grpc_tls": TlsSettings("c.pem", "k.pem")}),
+    "grpc-use-ssl-mutual": (
+        "true",
+        [*CERTIFICATE, "--grpc-root-cert=r.pem"],
+        {"grpc_tls": TlsSettings("c.pem", "k.pem", "r.pem")},
+    ),
+    "grpc-server-cert": (
+        "d.pem",
+        ["--grpc-use-ssl=1", "--grpc-server-key=k.pem"],
+        {"grpc_tls": TlsSettings("d.pem", "k.pem")},
+    ),
+    "grpc-server-key": (
+        "l.pem",
+        ["--grpc-use-ssl=1", "--grpc-server-cert=c.pem"],
+        {"grpc_tls": TlsSettings("c.pem", "l.pem")},
+    ),
+    "grpc-root-cert": (
+        "s.pem",
+        ["--grpc-use-ssl-mutual=1", *CERTIFICATE],
+        {"grpc_tls": TlsSettings("c.pem", "k.pem", "s.pem")},
+    ),
+    "grpc-infer-response-compression-level": ("low", [], {"grpc_compression_level": "low"}),
+    "grpc-keepalive-time": ("5", [], {"grpc_keepalive_time_ms": 5}),
+    "grpc-keepalive-timeout": ("5", [], {"grpc_keepalive_timeout_ms": 5}),
+    "grpc-keepalive-permit-without-calls": ("true", [], {"grpc_keepalive_permit_without_calls": True}),
+    "grpc-http2-max-pings-without-data": ("5", [], {"grpc_max_pings_without_data": 5}),
+    "grpc-http2-min-recv-ping-interval-without-data": ("5", [], {"grpc_min_ping_interval_ms": 5}),
+    "grpc-http2-max-ping-strikes": ("5", [], {"grpc_max_ping_strikes": 5}),
+    "grpc-max-connection-age": ("5", [], {"grpc_max_connection_age_ms": 5}),
+    "grpc-max-connection-age-grace": ("5", [], {"grpc_max_connection_age_grace_ms": 5}),
+    "grpc-restricted-protocol": (
+        "trace,health:k=v",
+        [],
+        {"grpc_restricted_protocols": dict.fromkeys(("trace", "health"), Restriction("triton-grpc-protocol-k", "v"))},
+    ),
+    "log-verbose": ("1", [], {"log_verbose": 1}),
+    "log-info": ("false", [], {"log_info": False}),
+    "log-warning": ("false", [], {"log_warning": False}),
+    "log-error": ("false", [], {"log_error": False}),
+    "log-format": ("ISO8601", [], {"log_format": "ISO8601"}),
+    "log-file": ("a.log", [], {"log_file": "a.log"}),
+    "allow-metrics": ("false", [], {"allow_metrics": False}),
+    "allow-gpu-metrics": ("false", [], {"allow_gpu_metrics": False}),
+    "allow-cpu-metrics": ("false", [], {"allow_cpu_metrics": False}),
+    "metrics-address": ("::1", [], {"metrics_address": "::1"}),
+    "metrics-port": ("80", [], {"metrics_port": 80}),
+    "metrics-interval-ms": ("10.5", [], {"metrics_interval_ms": 10.5}),
+    "metrics-config": (
+        "summary_latencies=true",
+        [],
+        {"metrics_config": MetricsSettings(summary_latencies=True)},
+    ),
+    "trace-config": ("rate=5", [], {"trace": replace(DEFAULTS.trace, rate=5)}),
+    "allow-client-shm": ("true", [], {"allow_client_shm": True}),
+    "backend-directory": ("/b", [], {"backend_directory": "/b"}),
+    "backend-config": ("vllm,a=1", [], {"backend_config": {"vllm": {"a": "1"}}}),
+    "strict-model-config": ("true", [], {"auto_complete_config": False}),
+    "trace-file": ("t.json", [], {"trace": replace(DEFAULTS.trace, file="t.json")}),
+    "trace-level": (
+        "TIMESTAMPS",
+        ["--trace-config=triton,file=t.json"],
+        {"trace": replace(DEFAULTS.trace, levels=read_levels(["TIMESTAMPS"]), file="t.json")},
+    ),
+    "trace-rate": ("5", [], {"trace": replace(DEFAULTS.trace, rate=5)}),
+    "trace-count": ("5", [], {"trace": replace(DEFAULTS.trace, count=5)}),
+    "trace-log-frequency": ("5", [], {"trace": replace(DEFAULTS.trace, log_frequency=5)}),
+}
+# Values for options without effect, as a user of Triton would write them, by kind.
+EXAMPLES = {
+    Kind.BOOL: "true",
+    Kind.INT: "3",
+    Kind.FLOAT: "0.5",
+    Kind.STR: "a",
+    Kind.REPEATABLE: "0:1024",
+    Kind.SETTING: "local,size=1",
+}
 
 
 def test_table_has_tritons_91_options_and_ours():
@@ -112,22 +221,30 @@ def test_table_has_tritons_91_options_and_ours():
     in_groups = [option.name for group in TRITON_GROUPS for option in group.options]
     assert sorted(in_groups) == sorted(TRITON_OPTIONS)
     assert len(set(in_groups)) == 91
-    assert OPTIONS.keys() - set(in_groups) == {"config", "debug"}
+    tls = {f"http-{name}" for name in ("use-ssl", "use-ssl-mutual", "server-cert", "server-key", "root-cert")}
+    assert OPTIONS.keys() - set(in_groups) == {"config", "debug", *tls}
 
 
 @pytest.mark.parametrize("name", NUMBERED)
-def test_option_parses_and_warns_by_its_status(name):
-    """Every option of tritonserver is accepted, and warns once where it has no effect."""
+def test_option_does_what_its_status_says(name):
+    """An option that works changes the settings, and just what it is for; any other one changes nothing and says so."""
     option = OPTIONS[name]
-    example = "local,size=1" if option.kind is Kind.SETTING else EXAMPLES.get(option.kind)
-    words = [f"--{name}"] if option.kind is Kind.FLAG else [f"--{name}={example}"] * 2
-    values, warnings = parse_arguments(words)
-    assert list(values) == [option.alias_of or name]
+    if name == "help":
+        assert parse_arguments(["--help"]) == ({"help": True}, [])
+        return
     if option.status is Status.WORKS:
-        assert warnings == []
+        value, more, changes = EFFECTS[name]
+        expected = []
     else:
+        value, more, changes = EXAMPLES[option.kind], [], {}
         words = "and has no effect" if option.status is Status.NO_OP else "but has no effect yet"
-        assert warnings == [f"--{name} is accepted {words}: {option.note}"]
+        expected = [f"--{name} is accepted {words}: {option.note}"]
+    word = f"--{name}" if value is None else f"--{name}={value}"
+    values, warnings = parse_arguments([REPOSITORY, *more, word])
+    settings, further = resolve(values)
+    assert [warning for warning in warnings + further if "no request is traced" not in warning] == expected
+    assert settings == replace(DEFAULTS, **changes)
+    assert bool(changes) is (option.status is Status.WORKS)
 
 
 def test_defaults_are_those_of_the_settings():

@@ -137,10 +137,10 @@ def test_control_characters_of_an_unknown_option_are_not_repeated():
 
 def test_one_warning_for_an_option_given_twice():
     """However often an option without effect is given, by whatever prefix, it is one line."""
-    _, warnings = parse_arguments(["--http-thread-count=1", "--http-thread=2", "--allow-grpc=true"])
+    _, warnings = parse_arguments(["--http-thread-count=1", "--http-thread=2", "--rate-limit=off"])
     assert warnings == [
         "--http-thread-count is accepted and has no effect: one event loop serves every connection",
-        "--allow-grpc is accepted but has no effect yet: there is no gRPC endpoint yet",
+        "--rate-limit is accepted but has no effect yet: instances are not limited by resources yet",
     ]
 
 

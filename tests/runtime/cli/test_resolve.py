@@ -6,7 +6,7 @@ import pytest
 
 from pyruntime.runtime.cli.parse import parse_arguments
 from pyruntime.runtime.cli.resolve import resolve
-from pyruntime.runtime.settings import PythonBackendSettings, ServerSettings, SettingsError
+from pyruntime.runtime.settings import PythonBackendSettings, ServerSettings, SettingsError, TlsSettings
 
 
 def settings(*words):
@@ -52,17 +52,6 @@ def test_auto_completion(words, auto_complete):
     assert settings(*words).auto_complete_config is auto_complete
 
 
-@pytest.mark.parametrize("mode", ["poll", "POLL"])
-def test_polling_is_to_come(mode):
-    """poll is accepted with a warning, and is none for now."""
-    resolved, warnings = resolve(parse_arguments(["--model-repository=a", f"--model-control-mode={mode}"])[0])
-    assert resolved.model_control_mode == "none"
-    assert warnings == [
-        "--model-control-mode=poll is accepted but has no effect yet: "
-        "every model of the repositories is loaded at the start, as with none"
-    ]
-
-
 def test_models_to_load():
     """In explicit mode the operator says what to load at the start."""
     resolved = settings("--model-control-mode=EXPLICIT", "--load-model=a", "--load-model=b")
@@ -70,11 +59,54 @@ def test_models_to_load():
     assert settings("--model-control-mode=explicit").load_models == ()
 
 
-def test_control_mode_none_in_any_case():
+def test_control_mode_in_any_case():
     """The mode that there is warns of nothing, and any other word is refused."""
     assert settings("--model-control-mode=NONE").model_control_mode == "none"
+    assert settings("--model-control-mode=Poll").model_control_mode == "poll"
     with pytest.raises(SettingsError, match="must be one of none, poll, explicit, not 'sometimes'"):
         settings("--model-control-mode=sometimes")
+
+
+class TestTls:
+    """The options of both protocols, which differ in nothing but their names."""
+
+    @pytest.fixture(params=["http", "grpc"])
+    def tls(self, request):
+        """What options, of one protocol and without its name, make of it, and of the other one."""
+
+        def resolved(*words):
+            both = settings(*(f"--{request.param}-{word}" for word in words))
+            found = {"http": both.http_tls, "grpc": both.grpc_tls}
+            return found.pop(request.param), *found.values()
+
+        return resolved
+
+    def test_off(self, tls):
+        """Files alone switch nothing on."""
+        assert tls("server-cert=c", "server-key=k", "root-cert=r") == (None, None)
+        assert tls("use-ssl=false", "use-ssl-mutual=0", "server-cert=c", "server-key=k") == (None, None)
+
+    def test_on(self, tls):
+        """Of one protocol alone; clients need no certificate, whoever could have signed it."""
+        assert tls("use-ssl=true", "server-cert=c", "server-key=k") == (TlsSettings("c", "k"), None)
+        assert tls("use-ssl=true", "server-cert=c", "server-key=k", "root-cert=r") == (TlsSettings("c", "k"), None)
+
+    @pytest.mark.parametrize("also", [[], ["use-ssl=true"], ["use-ssl=false"]])
+    def test_mutual(self, tls, also):
+        """It is TLS in any case."""
+        words = ["use-ssl-mutual=true", "server-cert=c", "server-key=k", "root-cert=r"]
+        assert tls(*also, *words) == (TlsSettings("c", "k", "r"), None)
+
+    @pytest.mark.parametrize("words", [[], ["server-cert=c"], ["server-key=k"], ["server-cert=", "server-key=k"]])
+    def test_missing_files(self, tls, words):
+        """A certificate and its key are needed."""
+        with pytest.raises(SettingsError, match="TLS needs a certificate and its key"):
+            tls("use-ssl=true", *words)
+
+    def test_missing_root(self, tls):
+        """Whose clients' certificates are good must be said."""
+        with pytest.raises(SettingsError, match=r"-use-ssl-mutual needs --.*-root-cert"):
+            tls("use-ssl-mutual=true", "server-cert=c", "server-key=k")
 
 
 def test_backend_config_by_backend():

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from pyruntime.runtime.cli import main, tritonserver
 from pyruntime.runtime.cli.serve import run_serve
 from pyruntime.runtime.observe.logging import ESCAPE_VARIABLE, LOGGER_NAMES
 
@@ -45,6 +46,26 @@ def test_server_gets_the_settings_and_gives_the_status(served):
     assert [(one.model_repositories, one.http_port) for one in served] == [(("models",), 80)]
 
 
+@pytest.mark.parametrize("alias", ["serve", "tritonserver"])
+def test_both_names_of_the_command(served, alias):
+    """`pyruntime tritonserver` is `pyruntime serve`."""
+    assert main([alias, "--model-repository=models"]) == 7
+    assert [one.model_repositories for one in served] == [("models",)]
+
+
+def test_command_of_tritons_name(served, monkeypatch, capsys):
+    """`tritonserver` takes the same options, has the same exit status, and is what its own help calls it."""
+    monkeypatch.setattr(sys, "argv", ["tritonserver", "--model-repository=models", "--http-port", "80"])
+    assert tritonserver() == 7
+    assert [(one.model_repositories, one.http_port) for one in served] == [(("models",), 80)]
+    monkeypatch.setattr(sys, "argv", ["tritonserver", "--foo"])
+    assert tritonserver() == 1
+    assert capsys.readouterr().err == "Error: unknown option '--foo'\n"
+    monkeypatch.setattr(sys, "argv", ["tritonserver", "--help"])
+    assert tritonserver() == 0
+    assert capsys.readouterr().out.startswith("Usage: tritonserver --model-repository <folder>")
+
+
 def test_bad_option_is_one_sentence_and_status_1(served, capsys):
     """Nothing starts, and standard error holds one line."""
     assert run_serve(["--model-repository=models", "--http-max-input-size=0"]) == 1
@@ -65,11 +86,13 @@ def test_command_line_wins_over_the_file(served, tmp_path):
 def test_warning_of_file_and_line_is_written_once(served, tmp_path, capsys):
     """An option without effect is one line of the log, wherever it was given."""
     path = tmp_path / "server.yaml"
-    path.write_text("model-repository: a\nallow-grpc: true\n")
-    run_serve(["--config", str(path), "--allow-grpc=true"])
+    path.write_text("model-repository: a\nhttp-thread-count: 2\n")
+    run_serve(["--config", str(path), "--http-thread-count=4"])
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("W")
-    assert line.endswith('] "--allow-grpc is accepted but has no effect yet: there is no gRPC endpoint yet"')
+    assert line.endswith(
+        '] "--http-thread-count is accepted and has no effect: one event loop serves every connection"'
+    )
 
 
 @pytest.mark.parametrize("terminal", [True, False])

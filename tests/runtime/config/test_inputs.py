@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.inputs import check_request, client_shape
+from pyruntime.runtime.config.inputs import (
+    STRINGS_AT_ONCE_BYTES_MAX,
+    check_request,
+    check_strings,
+    client_shape,
+    has_many_strings,
+)
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference import InferRequest, InputTensor
@@ -209,7 +215,11 @@ def test_bytes_that_fit(shape, elements, kind):
     ("shape", "data", "message"),
     [
         ([2], _elements(b"a"), "expected 2 string elements for inference input 'A', got 1"),
-        ([1], _elements(b"a", b""), "expected 1 string elements for inference input 'A', got 2"),
+        (
+            [1],
+            _elements(b"a", b""),
+            "unexpected number of string elements 2 for inference input 'A' for model 'm', expecting 1",
+        ),
         ([2**62], b"", f"expected {2**62} string elements for inference input 'A', got 0"),
         (
             [1],
@@ -298,3 +308,35 @@ def test_outputs_of_another_shape_than_configured(shape):
     assert client_shape(spec, "A", shape) == shape
     assert client_shape(spec, "B", shape) == shape
     assert client_shape(spec, "unknown", shape) == shape
+
+
+def test_strings_counted_beforehand():
+    """They are not counted again, unless the shape says something else then."""
+    data = _elements(b"a", b"")
+    request = InferRequest("m", inputs=[_bytes([2], data)])
+    check_strings(request)
+    assert request.inputs[0].strings == 2
+    request.inputs[0].data = b"anything"
+    check_request(BYTES_SPEC, request)
+    request.inputs[0].shape = [1]
+    with pytest.raises(InferenceError):
+        check_request(BYTES_SPEC, request)
+    with pytest.raises(InferenceError, match="expected 3 string elements"):
+        check_strings(InferRequest("m", inputs=[_bytes([3], data)]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "nbytes", "many"),
+    [
+        ([STRINGS_AT_ONCE_BYTES_MAX], STRINGS_AT_ONCE_BYTES_MAX + 1, True),
+        ([STRINGS_AT_ONCE_BYTES_MAX], STRINGS_AT_ONCE_BYTES_MAX, False),
+        ([1, STRINGS_AT_ONCE_BYTES_MAX // 4], STRINGS_AT_ONCE_BYTES_MAX + 1, False),
+        ([2**62, 2**62], 4, False),
+    ],
+)
+def test_many_strings(shape, nbytes, many):
+    """There are no more than the shape says, and than have room in the contents."""
+    tensor = _bytes(shape, bytes(nbytes))
+    assert has_many_strings(InferRequest("m", inputs=[InputTensor("B", "INT8", shape, bytes(nbytes)), tensor])) is many
+    tensor.strings = 1
+    assert not has_many_strings(InferRequest("m", inputs=[tensor]))

@@ -269,13 +269,15 @@ def test_every_choice_is_a_oneof(messages):
     assert found == ONEOFS
 
 
-def test_the_descriptors_are_those_of_the_source(tmp_path):
-    """Whoever edits model_config.proto also ran scripts/generate_proto."""
+def test_the_descriptors_are_those_of_the_sources(tmp_path):
+    """Whoever edits a *.proto also ran scripts/generate_proto."""
     pytest.importorskip("grpc_tools")
-    output = tmp_path / "model_config.binpb"
-    subprocess.run([sys.executable, "-W", "ignore", GENERATE_PROTO, output], check=True)
-    generated = FileDescriptorSet.FromString(output.read_bytes())
-    assert generated == FileDescriptorSet.FromString((FOLDER / "model_config.binpb").read_bytes())
+    subprocess.run([sys.executable, "-W", "ignore", GENERATE_PROTO, tmp_path], check=True)
+    kept = {path.name: path for path in FOLDER.parent.rglob("*.binpb")}
+    assert {path.name for path in tmp_path.iterdir()} == set(kept)
+    for name, path in kept.items():
+        generated = FileDescriptorSet.FromString((tmp_path / name).read_bytes())
+        assert generated == FileDescriptorSet.FromString(path.read_bytes()), name
 
 
 def test_the_pool_is_not_the_default_one():

@@ -44,6 +44,7 @@ from pyruntime.runtime.config.unsupported import unsupported_features
         ("response_cache { enable: true }", "asks for a response cache", False),
         ("model_repository_agents { agents { name: 'a' } }", "asks for repository agents", False),
         ("parameters { key: 'TRITON_BATCH_STRATEGY_PATH' }", "asks for a custom batching strategy", False),
+        ("metric_tags { key: 'a-b' value: 'c' }", "asks for the metric tag 'a-b', which cannot be a label", False),
     ],
 )
 def test_each_feature_has_a_sentence(text, word, fatal):

@@ -6,6 +6,7 @@
 what it is told to.
 """
 
+import asyncio
 import struct
 from functools import partial
 
@@ -17,7 +18,7 @@ from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.core import Core
 from pyruntime.runtime.frontends import http_sender
 from pyruntime.runtime.frontends.http import HttpConnection
-from pyruntime.runtime.frontends.http_request import ChunkedBody
+from pyruntime.runtime.frontends.http_request import ChunkedBody, HeadReader
 from pyruntime.runtime.inference import InferResponse, OutputTensor
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.model import ModelVersion
@@ -92,7 +93,7 @@ class Instance:
         self.released += 1
 
 
-class Transport:
+class Transport(asyncio.Transport):
     """Notes what is written; what comes while reading is paused waits, as in a socket."""
 
     def __init__(self, connection):
@@ -106,8 +107,11 @@ class Transport:
         self.stalled = False  # the client reads nothing: what is written stays here
         connection.connection_made(self)
 
-    def set_write_buffer_limits(self, high):
-        assert high == 0
+    def get_extra_info(self, name):
+        return None
+
+    def set_write_buffer_limits(self, high, low):
+        assert high == low == 0
 
     def feed(self, data):
         self._incoming += data
@@ -193,6 +197,7 @@ class Server:
         self.model = self._serve("m", CONFIG, self.instance)
         self._serve("d", DECOUPLED, self.decoupled)
         self.connections = set()
+        self.read_head = HeadReader().read
 
     def _serve(self, name, text, instance):
         config = parse_model_config(text.replace("'m'", f"'{name}'"), "config.pbtxt")
@@ -204,7 +209,8 @@ class Server:
         return model
 
     def connect(self, connection=HttpConnection):
-        return Transport(connection(self.core, self.connections))
+        arguments = (self.read_head,) if connection is HttpConnection else ()
+        return Transport(connection(self.core, self.connections, *arguments))
 
     def is_idle(self):
         return self.core.in_flight == 0 and self.memory.live == 0

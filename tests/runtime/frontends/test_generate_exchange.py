@@ -474,11 +474,11 @@ class TestRefusals:
         ("how", "status"),
         [
             ({"model": "nobody"}, 404),
-            ({"headers": b"Content-Encoding: gzip\r\n"}, 501),
+            ({"headers": b"Content-Encoding: br\r\n"}, 501),
             ({"OTHER": {}}, 400),
             ({"IN": "x"}, 400),
         ],
-        ids=["model", "gzip", "parameter", "datatype"],
+        ids=["model", "encoding", "parameter", "datatype"],
     )
     def test_no_good_request(self, server, what, how, status):
         """A request that is refused leaves its connection as it was."""

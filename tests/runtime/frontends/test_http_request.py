@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 from pyruntime.runtime.frontends.http_request import (
     HEAD_BYTES_MAX,
     HEAD_KEPT_BYTES_MAX,
+    HEADERS_MAX,
     HEADS_KEPT_MAX,
     BadRequest,
     ChunkedBody,
     Head,
-    parse_head,
+    HeadReader,
     too_long,
 )
 from pyruntime.runtime.frontends.routes import Endpoint
+
+parse_head = HeadReader().read
 
 
 def parse(*headers, line=b"POST /v2/models/m/infer HTTP/1.1"):
@@ -29,16 +32,20 @@ class TestHead:
     def test_of_little(self):
         """A head that says nothing has defaults."""
         head = parse()
-        assert head[1:] == (0, False, None, b"", False, True, True)
+        assert head[1:] == (0, False, None, "", False, True, True, "", "", (), "POST /v2/models/m/infer")
         assert (head.route.endpoint, head.route.model, head.route.version) == (Endpoint.MODEL_INFER, "m", -1)
 
     def test_of_everything(self):
         """Headers are found whatever their case."""
         head = parse(
             b"content-length: 12", b"INFERENCE-HEADER-CONTENT-LENGTH: 7", b"Content-Encoding: GZip",
-            b"expect: 100-Continue", b"connection: close",
+            b"expect: 100-Continue", b"connection: close", b"accept-Encoding: Deflate",
         )  # fmt: skip
-        assert head[1:] == (12, False, 7, b"gzip", True, False, True)
+        assert head[1:] == (12, False, 7, "gzip", True, False, True, "deflate", "", (), "POST /v2/models/m/infer")
+
+    def test_blanks(self):
+        """Blanks around a value are no part of it."""
+        assert parse(b"Content-Length: \t 5 \t ").content_length == 5
 
     def test_chunked(self):
         """A body may come in chunks."""
@@ -48,6 +55,7 @@ class TestHead:
         ("line", "header", "keep_alive", "takes_chunks"),
         [
             (b"GET /v2 HTTP/1.1", b"A: b", True, True),
+            (b"HEAD /v2 HTTP/1.1", b"A: b", True, True),
             (b"GET /v2 HTTP/1.1", b"Connection: close", False, True),
             (b"GET /v2 HTTP/1.0", b"A: b", False, False),
             (b"GET /v2 HTTP/1.0", b"Connection: keep-alive", False, False),
@@ -92,6 +100,28 @@ class TestRefused:
             b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",
             b"GET / HTTP/1.1\r\n\nGET / HTTP/1.1\r\n\r\n",
             b"GET / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
+            b"GET / HTTP/1.1\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\n\r\n",
+            b"GET / HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n",
+            b"GET / HTTP/1.1\r\nTransfer-Encoding:\x0bchunked\r\n\r\n",
+            b"GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Encoding: gzip\r\n\r\n",
+            b"GET / HTTP/1.1\r\nInference-Header-Content-Length: 1\r\nInference-Header-Content-Length: 2\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: +1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1, 1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length:\r\n\r\n",
+            b"GET / HTTP/1.1\r\nA: b\r\n folded\r\n\r\n",
+            b"GET / HTTP/1.1\r\nA: b\0c\r\n\r\n",
+            b"GET / HTTP/1.1\r\nA : b\r\n\r\n",
+            b"GET / HTTP/1.1\r\n: b\r\n\r\n",
+            b"GET / HTTP/1.1\r\nA: b\nC: d\r\n\r\n",
+            b"GET / HTTP/1.1\r\nA: b\rC: d\r\n\r\n",
+            b"GET / HTTP/1.1\nA: b\r\n\r\n",
+            b"GET /\r\n\r\n",
+            b"get / HTTP/1.1\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\n\r\n",
+            b"GET / HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\n\r\n",
             b"GET /\x00 HTTP/1.1\r\n\r\n",
             b"PRI * HTTP/2.0\r\n\r\n",
             b"CONNECT x:80 HTTP/1.1\r\n\r\n",
@@ -104,6 +134,18 @@ class TestRefused:
             with pytest.raises(BadRequest) as caught:
                 parse_head(head)
             assert caught.value.status == 400
+
+    def test_http2(self):
+        """Whoever looks for gRPC here is told where it is."""
+        with pytest.raises(BadRequest, match=r"this port speaks HTTP/1\.1; gRPC, .* has a port of its own"):
+            parse_head(b"PRI * HTTP/2.0\r\n\r\n")
+
+    def test_as_too_many_headers(self):
+        """So many headers and no more."""
+        assert parse(*[b"A: b"] * (HEADERS_MAX - 1)).content_length == 0
+        with pytest.raises(BadRequest) as caught:
+            parse(*[b"A: b"] * HEADERS_MAX)
+        assert caught.value.status == 431
 
     def test_as_too_long(self):
         """A head beyond the limit has a status of its own."""
@@ -185,7 +227,30 @@ class TestChunks:
         assert body.feed(chunks(b"a", end=end)) == ([b"a"], b"")
         assert body.complete
 
-    @pytest.mark.parametrize("data", [b"x\r\n", b"-1\r\n", b"1\r\nab\r\n", b"f" * 40 + b"\r\n", b"\r\n\r\n"])
+    def test_taken(self):
+        """It says how much it has read, whatever that was."""
+        body = ChunkedBody()
+        body.feed(b"5\r\nab")
+        assert body.taken == 5
+        body.feed(b"cde\r\n0\r\n\r\nGET")
+        assert body.taken == 15
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"x\r\n",
+            b"-1\r\n",
+            b"1\r\nab\r\n",
+            b"f" * 40 + b"\r\n",
+            b"\r\n\r\n",
+            b"1\n",
+            b" 1\r\n",
+            b"1\x0b\r\n",
+            b"1;a\rb\r\n",
+            b"0\r\nGET / HTTP/1.1\r\n",
+            b"0\r\n" + b"A: b\r\n" * HEAD_BYTES_MAX,
+        ],
+    )
     def test_bad(self, data):
         """What is no chunk is refused."""
         with pytest.raises(BadRequest):

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.frontends.json_tensors import pack, unpack
+from pyruntime.runtime.frontends.json_tensors import SLICE_ELEMENTS, PackedElements, pack, pack_slices, unpack
 from pyruntime.runtime.inference import OutputTensor
+from pyruntime.utils.byte_tensors import serialize_byte_tensor
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -72,7 +73,7 @@ def test_floats_take_integers_and_become_infinite_beyond_their_range(datatype):
         ("INT32", [1, True], "the data of input 'X' must hold integers for INT32, got a boolean"),
         ("UINT8", [1, None], "the data of input 'X' must hold integers for UINT8, got null"),
         ("FP32", [1, "2"], "the data of input 'X' must hold numbers for FP32, got a string"),
-        ("FP64", [1.0, [2.0]], "the data of input 'X' must hold numbers for FP64, got a list"),
+        ("FP64", [1.0, [None]], "the data of input 'X' must hold numbers for FP64, got null"),
         ("BOOL", [True, 1], "the data of input 'X' must hold true or false for BOOL, got an integer"),
         ("BYTES", ["a", {}], "the data of input 'X' must hold strings for BYTES, got an object"),
         ("INT32", 3, "'data' of input 'X' must be a list, got an integer"),
@@ -181,3 +182,40 @@ def test_strings_come_back(values):
     """What is packed is unpacked to the very same strings."""
     packed = pack("X", "BYTES", [len(values)], values)
     assert unpack(OutputTensor("Y", "BYTES", [len(values)], packed)) == values
+
+
+@pytest.mark.parametrize("contents", [[1, [2, 3]], [[1], 2, [[3]]], [[[1, 2]], [], 3]])
+def test_lists_that_nest_unevenly(contents):
+    """As in Triton, only the elements count."""
+    assert pack("X", "INT8", [3], contents) == b"\1\2\3"
+
+
+class TestSlices:
+    """What is large is put into words, and read from them, slice by slice; that makes no difference."""
+
+    @pytest.mark.parametrize("count", [SLICE_ELEMENTS, SLICE_ELEMENTS + 1, 3 * SLICE_ELEMENTS])
+    def test_numbers(self, count):
+        """None is lost between slices, and those that are not finite do not mind either."""
+        values = np.arange(count, dtype=np.float32)
+        values[-1] = np.inf
+        found = unpack(OutputTensor("X", "FP32", [count], memoryview(values.tobytes())))
+        assert json.loads(orjson.dumps(found)) == values.tolist()
+
+    @pytest.mark.parametrize("count", [SLICE_ELEMENTS, SLICE_ELEMENTS + 1, 3 * SLICE_ELEMENTS])
+    def test_strings(self, count):
+        """So with strings; how many there are is found out at the end."""
+        values = [f"é{n}" for n in range(count)]
+        contents = bytes(serialize_byte_tensor(np.array([value.encode() for value in values], object)))
+        output = OutputTensor("X", "BYTES", [count], memoryview(contents))
+        assert json.loads(orjson.dumps(unpack(output))) == values
+        for shape, part in (([count - 1], contents), ([count + 1], contents), ([count], contents[:-1])):
+            with pytest.raises(InferenceError):
+                unpack(OutputTensor("X", "BYTES", shape, memoryview(part)))
+
+    def test_pack(self):
+        """Slices are places in a document; between them stand commas."""
+        text = b'{"data": [1, 2,[3,4]]}'
+        assert pack_slices("X", "INT8", text, [(10, 11), (12, 14), (15, 20)]) == PackedElements(b"\1\2\3\4", 4)
+        assert pack("X", "INT8", [2, 2], PackedElements(b"\1\2\3\4", 4)) == b"\1\2\3\4"
+        with pytest.raises(InferenceError, match="expected 3, got 4"):
+            pack("X", "INT8", [3], PackedElements(b"\1\2\3\4", 4))

@@ -234,15 +234,40 @@ def test_outputs_that_make_no_sense():
     )
 
 
+@pytest.mark.parametrize("count", [-1, True, 1.0, "1", None])
+def test_classes_are_counted(count):
+    """And by nothing but integers."""
+    assert refusal_of_output({"name": "Y", "parameters": {"classification": count}}) == (
+        f"'classification' of output 'Y' must be an integer from 0 on, got {json.dumps(count)}"
+    )
+
+
+def test_classes():
+    """They are counted by output, and zero of them are none: the contents are wanted then."""
+    outputs = [
+        {"name": "A", "parameters": {"classification": 3}},
+        {"name": "B", "parameters": {"classification": 2**63, "binary_data": True}},
+        {"name": "C", "parameters": {"classification": 0}},
+    ]
+    body, _ = body_of({"inputs": [], "outputs": outputs})
+    request, options = decode_infer(body, None, SPEC)
+    assert request.requested_outputs == ["A", "B", "C"]
+    assert options.classes == {"A": 3, "B": 2**63}
+    assert [options.is_binary(name) for name in "ABC"] == [False, True, False]
+
+
+def test_classes_do_not_go_to_shared_memory():
+    """In Triton's own words."""
+    parameters = {"classification": 0, "shared_memory_region": "r", "shared_memory_byte_size": 1}
+    assert refusal_of_output({"name": "Y", "parameters": parameters}) == (
+        "Output can't set both 'shared_memory_region' and 'classification'"
+    )
+
+
 def test_outputs_that_are_not_supported():
-    """Shared memory and classification; a client that wants no classes asks for nothing."""
+    """Client shared memory is disabled."""
     shm = {"name": "Y", "parameters": {"binary_data": False, "shared_memory_region": "r", "shared_memory_byte_size": 1}}
     assert refusal_of_output(shm, code=Code.UNSUPPORTED) == SHM_DISABLED
-    assert refusal_of_output({"name": "Y", "parameters": {"classification": 3}}, code=Code.UNSUPPORTED) == (
-        "classification of output 'Y' is not supported"
-    )
-    body, _ = body_of({"inputs": [], "outputs": [{"name": "Y", "parameters": {"classification": 0}}]})
-    assert decode_infer(body, None, SPEC)[0].requested_outputs == ["Y"]
 
 
 # --- inputs that make no sense
@@ -315,8 +340,8 @@ def test_shapes_at_their_limits(shape):
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        (3, "unexpected end of binary data for input 'X': expected 3 bytes, 2 left"),
-        (2**64 - 1, f"unexpected end of binary data for input 'X': expected {2**64 - 1} bytes, 2 left"),
+        (3, "unexpected size for input 'X', expecting 1 additional bytes for model 'm'"),
+        (2**64 - 1, f"unexpected size for input 'X', expecting {2**64 - 3} additional bytes for model 'm'"),
         (-1, "'binary_data_size' of input 'X' must be an integer from 0 on, got -1"),
         (True, "'binary_data_size' of input 'X' must be an integer from 0 on, got true"),
         (2.0, "'binary_data_size' of input 'X' must be an integer from 0 on, got 2.0"),
@@ -333,13 +358,13 @@ def test_binary_sizes_that_make_no_sense(size, message):
 def test_second_input_has_what_the_first_left():
     """Binary data is counted input by input."""
     assert refusal({"inputs": [entry("A"), entry("B")]}, b"abc") == (
-        "unexpected end of binary data for input 'B': expected 2 bytes, 1 left"
+        "unexpected size for input 'B', expecting 1 additional bytes for model 'm'"
     )
 
 
 def test_binary_input_without_binary_data():
     """A body that is all document has no binary data."""
-    assert refusal_of_input() == "unexpected end of binary data for input 'X': expected 2 bytes, 0 left"
+    assert refusal_of_input() == "unexpected size for input 'X', expecting 2 additional bytes for model 'm'"
 
 
 @pytest.mark.parametrize(
@@ -371,9 +396,12 @@ def test_input_in_shared_memory():
 
 
 def test_input_parameters_are_an_object():
-    """And nothing else."""
-    assert refusal_of_input(parameters=[]) == "'parameters' of input 'X' must be an object, got a list"
-    assert refusal_of_input(parameters=None) == "'parameters' of input 'X' must be an object, got null"
+    """And nothing else; some clients write null where they have none."""
+    assert refusal_of_input(parameters=[1]) == "'parameters' of input 'X' must be an object, got a list"
+    body, _ = body_of({"inputs": [entry(data=[1, 2], parameters=None)], "outputs": [{"name": "Y", "parameters": None}]})
+    request, options = decode_infer(body, None, SPEC)
+    assert request.inputs == [InputTensor("X", "INT8", [2], b"\1\2")]
+    assert options == ALL_JSON
 
 
 def test_json_contents_that_make_no_sense():

@@ -150,7 +150,7 @@ def test_aborting(ports):
         listeners = listeners_of(ports)
         await listeners.open()
         reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
-        writer.write(b"POST /v2 HTTP/1.1\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n")
+        writer.write(b"POST /v2/repository/index HTTP/1.1\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n")
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         listeners.abort()
         assert await reader.read() == b""

@@ -6,10 +6,13 @@ from hypothesis import strategies as st
 
 from pyruntime.runtime.frontends import routes
 from pyruntime.runtime.frontends.routes import (
+    CUDA_REGION_UNNAMED,
+    HEAD_NOT_ALLOWED,
     METHOD_NOT_ALLOWED,
     NOT_FOUND,
     REPOSITORY_NAMED,
     ROUTES_KEPT_MAX,
+    SYSTEM_REGION_UNNAMED,
     URL_BYTES_MAX,
     URL_TOO_LONG,
     VERSION_MAX,
@@ -38,11 +41,34 @@ GOOD = [
     ("POST", b"/v2/models/m/versions/3/infer", Route(Endpoint.MODEL_INFER, "m", 3)),
     ("POST", b"/v2/models/m/versions/3/generate", Route(Endpoint.MODEL_GENERATE, "m", 3)),
     ("POST", b"/v2/models/m/versions/3/generate_stream", Route(Endpoint.MODEL_GENERATE_STREAM, "m", 3)),
+    ("GET", b"/", Route(Endpoint.PAGE, file="index.html")),
+    ("GET", b"/page/app.js", Route(Endpoint.PAGE, file="app.js")),
+    ("GET", b"/openapi.json", Route(Endpoint.OPENAPI)),
     ("POST", b"/v2/repository/index", Route(Endpoint.REPOSITORY_INDEX)),
+    ("POST", b"/v2/repository/models/m/load", Route(Endpoint.MODEL_LOAD, "m")),
+    ("POST", b"/v2/repository/models/m/unload", Route(Endpoint.MODEL_UNLOAD, "m")),
+    ("GET", b"/v2/systemsharedmemory/status", Route(Endpoint.SYSTEM_MEMORY_STATUS)),
+    ("GET", b"/v2/systemsharedmemory/region/r/status", Route(Endpoint.SYSTEM_MEMORY_STATUS, region="r")),
+    ("POST", b"/v2/systemsharedmemory/region/r/register", Route(Endpoint.SYSTEM_MEMORY_REGISTER, region="r")),
+    ("POST", b"/v2/systemsharedmemory/unregister", Route(Endpoint.SYSTEM_MEMORY_UNREGISTER)),
+    ("POST", b"/v2/systemsharedmemory/region/r/unregister", Route(Endpoint.SYSTEM_MEMORY_UNREGISTER, region="r")),
+    ("GET", b"/v2/cudasharedmemory/status", Route(Endpoint.CUDA_MEMORY_STATUS)),
+    ("GET", b"/v2/cudasharedmemory/region/r/status", Route(Endpoint.CUDA_MEMORY_STATUS, region="r")),
+    ("POST", b"/v2/cudasharedmemory/region/r/register", Route(Endpoint.CUDA_MEMORY_REGISTER, region="r")),
+    ("POST", b"/v2/cudasharedmemory/unregister", Route(Endpoint.CUDA_MEMORY_UNREGISTER)),
+    ("POST", b"/v2/cudasharedmemory/region/r/unregister", Route(Endpoint.CUDA_MEMORY_UNREGISTER, region="r")),
     ("GET", b"/v2/models/stats/ready", Route(Endpoint.MODEL_READY, "stats")),
     ("GET", b"/v2/models/stats/stats", Route(Endpoint.MODEL_STATISTICS, "stats")),
     ("POST", b"/v2/models/infer/infer", Route(Endpoint.MODEL_INFER, "infer")),
     ("GET", b"/v2/models/versions", Route(Endpoint.MODEL_METADATA, "versions")),
+]
+
+
+# Settings, which are read with one verb and changed with the other.
+SETTINGS = [
+    (b"/v2/trace/setting", Route(Endpoint.TRACE_SETTING), Route(Endpoint.UPDATE_TRACE_SETTING)),
+    (b"/v2/models/m/trace/setting", Route(Endpoint.TRACE_SETTING, "m"), Route(Endpoint.UPDATE_TRACE_SETTING, "m")),
+    (b"/v2/logging", Route(Endpoint.LOG_SETTINGS), Route(Endpoint.UPDATE_LOG_SETTINGS)),
 ]
 
 
@@ -57,21 +83,41 @@ def test_every_endpoint(method, target, route):
     assert match(method, target) == route
     assert match(method, target) is match(method, target)
     assert match(method, target + b"?a=/v2") == route
+    assert match(method, b"http://any:8000" + target) == route
+
+
+@pytest.mark.parametrize(("target", "read", "change"), SETTINGS)
+def test_settings(target, read, change):
+    """What is read with GET is changed with POST."""
+    assert (match("GET", target), match("POST", target)) == (read, change)
+    assert match("DELETE", target) is METHOD_NOT_ALLOWED
+
+
+def test_servers_without_a_path():
+    """A server's own name is as good as the first of all paths."""
+    assert match("GET", b"http://any") == match("GET", b"HTTPS://any/") == match("GET", b"/")
+    assert match("GET", b"http://any/v3") is match("GET", b"ftp://any/v2") is NOT_FOUND
 
 
 @pytest.mark.parametrize(("method", "target", "route"), GOOD)
 def test_wrong_verbs(method, target, route):
     """An endpoint answers to its own verb only."""
-    assert METHOD_NOT_ALLOWED == (Endpoint.REFUSED, "", -1, 405, "Method Not Allowed")
-    for verb in {"GET", "POST", "HEAD", "PUT", "DELETE", "get"} - {method}:
+    assert Route(Endpoint.REFUSED, status=405, error="Method Not Allowed") == METHOD_NOT_ALLOWED
+    for verb in {"GET", "POST", "PUT", "DELETE", "get"} - {method}:
         assert match(verb, target) is METHOD_NOT_ALLOWED
+
+
+@pytest.mark.parametrize("target", [target for _, target, _ in GOOD])
+def test_head(target):
+    """There is nothing to be had with HEAD, and its response has no body."""
+    assert Route(Endpoint.REFUSED, status=405) == HEAD_NOT_ALLOWED == match("HEAD", target)
+    assert match("HEAD", b"/nowhere") == Route(Endpoint.REFUSED, status=404)
 
 
 @pytest.mark.parametrize(
     "target",
     [
         b"",
-        b"/",
         b"v2",
         b"/v1",
         b"/v2/",
@@ -96,22 +142,51 @@ def test_wrong_verbs(method, target, route):
         b"/v2/repository/r",
         b"/v2/repository//index",
         b"/v2/repository/r/x/index",
+        b"/v2/repository/models",
+        b"/v2/repository/models/m",
+        b"/v2/repository/models//load",
+        b"/v2/repository/models/m/loads",
+        b"/v2/repository/r/x/models/m/load",
+        b"/v2/repository//models/m/load",
+        b"/v2/models/m/versions/1/trace/setting",
+        b"/v2/models/m/trace",
+        b"/v2/systemsharedmemory",
+        b"/v2/systemsharedmemory/region",
+        b"/v2/systemsharedmemory/region/r",
+        b"/v2/systemsharedmemory/region//status",
+        b"/v2/systemsharedmemory/regions/r/status",
+        b"/v2/sharedmemory/region/r/status",
+        b"/v2/logging/",
         b"/%76%32",
         b"\xff\x00",
     ],
 )
 def test_anything_else_is_not_found(target):
     """What is no endpoint is not found, by any verb."""
-    assert NOT_FOUND == (Endpoint.REFUSED, "", -1, 404, "Not Found")
+    assert Route(Endpoint.REFUSED, status=404, error="Not Found") == NOT_FOUND
     assert match("GET", target) is NOT_FOUND
     assert match("POST", target) is NOT_FOUND
 
 
 def test_a_repository_cannot_be_named():
-    """The index of one repository is refused in Triton's own words."""
-    assert match("POST", b"/v2/repository/r/index") is REPOSITORY_NAMED
-    assert REPOSITORY_NAMED[3:] == (501, "'repository_name' specification is not supported")
-    assert match("GET", b"/v2/repository/r/index") is METHOD_NOT_ALLOWED
+    """One repository is refused in Triton's own words."""
+    assert (REPOSITORY_NAMED.status, REPOSITORY_NAMED.error) == (
+        501,
+        "'repository_name' specification is not supported",
+    )
+    for path in (b"/v2/repository/r/index", b"/v2/repository/r/models/m/load", b"/v2/repository/r/models/m/unload"):
+        assert match("POST", path) is REPOSITORY_NAMED
+        assert match("GET", path) is METHOD_NOT_ALLOWED
+
+
+def test_a_region_must_be_named():
+    """Memory without a name cannot be registered, and that is said in Triton's own words."""
+    assert match("POST", b"/v2/systemsharedmemory/register") is SYSTEM_REGION_UNNAMED
+    assert match("POST", b"/v2/cudasharedmemory/register") is CUDA_REGION_UNNAMED
+    assert match("GET", b"/v2/cudasharedmemory/register") is METHOD_NOT_ALLOWED
+    for route, kind in ((SYSTEM_REGION_UNNAMED, "system"), (CUDA_REGION_UNNAMED, "cuda")):
+        assert route.status == 400
+        assert route.error == f"'region name' is necessary to register {kind} shared memory region"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +253,7 @@ def test_memory_is_bounded():
 @pytest.mark.parametrize("target", [b"/metrics", b"/metrics/", b"/metrics?a=b", b"/metrics/?"])
 def test_metrics(target):
     """The metrics port has one page, which no other port has."""
-    assert match_metrics("GET", target) == (Endpoint.METRICS, "", -1, 200, "")
+    assert match_metrics("GET", target) == Route(Endpoint.METRICS)
     assert match("GET", target) is NOT_FOUND
 
 
@@ -190,7 +265,7 @@ def test_metrics_port(method, target):
         assert route.status == 200
         assert route.endpoint in (Endpoint.METRICS, Endpoint.NOTHING)
     else:
-        assert route is METHOD_NOT_ALLOWED
+        assert route is (HEAD_NOT_ALLOWED if method == "HEAD" else METHOD_NOT_ALLOWED)
     assert match_metrics(method, b"/".ljust(URL_BYTES_MAX + 1, b"a")) is URL_TOO_LONG
 
 
@@ -200,4 +275,5 @@ def test_metrics_port(method, target):
 def test_any_request_line(method, target):
     """Any request line has a route, and only refused ones have an error."""
     route = match(method, target)
-    assert (route.endpoint is Endpoint.REFUSED) == bool(route.error) == (route.status != 200)
+    assert (route.endpoint is Endpoint.REFUSED) == (route.status != 200)
+    assert bool(route.error) == (route.status != 200 and method != "HEAD")

@@ -20,7 +20,18 @@ def test_server_metadata():
     assert json.loads(server_metadata("triton", "2.73.0")) == {
         "name": "triton",
         "version": "2.73.0",
-        "extensions": ["model_configuration", "binary_tensor_data", "parameters", "statistics"],
+        "extensions": [
+            "classification",
+            "model_repository",
+            "model_repository(unload_dependents)",
+            "model_configuration",
+            "system_shared_memory",
+            "binary_tensor_data",
+            "parameters",
+            "statistics",
+            "trace",
+            "logging",
+        ],
     }
 
 

@@ -21,7 +21,8 @@ from pyruntime.runtime.instances.batches import PLACES_MIN, PostedBatches
 from pyruntime.runtime.instances.plan import InstancePlan
 from pyruntime.runtime.instances.supervisor import ProcessExit
 from pyruntime.runtime.memory.regions import create_region
-from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.observe.families import Histogram
+from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import (
@@ -461,6 +462,52 @@ class TestDecoupled:
         decoupled.respond(1, None, True)
         assert [type(outcome) for outcome in request.outcomes] == [InferenceError, InferResponse, type(None)]
         assert (decoupled.statistics.success_count, decoupled.statistics.failure_count) == (0, 1)
+        assert decoupled.statistics.failures[FailureReason.BACKEND] == 1
+
+    def test_statistics_of_responses(self, decoupled):
+        """What became of the first ones, of the second ones, and so on."""
+        decoupled.statistics.first_responses = histogram = Histogram("h", "", [])
+        decoupled.post(Request(), Request())
+        decoupled.respond(1, EMPTY, False)
+        decoupled.batches.answered(result(1, SENDER, SENDER))
+        decoupled.respond(2, NO, False)
+        decoupled.respond(1, [int(Code.CANCELLED), "no", NO_SLOT, [], ""], False)
+        decoupled.respond(1, None, True)
+        decoupled.respond(2, EMPTY, True)
+        found = {
+            index: (each.success_count, each.fail_count, each.empty_count, each.cancel_count, each.compute_count)
+            for index, each in decoupled.statistics.responses.items()
+        }
+        assert found == {0: (1, 1, 0, 0, 2), 1: (1, 0, 0, 1, 1), 2: (0, 0, 1, 0, 0)}
+        assert "h_count 2" in histogram.lines("h")
+
+    def test_statistics_of_the_end_alone(self, decoupled):
+        """An end without any response is empty, and no first response."""
+        decoupled.statistics.first_responses = histogram = Histogram("h", "", [])
+        decoupled.post()
+        decoupled.respond(1, None, True)
+        assert decoupled.statistics.responses[0].empty_count == 1
+        assert "h_count 0" in histogram.lines("h")
+
+    def test_statistics_of_a_death(self, decoupled):
+        """The error that a client gets in place of the next response counts there."""
+        decoupled.post()
+        decoupled.respond(1, EMPTY, False)
+        decoupled.batches.died(ProcessExit(1), restarts=True)
+        assert decoupled.statistics.responses[1].fail_count == 1
+        assert decoupled.statistics.failures[FailureReason.BACKEND] == 1
+
+    def test_queue_time_of_what_waited_behind_another(self, decoupled):
+        """A request waits until the one before it is done, though it is with the stub already."""
+        decoupled.post()
+        decoupled.post()
+        sent_ns = time.monotonic_ns()
+        decoupled.batches.answered(result(1, SENDER))
+        decoupled.respond(1, None, True)
+        before_ns = decoupled.statistics.queue_ns
+        decoupled.respond(2, EMPTY, False)
+        decoupled.respond(2, None, True)
+        assert decoupled.statistics.queue_ns - before_ns >= sent_ns - decoupled.requests[1].job.arrived_ns
 
     def test_what_is_taken(self, decoupled):
         """The sender learns, once, that a response was taken; to release it is to take it."""
@@ -874,6 +921,27 @@ class TestConcurrency:
         bench.batches.died(KILLED, restarts=True)
         assert all(request.failure and request.is_free for request in requests)
         assert bench.owner.put_backs == []
+
+
+class TestWaiting:
+    """What is with the stub and has not begun."""
+
+    def test_behind_the_one_that_runs(self, bench):
+        """All requests of the batches behind the first one."""
+        assert bench.batches.waiting == 0
+        bench.post(Request(), Request())
+        assert bench.batches.waiting == 0
+        bench.post(Request(), Request(), Request())
+        assert bench.batches.waiting == 3
+        bench.batches.answered(result(1, EMPTY, EMPTY))
+        assert bench.batches.waiting == 0
+
+    def test_behind_as_many_as_there_are_threads(self, benches):
+        """A stub with several threads has as many that run."""
+        bench = benches(concurrency=2)
+        bench.post()
+        bench.post()
+        assert bench.batches.waiting == 0
 
 
 class TestPlaces:

@@ -544,7 +544,7 @@ class TestResponses:
         bench.connection._grants.close()
         bench.call().respond(bench.response(), True)
         (message,) = bench.stub.hear()
-        assert "cannot be given another model's memory" in message.response[1]
+        assert "cannot be given a region of shared memory" in message.response[1]
         assert bench.released == [64]
         bench.outputs.close()
         assert not is_open(bench.outputs)

@@ -4,6 +4,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 
 import pytest
@@ -15,7 +16,7 @@ from pyruntime.runtime.instances.connection import (
     RELEASES_WAITING_MAX,
     StubConnection,
 )
-from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.memory.regions import ClientRegion, create_region
 from pyruntime.utils.channel import State, StubChannel
 from pyruntime.utils.errors import LocalError, PeerError
 from pyruntime.utils.messages import (
@@ -207,6 +208,16 @@ class TestRegions:
         assert stub.granted() == [other.number]
         assert stub.connection.region(other.number) is other
 
+    def test_of_a_client(self, stub):
+        """A client's memory can be granted, but no call of the stub's may refer to it."""
+        region = ClientRegion(os.memfd_create("a client's"))
+        stub.connection.grant(region)
+        assert stub.granted() == [region.number]
+        with pytest.raises(PeerError, match="none of the stub's business"):
+            stub.connection.region(region.number)
+        region.close()
+        assert stub.hear() == [Unmap([region.number])]
+
     def test_that_need_not_be_granted(self, stub, requests):
         """Its request region it has from the beginning."""
         stub.connection.grant(requests)
@@ -257,7 +268,7 @@ class TestRegions:
             made.append(create_region("a test"))
             stub.connection.grant(made[-1])
 
-        with pytest.raises(LocalError, match="m_0 cannot be given another model's memory"):
+        with pytest.raises(LocalError, match="m_0 cannot be given a region of shared memory"):
             [grant_another() for _ in range(10_000)]
         assert made[-1].holders == set()
         for region in made:

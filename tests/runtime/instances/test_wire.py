@@ -11,14 +11,23 @@ from hypothesis import strategies as st
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.inference import InferRequest, InferResponse, InputTensor, OutputTensor
+from pyruntime.runtime.inference import (
+    ClientContents,
+    InferRequest,
+    InferResponse,
+    InputTensor,
+    OutputPlace,
+    OutputTensor,
+)
 from pyruntime.runtime.instances.wire import (
     ResponseReader,
+    client_request_wire,
     error_wire,
     request_wire,
     response_parameters,
     response_wire,
 )
+from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address
 from pyruntime.utils.dtypes import DATATYPES
@@ -187,6 +196,63 @@ class TestOutputs:
         except PeerError:
             return
         assert all(type(dim) is int for dim in output.shape)
+
+
+class Client:
+    """Stands for the memory of a client."""
+
+    number = 5
+
+    def count_on(self):
+        pass
+
+
+def place(offset=64, size=16):
+    return OutputPlace("r", 7, size, ClientContents(Client(), address(5, offset), size))
+
+
+class TestClientMemory:
+    def test_request(self):
+        """Inputs are addresses; where outputs go stands at the very end."""
+        contents = ClientContents(Client(), address(5, 64), 8)
+        request = InferRequest("m", inputs=[InputTensor("IN", "FP32", [2], b"", address(5, 64), contents)])
+        assert client_request_wire(request)[6:] == [[("IN", "FP32", [2], address(5, 64), 8)], "", {}]
+        request.trace = "{}"
+        request.output_places = {"OUT": place()}
+        assert client_request_wire(request)[7:] == ["{}", {"OUT": [address(5, 64), 16]}]
+
+    @pytest.mark.parametrize("size", [0, 8, 16])
+    def test_output(self, reader, size):
+        """An output lies where it was to go; what it takes of that is what the client learns."""
+        client = ClientUse(InferRequest("m", output_places={"OUT": place()}), print)
+        tensors = [["TWO", "UINT8", [8], 0, 8], ["OUT", "UINT8", [size], address(5, 64), size]]
+        (two, output), total = reader.outputs(tensors, client)
+        assert (two.place, two.byte_size, total) == (None, 8, 8)
+        assert output.place == OutputPlace("r", 7, size, place().contents)
+        assert (bytes(output.data), output.byte_size) == (b"", size)
+
+    @pytest.mark.parametrize(
+        ("name", "at", "size"),
+        [
+            ("OUT", address(5, 65), 8),
+            ("OUT", address(6, 64), 8),
+            ("OUT", address(5, 64), 17),
+            ("OUT", address(5, 64), -1),
+            ("TWO", address(5, 64), 8),
+            (7, address(5, 64), 8),
+        ],
+    )
+    def test_output_elsewhere(self, reader, name, at, size):
+        """It may lie nowhere else."""
+        client = ClientUse(InferRequest("m", output_places={"OUT": place()}), print)
+        with pytest.raises(PeerError, match="lies outside the response region"):
+            reader.outputs([[name, "UINT8", [8], at, size]], client)
+
+    def test_reshape_is_undone(self):
+        """There, too."""
+        client = ClientUse(InferRequest("m", output_places={"OUT": place()}), print)
+        (output,), _ = reader_of(RESHAPED).outputs([["OUT", "FP32", [2], address(5, 64), 8]], client)
+        assert output.shape == [2, 1]
 
 
 class TestReshape:

@@ -566,3 +566,43 @@ def test_limits(client, wrong):
     """Limits that no connection can have are refused."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         _http2.Session(print, **{**client.LIMITS, **wrong})
+
+
+def test_small_messages_are_released_when_they_are_sent(connect):
+    """Whoever waits for that is not far ahead of a client that opens no window."""
+    client = connect(settings={4: 0})
+    client.opens_windows = False
+    stream = client.open()
+    client.pump()
+    client.session.begin(stream, client.HEAD)
+    for number in range(3):
+        client.session.message(stream, [b"abcde"], number + 1)
+    client.pump()
+    assert client.released == []
+    assert client.session.waiting() == [(stream, -1, 0)]
+    client.h2.increment_flow_control_window(15, stream)
+    client.pump()
+    assert client.released == [1]
+    assert client.session.waiting() == [(stream, -1, 15)]
+    client.h2.increment_flow_control_window(100, stream)
+    client.pump()
+    assert sorted(client.released) == [1, 2, 3]
+    assert client.session.waiting() == []
+
+
+def test_messages_that_are_half_there(connect):
+    client = connect()
+    assert client.session.begun
+    stream = client.open()
+    client.pump()
+    assert client.session.waiting() == []
+    for data, taken in ((b"\0\0", 2), (b"\0\0\3a", 6), (b"b", 7)):
+        client.send(stream, data)
+        client.pump()
+        assert client.session.waiting() == [(stream, taken, -1)]
+    client.session.hold(stream)
+    assert client.session.waiting() == []
+    client.session.resume(stream)
+    client.send(stream, b"c")
+    client.pump()
+    assert client.session.waiting() == []

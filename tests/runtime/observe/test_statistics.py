@@ -2,7 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The statistics of a model version: what is recorded is what the protocol shows."""
 
-from pyruntime.runtime.observe.statistics import ModelStatistics
+import pytest
+
+from pyruntime.runtime.observe.families import Histogram
+from pyruntime.runtime.observe.statistics import RESPONSE_INDEXES_MAX, FailureReason, ModelStatistics, reason_of
+from pyruntime.runtime.observe.summaries import Latencies
+from pyruntime.utils.errors import Code, InferenceError
 
 
 def test_nothing_happened_yet():
@@ -53,11 +58,83 @@ def test_successes_count_requests_and_rows():
 def test_failures_count_as_nothing_else():
     """A failed request is no inference."""
     statistics = ModelStatistics()
-    statistics.failure(total_ns=7)
-    statistics.failure(total_ns=8)
+    statistics.failure(7, FailureReason.BACKEND)
+    statistics.failure(8, FailureReason.REJECTED)
     shown = statistics.as_dict("m", 1)
     assert shown["inference_stats"]["fail"] == {"count": 2, "ns": 15}
     assert shown["inference_stats"]["success"]["count"] == shown["inference_count"] == 0
+    assert list(statistics.failures.values()) == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("code", "cancelled", "reason"),
+    [
+        (Code.INTERNAL, False, FailureReason.BACKEND),
+        (Code.CANCELLED, False, FailureReason.CANCELED),
+        (Code.INTERNAL, True, FailureReason.CANCELED),
+    ],
+)
+def test_reasons(code, cancelled, reason):
+    """What fails with an instance is the model's doing, unless nobody waited for it."""
+    assert reason_of(InferenceError("no", code), cancelled) is reason
+
+
+def test_reasons_have_tritons_names():
+    """They are the values of a label."""
+    assert [reason.value for reason in FailureReason] == ["REJECTED", "CANCELED", "BACKEND", "OTHER"]
+
+
+def test_latencies_are_recorded_on_request():
+    """Every duration of a success has its summary; failures have none."""
+    statistics = ModelStatistics(Latencies())
+    statistics.success(3, queue_ns=1_000, input_ns=2_000, infer_ns=3_000, output_ns=4_000, total_ns=10_000)
+    statistics.failure(7_000, FailureReason.OTHER)
+    latencies = statistics.latencies
+    found = [
+        (summary.count, summary.sum_us)
+        for summary in (latencies.request, latencies.queue, latencies.input, latencies.infer, latencies.output)
+    ]
+    assert found == [(1, 10), (1, 1), (1, 2), (1, 3), (1, 4)]
+
+
+def test_first_responses_are_recorded_on_request():
+    """In milliseconds; without a histogram they are not recorded."""
+    ModelStatistics().first_response(1)
+    statistics = ModelStatistics(first_responses=Histogram("h", "", [1.0, 10.0]))
+    statistics.first_response(1_500_000)
+    assert statistics.first_responses.lines("h") == (
+        'h_bucket{le="1"} 0\nh_bucket{le="10"} 1\nh_bucket{le="+Inf"} 1\nh_sum 1.5\nh_count 1\n'
+    )
+
+
+def test_responses_are_counted_by_their_place():
+    """Each place in the answers of a decoupled model has a row; those without a response were not computed."""
+    statistics = ModelStatistics()
+    statistics.response(1).fail(infer_ns=5, output_ns=7)
+    statistics.response(0).success(infer_ns=10, output_ns=1)
+    statistics.response(0).success(infer_ns=20, output_ns=2)
+    statistics.response(0).empty(infer_ns=100)
+    statistics.response(0).cancel(infer_ns=1000)
+    shown = statistics.as_dict("m", 1)["response_stats"]
+    assert list(shown) == ["0", "1"]
+    assert shown["0"] == {
+        "compute_infer": {"count": 2, "ns": 30},
+        "compute_output": {"count": 2, "ns": 3},
+        "success": {"count": 2, "ns": 33},
+        "fail": {"count": 0, "ns": 0},
+        "empty_response": {"count": 1, "ns": 100},
+        "cancel": {"count": 1, "ns": 1000},
+    }
+    assert shown["1"]["fail"] == {"count": 1, "ns": 12}
+    assert (shown["1"]["compute_infer"]["ns"], shown["1"]["compute_output"]["ns"]) == (5, 7)
+
+
+def test_places_have_a_limit():
+    """The first ones are kept apart; those that come later are not recorded."""
+    statistics = ModelStatistics()
+    assert statistics.response(RESPONSE_INDEXES_MAX) is None
+    assert statistics.response(RESPONSE_INDEXES_MAX - 1) is not None
+    assert list(statistics.as_dict("m", 1)["response_stats"]) == [str(RESPONSE_INDEXES_MAX - 1)]
 
 
 def test_executions_are_counted_by_batch_size():

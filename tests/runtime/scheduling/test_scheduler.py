@@ -11,6 +11,7 @@ import pytest
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.scheduling.batcher import QueueFull
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.scheduler import Scheduler
@@ -58,8 +59,8 @@ def job(outcome=None, rows=1, arrived_ns=None):
     return Job("", [], rows, None, [Slot()], respond, time.monotonic_ns() if arrived_ns is None else arrived_ns)
 
 
-def scheduler(*instances, text="", on_change=lambda: None):
-    made = Scheduler(spec_of(text), on_change)
+def scheduler(*instances, text="", on_change=lambda: None, statistics=None):
+    made = Scheduler(spec_of(text), on_change, statistics or ModelStatistics())
     made.serve(instances)
     return made
 
@@ -269,6 +270,31 @@ class TestCancelledMeanwhile:
         assert slot.freed == 1
         assert [failure.code for failure in outcome] == [Code.CANCELLED]
         assert instance.batches == []
+
+
+class TestStatistics:
+    """What ends in the queue is a failure, too."""
+
+    @pytest.mark.parametrize("step", ["cancel", "put_back", "reschedule"])
+    def test_of_what_is_cancelled(self, step):
+        """Nobody waited for it any more."""
+        statistics = ModelStatistics()
+        made = scheduler(Instance(0), statistics=statistics)
+        each = job(arrived_ns=time.monotonic_ns() - 10**9)
+        if step == "cancel":
+            made.submit(each)
+        each.cancelled = True
+        getattr(made, step)([each] if step == "put_back" else each)
+        assert statistics.failures[FailureReason.CANCELED] == statistics.failure_count == 1
+        assert statistics.failure_ns >= 10**9
+
+    def test_of_what_comes_to_no_instance(self):
+        """The model was unloaded, or lost."""
+        statistics = ModelStatistics()
+        made = scheduler(Instance(0), statistics=statistics)
+        made.submit(job())
+        made.fail_all(InferenceError("gone"))
+        assert statistics.failures[FailureReason.OTHER] == statistics.failure_count == 1
 
 
 class TestReschedule:

@@ -29,6 +29,7 @@ def test_that_is_none(wrong):
 
 
 def test_trace():
-    """A trace has a context, or not."""
+    """A trace has a context, or not. One that only the server knows has none for anybody else."""
     assert InferenceTrace().get_context() is None
+    assert InferenceTrace("12").get_context() is None
     assert InferenceTrace('{"traceparent": "00"}').get_context() == '{"traceparent": "00"}'

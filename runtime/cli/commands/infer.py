@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""`pyruntime infer`: one request to a model, and what it answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyruntime.runtime.cli.commands.client import Refused, ServerClient, WrongUsage, model_path
+from pyruntime.runtime.cli.commands.inference import Response, decode_response, encode_generate, encode_request
+from pyruntime.runtime.cli.commands.inputs import read_inputs
+from pyruntime.runtime.cli.commands.show import print_json, show_table
+from pyruntime.runtime.cli.commands.tensors import Array, TensorError, TensorSpec, to_json
+from pyruntime.runtime.cli.parse import did_you_mean
+from pyruntime.runtime.cli.text import printable, printable_lines
+
+# Of a tensor with more elements its corners are shown; --json has them all.
+ELEMENTS_SHOWN_MAX = 100
+# Of one text, characters.
+TEXT_SHOWN_MAX = 1000
+
+# What is in every event of a stream and is no output.
+_ABOUT = ("model_name", "model_version", "id")
+_ONLY_STREAMS = "decoupled transaction policy"
+
+
+def run_infer(url: str, model: str, inputs: Sequence[str], outputs: Sequence[str], stream: bool, as_json: bool) -> int:
+    """Ask, and print what comes. Raises CommandError."""
+    client = ServerClient(url)
+    with client.about(model):
+        metadata = client.get(model_path(model), "inputs", "outputs")
+    specs = {spec.name: spec for spec in map(TensorSpec.parse, metadata["inputs"])}
+    _check_outputs(outputs, [spec["name"] for spec in metadata["outputs"]])
+    arrays = read_inputs(inputs, specs)
+    if stream:
+        return _stream(client, model, arrays, outputs, as_json)
+    response = _infer(client, model, arrays, specs, outputs)
+    if as_json:
+        print_json(response.to_json())
+    else:
+        rows = [
+            (spec.name, spec.datatype, str(list(spec.shape)), shown(array, spec.datatype))
+            for spec, array in response.outputs
+        ]
+        show_table(("Output", "Datatype", "Shape", "Value"), rows)
+    return 0
+
+
+def _check_outputs(wanted: Sequence[str], known: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"; its outputs are {', '.join(known)}"
+            raise WrongUsage(f"the model has no output '{name}'{hint}")
+
+
+def _infer(
+    client: ServerClient,
+    model: str,
+    arrays: Mapping[str, Array],
+    specs: Mapping[str, TensorSpec],
+    outputs: Sequence[str],
+) -> Response:
+    body, headers = encode_request(arrays, specs, outputs)
+    try:
+        answer = client.request("POST", f"{model_path(model)}/infer", body, headers)
+    except Refused as exc:
+        hint = "; --stream is for such models" if _ONLY_STREAMS in str(exc) else ""
+        raise Refused(f"{exc}{hint}") from exc
+    try:
+        return decode_response(*answer)
+    except (ValueError, KeyError, TypeError) as exc:
+        raise Refused(f"{client.url} answers with what is no response to an inference: {exc}") from exc
+
+
+def _stream(
+    client: ServerClient, model: str, arrays: Mapping[str, Array], outputs: Sequence[str], as_json: bool
+) -> int:
+    """Print each event as it comes. The exit status is 1 if one of them was an error."""
+    try:
+        document = encode_generate(arrays)
+    except TensorError as exc:
+        raise WrongUsage(str(exc)) from exc
+    for event in client.stream(f"{model_path(model)}/generate_stream", document):
+        if not isinstance(event, dict):
+            raise Refused(f"{client.url} sends an event that is no object")
+        if "error" in event:
+            raise Refused(str(event["error"]))
+        chosen = {name: value for name, value in event.items() if not outputs or name in outputs or name in _ABOUT}
+        if as_json:
+            print_json(chosen)
+        else:
+            _show_event(chosen)
+    return 0
+
+
+def _show_event(event: Mapping[str, Any]) -> None:
+    values = [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in event.items() if name not in _ABOUT
+    ]
+    print(printable("  ".join(values)), flush=True)
+
+
+def shown(array: Array, datatype: str) -> str:
+    """A tensor for people to read."""
+    if datatype != "BYTES":
+        return np.array2string(array, threshold=ELEMENTS_SHOWN_MAX, separator=", ")
+    if array.size == 1:
+        return _shown_text(str(to_json(array.ravel())[0]))
+    texts = [_shown_text(text) for text in to_json(array.ravel()[:ELEMENTS_SHOWN_MAX])]
+    more = array.size - len(texts)
+    return "\n".join(texts + ([f"... and {more} more"] if more else []))
+
+
+def _shown_text(text: str) -> str:
+    cut = text if len(text) <= TEXT_SHOWN_MAX else f"{text[:TEXT_SHOWN_MAX]}..."
+    return printable_lines(cut)

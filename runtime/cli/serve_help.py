@@ -1,0 +1,37 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The help page of `pyruntime serve`, with rich. Imported only when it is asked for."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from pyruntime.runtime.cli.options import GROUPS, Kind, Option, Status
+
+
+def show_serve_help(program: str) -> None:
+    """Print every option of `pyruntime serve`, by group, with what becomes of it; `program` is what it is called."""
+    console = Console(highlight=False)
+    console.print(f"Usage: {program} --model-repository <folder> [--<option>=<value> ...]\n", markup=False)
+    console.print("Options are those of tritonserver, with their defaults; a prefix of just one will do.", markup=False)
+    console.print("Those marked 'later' and 'no-op' are accepted with a warning, and have no effect.", markup=False)
+    for group in GROUPS:
+        console.print(Text(f"\n{group.title}", style="bold"))
+        for option in group.options:
+            console.print(Padding(_heading(option), (0, 2)))
+            console.print(Padding(Text(_description(option)), (0, 6)))
+
+
+def _heading(option: Option) -> Text:
+    """`--http-port <int>  8000  works`; what is not there is left out."""
+    argument = "" if option.kind is Kind.FLAG else f" <{option.kind.value}>"
+    heading = Text.assemble((f"--{option.name}", "cyan"), argument)
+    if option.default:
+        heading.append(f"  {option.default}", style="green")
+    return heading.append(f"  {option.status.value}", style="" if option.status is Status.WORKS else "yellow")
+
+
+def _description(option: Option) -> str:
+    return option.help if option.status is Status.WORKS else f"{option.help} ({option.note})"

@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""One call: what all of them have in common. A call does no I/O: it speaks through the HTTP/2 session.
+
+There is a class for each way to act on a request: see calls.py.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.compression import decompress
+from pyruntime.runtime.frontends.grpc.head import CallHead
+from pyruntime.runtime.frontends.grpc.status import HEAD, STATUS_OF, Status, trailers, trailers_only
+from pyruntime.runtime.frontends.request_log import LoggedCalls, log_failed_call
+from pyruntime.runtime.native._http2 import Session
+from pyruntime.utils.errors import InferenceError
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.native._http2 import Raws
+
+# Triton's, and what gRPC's own messages have for their length: the largest signed 32-bit integer.
+MESSAGE_BYTES_MAX = 2**31 - 1
+# What a compressed message may become, as with HTTP unless that is told otherwise: it becomes a thousand times as large
+# at worst, whoever sends it.
+DECOMPRESSED_BYTES_MAX = 64 << 20
+
+# How long a client may take to send a message that a call waits for: so many seconds, and as long as its size takes at
+# this rate.
+MESSAGE_S_MAX = 60.0
+BYTES_PER_S_MIN = 64 << 10
+
+
+class Connection(Protocol):
+    """What a call asks of its connection."""
+
+    @property
+    def session(self) -> Session: ...
+
+    def said(self) -> None:
+        """The session has something to send."""
+
+    def over(self, stream: int) -> None:
+        """The call on this stream is over: nothing that still comes on it is of interest."""
+
+    def call_later(self, delay_s: float, call_back: Callable[[], None]) -> Callable[[], None]:
+        """Call back after a while, unless the function that is returned is called before."""
+
+
+class Call(ABC):
+    """See the module. Methods are called by its connection, and by whoever answers."""
+
+    # Defaults stand here, not in __init__: most calls change few of them, and every call pays for what they set.
+    _end_deadline: Callable[[], None] | None = None
+    _begun = False
+    _over = False
+    _head_of_response = HEAD
+    # Since when the call has been found to wait for a message, and how long it does, in seconds.
+    _waiting_since: float | None = None
+    _patience_s = MESSAGE_S_MAX
+
+    def __init__(self, core: Core, connection: Connection, stream: int, head: CallHead) -> None:
+        self._core = core
+        self._connection = LoggedCalls(connection, head.path) if core.log_settings.verbose else connection
+        self._stream = stream
+        self._head = head
+
+    @property
+    def path(self) -> str:
+        """The procedure that is called, which there is."""
+        return self._head.path
+
+    # What the client does.
+
+    @abstractmethod
+    def message(self, message: bytes, ended: bool) -> None:
+        """A message has come; `ended`: no more do."""
+
+    def compressed(self, message: bytes, ended: bool) -> None:
+        """A message has come that is compressed."""
+        encoding = self._head.encoding
+        if encoding == "identity":
+            self.fail(Status.INTERNAL, "a message is compressed, and the header grpc-encoding does not say how")
+            return
+        try:
+            message = decompress(message, encoding, DECOMPRESSED_BYTES_MAX)
+        except InferenceError as exc:
+            self.fail(Status.RESOURCE_EXHAUSTED, exc.message)
+            return
+        self.message(message, ended)
+
+    def place(self, meta: bytes, left: int) -> memoryview | Literal[False] | None:
+        """Where a large message may go: see Place in native/_http2.pyi. Calls of no inference have no such place."""
+        return None
+
+    def placed(self, meta: bytes, raws: Raws, ended: bool) -> None:
+        """A message has come whose raw contents went where `place` said."""
+        raise AssertionError("no place was given for it")
+
+    @abstractmethod
+    def ended(self) -> None:
+        """The client sends no more, and said so without a message."""
+
+    def cancelled(self) -> None:
+        """The client wants no response any more, or is gone: nothing that is said on this call reaches it."""
+        self._leave()
+        self._cancel()
+
+    def begin_deadline(self, timeout_s: float) -> None:
+        """The client waits for so long."""
+        self._end_deadline = self._connection.call_later(max(timeout_s, 0.0), self._expired)
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether the call cannot go on, or holds memory, before the client has sent more."""
+        return False
+
+    def check(self, now: float) -> None:
+        """Every now and then: see whether the client takes too long. `now` is in seconds, of the event loop's clock."""
+        if not self.waits_for_client:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = now
+        elif now - self._waiting_since >= self._patience_s:
+            self.fail(Status.DEADLINE_EXCEEDED, f"the request did not come in within {self._patience_s:.0f} s")
+
+    def drain(self) -> None:  # noqa: B027 - most wait for their answer
+        """The server is going to stop: calls that wait for nothing in particular end now."""
+
+    # What is said to the client.
+
+    def fail(self, status: int, message: str) -> None:
+        """End the call with an error. It has no effect once the call is over."""
+        if self._over:
+            return
+        if self._core.log_settings.verbose:
+            log_failed_call(self._head.path, status, message)
+        self._leave()
+        said = trailers(status, message) if self._begun else trailers_only(status, message)
+        self._connection.session.refuse(self._stream, said)
+        self._connection.said()
+        self._cancel()
+
+    def _fail_with(self, failure: InferenceError) -> None:
+        self.fail(STATUS_OF[failure.code], failure.message)
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._connection.session.begin(self._stream, self._head_of_response)
+
+    def _leave(self) -> None:
+        """The call is over, whatever the reason."""
+        self._over = True
+        if self._end_deadline is not None:
+            self._end_deadline()
+            self._end_deadline = None
+        self._connection.over(self._stream)
+
+    def _expired(self) -> None:
+        self._end_deadline = None
+        self.fail(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    @abstractmethod
+    def _cancel(self) -> None:
+        """Stop what is under way, and free what the call holds. The call is over; what was due is perhaps not done."""

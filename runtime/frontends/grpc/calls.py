@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which call a request gets, and whether it gets one at all."""
+
+from __future__ import annotations
+
+from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.grpc.call import Call, Connection
+from pyruntime.runtime.frontends.grpc.head import CallHead
+from pyruntime.runtime.frontends.grpc.infer_call import InferCall
+from pyruntime.runtime.frontends.grpc.methods import METHODS, STREAMS
+from pyruntime.runtime.frontends.grpc.status import Status, trailers_only
+from pyruntime.runtime.frontends.grpc.stream_call import StreamCall
+from pyruntime.runtime.frontends.grpc.stream_infer_call import StreamInferCall
+from pyruntime.runtime.frontends.grpc.unary_call import UnaryCall
+
+_SERVICE = "/inference.GRPCInferenceService"
+INFER = f"{_SERVICE}/ModelInfer"
+STREAM_INFER = f"{_SERVICE}/ModelStreamInfer"
+
+
+def begin_call(core: Core, connection: Connection, stream: int, head: CallHead) -> Call | bytes:
+    """The call on a stream; or, packed, the response to a request that gets none."""
+    if head.refusal:
+        return head.refusal
+    restrictions = core.settings.grpc_restricted_protocols
+    if restrictions and (refusal := _restricted(core, head)):
+        return refusal
+    path = head.path
+    if path == INFER:
+        return InferCall(core, connection, stream, head)
+    if path == STREAM_INFER:
+        return StreamInferCall(core, connection, stream, head)
+    if path in METHODS:
+        return UnaryCall(core, connection, stream, head, METHODS[path])
+    if path in STREAMS:
+        return StreamCall(core, connection, stream, head, STREAMS[path])
+    return trailers_only(Status.UNIMPLEMENTED, f"unknown method {path[:80]!r}")
+
+
+def _restricted(core: Core, head: CallHead) -> bytes:
+    """The refusal of a call of a restricted API whose client does not show what it needs, else b""."""
+    if head.path in (INFER, STREAM_INFER):
+        api = "inference"
+    elif head.path in METHODS:
+        api = METHODS[head.path].api
+    elif head.path in STREAMS:
+        api = STREAMS[head.path].api
+    else:
+        return b""
+    restriction = core.settings.grpc_restricted_protocols.get(api)
+    if restriction is None or head.metadata.get(restriction.header) == restriction.value:
+        return b""
+    message = f"This protocol is restricted, expecting header '{restriction.header}'"
+    return trailers_only(Status.UNAVAILABLE, message)

@@ -1,0 +1,293 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""One gRPC client's connection: bytes to the HTTP/2 session, its events to calls, what they say to the socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any, Literal
+
+from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.grpc.call import MESSAGE_BYTES_MAX, Call
+from pyruntime.runtime.frontends.grpc.calls import begin_call
+from pyruntime.runtime.frontends.grpc.head import CallHead
+from pyruntime.runtime.frontends.grpc.keepalive import STALLED_S_MAX, Action, Keepalive
+from pyruntime.runtime.frontends.grpc.stalls import Stalls
+from pyruntime.runtime.frontends.grpc.status import Status
+from pyruntime.runtime.frontends.transports import report_unsent
+from pyruntime.runtime.native import _http2
+from pyruntime.runtime.native._http2 import Http2Error, Session
+from pyruntime.utils.arena import ALIGNMENT
+
+# Calls of one connection at a time. More are refused by HTTP/2, and clients wait or connect again.
+STREAMS_MAX = 1024
+# What a client may send ahead of us on one stream, and on all of them. The session opens them again as it takes it.
+STREAM_WINDOW = 8 << 20
+CONNECTION_WINDOW = 64 << 20
+# Metadata of one call. gRPC's own servers take 16 KiB.
+HEADER_LIST_BYTES_MAX = 16 << 10
+# Messages above this go to shared memory as they come.
+LARGE_BYTES = 64 << 10
+# The largest frame that is accepted: fewer frames are less work.
+FRAME_BYTES_MAX = 1 << 20
+# How often a connection is looked at, in seconds; what is too old is found so much later.
+CHECK_S = 5.0
+
+_ENHANCE_YOUR_CALM = 0xB
+_CANCEL = 0x8
+
+_REQUEST = _http2.REQUEST
+_MESSAGE = _http2.MESSAGE
+
+_LOG = logging.getLogger("pyruntime.frontends")
+
+# One read buffer for all connections: what a read brings is taken care of before the next one starts.
+_READ_BUFFER = memoryview(bytearray(256 << 10))
+
+
+class GrpcConnection(asyncio.BufferedProtocol):
+    """See the module. All methods belong to the event loop's thread."""
+
+    # Defaults stand here, not in __init__: a connection changes few of them in its life.
+    _transport: asyncio.Transport | None = None
+    _write_paused = False
+    _read_paused = False
+    _flush_due = False
+    # While the session takes bytes apart, nothing can be sent; what is said meanwhile goes out afterwards.
+    _receiving = False
+    _timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, core: Core, connections: set[Any], read_head: Callable[[bytes], CallHead]) -> None:
+        """`read_head`: see HeadReader.read."""
+        self._core = core
+        self._read_head = read_head
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._calls: dict[int, Call] = {}
+        self._on_drained: list[Callable[[], None]] = []
+        settings = core.settings
+        self._keepalive = Keepalive(settings, self._loop.time(), random.uniform(-1, 1))
+        self._stalls = Stalls()
+        self.session = Session(
+            self._place,
+            max_streams=STREAMS_MAX,
+            stream_window=STREAM_WINDOW,
+            connection_window=CONNECTION_WINDOW,
+            header_list_bytes=HEADER_LIST_BYTES_MAX,
+            message_bytes=MESSAGE_BYTES_MAX,
+            large_bytes=LARGE_BYTES,
+            frame_bytes=FRAME_BYTES_MAX,
+            alignment=ALIGNMENT,
+        )
+
+    def __repr__(self) -> str:
+        return f"<GrpcConnection [{len(self._calls)} calls]>"
+
+    # What the transport tells us.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # what a server's connections have
+        # Being told to pause says that something is still on its way.
+        report_unsent(transport)
+        self._connections.add(self)
+        self._timer = self._loop.call_later(CHECK_S, self._check)
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in list(self._calls.values()):
+            call.cancelled()
+        self._calls.clear()
+        self.session.close()
+        _, releases = self.session.send()
+        for release in [*self._on_drained, *releases]:
+            release()  # type: ignore[operator]  # what calls gave
+        self._on_drained.clear()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _READ_BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._receiving = True
+        try:
+            events = self.session.receive(_READ_BUFFER[:nbytes])
+        except Http2Error:
+            self._receiving = False
+            self._close()
+            return
+        self._receiving = False
+        self._keepalive.received(self._loop.time())
+        calls = self._calls
+        for kind, stream, value, ended in events:
+            if kind == _REQUEST:
+                self._begin(stream, *value)  # type: ignore[misc]  # see _http2.pyi
+            elif (call := calls.get(stream)) is None:
+                if kind == _http2.PING and not value:
+                    self._client_pinged()
+            else:
+                try:
+                    if kind == _MESSAGE:
+                        call.message(value, ended)  # type: ignore[arg-type]
+                    else:
+                        self._tell(call, kind, value, ended)
+                except Exception:  # a bug of ours costs this call alone
+                    _LOG.exception("a call of %s failed", call.path)
+                    call.fail(Status.INTERNAL, "the server failed to handle the request")
+        self._flush()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        due, self._on_drained = self._on_drained, []
+        for release in due:
+            release()
+        self._flush()
+
+    # Events.
+
+    def _begin(self, stream: int, packed: bytes, timeout_ns: int) -> None:
+        call = begin_call(self._core, self, stream, self._read_head(packed))
+        if isinstance(call, bytes):
+            self.session.refuse(stream, call)
+            return
+        self._calls[stream] = call
+        if timeout_ns >= 0:
+            call.begin_deadline(timeout_ns / 1e9)
+        elif timeout_ns < -1:
+            call.fail(Status.INTERNAL, "the header grpc-timeout cannot be read")
+
+    def _tell(self, call: Call, kind: int, value: Any, ended: bool) -> None:
+        """What is rarer than messages."""
+        if kind == _http2.END:
+            call.ended()
+        elif kind == _http2.RESET:
+            call.cancelled()
+        elif kind == _http2.PLACED:
+            meta, raws = value
+            call.placed(meta, raws, ended)
+        elif kind == _http2.COMPRESSED:
+            call.compressed(value, ended)
+        elif kind == _http2.TOO_LARGE:
+            message = f"Received message larger than max ({value} vs. {MESSAGE_BYTES_MAX})"
+            call.fail(Status.RESOURCE_EXHAUSTED, message)
+        elif kind == _http2.MALFORMED:
+            call.fail(Status.INTERNAL, f"what came is no message of gRPC: {value}")
+
+    def _client_pinged(self) -> None:
+        if self._keepalive.client_pinged(self._loop.time(), bool(self._calls)):
+            self.session.terminate(_ENHANCE_YOUR_CALM, b"too_many_pings")
+            self._close()
+
+    def _place(self, stream: int, meta: bytes, left: int) -> memoryview | Literal[False] | None:
+        call = self._calls.get(stream)
+        if call is None:
+            return False
+        try:
+            return call.place(meta, left)
+        except Exception:  # a bug of ours costs this call alone
+            _LOG.exception("a call of %s failed", call.path)
+            call.fail(Status.INTERNAL, "the server failed to handle the request")
+            return False
+
+    # What calls ask for.
+
+    def said(self) -> None:
+        """See call.Connection. What several calls say at a time goes out together."""
+        self._keepalive.said()
+        if self._receiving:
+            return
+        if not self._calls:
+            self._flush()
+        elif not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def over(self, stream: int) -> None:
+        """See call.Connection."""
+        self._calls.pop(stream, None)
+
+    def call_later(self, delay_s: float, call_back: Callable[[], None]) -> Callable[[], None]:
+        """See call.Connection."""
+        return self._loop.call_later(delay_s, call_back).cancel
+
+    # Sending.
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        transport = self._transport
+        if transport is None or self._write_paused or transport.is_closing():
+            return
+        parts, given = self.session.send()
+        releases: list[Any] = given  # what calls gave
+        if parts:
+            if len(parts) == 1:
+                transport.write(parts[0])
+            else:
+                transport.writelines(parts)
+            self._keepalive.took()
+        if self._write_paused:
+            self._on_drained += releases
+        else:
+            for release in releases:
+                release()
+            if not self.session.wants_io:
+                transport.close()
+
+    def _close(self) -> None:
+        """Hang up, with what there is still to say about it."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    # Closing.
+
+    def close_idle(self) -> None:
+        """Take no more calls, and close the connection once those that are under way are answered."""
+        self.session.shut_down()
+        for call in list(self._calls.values()):
+            call.drain()
+        self._flush()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _check(self) -> None:
+        now = self._loop.time()
+        self._timer = self._loop.call_later(CHECK_S, self._check)
+        for call in list(self._calls.values()):
+            call.check(now)
+        self._end_stalled(now)
+        blocked = self._write_paused or self.session.blocked
+        match self._keepalive.due(now, begun=self.session.begun, has_calls=bool(self._calls), blocked=blocked):
+            case Action.CUT:
+                self.abort()
+            case Action.PING:
+                self.session.ping()
+            case Action.SHUT_DOWN:
+                self.session.shut_down()
+            case Action.NOTHING:
+                pass
+        self._flush()
+
+    def _end_stalled(self, now: float) -> None:
+        """End the calls whose clients do not go on with what they send, or take nothing of what they wait for."""
+        silent, stuck = self._stalls.look(now, self.session.waiting())
+        for stream in silent:
+            call = self._calls.get(stream)
+            if call is not None:
+                call.fail(Status.DEADLINE_EXCEEDED, f"nothing of a message came for {STALLED_S_MAX:.0f} s")
+        for stream in stuck:
+            call = self._calls.get(stream)
+            self.session.reset(stream, _CANCEL)
+            if call is not None:
+                call.cancelled()

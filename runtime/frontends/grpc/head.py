@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The head of a call: which procedure, how its messages are compressed, and what metadata came with it. (pure)
+
+A client sends the same head over and over (a deadline, which changes, is no part of it here), so heads are remembered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyruntime.runtime.frontends.forwarding import Forwarded, HeaderPattern
+from pyruntime.runtime.frontends.grpc.status import http_error, unsupported_encoding
+
+# Heads remembered, and how long one may be: 4 MiB of them, with what is made of them.
+HEADS_KEPT_MAX = 512
+HEAD_KEPT_BYTES_MAX = 2048
+
+ENCODINGS = ("identity", "gzip", "deflate")
+
+# Headers of HTTP and of gRPC itself, which are no metadata.
+_NO_METADATA = (":", "grpc-")
+_OF_HTTP = ("content-type", "te")
+_TRACE_CONTEXT = b"traceparent\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class CallHead:
+    """One call's head. `refusal` is the packed response to a request that is no call of gRPC, b"" for a call.
+
+    `encoding` is what compressed messages are compressed with, `accepts` what the client takes. `metadata` is the
+    client's own, by name in small letters; several values of one name are joined by ",". `forwarded` are those of them
+    that go to the model, and `traceparent` is a trace context, "" for none.
+    """
+
+    path: str
+    encoding: str = "identity"
+    accepts: frozenset[str] = frozenset()
+    metadata: dict[str, str] = field(default_factory=dict)
+    refusal: bytes = b""
+    forwarded: Forwarded = ()
+    traceparent: str = ""
+
+
+class HeadReader:
+    """Reads heads, and remembers them. `pattern` says which metadata is forwarded: see forwarding.py."""
+
+    def __init__(self, pattern: str = "") -> None:
+        self._pattern = HeaderPattern(pattern)
+        self._heads: dict[bytes, CallHead] = {}
+
+    def read(self, packed: bytes) -> CallHead:
+        """The head in a packed list of headers: see native/_http2.pyi."""
+        heads = self._heads
+        head = heads.get(packed)
+        if head is None:
+            head = self._read(packed)
+            # One with a trace context never comes again.
+            if len(packed) <= HEAD_KEPT_BYTES_MAX and _TRACE_CONTEXT not in packed:
+                if len(heads) >= HEADS_KEPT_MAX:
+                    heads.clear()
+                heads[packed] = head
+        return head
+
+    def _read(self, packed: bytes) -> CallHead:
+        fields = packed.decode("latin-1").split("\0")
+        headers: dict[str, str] = {}
+        for name, value in zip(fields[::2], fields[1::2], strict=False):
+            headers[name] = f"{headers[name]},{value}" if name in headers else value
+        encoding = headers.get("grpc-encoding", "identity")
+        refusal = b""
+        if headers.get(":method") != "POST":
+            refusal = http_error(405)
+        elif not _is_grpc(headers.get("content-type", "")):
+            refusal = http_error(415)
+        elif encoding not in ENCODINGS:
+            refusal = unsupported_encoding(encoding)
+        accepts = frozenset(text.strip() for text in headers.get("grpc-accept-encoding", "").split(","))
+        metadata = {
+            name: value for name, value in headers.items() if not name.startswith(_NO_METADATA) and name not in _OF_HTTP
+        }
+        forwarded = self._pattern.select(metadata.items())
+        traceparent = headers.get("traceparent", "")
+        return CallHead(headers.get(":path", ""), encoding, accepts, metadata, refusal, forwarded, traceparent)
+
+
+def _is_grpc(content_type: str) -> bool:
+    """Whether this is gRPC with messages of protobuf, which is what it is if nothing else is said."""
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind in ("application/grpc", "application/grpc+proto")

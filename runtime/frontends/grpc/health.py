@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""gRPC's own health checking: whether the server is ready, once or at each change."""
+
+from __future__ import annotations
+
+from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.grpc.method import End, Reply, Send
+from pyruntime.runtime.frontends.grpc.schema import INFERENCE, HealthCheckResponse, Message
+from pyruntime.runtime.frontends.readiness import check_server_ready
+from pyruntime.runtime.frontends.readiness_watch import unwatch_ready, watch_ready
+from pyruntime.utils.errors import Code, InferenceError
+
+# The names of the server as a whole.
+_SERVER = ("", INFERENCE.full_name)
+
+
+def check(core: Core, request: Message, reply: Reply) -> None:
+    """How the server is, whichever service is asked for: as in Triton."""
+    check_server_ready(core, lambda ready: reply(_response(ready)))
+
+
+class Watch:
+    """Says how the server is, at once and at each change, as long as the client wants to know.
+
+    Of services that there are not it says so, and waits: the protocol has it that they may yet come.
+    """
+
+    def __init__(self, core: Core, send: Send, end: End) -> None:
+        self._core = core
+        self._send = send
+        self._end = end
+        self._asked = False
+
+    def message(self, request: Message) -> None:
+        """See Stream."""
+        if self._asked:
+            self._end(InferenceError("a call of one request has a second message", Code.INTERNAL))
+            return
+        self._asked = True
+        if request.service in _SERVER:
+            watch_ready(self._core, self._heard)
+        else:
+            self._send(HealthCheckResponse(status=HealthCheckResponse.SERVICE_UNKNOWN))
+
+    def client_ended(self) -> None:
+        """See Stream."""
+        if not self._asked:
+            self._end(InferenceError("a call of one request has no message", Code.INTERNAL))
+
+    def cancelled(self) -> None:
+        """See Stream."""
+        unwatch_ready(self._core, self._heard)
+
+    def _heard(self, ready: bool) -> None:
+        self._send(_response(ready))
+
+
+def _response(ready: bool) -> Message:
+    return HealthCheckResponse(status=HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING)

@@ -1,0 +1,171 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A ModelInferResponse, encoded by hand. (pure)
+
+response := head id? parameters? (raw-contents)*      in fields of protobuf; their order is free
+event    := infer_response                            a ModelStreamInferResponse
+
+A model answers most requests with the same shapes, hence with the same head, which is remembered. The raw contents are
+handed on as they are, never copied; who sends them also sees to it that the response is released afterwards.
+"""
+
+from __future__ import annotations
+
+from pyruntime.runtime.frontends.grpc.schema import ModelInferResponse, ModelStreamInferResponse
+from pyruntime.runtime.inference import InferResponse, OutputTensor, Parameter
+from pyruntime.utils.errors import InferenceError
+
+Parts = list[bytes | memoryview]
+
+# Heads are remembered that are no longer than this, and as many as this: some 8 MiB at most, with their keys.
+HEAD_KEPT_BYTES_MAX = 2048
+HEADS_KEPT_MAX = 1024
+
+# Tags of protobuf: field << 3 | 2 (bytes).
+_ID = b"\x1a"
+_RAW = b"\x32"
+_INFER_RESPONSE = b"\x12"
+
+UNSPEAKABLE = "a string is not valid Unicode, or an integer has more than 64 bits"
+
+# The beginnings of raw contents, by size.
+SIZES_KEPT_MAX = 1024
+
+_heads: dict[tuple[object, ...], bytes] = {}
+_raw_prefixes: dict[int, bytes] = {}
+
+
+def encode_infer(response: InferResponse) -> Parts:
+    """The parts of the message, in order. Contents must be bytes or views of bytes.
+
+    Raises InferenceError (INTERNAL) for what protobuf cannot express: text that is none, numbers of more than 64 bits.
+    """
+    try:
+        return _encode(response)
+    except (ValueError, TypeError):
+        message = f"a response of model '{response.model_name}' cannot be expressed in gRPC: {UNSPEAKABLE}"
+        raise InferenceError(message) from None
+
+
+def _encode(response: InferResponse) -> Parts:
+    outputs = response.outputs
+    key: list[object] = [response.model_name, response.model_version]
+    parts: Parts = [b""]
+    if response.id:
+        id = response.id.encode()
+        parts.append(_ID + varint(len(id)) + id)
+    if response.parameters:
+        parts.append(_parameters(response.parameters))
+    for output in outputs:
+        place = output.place
+        # Names are strings and dimensions are not, so that no two responses have the same key.
+        key += (output.name, output.datatype, place, *output.shape)
+        if place is not None:  # clients count on one for each output
+            parts.append(raw_prefix(0))
+            continue
+        data = output.data
+        size = len(data)
+        parts.append(_raw_prefixes.get(size) or raw_prefix(size))
+        parts.append(data)
+    known = tuple(key)
+    head = _heads.get(known)
+    if head is None:
+        head = _head(response)
+        if len(head) <= HEAD_KEPT_BYTES_MAX:
+            if len(_heads) >= HEADS_KEPT_MAX:
+                _heads.clear()
+            _heads[known] = head
+    parts[0] = head
+    return parts
+
+
+def final_parameter(final: bool) -> bytes:
+    """What every response in a stream says: whether it is the last one to its request."""
+    return _FINAL if final else _NOT_FINAL
+
+
+def encode_event(parts: Parts) -> Parts:
+    """A message of a stream, around the parts of a response."""
+    size = 0
+    for part in parts:
+        size += len(part)
+    return [_INFER_RESPONSE + varint(size), *parts]
+
+
+def encode_error_event(message: str, model: str, version: str, id: str, final: bool | None) -> bytes:
+    """The message of a stream that says that a request has failed. The response beside it says which.
+
+    `final` is None for a request that no model has seen.
+    """
+    event = ModelStreamInferResponse(error_message=message.encode(errors="backslashreplace").decode())
+    event.infer_response.model_name = model
+    event.infer_response.model_version = version
+    event.infer_response.id = id
+    if final is not None:
+        event.infer_response.parameters["triton_final_response"].bool_param = final
+    serialized: bytes = event.SerializeToString()
+    return serialized
+
+
+def empty_final(model: str, version: int, id: str) -> Parts:
+    """The response that says that no more follow, to a client that wants to be told so by itself."""
+    message = ModelInferResponse(model_name=model, model_version=str(version), id=id)
+    return [message.SerializeToString(), _FINAL]
+
+
+def raw_prefix(size: int) -> bytes:
+    """What stands before raw contents of `size` bytes."""
+    prefix = _raw_prefixes.get(size)
+    if prefix is None:
+        if len(_raw_prefixes) >= SIZES_KEPT_MAX:
+            _raw_prefixes.clear()
+        prefix = _raw_prefixes[size] = _RAW + varint(size)
+    return prefix
+
+
+def varint(value: int) -> bytes:
+    """A number of 0 and more as protobuf writes it."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _head(response: InferResponse) -> bytes:
+    message = ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version))
+    for output in response.outputs:
+        _add_output(message, output)
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
+def _add_output(message: ModelInferResponse, output: OutputTensor) -> None:
+    entry = message.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
+    place = output.place
+    if place is not None:
+        entry.parameters["shared_memory_region"].string_param = place.region
+        entry.parameters["shared_memory_byte_size"].int64_param = place.byte_size
+        if place.offset:
+            entry.parameters["shared_memory_offset"].int64_param = place.offset
+
+
+def _parameters(parameters: dict[str, Parameter]) -> bytes:
+    message = ModelInferResponse()
+    for name, value in parameters.items():
+        parameter = message.parameters[name]
+        if isinstance(value, bool):
+            parameter.bool_param = value
+        elif isinstance(value, int):
+            parameter.int64_param = value
+        elif isinstance(value, float):
+            parameter.double_param = value
+        else:
+            parameter.string_param = value
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
+_FINAL = _parameters({"triton_final_response": True})
+_NOT_FINAL = _parameters({"triton_final_response": False})

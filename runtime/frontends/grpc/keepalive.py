@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""When a connection is pinged, sent away or cut: by its silence, its age and its own pings. (pure)
+
+The rules are gRPC's, under the names of Triton's options (--grpc-keepalive-*, --grpc-http2-*, --grpc-max-connection-*).
+Times are in seconds, on any clock that never goes back.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum, auto
+
+from pyruntime.runtime.settings import ServerSettings
+
+# A client that does not even say the beginning of HTTP/2, or not all of it, is gone after so long.
+HANDSHAKE_S_MAX = 20.0
+# A client that takes nothing for so long, while there is something for it, is cut off: what it was sent keeps memory.
+STALLED_S_MAX = 30.0
+# How often a client without calls may ping, unless it is permitted to: as in gRPC.
+IDLE_PING_S_MIN = 7200.0
+# Connections that began together are not to end together: ages differ by up to this much, as in gRPC.
+_AGE_JITTER = 0.1
+
+
+class Action(Enum):
+    """What is to be done about a connection now."""
+
+    NOTHING = auto()
+    PING = auto()
+    SHUT_DOWN = auto()
+    CUT = auto()
+
+
+class Keepalive:
+    """One connection's. `jitter` is between -1 and 1, from whatever chance there is."""
+
+    def __init__(self, settings: ServerSettings, now: float, jitter: float) -> None:
+        self._ping_after = settings.grpc_keepalive_time_ms / 1000
+        self._ping_timeout = settings.grpc_keepalive_timeout_ms / 1000
+        self._ping_idle = settings.grpc_keepalive_permit_without_calls
+        self._pings_max = settings.grpc_max_pings_without_data
+        self._pings_sent = 0
+        self._interval_min = settings.grpc_min_ping_interval_ms / 1000
+        self._strikes_max = settings.grpc_max_ping_strikes
+        self._strikes = 0
+        self._client_pinged = -math.inf
+        self._heard = now
+        self._pinged: float | None = None
+        age = settings.grpc_max_connection_age_ms / 1000
+        self._old = now + age * (1 + _AGE_JITTER * jitter) if age else math.inf
+        grace = settings.grpc_max_connection_age_grace_ms / 1000
+        self._too_old = self._old + grace if grace else math.inf
+        self._shut_down = False
+        self._opened = now
+        self._stalled_since: float | None = None
+
+    def received(self, now: float) -> None:
+        """Something has come from the client."""
+        self._heard = now
+        self._pinged = None
+
+    def said(self) -> None:
+        """Something that is no ping is sent: pings count from here, ours and the client's."""
+        self._pings_sent = 0
+        self._strikes = 0
+        self._client_pinged = -math.inf
+
+    def client_pinged(self, now: float, has_calls: bool) -> bool:
+        """The client pings; True if it has done so too often, and is to be told ENHANCE_YOUR_CALM."""
+        interval = self._interval_min if has_calls or self._ping_idle else IDLE_PING_S_MIN
+        too_soon = now - self._client_pinged < interval
+        self._client_pinged = now
+        if not too_soon:
+            return False
+        self._strikes += 1
+        return self._strikes_max > 0 and self._strikes > self._strikes_max
+
+    def due(self, now: float, *, begun: bool, has_calls: bool, blocked: bool) -> Action:
+        """What is to be done now.
+
+        `begun`: the client has said that it speaks HTTP/2; `blocked`: something waits for it to be taken.
+        """
+        if not begun and now - self._opened >= HANDSHAKE_S_MAX:
+            return Action.CUT
+        if self._stalled(now, blocked) or now >= self._too_old:
+            return Action.CUT
+        if now >= self._old and not self._shut_down:
+            self._shut_down = True
+            return Action.SHUT_DOWN
+        if self._pinged is not None:
+            return Action.CUT if now - self._pinged >= self._ping_timeout else Action.NOTHING
+        if now - self._heard < self._ping_after or not (has_calls or self._ping_idle):
+            return Action.NOTHING
+        if self._pings_max and self._pings_sent >= self._pings_max and not has_calls:
+            return Action.NOTHING
+        self._pings_sent += 1
+        self._pinged = now
+        return Action.PING
+
+    def _stalled(self, now: float, blocked: bool) -> bool:
+        if not blocked:
+            self._stalled_since = None
+        elif self._stalled_since is None:
+            self._stalled_since = now
+        return self._stalled_since is not None and now - self._stalled_since >= STALLED_S_MAX
+
+    def took(self) -> None:
+        """The client has taken some of what waited for it."""
+        self._stalled_since = None

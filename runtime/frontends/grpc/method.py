@@ -1,0 +1,53 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a remote procedure is to a call: see methods.py for those there are.
+
+`api` is what operators restrict it by. `request` is the class of its requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.grpc.schema import Message, MessageClass
+from pyruntime.utils.errors import InferenceError
+
+# Called once, at once or later, with a response or an InferenceError.
+Reply = Callable[[Message], None]
+
+
+class Method(NamedTuple):
+    """One request, one response. `act` raises InferenceError, and does not reply then."""
+
+    api: str
+    request: MessageClass
+    act: Callable[[Core, Message, Reply], None]
+
+
+class Stream(Protocol):
+    """One call of any number of messages either way. Nothing is sent any more once it has ended."""
+
+    def message(self, request: Message) -> None:
+        """The client has sent a message."""
+
+    def client_ended(self) -> None:
+        """The client sends no more."""
+
+    def cancelled(self) -> None:
+        """The call is over, for whatever reason."""
+
+
+# Sends a message.
+Send = Callable[[Message], None]
+# Ends the call, well or with an error.
+End = Callable[[InferenceError | None], None]
+
+
+class StreamMethod(NamedTuple):
+    """Any number of messages either way; a stream for each call."""
+
+    api: str
+    request: MessageClass
+    factory: Callable[[Core, Send, End], Stream]

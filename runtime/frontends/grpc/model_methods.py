@@ -1,0 +1,69 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Remote procedures about one model: whether it is ready, what it takes and gives, what it has done.
+
+All raise InferenceError: INVALID_ARG for what is no version, and what the core says of models that are not there.
+"""
+
+from __future__ import annotations
+
+from google.protobuf import json_format
+
+from pyruntime.runtime.config.schema import new_model_config
+from pyruntime.runtime.config.spec import TensorSpec
+from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.grpc.method import Reply
+from pyruntime.runtime.frontends.grpc.schema import (
+    Message,
+    ModelConfigResponse,
+    ModelMetadataResponse,
+    ModelReadyResponse,
+    ModelStatisticsResponse,
+)
+from pyruntime.runtime.frontends.model_version import parse_version
+from pyruntime.runtime.frontends.readiness import check_model_ready
+from pyruntime.utils.errors import Code, InferenceError
+
+
+def model_ready(core: Core, request: Message, reply: Reply) -> None:
+    """A model that there is not is not ready, and that is no error here."""
+
+    def checked(ready: bool) -> None:
+        reply(ModelReadyResponse(ready=ready))
+
+    version = parse_version(request.version)
+    try:
+        check_model_ready(core, request.name, version, checked)
+    except InferenceError as exc:
+        if exc.code is not Code.NOT_FOUND:
+            raise
+        checked(False)
+
+
+def model_metadata(core: Core, request: Message) -> Message:
+    """What HTTP says as well."""
+    spec = core.resolve(request.name, parse_version(request.version)).spec
+    return ModelMetadataResponse(
+        name=spec.name,
+        versions=map(str, core.table.ready_versions(request.name)),
+        platform=spec.platform,
+        inputs=map(_tensor, spec.inputs.values()),
+        outputs=map(_tensor, spec.outputs.values()),
+    )
+
+
+def model_config(core: Core, request: Message) -> Message:
+    """The configuration that models get and HTTP shows, as the message that it was rendered from."""
+    spec = core.resolve(request.name, parse_version(request.version)).spec
+    return ModelConfigResponse(config=json_format.Parse(spec.json, new_model_config()))
+
+
+def model_statistics(core: Core, request: Message) -> Message:
+    """Of one version, of all versions of a model, or of all models, whatever version is given then: as in Triton."""
+    version = parse_version(request.version)
+    statistics = core.statistics(request.name, version) if request.name else core.statistics()
+    return json_format.ParseDict({"model_stats": statistics}, ModelStatisticsResponse())
+
+
+def _tensor(tensor: TensorSpec) -> Message:
+    return ModelMetadataResponse.TensorMetadata(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)

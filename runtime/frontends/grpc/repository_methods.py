@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Remote procedures about the model repositories: their index, and loading and unloading."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.grpc.method import Reply
+from pyruntime.runtime.frontends.grpc.schema import (
+    Message,
+    RepositoryIndexResponse,
+    RepositoryModelLoadResponse,
+    RepositoryModelUnloadResponse,
+)
+from pyruntime.utils.errors import Code, InferenceError
+
+_FILE_PREFIX = "file:"
+
+
+def repository_index(core: Core, request: Message) -> Message:
+    """What HTTP says as well."""
+    _check_repository(request)
+    response = RepositoryIndexResponse()
+    for row in core.index(request.ready):
+        response.models.add(name=row.name, version=row.version, state=row.state, reason=row.reason)
+    return response
+
+
+def load(core: Core, request: Message, reply: Reply) -> None:
+    """Reply once the model is loaded. The load goes on if the client does not wait for it."""
+    _check_repository(request)
+    config, files = _read_load_parameters(request.parameters)
+    loading = core.control.load(request.model_name, config, files)
+    core.tasks.create_task(_reply_after(loading, RepositoryModelLoadResponse(), reply))
+
+
+def unload(core: Core, request: Message, reply: Reply) -> None:
+    """Reply once the model takes no more requests."""
+    _check_repository(request)
+    unload_dependents = _read_unload_dependents(request.parameters)
+    unloading = core.control.unload(request.model_name, unload_dependents)
+    core.tasks.create_task(_reply_after(unloading, RepositoryModelUnloadResponse(), reply))
+
+
+async def _reply_after(work: Coroutine[Any, Any, None], response: Message, reply: Reply) -> None:
+    try:
+        await work
+    except InferenceError as exc:
+        reply(exc)
+    else:
+        reply(response)
+
+
+def _check_repository(request: Message) -> None:
+    if request.repository_name:
+        raise InferenceError("'repository_name' specification is not supported", Code.UNSUPPORTED)
+
+
+def _read_load_parameters(parameters: Mapping[str, Message]) -> tuple[str, dict[str, bytes]]:
+    """(configuration, files) that are to take the place of the repository's."""
+    config, files = "", {}
+    for name, value in parameters.items():
+        if name == "config":
+            config = _read(value, "string_param", f"load parameter '{name}'")
+        elif name.startswith(_FILE_PREFIX):
+            files[name] = _read(value, "bytes_param", f"load parameter '{name}'")
+        else:
+            raise InferenceError(f"unrecognized load parameter '{name}'.", Code.INVALID_ARG)
+    return config, files
+
+
+def _read_unload_dependents(parameters: Mapping[str, Message]) -> bool:
+    # Triton looks at no other parameter, whatever it is.
+    if "unload_dependents" not in parameters:
+        return False
+    return bool(_read(parameters["unload_dependents"], "bool_param", "'unload_dependents' parameter"))
+
+
+def _read(value: Message, kind: str, what: str) -> Any:
+    if value.WhichOneof("parameter_choice") != kind:
+        raise InferenceError(f"invalid value type for {what}, expected {kind}.", Code.INVALID_ARG)
+    return getattr(value, kind)

@@ -1,0 +1,34 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Remote procedures about the server: whether it is there, whether it is ready, what it is."""
+
+from __future__ import annotations
+
+from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.grpc.method import Reply
+from pyruntime.runtime.frontends.grpc.schema import (
+    Message,
+    ServerLiveResponse,
+    ServerMetadataResponse,
+    ServerReadyResponse,
+)
+from pyruntime.runtime.frontends.readiness import check_server_ready
+from pyruntime.runtime.frontends.status import EXTENSIONS
+from pyruntime.utils.errors import Code, InferenceError
+
+
+def server_live(core: Core, request: Message) -> Message:
+    """Whoever answers is alive."""
+    return ServerLiveResponse(live=True)
+
+
+def server_ready(core: Core, request: Message, reply: Reply) -> None:
+    """Raises InferenceError UNAVAILABLE once the server exits."""
+    if core.exiting:
+        raise InferenceError("Server exiting", Code.UNAVAILABLE)
+    check_server_ready(core, lambda ready: reply(ServerReadyResponse(ready=ready)))
+
+
+def server_metadata(core: Core, request: Message) -> Message:
+    """What HTTP says as well."""
+    return ServerMetadataResponse(name=core.settings.server_id, version=core.version, extensions=EXTENSIONS)

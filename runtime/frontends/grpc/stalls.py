@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which streams of a connection make no progress, though others may. (pure)
+
+A client that begins a message and does not go on, or asks for responses and opens no window for them, keeps memory; and
+pings, or other calls, keep its connection alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyruntime.runtime.frontends.grpc.keepalive import STALLED_S_MAX
+
+# For which streams the client sends nothing, and of which it takes nothing.
+Stalled = tuple[list[int], list[int]]
+
+
+class Stalls:
+    """One connection's. Times are in seconds, on any clock that never goes back."""
+
+    def __init__(self) -> None:
+        # What a stream had sent, or taken, when that was first seen, and when that was.
+        self._incoming: dict[int, tuple[int, float]] = {}
+        self._outgoing: dict[int, tuple[int, float]] = {}
+
+    def look(self, now: float, waiting: Iterable[tuple[int, int, int]]) -> Stalled:
+        """Those that have been seen without progress for too long. `waiting`: see Session in native/_http2.pyi."""
+        rows = list(waiting)
+        self._incoming, silent = _compare(now, self._incoming, ((stream, taken) for stream, taken, _ in rows))
+        self._outgoing, stuck = _compare(now, self._outgoing, ((stream, sent) for stream, _, sent in rows))
+        return silent, stuck
+
+
+def _compare(
+    now: float, before: dict[int, tuple[int, float]], counts: Iterable[tuple[int, int]]
+) -> tuple[dict[int, tuple[int, float]], list[int]]:
+    seen = {}
+    stalled = []
+    for stream, count in counts:
+        if count < 0:
+            continue
+        last = before.get(stream)
+        if last is None or last[0] != count:
+            last = (count, now)
+        elif now - last[1] >= STALLED_S_MAX:
+            stalled.append(stream)
+        seen[stream] = last
+    return seen, stalled

@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Statuses of gRPC, and the headers that carry them, packed as native/_http2.pyi has it. (pure)
+
+See "gRPC over HTTP2" in gRPC's documentation for what the headers mean.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from urllib.parse import quote_from_bytes
+
+from pyruntime.utils.errors import Code
+
+# Clients take 8 KiB of headers by default, percent-encoding triples what it encodes, and there are other headers.
+MESSAGE_BYTES_MAX = 2048
+
+
+class Status(IntEnum):
+    """Status codes of gRPC, by its numbers."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+# Triton's mapping: docs/protocol.md, "Error codes".
+STATUS_OF = {
+    Code.UNKNOWN: Status.UNKNOWN,
+    Code.INTERNAL: Status.INTERNAL,
+    Code.NOT_FOUND: Status.NOT_FOUND,
+    Code.INVALID_ARG: Status.INVALID_ARGUMENT,
+    Code.UNAVAILABLE: Status.UNAVAILABLE,
+    Code.UNSUPPORTED: Status.UNIMPLEMENTED,
+    Code.ALREADY_EXISTS: Status.ALREADY_EXISTS,
+    Code.CANCELLED: Status.CANCELLED,
+}
+
+# How a response with messages begins, and how it ends.
+HEAD = b":status\x00200\x00content-type\x00application/grpc\x00"
+OK_TRAILERS = b"grpc-status\x000\x00"
+
+# The encodings of messages that are understood, in the words of grpc-accept-encoding.
+ACCEPTED_ENCODINGS = b"identity,deflate,gzip"
+
+# What stands in grpc-message as it is: printable ASCII but the percent sign, which quoting never spares.
+_SAFE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+
+
+def encoded_head(encoding: str) -> bytes:
+    """The head of a response whose messages may be compressed in this way."""
+    return HEAD + b"grpc-encoding\x00%b\x00" % encoding.encode()
+
+
+def trailers(status: int, message: str) -> bytes:
+    """The end of a response that has begun."""
+    text = message.encode(errors="backslashreplace")[:MESSAGE_BYTES_MAX]
+    return b"grpc-status\x00%d\x00grpc-message\x00%b\x00" % (status, quote_from_bytes(text, _SAFE).encode())
+
+
+def trailers_only(status: int, message: str) -> bytes:
+    """A whole response without messages."""
+    return HEAD + trailers(status, message)
+
+
+def unsupported_encoding(encoding: str) -> bytes:
+    """The response to a request whose messages are compressed in a way that is not understood."""
+    message = f"Compression algorithm '{encoding[:40]}' is not supported, expected one of gzip, deflate, identity"
+    return trailers_only(Status.UNIMPLEMENTED, message) + b"grpc-accept-encoding\x00%b\x00" % ACCEPTED_ENCODINGS
+
+
+def http_error(status: int) -> bytes:
+    """The response to what is no call of gRPC at all: a status of HTTP and nothing more."""
+    return b":status\x00%d\x00" % status

@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of any number of messages either way that are no inference: see methods.py for what they do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.grpc.call import Call, Connection
+from pyruntime.runtime.frontends.grpc.head import CallHead
+from pyruntime.runtime.frontends.grpc.method import StreamMethod
+from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, STATUS_OF, Status
+from pyruntime.utils.errors import InferenceError
+
+# Bytes of answers that wait for a client that does not read them.
+WAITING_BYTES_MAX = 16 << 20
+
+
+class StreamCall(Call):
+    """See the module."""
+
+    def __init__(self, core: Core, connection: Connection, stream: int, head: CallHead, method: StreamMethod) -> None:
+        super().__init__(core, connection, stream, head)
+        self._method = method
+        self._handler = method.factory(core, self._send, self._end)
+
+    def message(self, message: bytes, ended: bool) -> None:
+        """See Call."""
+        try:
+            request = self._method.request.FromString(message)
+        except DecodeError:
+            self.fail(Status.INTERNAL, f"the message is no {self._method.request.DESCRIPTOR.name}: it cannot be parsed")
+            return
+        self._handler.message(request)
+        if ended and not self._over:
+            self._handler.client_ended()
+
+    def ended(self) -> None:
+        """See Call."""
+        self._handler.client_ended()
+
+    def drain(self) -> None:
+        """See Call."""
+        self.fail(Status.UNAVAILABLE, "Server exiting")
+
+    def _send(self, message: Any) -> None:
+        if self._over:
+            return
+        session = self._connection.session
+        self._begin()
+        session.message(self._stream, [message.SerializeToString()])
+        if session.queued(self._stream) > WAITING_BYTES_MAX:
+            self.fail(Status.RESOURCE_EXHAUSTED, f"more than {WAITING_BYTES_MAX} bytes wait for the client")
+            return
+        self._connection.said()
+
+    def _end(self, failure: InferenceError | None) -> None:
+        if self._over:
+            return
+        if failure is not None:
+            self.fail(STATUS_OF[failure.code], failure.message)
+            return
+        self._begin()
+        self._leave()
+        self._connection.session.end(self._stream, OK_TRAILERS)
+        self._connection.said()
+        self._cancel()
+
+    def _cancel(self) -> None:
+        self._handler.cancelled()

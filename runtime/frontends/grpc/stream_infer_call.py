@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""ModelStreamInfer: any number of requests, and any number of responses to each.
+
+Models that are not decoupled are answered in the order of their requests, decoupled ones as responses come. A response
+is released when the client's windows have let all of it pass, and a model has only so many that are not released.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.classification import classified
+from pyruntime.runtime.frontends.compression import compress
+from pyruntime.runtime.frontends.grpc.call import Connection
+from pyruntime.runtime.frontends.grpc.head import CallHead
+from pyruntime.runtime.frontends.grpc.infer_request import InferOptions
+from pyruntime.runtime.frontends.grpc.infer_response import (
+    Parts,
+    empty_final,
+    encode_error_event,
+    encode_event,
+    encode_infer,
+    final_parameter,
+)
+from pyruntime.runtime.frontends.grpc.inferring_call import InferringCall
+from pyruntime.runtime.frontends.grpc.response_encoding import response_encoding
+from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, STATUS_OF, Status, encoded_head
+from pyruntime.runtime.inference import InferResponse
+from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.scheduling.job import Job, Respond
+from pyruntime.utils.errors import InferenceError
+
+# Requests of one stream that are under way at a time; the client waits with more of them, as its window lets it.
+REQUESTS_MAX = 1024
+# Bytes that wait for a client that does not read. Models stop far earlier, but not errors: these end the stream.
+WAITING_BYTES_MAX = 256 << 20
+
+Outcome = InferResponse | InferenceError | None
+
+
+class _Request:
+    """One request of the stream. If it is answered `in_order`, its one `outcome` is kept until it is its turn."""
+
+    __slots__ = ("id", "in_order", "job", "model", "name", "options", "outcome", "stream", "version")
+
+    def __init__(self, stream: StreamInferCall, name: str, version: str, id: str) -> None:
+        self.stream = stream
+        self.name = name
+        self.version = version
+        self.id = id
+        self.model: ModelVersion | None = None
+        self.options: InferOptions | None = None
+        self.job: Job | None = None
+        self.outcome: Outcome = None
+        self.in_order = False
+
+    def respond(self, outcome: Outcome, final: bool) -> None:
+        """See scheduling.job.Respond."""
+        self.stream.respond(self, outcome, final)
+
+
+class StreamInferCall(InferringCall):
+    """See the module."""
+
+    _client_ended = False
+    _held = False
+    _draining = False
+
+    def __init__(self, core: Core, connection: Connection, stream: int, head: CallHead) -> None:
+        super().__init__(core, connection, stream, head)
+        # All that are under way, and those among them whose order matters.
+        self._requests: set[_Request] = set()
+        self._ordered: deque[_Request] = deque()
+        self._starting: _Request | None = None
+        self._ends_at_error = self._head.metadata.get("triton_grpc_error") == "true"
+        self._encoding = response_encoding(self._core.settings.grpc_compression_level, self._head)
+        if self._encoding is not None:
+            self._head_of_response = encoded_head(self._encoding[0])
+
+    # What the client does.
+
+    def ended(self) -> None:
+        """See Call."""
+        self._client_ended = True
+        self._end_if_done()
+
+    def drain(self) -> None:
+        """See Call."""
+        self._draining = True
+        self._end_if_done()
+
+    # Requests.
+
+    def _respond_to(self, model: ModelVersion, id: str, options: InferOptions) -> Respond:
+        request = self._starting = _Request(self, model.spec.name, str(model.version), id)
+        request.model, request.options = model, options
+        return request.respond
+
+    def _started(self, model: ModelVersion, job: Job) -> None:
+        request, self._starting = self._starting, None
+        assert request is not None  # `_respond_to` made it
+        request.job = job
+        self._begin_request(request, in_order=not model.spec.decoupled)
+        try:
+            model.start(job)
+        except InferenceError as exc:
+            self.respond(request, exc, True)
+
+    def _refuse(self, name: str, id: str, failure: InferenceError, version: str = "") -> None:
+        self._starting = None
+        request = _Request(self, name, version, id)
+        self._begin_request(request, in_order=True)  # an error that comes at once does not overtake earlier responses
+        self.respond(request, failure, True)
+
+    def _begin_request(self, request: _Request, *, in_order: bool) -> None:
+        self._core.in_flight += 1
+        self._requests.add(request)
+        if in_order:
+            request.in_order = True
+            self._ordered.append(request)
+        if len(self._requests) >= REQUESTS_MAX and not self._held:
+            self._held = True
+            self._connection.session.hold(self._stream)
+
+    def _end_request(self, request: _Request) -> None:
+        self._requests.discard(request)
+        self._core.end_request()
+        if self._held and len(self._requests) < REQUESTS_MAX:
+            self._held = False
+            self._connection.session.resume(self._stream)
+            self._connection.said()
+
+    # Responses.
+
+    def respond(self, request: _Request, outcome: Outcome, final: bool) -> None:
+        """A response to a request, or None for none, and whether it is the last one."""
+        if final:
+            request.job = None  # it refers to us
+        if self._over:
+            if isinstance(outcome, InferResponse):
+                outcome.release()
+            return
+        if not request.in_order:
+            self._send(request, outcome, final)
+            return
+        request.outcome = outcome
+        ordered = self._ordered
+        while ordered and ordered[0].outcome is not None and not self._over:
+            first = ordered.popleft()
+            outcome, first.outcome = first.outcome, None
+            self._send(first, outcome, True)
+
+    def _send(self, request: _Request, outcome: Outcome, final: bool) -> None:
+        session, stream = self._connection.session, self._stream
+        if final:
+            self._end_request(request)
+        self._begin()
+        if isinstance(outcome, InferResponse) and request.options is not None and request.model is not None:
+            try:
+                classes = request.options.classes
+                answer = classified(outcome, classes, request.model.spec) if classes else outcome
+                self._send_message([*encode_infer(answer), final_parameter(final)], outcome)
+            except InferenceError as exc:
+                outcome.release()
+                outcome = exc
+        elif outcome is None and final and request.options is not None and request.options.empty_final_response:
+            self._send_message(empty_final(request.name, int(request.version), request.id), None)
+        if isinstance(outcome, InferenceError):
+            if self._ends_at_error:
+                self.fail(STATUS_OF[outcome.code], outcome.message)
+                return
+            said_final = None if request.model is None else final
+            event = encode_error_event(outcome.message, request.name, request.version, request.id, said_final)
+            self._write([event], None)
+            if session.queued(stream) > WAITING_BYTES_MAX:
+                self.fail(Status.RESOURCE_EXHAUSTED, f"more than {WAITING_BYTES_MAX} bytes wait for the client")
+                return
+        self._end_if_done()
+        self._connection.said()
+
+    def _send_message(self, parts: Parts, response: InferResponse | None) -> None:
+        self._write(encode_event(parts), response)
+
+    def _write(self, parts: Parts, response: InferResponse | None) -> None:
+        session = self._connection.session
+        if self._encoding is None:
+            session.message(self._stream, parts, None if response is None else response.release)
+            return
+        # It is not released before: a model would go on for a client that does not read.
+        release = None if response is None else response.release
+        session.message(self._stream, [compress(b"".join(parts), *self._encoding)], release, True)
+
+    def _end_if_done(self) -> None:
+        if self._requests or self._over:
+            return
+        if self._client_ended:
+            self._begin()
+            self._leave()
+            self._connection.session.end(self._stream, OK_TRAILERS)
+            self._connection.said()
+        elif self._draining and self._expecting is None:
+            self.fail(Status.UNAVAILABLE, "Server exiting")
+
+    # The end.
+
+    def _cancel(self) -> None:
+        self._free()
+        requests, self._requests = self._requests, set()
+        self._ordered.clear()
+        for request in requests:
+            job, request.job = request.job, None
+            if isinstance(request.outcome, InferResponse):
+                request.outcome.release()
+            if job is not None and request.model is not None:
+                request.model.cancel(job)
+            self._core.end_request()

@@ -1,0 +1,71 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""How long clients of HTTP may keep a connection waiting. (pure)
+
+Every connection is looked at every few seconds, and nothing is done for a request: so all limits are exceeded by up to
+one such interval. When there are so many connections that others may soon find no place, idle ones have less time.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+# How often connections are looked at, in seconds.
+LOOK_S = 5.0
+
+# Between requests. Clients and load balancers keep connections for up to an hour or so, and who closes an idle one
+# before they do makes requests fail that are on their way: so this is for those who are gone without a word.
+IDLE_S_MAX = 7200.0
+# From the first byte of a head that is not whole to the last. nginx takes 60 s.
+HEAD_S_MAX = 60.0
+# The same two when connections become scarce.
+CROWDED_IDLE_S_MAX = 15.0
+CROWDED_HEAD_S_MAX = 15.0
+# A body of which nothing more comes.
+BODY_STALLED_S_MAX = 30.0
+# A body must not only come, but be there at some time: from this time on, at no less than so many bytes a second.
+BODY_GRACE_S = 60.0
+BODY_BYTES_PER_S_MIN = 16 << 10
+
+
+class Phase(Enum):
+    """What a connection waits for."""
+
+    SERVER = auto()
+    REQUEST = auto()
+    HEAD = auto()
+    BODY = auto()
+
+
+class Patience:
+    """With one client. Times are in seconds, of any clock."""
+
+    __slots__ = ("_first", "_last", "_moved", "_phase", "_since")
+
+    def __init__(self) -> None:
+        self._phase = Phase.SERVER
+        self._since = self._moved = 0.0
+        self._first = self._last = 0
+
+    def __repr__(self) -> str:
+        return f"<Patience {self._phase.name}>"
+
+    def is_over(self, now: float, phase: Phase, *, anew: bool, taken: int, crowded: bool) -> bool:
+        """Whether the client has taken too long. `anew`: a request has begun since the last time.
+
+        `taken` grows by the bytes of the body that come in; how much it is to begin with means nothing.
+        """
+        if anew or phase is not self._phase:
+            self._phase = phase
+            self._since = self._moved = now
+            self._first = self._last = taken
+            return False
+        waited = now - self._since
+        if phase is Phase.BODY:
+            if taken != self._last:
+                self._last, self._moved = taken, now
+            expected = (waited - BODY_GRACE_S) * BODY_BYTES_PER_S_MIN
+            return now - self._moved >= BODY_STALLED_S_MAX or taken - self._first < expected
+        if phase is Phase.HEAD:
+            return waited >= (CROWDED_HEAD_S_MAX if crowded else HEAD_S_MAX)
+        return phase is Phase.REQUEST and waited >= (CROWDED_IDLE_S_MAX if crowded else IDLE_S_MAX)

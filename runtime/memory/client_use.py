@@ -1,0 +1,79 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What one request has to do with the shared memory of clients. (pure)
+
+A client may unregister a region while requests use it: it stays open for as long as they do. Inputs are counted as
+request memory is, because a model may keep them beyond the response; outputs until the last response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyruntime.runtime.inference import InferRequest, InferResponse, OutputPlace, Slot
+from pyruntime.utils.errors import InferenceError
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.memory.regions import ClientRegion
+    from pyruntime.runtime.scheduling.job import Respond
+
+
+class _Reading:
+    """The memory that inputs lie in, as a slot of their request."""
+
+    offset = 0
+    view = memoryview(b"")
+
+    def __init__(self, regions: Sequence[ClientRegion]) -> None:
+        self._regions = regions
+        for region in regions:
+            region.count_on()
+
+    def free(self) -> None:
+        """See inference.Slot."""
+        for region in self._regions:
+            region.close()
+
+
+class ClientUse:
+    """See the module. `regions` are all that the request refers to, `places` where its outputs go.
+
+    `inputs` is a slot of the request; `respond` is to be called instead of the request's own.
+    """
+
+    __slots__ = ("_respond", "_writing", "inputs", "places", "regions")
+
+    def __init__(self, request: InferRequest, respond: Respond) -> None:
+        self.places: Mapping[str, OutputPlace] = request.output_places
+        read = dict.fromkeys(each.client.memory for each in request.inputs if each.client is not None)
+        written = dict.fromkeys(place.contents.memory for place in self.places.values())
+        self.regions: Sequence[ClientRegion] = list(read | written)
+        self.inputs: Slot = _Reading(list(read))
+        self._writing = list(written)
+        for region in self._writing:
+            region.count_on()
+        self._respond = respond
+
+    @staticmethod
+    def of(request: InferRequest, respond: Respond) -> ClientUse | None:
+        """The use that a request makes of clients' memory, None if it makes none, as nearly all."""
+        if not request.output_places:
+            for tensor in request.inputs:
+                if tensor.client is not None:
+                    break
+            else:
+                return None
+        return ClientUse(request, respond)
+
+    def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        """See scheduling.job.Respond."""
+        if final:
+            self.end()
+        self._respond(outcome, final)
+
+    def end(self) -> None:
+        """No output will be written any more."""
+        writing, self._writing = self._writing, []
+        for region in writing:
+            region.close()

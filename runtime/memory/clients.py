@@ -1,0 +1,207 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The shared memory that clients have registered: which parts of whose objects go by which names.
+
+A client's object is the client's: it may be written, shrunk, unlinked or made anew under the same key at any time, by
+anybody who may open it. So the host holds a descriptor and never maps the object, and asks for its size whenever a
+request refers to it. Stubs are given the descriptor; what they read and write they read and write there. Only BYTES are
+read here, since their elements have to be looked at, and what was looked at must not change before it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+from dataclasses import dataclass
+
+import posix_ipc
+
+from pyruntime.runtime.inference import ClientContents, InputTensor, OutputPlace
+from pyruntime.runtime.memory.regions import ClientRegion
+from pyruntime.utils.addresses import address
+from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.regions import REGION_BYTES_MAX
+
+# Names that may be registered at a time. Clients register some for each connection, and the table is for ever.
+REGIONS_MAX = 4096
+# Each object takes a descriptor here and in every stub that uses it. Connections and models need some, too.
+DESCRIPTORS_SHARE = 2
+# The names that Triton keeps for its own regions. Ours have none; but a client must not get used to these.
+RESERVED_PREFIX = "triton_python_backend_shm_region_"
+# Strings are copied, and looked at one by one, as if they had been sent; so they have the limit of what is sent. An
+# object of any size costs its maker nothing.
+STRINGS_BYTES_MAX = 64 << 20
+# A cudaIpcMemHandle_t.
+CUDA_HANDLE_BYTES = 64
+
+_DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A registered region: `byte_size` bytes at `offset` of the object that was under `key`."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+    memory: ClientRegion
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRow:
+    """A registered region of the memory of a GPU."""
+
+    name: str
+    device_id: int
+    byte_size: int
+
+
+class ClientMemory:
+    """See the module. All methods belong to the event loop's thread, and raise InferenceError in Triton's words."""
+
+    def __init__(self, allowed: bool, strings_bytes_max: int = STRINGS_BYTES_MAX) -> None:
+        """`allowed` by --allow-client-shm. Inputs of BYTES have at most so many bytes."""
+        self._allowed = allowed
+        self._strings_bytes_max = strings_bytes_max
+        self._rows: dict[str, Row] = {}
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._objects_max = REGIONS_MAX if descriptors < 0 else min(REGIONS_MAX, descriptors // DESCRIPTORS_SHARE)
+
+    # System shared memory.
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Register a part of the object under `key` as region `name`.
+
+        UNSUPPORTED if that is not allowed, ALREADY_EXISTS for a name that is taken, INTERNAL if the object cannot be
+        opened, INVALID_ARG if it has no such part, UNAVAILABLE if there are too many regions.
+        """
+        self._check_allowed()
+        if key.lstrip("/").startswith(RESERVED_PREFIX):
+            raise InferenceError(
+                f"cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved "
+                f"prefix '{RESERVED_PREFIX}'",
+                Code.INVALID_ARG,
+            )
+        self._check_new(name)
+        memory = self._open(key)
+        if offset < 0 or byte_size <= 0 or offset + byte_size > min(memory.size(), REGION_BYTES_MAX):
+            memory.close()
+            raise InferenceError(f"failed to register shared memory region '{name}': invalid args", Code.INVALID_ARG)
+        self._rows[name] = Row(name, key, offset, byte_size, memory)
+
+    def unregister(self, name: str = "") -> None:
+        """Forget a region, "" for all of them; one that is not there is forgotten already.
+
+        Requests that are under way go on to use it. UNSUPPORTED if client shared memory is not allowed.
+        """
+        self._check_allowed()
+        for each in [name] if name else list(self._rows):
+            row = self._rows.pop(each, None)
+            if row is not None:
+                row.memory.close()
+
+    def status(self, name: str = "") -> list[Row]:
+        """One region, or all of them for "". NOT_FOUND if it is not there."""
+        if not name:
+            return list(self._rows.values())
+        if name not in self._rows:
+            raise InferenceError(f"Unable to find system shared memory region: '{name}'", Code.NOT_FOUND)
+        return [self._rows[name]]
+
+    # CUDA shared memory.
+
+    def register_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
+        """Refuse a region of a GPU's memory, as a Triton does that was built without GPUs: INVALID_ARG."""
+        self._check_allowed()
+        if len(raw_handle) != CUDA_HANDLE_BYTES:
+            raise InferenceError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t", Code.INVALID_ARG)
+        self._check_new(name)
+        raise InferenceError(
+            f"failed to register CUDA shared memory region: '{name}', GPUs not supported", Code.INVALID_ARG
+        )
+
+    def unregister_cuda(self, name: str = "") -> None:
+        """Forget a region, "" for all of them; none is ever there."""
+        self._check_allowed()
+
+    def status_cuda(self, name: str = "") -> list[CudaRow]:
+        """One region, or all of them for "". NOT_FOUND, since none is ever there."""
+        if name:
+            raise InferenceError(f"Unable to find cuda shared memory region: '{name}'", Code.NOT_FOUND)
+        return []
+
+    # Tensors of requests.
+
+    def input(
+        self, name: str, datatype: str, shape: list[int], region: str, offset: int, byte_size: int
+    ) -> InputTensor:
+        """An input that lies in a region.
+
+        NOT_FOUND if that is not there; INVALID_ARG if it has no such part, or if they are more strings than it takes.
+        """
+        memory, at = self._locate(region, offset, byte_size)
+        if datatype == "BYTES":
+            if byte_size > self._strings_bytes_max:
+                raise InferenceError(
+                    f"input '{name}' has {byte_size} bytes of strings, expected at most {self._strings_bytes_max}",
+                    Code.INVALID_ARG,
+                )
+            return InputTensor(name, datatype, shape, memory.read(at, byte_size))
+        where = address(memory.number, at)
+        return InputTensor(name, datatype, shape, b"", where, ClientContents(memory, where, byte_size))
+
+    def output(self, region: str, offset: int, byte_size: int) -> OutputPlace:
+        """A place for an output in a region. NOT_FOUND, or INVALID_ARG if the region has no such part."""
+        memory, at = self._locate(region, offset, byte_size)
+        return OutputPlace(region, offset, byte_size, ClientContents(memory, address(memory.number, at), byte_size))
+
+    def _locate(self, region: str, offset: int, byte_size: int) -> tuple[ClientRegion, int]:
+        """The memory of a region, and where in that a part of it begins."""
+        row = self._rows.get(region)
+        if row is None:
+            self._check_allowed()
+            raise InferenceError(f"Unable to find shared memory region: '{region}'", Code.NOT_FOUND)
+        if not 0 <= offset < row.byte_size:
+            raise InferenceError(f"Invalid offset for shared memory region: '{region}'", Code.INVALID_ARG)
+        at = row.offset + offset
+        # The object may be smaller by now than it was when it was registered.
+        if not 0 < byte_size <= row.byte_size - offset or at + byte_size > row.memory.size():
+            raise InferenceError(f"Invalid offset + byte size for shared memory region: '{region}'", Code.INVALID_ARG)
+        return row.memory, at
+
+    def _check_allowed(self) -> None:
+        if not self._allowed:
+            raise InferenceError(_DISABLED, Code.UNSUPPORTED)
+
+    def _check_new(self, name: str) -> None:
+        if name in self._rows:
+            raise InferenceError(f"shared memory region '{name}' already in manager", Code.ALREADY_EXISTS)
+        if len(self._rows) >= REGIONS_MAX:
+            raise InferenceError(f"more than {REGIONS_MAX} shared memory regions are registered", Code.UNAVAILABLE)
+
+    def _open(self, key: str) -> ClientRegion:
+        """The object under `key`, for the caller to close; the one that is open already, if it is the same."""
+        try:
+            if "\0" in key:  # posix_ipc crashes
+                raise ValueError("a key without an end")
+            fd: int = posix_ipc.SharedMemory(key).fd
+        except (OSError, ValueError, posix_ipc.Error):
+            raise InferenceError(f"Unable to open shared memory region: '{key}'") from None
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise InferenceError(f"Unable to open shared memory region: '{key}'")
+        memory = ClientRegion(fd)
+        others = {row.memory.identity: row.memory for row in self._rows.values()}
+        known = others.get(memory.identity)
+        if known is not None:
+            memory.close()
+            known.count_on()
+            return known
+        if len(others) >= self._objects_max:
+            memory.close()
+            raise InferenceError(
+                f"more than {self._objects_max} shared memory objects are registered", Code.UNAVAILABLE
+            )
+        return memory

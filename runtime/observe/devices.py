@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the machine's devices every --metrics-interval-ms, and keeps the latest readings for the metrics page.
+
+They are read in a thread: the kernel takes its time to sum up what a hundred processors did, and a GPU's driver too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from pyruntime.runtime.observe.machine import (
+    CpuTimes,
+    GpuReading,
+    Memory,
+    cpu_lines,
+    cpu_times,
+    gpu_lines,
+    memory,
+    utilization,
+)
+from pyruntime.runtime.observe.nvml import Nvml
+
+_LOG = logging.getLogger("pyruntime.metrics")
+
+
+class Devices:
+    """See the module. `open_gpus` raises OSError where there are none to be read."""
+
+    def __init__(self, cpu: bool, gpu: bool, proc: Path = Path("/proc"), open_gpus: Callable[[], Nvml] = Nvml) -> None:
+        self._cpu = cpu
+        self._gpu = gpu
+        self._proc = proc
+        self._open_gpus = open_gpus
+        self._nvml: Nvml | None = None
+        self._times: CpuTimes | None = None
+        self._utilization: float | None = None
+        self._memory: Memory | None = None
+        self._gpus: list[GpuReading] = []
+
+    def lines(self) -> str:
+        """The families of what was read last."""
+        return gpu_lines(self._gpus) + cpu_lines(self._utilization, self._memory)
+
+    async def run(self, interval_s: float) -> None:
+        """Read all devices, and again each time that `interval_s` seconds are over. Runs until it is cancelled."""
+        if not self._cpu and not self._gpu:
+            return
+        if self._gpu:
+            await asyncio.to_thread(self._open)
+        try:
+            while True:
+                await asyncio.to_thread(self.read)
+                await asyncio.sleep(interval_s)
+        finally:
+            if self._nvml is not None:
+                self._nvml.close()
+
+    def read(self) -> None:
+        """Read all devices now. What cannot be read is not on the page."""
+        if self._nvml is not None:
+            self._gpus = self._nvml.read()
+        if not self._cpu:
+            return
+        times, before = cpu_times(self._text("stat")), self._times
+        self._utilization = None if times is None else utilization(before or times, times)
+        self._times = times
+        self._memory = memory(self._text("meminfo"))
+
+    def _open(self) -> None:
+        try:
+            self._nvml = self._open_gpus()
+        except OSError as exc:
+            _LOG.info("no metrics of GPUs: %s", exc)
+
+    def _text(self, name: str) -> str:
+        try:
+            return (self._proc / name).read_text()
+        except OSError:
+            return ""

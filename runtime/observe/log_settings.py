@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the server logs, as its operator set it and its clients may change it while it runs. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyruntime.runtime.settings import LOG_FORMATS, LOG_VERBOSE_MAX, ServerSettings
+from pyruntime.utils.errors import Code, InferenceError
+
+# A message shows this many characters of a value that is wrong.
+SHOWN_LENGTH_MAX = 64
+
+_SWITCHES = ("log_info", "log_warning", "log_error")
+_VERBOSE, _FORMAT, _FILE = "log_verbose_level", "log_format", "log_file"
+
+
+class LogSettings:
+    """See the module. `verbose`: verbose lines are written; whoever would have to do something for one looks here.
+
+    `apply` is called with the server's settings whenever they change, and makes them so.
+    """
+
+    def __init__(self, settings: ServerSettings, apply: Callable[[ServerSettings], None]) -> None:
+        self._settings = settings
+        self._apply = apply
+        self.verbose = settings.log_verbose > 0
+
+    def current(self) -> dict[str, bool | int | str]:
+        """All of them, by Triton's names."""
+        settings = self._settings
+        return {
+            _FILE: settings.log_file,
+            "log_info": settings.log_info,
+            "log_warning": settings.log_warning,
+            "log_error": settings.log_error,
+            _VERBOSE: settings.log_verbose,
+            _FORMAT: settings.log_format,
+        }
+
+    def update(self, values: Mapping[str, object]) -> None:
+        """Change those that are named, from now on; names that are none of ours have no effect, as in Triton.
+
+        Raises InferenceError, and changes nothing: UNSUPPORTED for the file, INVALID_ARG for a value that is wrong.
+        """
+        if _FILE in values:
+            raise InferenceError("log file location can not be updated through network protocol", Code.UNSUPPORTED)
+        fields: dict[str, Any] = {name: _switch(name, values[name]) for name in _SWITCHES if name in values}
+        if _VERBOSE in values:
+            fields["log_verbose"] = _level(values[_VERBOSE])
+        if _FORMAT in values:
+            fields["log_format"] = _format(values[_FORMAT])
+        settings = replace(self._settings, **fields)
+        if settings != self._settings:
+            self._settings = settings
+            self.verbose = settings.log_verbose > 0
+            self._apply(settings)
+
+
+def _switch(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _invalid(f"expect boolean for '{name}'")
+    return value
+
+
+def _level(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LOG_VERBOSE_MAX:
+        raise _invalid(f"expect int32 for '{_VERBOSE}'")
+    return value
+
+
+def _format(value: object) -> str:
+    if not isinstance(value, str):
+        raise _invalid(f"expect string for '{_FORMAT}'")
+    if value not in LOG_FORMATS:
+        raise _invalid(f"invalid argument for log_format, got: {value[:SHOWN_LENGTH_MAX]}")
+    return value
+
+
+def _invalid(message: str) -> InferenceError:
+    return InferenceError(message, Code.INVALID_ARG)

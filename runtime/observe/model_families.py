@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Triton's metrics of models, made of their statistics when the page is asked for. (pure)
+
+Nothing is recorded for them but for the summaries and histograms that --metrics-config asks for. A version that is not
+served any more has no lines, and the one that is loaded in its place begins at 0.
+
+What a server like this has nothing of is left out: families of response caches, and the labels of GPUs and namespaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.observe import built_in
+from pyruntime.runtime.observe.built_in import BuiltIn
+from pyruntime.runtime.observe.exposition import labels_text
+from pyruntime.runtime.observe.families import Histogram
+from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
+from pyruntime.runtime.observe.summaries import Latencies, Summary
+from pyruntime.runtime.settings import MetricsSettings
+
+# Milliseconds until the first response, of models that do not set their own.
+FIRST_RESPONSE_BOUNDS_MS = (100.0, 500.0, 2000.0, 5000.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReading:
+    """One version that serves, as it is at this moment. `pending` requests wait for their execution."""
+
+    labels: Mapping[str, str]
+    statistics: ModelStatistics
+    pending: int
+    load_s: float
+
+
+Read = Callable[[ModelReading], float]
+Series = list[tuple[str, ModelReading]]
+
+_COUNTS: tuple[tuple[BuiltIn, Read], ...] = (
+    (built_in.INFERENCE_COUNT, lambda model: model.statistics.inference_count),
+    (built_in.EXECUTION_COUNT, lambda model: model.statistics.execution_count),
+)
+_DURATIONS: tuple[tuple[BuiltIn, Read], ...] = (
+    (built_in.REQUEST_DURATION, lambda model: model.statistics.success_ns // 1000),
+    (built_in.QUEUE_DURATION, lambda model: model.statistics.queue_ns // 1000),
+    (built_in.INPUT_DURATION, lambda model: model.statistics.compute_input_ns // 1000),
+    (built_in.INFER_DURATION, lambda model: model.statistics.compute_infer_ns // 1000),
+    (built_in.OUTPUT_DURATION, lambda model: model.statistics.compute_output_ns // 1000),
+)
+_GAUGES: tuple[tuple[BuiltIn, Read], ...] = (
+    (built_in.PENDING_COUNT, lambda model: model.pending),
+    (built_in.LOAD_DURATION, lambda model: model.load_s),
+)
+_SUMMARIES: tuple[tuple[BuiltIn, Callable[[Latencies], Summary]], ...] = (
+    (built_in.REQUEST_SUMMARY, lambda latencies: latencies.request),
+    (built_in.QUEUE_SUMMARY, lambda latencies: latencies.queue),
+    (built_in.INPUT_SUMMARY, lambda latencies: latencies.input),
+    (built_in.INFER_SUMMARY, lambda latencies: latencies.infer),
+    (built_in.OUTPUT_SUMMARY, lambda latencies: latencies.output),
+)
+
+
+def new_statistics(spec: ModelSpec, version: int, settings: MetricsSettings) -> ModelStatistics:
+    """The statistics of a version, with what the settings want beyond sums."""
+    latencies = Latencies() if settings.summary_latencies else None
+    histogram = None
+    # Others have one response, whose time is that of the request.
+    if settings.histogram_latencies and spec.decoupled:
+        bounds = FIRST_RESPONSE_BOUNDS_MS if spec.first_response_bounds_ms is None else spec.first_response_bounds_ms
+        histogram = Histogram(built_in.FIRST_RESPONSE.name, labels_text(labels_of(spec, version)), list(bounds))
+    return ModelStatistics(latencies, histogram)
+
+
+def labels_of(spec: ModelSpec, version: int) -> dict[str, str]:
+    """The labels of a version's metrics. Those that its configuration adds begin with "_"."""
+    tags = {f"_{key}": text for key, text in spec.metric_tags.items()}
+    return {"model": spec.name, "version": str(version), **tags}
+
+
+def model_lines(models: Iterable[ModelReading], settings: MetricsSettings) -> str:
+    """All families of models."""
+    series = [(labels_text(model.labels), model) for model in models]
+    families = [_family(built_in.REQUEST_SUCCESS, series, lambda model: model.statistics.success_count)]
+    families.append(built_in.REQUEST_FAILURE.lines([_failures(model) for _, model in series]))
+    families += [_family(family, series, read) for family, read in _COUNTS]
+    if settings.counter_latencies:
+        families += [_family(family, series, read) for family, read in _DURATIONS]
+    families += [_family(family, series, read) for family, read in _GAUGES]
+    families.append(built_in.FIRST_RESPONSE.lines(_first_responses(series)))
+    ranks = [rank for rank, _ in settings.summary_quantiles]
+    for family, summary in _SUMMARIES:
+        samples = [
+            summary(model.statistics.latencies).lines(family.name, labels, ranks)
+            for labels, model in series
+            if model.statistics.latencies is not None
+        ]
+        families.append(family.lines(samples))
+    return "".join(families)
+
+
+def _family(family: BuiltIn, series: Series, read: Read) -> str:
+    return family.lines([family.sample(labels, read(model)) for labels, model in series])
+
+
+def _failures(model: ModelReading) -> str:
+    """Every reason has its sample, from the first scrape on."""
+    return "".join(
+        built_in.REQUEST_FAILURE.sample(
+            labels_text({**model.labels, "reason": reason.value}), model.statistics.failures[reason]
+        )
+        for reason in FailureReason
+    )
+
+
+def _first_responses(series: Series) -> list[str]:
+    name = built_in.FIRST_RESPONSE.name
+    histograms = [model.statistics.first_responses for _, model in series]
+    return [histogram.lines(name) for histogram in histograms if histogram is not None]

@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Traces as spans of OpenTelemetry, in the JSON form of its protocol (OTLP). (pure)
+
+A client's request is a span "InferRequest", in it is one with the model's name, and in that one "compute". A call of
+the model to another one is a span with that one's name in that of the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from pyruntime.runtime.tracing.trace import Trace
+
+_SCOPE = "pyruntime"
+# Kinds of spans, and the status of one that failed.
+_INTERNAL = 1
+_SERVER = 2
+_ERROR = 2
+
+_OF_MODEL = ("REQUEST_START", "QUEUE_START", "REQUEST_END")
+_OF_COMPUTE = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
+
+Events = list[tuple[str, int]]
+
+
+def encode_spans(
+    traces: Iterable[Trace], resource: Sequence[tuple[str, str]], version: str, unix_offset_ns: int
+) -> bytes:
+    """The body of an ExportTraceServiceRequest.
+
+    `resource` has the attributes of the service, `version` is pyruntime's; `unix_offset_ns` is what the time of day is
+    ahead of the monotonic clock.
+    """
+    spans = [span for trace in traces for span in _spans(trace, unix_offset_ns)]
+    scope_spans = [{"scope": {"name": _SCOPE, "version": version}, "spans": spans}]
+    attributes = [_attribute(name, value) for name, value in resource]
+    return orjson.dumps({"resourceSpans": [{"resource": {"attributes": attributes}, "scopeSpans": scope_spans}]})
+
+
+def count_spans(trace: Trace) -> int:
+    """How many spans a trace becomes, at most."""
+    return 3 if trace.spans is not None and trace.spans.request else 2
+
+
+def _spans(trace: Trace, offset_ns: int) -> list[dict[str, Any]]:
+    ids = trace.spans
+    assert ids is not None  # traces that are sent have them
+    events = [(name, what + offset_ns) for name, what in trace.notes if isinstance(what, int)]
+    if not events:
+        return []
+    model = [event for event in events if event[0] in _OF_MODEL]
+    compute = [event for event in events if event[0] in _OF_COMPUTE]
+    spans = []
+    if ids.request:
+        request = [event for event in events if event[0] not in _OF_MODEL + _OF_COMPUTE]
+        times = [ns for _, ns in events]
+        span = _span(ids, ids.request, ids.parent, "InferRequest", _SERVER, request, (min(times), max(times)))
+        spans.append(span)
+    if model:
+        span = _span(ids, ids.model, ids.request or ids.parent, trace.model_name, _INTERNAL, model)
+        span["attributes"] = [
+            _attribute("triton.model_name", trace.model_name),
+            _attribute("triton.model_version", trace.model_version),
+            _attribute("triton.trace_id", trace.id),
+            _attribute("triton.trace_parent_id", trace.parent_id),
+        ]
+        if trace.request_id:
+            span["attributes"].append(_attribute("triton.request_id", trace.request_id))
+        spans.append(span)
+    if compute:
+        spans.append(_span(ids, ids.compute, ids.model, "compute", _INTERNAL, compute))
+    if trace.failure:
+        for span in spans[: 2 if ids.request else 1]:
+            span["status"] = {"code": _ERROR, "message": trace.failure}
+    return spans
+
+
+def _span(
+    ids: Any, id: str, parent: str, name: str, kind: int, events: Events, times: tuple[int, int] | None = None
+) -> dict[str, Any]:
+    start_ns, end_ns = times or (events[0][1], events[-1][1])
+    span: dict[str, Any] = {
+        "traceId": ids.trace,
+        "spanId": id,
+        "name": name,
+        "kind": kind,
+        # 64-bit integers are strings in the JSON form of protobuf.
+        "startTimeUnixNano": str(start_ns),
+        "endTimeUnixNano": str(end_ns),
+        "events": [{"timeUnixNano": str(ns), "name": event} for event, ns in events],
+    }
+    if parent:
+        span["parentSpanId"] = parent
+    return span
+
+
+def _attribute(key: str, value: str | int) -> dict[str, Any]:
+    return {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}}

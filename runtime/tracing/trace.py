@@ -1,0 +1,256 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The trace of one request, and those of the calls that its model makes because of it. (pure)
+
+A trace is complete when its request is answered and, where it came from a client, the client has its answer. All traces
+of one client's request are a tree, which is handed on when the last of them is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyruntime.runtime.inference import InferResponse
+from pyruntime.runtime.memory.regions import ClientRegion
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.tracing.sampling import Sampler
+from pyruntime.utils.addresses import split
+from pyruntime.utils.errors import InferenceError
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.memory.regions import GrantedRegion, SharedRegion
+
+# Calls of one request that are traced, and what is noted in one trace. A model that streams for hours, or calls others
+# in a loop, does not fill the memory.
+TREE_TRACES_MAX = 1000
+NOTES_MAX = 10_000
+# How much of one tensor is kept, and of all tensors of a request together.
+TENSOR_BYTES_MAX = 1 << 20
+TREE_BYTES_MAX = 64 << 20
+
+# Places in a request on the wire: see utils/messages.py.
+_TENSORS, _CONTEXT = 6, 7
+
+
+class TensorNote(NamedTuple):
+    """A tensor as it was when it passed by; `data` are its first bytes, all of them unless `size` is larger."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    data: bytes
+    size: int
+
+
+class SpanIds(NamedTuple):
+    """The spans of one trace, in hexadecimal: `request` is the client's request, "" for a call, `model` what the model
+    does for it, `compute` its execution. `parent` is what the first of them belongs to, "" for nothing.
+    """
+
+    trace: str
+    parent: str
+    request: str
+    model: str
+    compute: str
+
+
+@dataclass(slots=True, eq=False)
+class Tree:
+    """A client's request and all calls because of it. `sampler` has picked it; `timestamps` and `tensors` are what it
+    said then; `traces` are those that are complete.
+    """
+
+    sampler: Sampler
+    timestamps: bool
+    tensors: bool
+    traces: list[Trace] = field(default_factory=list)
+    under_way: int = 0
+    begun: int = 0
+    bytes_left: int = TREE_BYTES_MAX
+
+
+class Trace:
+    """One request's. `context` is what its model may hand on: see utils/messages.py.
+
+    `notes` are activities and when they were, in nanoseconds of the monotonic clock, or the tensor that passed by.
+    `failure` is why there was no response, "" if there was one.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_due",
+        "_executed",
+        "_on_end",
+        "_over",
+        "_respond",
+        "context",
+        "failure",
+        "id",
+        "model_name",
+        "model_version",
+        "notes",
+        "parent_id",
+        "request_id",
+        "spans",
+        "tree",
+    )
+
+    def __init__(
+        self,
+        tree: Tree,
+        id: int,
+        parent_id: int,
+        model: tuple[str, int],
+        request_id: str,
+        context: str,
+        spans: SpanIds | None,
+        clock: Callable[[], int],
+        on_end: Callable[[Trace], None],
+    ) -> None:
+        """`model` is its name and version; `clock` the monotonic one; `on_end` is called once it is complete."""
+        self.tree = tree
+        self.id = id
+        self.parent_id = parent_id
+        self.model_name, self.model_version = model
+        self.request_id = request_id
+        self.context = context
+        self.spans = spans
+        self.notes: list[tuple[str, int | TensorNote]] = []
+        self.failure = ""
+        self._clock = clock
+        self._on_end = on_end
+        self._executed = self._over = False
+        # Who still has to say that the request is over: the model, and whoever answers the client.
+        self._due = 1 if parent_id else 2
+        self._respond: Callable[[InferResponse | InferenceError | None, bool], None] | None = None
+        tree.begun += 1
+        tree.under_way += 1
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.id} of {self.model_name} [{len(self.notes)} notes]>"
+
+    # What frontends say.
+
+    def note(self, activity: str, ns: int) -> None:
+        """Something happened at `ns` of the monotonic clock, in nanoseconds."""
+        if self.tree.timestamps and self._due and len(self.notes) < NOTES_MAX:
+            self.notes.append((activity, ns))
+
+    def close(self) -> None:
+        """The client has its answer, or is gone. For traces of calls there is nobody to say so."""
+        self._end()
+
+    def attach(self, job: Job, region: SharedRegion) -> None:
+        """The job that is about to start, to a model with this request region, is that of the request.
+
+        From here on the trace sees all that happens to it.
+        """
+        wire = job.wire
+        if len(wire) > _CONTEXT:
+            wire[_CONTEXT] = self.context
+        else:
+            wire.append(self.context)
+        self.note("REQUEST_START", job.arrived_ns)
+        self.note("QUEUE_START", self._clock())
+        if self.tree.tensors:
+            regions: dict[int, GrantedRegion] = {each.number: each for each in [region, *job.regions]}
+            for name, datatype, shape, at, size in wire[_TENSORS]:
+                if type(at) is bytes:
+                    place: GrantedRegion | bytes = at
+                    offset = 0
+                else:
+                    number, offset = split(at)
+                    place = regions.get(number, region)
+                self._note_tensor("TENSOR_QUEUE_INPUT", (name, datatype, shape), place, offset, size)
+        job.trace = self
+        job.respond = self.answering(job.respond)
+
+    def refused(self, failure: InferenceError) -> None:
+        """The job that was attached cannot be started: it will not be answered."""
+        self.failure = failure.message or failure.code.name
+        self.note("REQUEST_END", self._clock())
+        self._respond = None
+        self._end()
+
+    # What happens to the job.
+
+    def executed(self, begin_ns: int, start_ns: int, end_ns: int) -> None:
+        """The model was given the request, has begun to execute it, and returned.
+
+        Where a sender has answered before, it is too late to say so.
+        """
+        if self._over:
+            return
+        self._executed = True
+        self.note("COMPUTE_START", begin_ns)
+        self.note("COMPUTE_INPUT_END", start_ns)
+        self.note("COMPUTE_OUTPUT_START", end_ns)
+
+    def streamed(self, begin_ns: int, end_ns: int) -> None:
+        """A sender has answered the request to its end; nobody else may have said when it was executed."""
+        if not self._executed:
+            self.executed(begin_ns, begin_ns, end_ns)
+
+    def answering(
+        self, respond: Callable[[InferResponse | InferenceError | None, bool], None]
+    ) -> Callable[[InferResponse | InferenceError | None, bool], None]:
+        """`respond`, for a job, so that the trace hears of it."""
+        self._respond = respond
+        return self._answered
+
+    def _answered(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        respond = self._respond
+        assert respond is not None  # the job has it from us, and answers to the end just once
+        now_ns = self._clock()
+        if isinstance(outcome, InferResponse):
+            if self.tree.tensors:
+                for output in outcome.outputs:
+                    kind = (output.name, output.datatype, output.shape)
+                    if output.place is None:
+                        self._note_tensor("TENSOR_BACKEND_OUTPUT", kind, output.data, 0, len(output.data))
+                    else:
+                        contents = output.place.contents
+                        _, offset = split(contents.address)
+                        size = output.place.byte_size
+                        self._note_tensor("TENSOR_BACKEND_OUTPUT", kind, contents.memory, offset, size)
+            self.note("INFER_RESPONSE_COMPLETE", now_ns)
+        elif outcome is not None:
+            self.failure = outcome.message or outcome.code.name
+        if final:
+            self._over = True
+            if self._executed:
+                self.note("COMPUTE_END", now_ns)
+            self.note("REQUEST_END", now_ns)
+            self._respond = None  # it refers to us
+        respond(outcome, final)
+        if final:
+            self._end()
+
+    def _note_tensor(
+        self,
+        activity: str,
+        kind: tuple[str, str, Sequence[int]],
+        place: GrantedRegion | memoryview | bytes,
+        offset: int,
+        size: int,
+    ) -> None:
+        """A tensor of this name, datatype and shape, whose contents are `size` bytes at an offset of `place`."""
+        if len(self.notes) >= NOTES_MAX:
+            return
+        tree = self.tree
+        kept = min(size, TENSOR_BYTES_MAX, tree.bytes_left)
+        if isinstance(place, ClientRegion):
+            data = place.read(offset, kept)
+        else:
+            view = memoryview(place) if isinstance(place, (bytes, memoryview)) else place.view
+            data = bytes(view[offset : offset + kept])
+        tree.bytes_left -= len(data)
+        name, datatype, shape = kind
+        self.notes.append((activity, TensorNote(name, datatype, tuple(shape), data, size)))
+
+    def _end(self) -> None:
+        self._due -= 1
+        if not self._due:
+            self._on_end(self)

@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The files that traces go to. Each of them is valid JSON whenever somebody reads it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+from pyruntime.runtime.tracing.buckets import Write
+from pyruntime.runtime.tracing.records import encode_records
+
+_LOG = logging.getLogger("pyruntime.tracing")
+
+
+class TraceFile:
+    """`path` and, for traces that go to files of their own, `path`.0, `path`.1 and so on. Older ones are replaced."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._numbers = count()
+        self._begun = False
+        self._failed = False
+
+    def size(self, write: Write) -> int:
+        """See Sink."""
+        return len(write.traces)
+
+    def write(self, writes: Sequence[Write], closing: threading.Event) -> None:
+        """See Sink."""
+        together = [trace for write in writes if not write.apart for trace in write.traces]
+        try:
+            if together:
+                self._append(encode_records(together))
+            for write in writes:
+                if write.apart:
+                    self._replace(self._path.with_name(f"{self._path.name}.{next(self._numbers)}"), write)
+            self._failed = False
+        except OSError as exc:
+            if not self._failed:  # once, and not for every trace
+                self._failed = True
+                _LOG.error("traces are lost, because '%s' cannot be written: %s", self._path, exc.strerror)
+
+    def _append(self, records: bytes) -> None:
+        if not self._begun:
+            self._path.write_bytes(b"[%b]" % records)
+            self._begun = True
+            return
+        with self._path.open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b",%b]" % records)
+
+    def _replace(self, path: Path, write: Write) -> None:
+        part = path.with_name(f"{path.name}.part")
+        part.write_bytes(b"[%b]" % encode_records(write.traces))
+        part.replace(path)

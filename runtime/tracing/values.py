@@ -1,0 +1,62 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The values of trace settings as they are given: in text, on the command line and by clients. (pure)
+
+Every function raises ValueError with Triton's sentence about what cannot be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pyruntime.runtime.tracing.settings import LEVELS, TIMESTAMPS
+
+OFF = "OFF"
+# As large as the integers that Triton keeps them in.
+UINT32_MAX = 2**32 - 1
+COUNT_MAX = 2**31 - 1
+UNLIMITED = -1
+
+# The names that Triton's levels had before.
+_OLD_LEVELS = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}
+_INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
+
+
+def read_levels(texts: Sequence[str]) -> tuple[str, ...]:
+    """The levels that are named, in order and once each; () for OFF, which stands alone."""
+    names = [_OLD_LEVELS.get(text.upper(), text.upper()) for text in texts]
+    for name, text in zip(names, texts, strict=True):
+        if name != OFF and name not in LEVELS:
+            raise ValueError(f"Unknown trace level '{text}': expecting OFF, {' or '.join(LEVELS)}")
+    if OFF in names and len(names) > 1:
+        raise ValueError("Expect only one trace level 'OFF' is specified")
+    return tuple(level for level in LEVELS if level in names)
+
+
+def read_rate(text: str) -> int:
+    """Every how many requests one is traced."""
+    rate = _integer("trace_rate", text, 0, UINT32_MAX)
+    if not rate:
+        raise ValueError("Attempting to set invalid trace setting :sample rate must be non-zero")
+    return rate
+
+
+def read_count(text: str) -> int:
+    """How many requests are traced, UNLIMITED for any number."""
+    if _INTEGER.fullmatch(text) and int(text) < UNLIMITED:
+        raise ValueError(f"Unable to parse 'trace_count'. Expecting value >= -1, got: {text}")
+    return _integer("trace_count", text, UNLIMITED, COUNT_MAX)
+
+
+def read_log_frequency(text: str) -> int:
+    """How many traces go to a file of their own; 0 where all of them go to one."""
+    return _integer("log_frequency", text, 0, UINT32_MAX)
+
+
+def _integer(name: str, text: str, least: int, most: int) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(f"Unable to parse '{name}', got: {text}")
+    if not least <= int(text) <= most:
+        raise ValueError(f"Unable to parse '{name}', value is out of range [ {least}, {most} ], got: {text}")
+    return int(text)

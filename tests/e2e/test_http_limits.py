@@ -1,0 +1,181 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that are slow, greedy or many, and bytes that mean two things: all others are served meanwhile."""
+
+import json
+import re
+import socket
+import sys
+from contextlib import ExitStack, suppress
+
+import numpy as np
+import pytest
+
+MIB = 1 << 20
+READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: any\r\n\r\n"
+IDENTITY = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
+                for request in requests]
+"""
+# Executes a command of Python's with less patience, in seconds, than servers have.
+IMPATIENT = """
+import runpy, sys
+from pyruntime.runtime.frontends import patience
+patience.LOOK_S = 0.1
+patience.HEAD_S_MAX = patience.BODY_STALLED_S_MAX = patience.IDLE_S_MAX = 0.5
+sys.argv = sys.argv[3:]
+runpy.run_module("pyruntime.runtime", run_name="__main__", alter_sys=True)
+"""
+# One with few descriptors.
+POOR = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
+
+
+def infer_head(size):
+    """The head of a request with so large a body, and the JSON document that it begins with."""
+    tensor = {"name": "IN", "shape": [size // 8], "datatype": "INT64", "parameters": {"binary_data_size": size}}
+    text = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    lengths = b"Content-Length: %d\r\nInference-Header-Content-Length: %d\r\n" % (len(text) + size, len(text))
+    return b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: any\r\n%b\r\n" % lengths, text
+
+
+def read_status(sock):
+    """The status of the one response that comes before the end of the connection; 0 for none."""
+    with sock.makefile("rb") as stream:
+        data = stream.read()
+    return int(data.split()[1]) if data else 0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, write_model, serving):
+    repository = tmp_path_factory.mktemp("limits")
+    write_model(repository, "identity", IDENTITY)
+    with serving(repository) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory, write_model, serving):
+    repository = tmp_path_factory.mktemp("impatient")
+    write_model(repository, "identity", IDENTITY)
+    with serving(repository, wrapper=(sys.executable, "-c", IMPATIENT)) as server:
+        yield server
+
+
+class TestSlow:
+    @pytest.mark.parametrize(
+        ("sent", "status"),
+        [
+            (b"", 0),
+            (READY[:-1], 408),
+            (b"GET /v2 HTTP/1.1\r\n", 408),
+            (infer_head(8 * MIB)[0], 408),
+            (b"".join(infer_head(8 * MIB)), 408),
+            (b"POST /v2/models/identity/infer HTTP/1.1\r\nContent-Length: 10\r\n\r\n{", 408),
+            (b"POST /v2/models/identity/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", 408),
+        ],
+        ids=["idle", "head", "first-line", "binary", "document", "json", "chunks"],
+    )
+    def test_clients(self, impatient, sent, status):
+        """Who goes on with nothing is told so, unless there was nothing to go on with, and hung up on."""
+        with impatient.connect() as sock:
+            sock.sendall(sent)
+            assert read_status(sock) == status
+
+    def test_others(self, impatient):
+        """Nobody else notices; the memory of what never came is free."""
+        before = impatient.shared_bytes()
+        with ExitStack() as slow:
+            for _ in range(50):
+                sock = slow.enter_context(impatient.connect())
+                sock.sendall(infer_head(4 * MIB)[0])
+            array = np.arange(1000)
+            assert np.array_equal(impatient.infer("identity", {"IN": array}).as_numpy("OUT"), array)
+        for _ in range(3):
+            assert impatient.is_ready()
+        assert impatient.shared_bytes() <= before + 260 * MIB  # what is kept for the next requests
+
+
+def test_many_bodies_that_never_come(server):
+    """A thousand heads reserve no more memory than a few, and those who do send are served."""
+    size = 60 * MIB
+    head, _ = infer_head(size)
+    before = server.shared_bytes()
+    with ExitStack() as clients:
+        for _ in range(100):
+            clients.enter_context(server.connect()).sendall(head)
+        array = np.arange(MIB)
+        assert np.array_equal(server.infer("identity", {"IN": array}).as_numpy("OUT"), array)
+        assert server.shared_bytes() <= before + (1 << 30) + 20 * size
+
+
+def test_large_body_while_memory_is_promised_to_others(server):
+    """It is received all the same."""
+    head, _ = infer_head(60 * MIB)
+    array = np.arange(4 * MIB)
+    with ExitStack() as clients:
+        for _ in range(30):
+            clients.enter_context(server.connect()).sendall(head)
+        for _ in range(2):
+            assert np.array_equal(server.infer("identity", {"IN": array}).as_numpy("OUT"), array)
+
+
+def test_too_many_connections(tmp_path, model, serving, wait_until):
+    """Those who are too many are told so, those who are served stay, and when some leave others come in."""
+    model("identity", IDENTITY)
+    with serving(tmp_path, wrapper=POOR) as server:
+        with ExitStack() as clients:
+            first = clients.enter_context(server.connect())
+            socks = [clients.enter_context(server.connect()) for _ in range(300)]
+
+            def refused():
+                found = []
+                for sock in socks:
+                    sock.setblocking(False)
+                    with suppress(BlockingIOError, ConnectionError):
+                        found.append(sock.recv(1 << 10, socket.MSG_PEEK))
+                return [each for each in found if each.startswith(b"HTTP/1.1 503 ")]
+
+            wait_until(lambda: len(refused()) > 100)
+            first.sendall(READY)
+            assert first.recv(1 << 10).startswith(b"HTTP/1.1 200 OK\r\n")
+            assert server.request("GET", "/metrics", port=server.metrics_port).status == 200
+        wait_until(server.is_ready)
+        array = np.arange(10)
+        assert np.array_equal(server.infer("identity", {"IN": array}).as_numpy("OUT"), array)
+
+
+@pytest.mark.parametrize(
+    ("data", "statuses"),
+    [
+        (b"POST /v2 HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + READY, [400]),
+        (b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [400]),
+        (b"POST /v2 HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + READY, [400]),
+        (b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + READY, [400]),
+        (b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n\r\n" + READY, [405, 200]),
+        (b"GET /v2/health/live HTTP/1.1\r\nA: b\r\n folded\r\n\r\n" + READY, [400]),
+        (b"GET /v2/health/live HTTP/1.1\r\nA: b\0\r\n\r\n" + READY, [400]),
+        (b"GET /v2/health/live\r\n\r\n" + READY, [400]),
+        (b"GET http://any/v2/health/live HTTP/1.1\r\n\r\n" + READY, [200, 200]),
+        (b"HEAD /v2/health/live HTTP/1.1\r\n\r\n" + READY, [405, 200]),
+        (b"GET /v2/health/live HTTP/1.1\r\n" + b"A: b\r\n" * 300 + b"\r\n" + READY, [431]),
+        (b"GET /v2/health/live HTTP/1.1\r\nConnection: close\r\n\r\n" + READY, [200]),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", [400]),
+        (b"\x16\x03\x01\x02\x00\x01\x00", [400]),
+        (b"GET /v2 HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n", [400]),
+    ],
+)
+def test_bytes_that_could_mean_two_things(server, data, statuses):
+    """They mean one, or they are refused and nothing behind them is read."""
+    with server.connect() as sock:
+        sock.sendall(data)
+        if statuses[-1] == 200:
+            sock.shutdown(socket.SHUT_WR)
+        found = b""
+        # Whoever is refused while it sends may be cut off, behind its answer.
+        with suppress(ConnectionResetError):
+            while data := sock.recv(1 << 16):
+                found += data
+    assert [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", found)] == statuses
+    assert server.is_ready()

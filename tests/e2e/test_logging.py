@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a server logs, as it is told at the start and while it runs."""
+
+import json
+import os
+import re
+
+import pytest
+
+PRINTS = r"""
+class TritonPythonModel:
+    def execute(self, requests):
+        pb_utils.Logger.log_warn("a\x1b[2J\x9b\n\u202e")
+        print("b\x1b[2J")
+        raise ValueError("c\x1b[2J")
+"""
+DEFAULTS = {
+    "log_file": "",
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+# Both formats, of a line whose message is quoted.
+DEFAULT_LINE = re.compile(r'[EWIV]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [\w.]+:\d+\] (".*")?')
+ISO8601_LINE = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ [EWIV] \d+ [\w.]+:\d+\] (".*")?')
+TABLE_LINE = re.compile(r"[+|].*")
+
+
+def change(server, values):
+    answer = server.request("POST", "/v2/logging", json.dumps(values).encode())
+    return answer.status, json.loads(answer.body)
+
+
+@pytest.fixture
+def quoting(serve, monkeypatch):
+    """A server as users have it, with quotes and escapes in its log, is started by what is returned."""
+    # What the fixtures start has this set to 0, in whichever environment it runs.
+    wrapper = ("env", "-u", "TRITON_SERVER_ESCAPE_LOG_MESSAGES")
+    return lambda *options: serve(*options, wrapper=wrapper)
+
+
+class TestEndpoint:
+    @pytest.fixture
+    def server(self, serve, model):
+        model("m", PRINTS)
+        return serve()
+
+    def test_defaults(self, server):
+        """As the command line had it."""
+        assert json.loads(server.request("GET", "/v2/logging").body) == DEFAULTS
+
+    def test_changes(self, server, wait_until):
+        """They hold at once, and null changes nothing."""
+        changed = {"log_verbose_level": 1, "log_format": "ISO8601", "log_info": None, "log_file": None}
+        expected = {**DEFAULTS, "log_verbose_level": 1, "log_format": "ISO8601"}
+        assert change(server, changed) == (200, expected)
+        assert json.loads(server.request("GET", "/v2/logging").body) == expected
+        line = r"Z V \d+ request_log.py:\d+\] HTTP request: GET /v2/logging -> 200 after [0-9.]+ ms\n"
+        wait_until(lambda: re.search(line, server.log))
+        assert change(server, {"log_verbose_level": 0})[0] == 200
+        length = len(server.log)
+        server.request("GET", "/v2/logging")
+        assert server.log[length:] == ""
+
+    @pytest.mark.parametrize(
+        ("values", "status", "message"),
+        [
+            ({"log_info": 1}, 400, "expect boolean for 'log_info'"),
+            ({"log_verbose_level": -1}, 400, "expect int32 for 'log_verbose_level'"),
+            ({"log_format": "x"}, 400, "invalid argument for log_format, got: x"),
+            ({"log_file": "x"}, 501, "log file location can not be updated through network protocol"),
+        ],
+    )
+    def test_what_is_refused(self, server, values, status, message):
+        """Nothing changes then."""
+        assert change(server, {"log_info": False, **values}) == (status, {"error": message})
+        assert json.loads(server.request("GET", "/v2/logging").body) == DEFAULTS
+
+
+class TestLines:
+    @pytest.mark.parametrize(("log_format", "pattern"), [("default", DEFAULT_LINE), ("ISO8601", ISO8601_LINE)])
+    def test_all_lines(self, quoting, model, log_format, pattern):
+        """From the first to the last, every line has the format, or is one of a table."""
+        model("m", PRINTS)
+        server = quoting(f"--log-format={log_format}", "--log-verbose=1")
+        server.request("POST", "/v2/models/m/infer", b"{}")
+        server.stop()
+        lines = server.log.splitlines()
+        assert len(lines) > 20
+        assert [line for line in lines if not pattern.fullmatch(line) and not TABLE_LINE.fullmatch(line)] == []
+
+    def test_nothing_raw(self, quoting, model, wait_until):
+        """Whatever clients and models send, no byte of it acts on a terminal."""
+        model("m", PRINTS)
+        server = quoting("--log-verbose=1")
+        body = json.dumps(
+            {"inputs": [{"name": "IN", "shape": [1], "datatype": "INT64", "data": [1]}], "id": "i\x1b[2J"}
+        )
+        assert server.request("POST", "/v2/models/m/infer", body).status == 500
+        for path in ("/v2/models/%1b%5b2J", "/v2/repository/models/%1b%0a/load", "/v2/models/m?%1b"):
+            server.request("POST", path, b"{}")
+        server.say(b"GET /v2/\x1b[2J\x9b HTTP/1.1\r\n\r\n")
+        server.say(b"\x1b[2J\r\n\r\n")
+        wait_until(lambda: all(f"{each}\\u001b[2J" in server.log for each in "ab"))
+        server.stop()
+        raw = server.log_path.read_bytes()
+        assert raw.decode().replace("\n", "").isprintable()
+        assert b"2J" in raw
+
+    def test_files(self, quoting, model, tmp_path):
+        """A log file has all lines but none of standard error's, and is added to."""
+        path = tmp_path / ".server.log"
+        path.write_text("before\n")
+        server = quoting(f"--log-file={path}")
+        assert json.loads(server.request("GET", "/v2/logging").body)["log_file"] == str(path)
+        server.stop()
+        first, *lines = path.read_text().splitlines()
+        assert first == "before"
+        assert any("Started HTTPService at" in line for line in lines)
+        assert server.log == ""
+
+
+def test_requests(serve, model, wait_until):
+    """With verbose lines each request has one, of either protocol."""
+    model("m", PRINTS)
+    server = serve("--log-verbose=1")
+    server.request("GET", "/v2/models/none/config?token=secret")
+    with server.grpc() as client:
+        assert client.is_server_live()
+    wait_until(lambda: "gRPC call: /inference.GRPCInferenceService/ServerLive ended after" in server.log)
+    assert re.search(r"HTTP request: GET /v2/models/none/config -> 404 after [0-9.]+ ms\n", server.log)
+    assert "secret" not in server.log
+
+
+def test_environment():
+    """The tests above mean what they say only if the environment does not."""
+    assert "TRITON_SERVER_ESCAPE_LOG_MESSAGES" not in os.environ

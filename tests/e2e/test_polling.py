@@ -1,0 +1,134 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Repositories that are polled, and loads that are tried again, with real servers."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+ADD = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy() + AMOUNT)])
+            for request in requests
+        ]
+"""
+# Fails as often as COUNT says; the file beside it remembers how often it did.
+FLAKY = """
+path = os.path.join(os.path.dirname(__file__), ".tries")
+
+class TritonPythonModel:
+    def initialize(self, args):
+        tries = len(open(path).read()) if os.path.exists(path) else 0
+        with open(path, "a") as file:
+            file.write("x")
+        if tries < COUNT:
+            raise ValueError(f"try {tries}")
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", each.inputs()[0].as_numpy())]) for each in requests]
+"""
+POLL = ("--model-control-mode=poll", "--repository-poll-secs=1")
+
+
+def add(amount):
+    return ADD.replace("AMOUNT", str(amount))
+
+
+def answer(server, model="m"):
+    return server.infer(model, {"IN": np.array([1])}).as_numpy("OUT").tolist()
+
+
+def index(server):
+    rows = json.loads(server.request("POST", "/v2/repository/index", b"{}").body)
+    return {(row["name"], row.get("version")): row.get("state") for row in rows}
+
+
+def test_polling(serve, model, tmp_path, wait_until):
+    """Models are loaded, loaded anew and unloaded as their folders come, change and go; requests never fail for it."""
+    folder = model("m", add(1))
+    server = serve(*POLL)
+    assert answer(server) == [2]
+    model("n", add(10))
+    wait_until(lambda: index(server).get(("n", "1")) == "READY")
+    assert answer(server, "n") == [11]
+    text = (folder / "1" / "model.py").read_text().replace("+ 1)", "+ 2)")
+    (folder / "1" / "model.py").write_text(text)
+    # Until the new version serves the old one does, and there is nothing between them.
+    wait_until(lambda: answer(server) == [3])
+    shutil.rmtree(tmp_path / "n")
+    wait_until(lambda: index(server).get(("n", "1")) != "READY")
+    wait_until(server.is_ready)
+    assert answer(server) == [3]
+    for action in ("load", "unload"):
+        refused = server.request("POST", f"/v2/repository/models/m/{action}", b"{}")
+        assert refused.status == 503
+        assert json.loads(refused.body) == {
+            "error": "explicit model load / unload is not allowed if polling is enabled"
+        }
+
+
+def test_a_model_that_is_mended(serve, model, wait_until):
+    """A model that failed at the start is served once its folder is right."""
+    folder = model("m", "raise ValueError('no')")
+    server = serve(*POLL, "--exit-on-error=false", ready=False)
+    wait_until(lambda: "failed to load 'm' version 1: ValueError: no" in server.log)
+    (folder / "1" / "model.py").write_text("import triton_python_backend_utils as pb_utils\n" + add(1))
+    wait_until(server.is_ready)
+    assert answer(server) == [2]
+
+
+def test_zero_is_never(serve, model):
+    """Then the repositories are looked at once, at the start."""
+    model("m", add(1))
+    server = serve("--model-control-mode=poll", "--repository-poll-secs=0")
+    assert answer(server) == [2]
+
+
+class TestRetries:
+    @pytest.mark.parametrize("options", [[], ["--disable-auto-complete-config"]])
+    def test_enough(self, serve, model, options):
+        """A version that fails is loaded again, as often as the operator has it, and each time is said."""
+        folder = model("m", FLAKY.replace("COUNT", "2"))
+        server = serve("--model-load-retry-count=2", *options)
+        assert answer(server) == [1]
+        assert (folder / "1" / ".tries").read_text() == "xxx"
+        for tries in range(2):
+            assert f"failed to load 'm' version 1, which is tried again: ValueError: try {tries}" in server.log
+        assert "failed to load 'm' version 1:" not in server.log
+
+    def test_too_few(self, serve, model):
+        """The last failure is the one that counts."""
+        folder = model("m", FLAKY.replace("COUNT", "2"))
+        server = serve("--model-load-retry-count=1", ready=False)
+        assert server.wait_exit() == 1
+        assert (folder / "1" / ".tries").read_text() == "xx"
+        assert "failed to load 'm' version 1: ValueError: try 1" in server.log
+
+    def test_none(self, serve, model):
+        """A failed load is final, unless somebody says otherwise."""
+        folder = model("m", FLAKY.replace("COUNT", "1"))
+        server = serve(ready=False)
+        assert server.wait_exit() == 1
+        assert (folder / "1" / ".tries").read_text() == "x"
+
+    def test_several_versions(self, serve, model):
+        """Versions are tried each for itself, and wait for what the newest one completes."""
+        folder = model("m", add(1), more="version_policy { all {} }")
+        (folder / "2").mkdir()
+        source = (folder / "1" / "model.py").read_text().replace(add(1), "") + FLAKY.replace("COUNT", "1")
+        (folder / "2" / "model.py").write_text(source)
+        server = serve("--model-load-retry-count=1")
+        assert index(server) == {("m", "1"): "READY", ("m", "2"): "READY"}
+
+    def test_versions_that_wait_in_vain(self, serve, model):
+        """Without what the newest one completes none is loaded, and none is tried for itself."""
+        folder = model("m", add(1), more="version_policy { all {} }")
+        (folder / "2").mkdir()
+        (folder / "2" / "model.py").write_text("raise ValueError('no')\n")
+        server = serve("--model-load-retry-count=1", ready=False)
+        assert server.wait_exit() == 1
+        assert server.log.count("failed to load 'm' version 2, which is tried again") == 1
+        assert "failed to load 'm' version 1, which is tried again" not in server.log

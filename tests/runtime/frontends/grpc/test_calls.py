@@ -1,0 +1,410 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of inference over a real session, with models of straw behind it: order, cancellation, memory, counts."""
+
+import gzip
+import struct
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from pyruntime.runtime.frontends.grpc import call as calls
+from pyruntime.runtime.frontends.grpc import stream_infer_call
+from pyruntime.runtime.frontends.grpc.connection import LARGE_BYTES
+from pyruntime.runtime.inference import InferResponse, OutputTensor
+from pyruntime.utils.errors import InferenceError
+
+OK = (0, "")
+LARGE = [float(n) for n in range(LARGE_BYTES // 4 + 100)]
+
+
+def values(response):
+    (contents,) = response.raw_output_contents
+    return list(struct.unpack(f"<{len(contents) // 4}f", contents))
+
+
+def infer_response(answer):
+    ((flag, message),) = answer.messages
+    assert flag == 0
+    return service_pb2.ModelInferResponse.FromString(message)
+
+
+def events(answer):
+    return [service_pb2.ModelStreamInferResponse.FromString(message) for _, message in answer.messages]
+
+
+def echoes(answer):
+    """What a stream was answered: the first of the values, or the message of an error."""
+    return [event.error_message or values(event.infer_response)[0] for event in events(answer)]
+
+
+@pytest.fixture(autouse=True)
+def _balanced(server):
+    """Whatever happens to calls: nothing is left of them."""
+    yield
+    server.instance.answer()
+    while server.decoupled.jobs:
+        server.decoupled.say(InferenceError("enough"), final=True)
+    assert server.core.in_flight == 0
+    assert server.core.expected_bytes == 0
+    assert server.memory.live == 0
+    assert server.model._expected == 0
+
+
+class TestUnary:
+    @pytest.mark.parametrize("contents", [[1.0, 2.0], LARGE])
+    def test_is_answered(self, dial, ask, server, contents):
+        peer = dial()
+        for _ in range(3):
+            answer = peer[peer.call(peer.INFER, ask(*contents, id="7"))]
+            assert answer.status == OK
+            response = infer_response(answer)
+            assert (response.model_name, response.id, values(response)) == ("m", "7", contents)
+        assert server.instance.released == 3
+
+    @pytest.mark.parametrize("contents", [[1.0], LARGE])
+    def test_client_cancels_while_it_waits(self, dial, ask, server, contents):
+        peer = dial()
+        server.instance.waits = True
+        stream = peer.call(peer.INFER, ask(*contents))
+        assert server.core.in_flight == 1
+        peer.cancel(stream)
+        assert server.core.in_flight == 0
+        assert len(server.instance.cancelled) == 1
+        server.instance.answer()
+        assert server.instance.released == 1
+
+    @pytest.mark.parametrize("sent", [1, 5, 100, LARGE_BYTES + 200])
+    def test_client_goes_inside_of_a_message(self, dial, ask, sent):
+        for leave in ("cancel", "hang_up"):
+            peer = dial()
+            message = ask(*LARGE).SerializeToString()
+            stream = peer.call(peer.INFER, ended=False, raw=(b"\0" + len(message).to_bytes(4, "big") + message)[:sent])
+            peer.hang_up() if leave == "hang_up" else peer.cancel(stream)
+
+    def test_client_hangs_up(self, dial, ask, server):
+        server.instance.waits = True
+        peer = dial()
+        peer.call(peer.INFER, ask(1.0))
+        peer.hang_up()
+        assert server.core.in_flight == 0
+        assert len(server.instance.cancelled) == 1
+
+    def test_deadline(self, dial, ask, server, loop):
+        server.instance.waits = True
+        peer = dial()
+        stream = peer.call(peer.INFER, ask(1.0), grpc_timeout="2S")
+        loop.advance(1.9)
+        peer.pump()
+        assert peer[stream].status is None
+        loop.advance(0.2)
+        peer.pump()
+        assert peer[stream].status == (4, "Deadline Exceeded")
+        assert len(server.instance.cancelled) == 1
+
+    def test_deadline_while_a_large_message_comes_in(self, dial, ask, loop):
+        """No more of it is written to memory that is somebody else's by then."""
+        peer = dial()
+        message = ask(*LARGE).SerializeToString()
+        framed = b"\0" + len(message).to_bytes(4, "big") + message
+        stream = peer.call(peer.INFER, ended=False, raw=framed[:-10], grpc_timeout="2S")
+        loop.advance(3.0)
+        peer.pump()
+        assert peer[stream].status[0] == 4
+
+    @pytest.mark.parametrize("timeout", ["", "S", "1", "1x", "-1S", "123456789S", "1 S"])
+    def test_deadline_that_is_none(self, dial, ask, timeout):
+        peer = dial()
+        assert peer[peer.call(peer.INFER, ask(1.0), grpc_timeout=timeout)].status[0] == 13
+
+    def test_second_message(self, dial, ask, server):
+        peer = dial()
+        server.instance.waits = True
+        answer = peer[peer.call(peer.INFER, ask(1.0), ask(2.0))]
+        assert answer.status == (13, "a call of one request has a second message")
+
+    def test_second_message_that_is_large(self, dial, ask, server):
+        peer = dial()
+        server.instance.waits = True
+        answer = peer[peer.call(peer.INFER, ask(1.0), ask(*LARGE))]
+        assert answer.status == (13, "a call of one request has a second message")
+
+    def test_no_message(self, dial):
+        peer = dial()
+        assert peer[peer.call(peer.INFER)].status == (13, "a call of one request has no message")
+
+    def test_message_that_is_none(self, dial):
+        peer = dial()
+        assert peer[peer.call(peer.INFER, b"\xff\xff\xff")].status[0] == 13
+        assert peer[peer.call(peer.INFER, b"\x0a\x05ab")].status[0] == 13
+        assert peer[peer.call(peer.INFER, ended=False, raw=b"\x07\0\0\0\1a")].status[0] == 13
+        assert peer[peer.call(peer.INFER, raw=b"\0\0\0\0\2a")].status[0] == 13
+
+    def test_id_that_is_no_text(self, dial, ask):
+        peer = dial()
+        assert peer[peer.call(peer.INFER, ask(1.0).SerializeToString() + b"\x1a\x01\xff")].status[0] == 13
+
+    def test_message_that_is_too_large(self, dial):
+        peer = dial()
+        answer = peer[peer.call(peer.INFER, ended=False, raw=b"\0\x80\0\0\0")]
+        assert answer.status == (8, "Received message larger than max (2147483648 vs. 2147483647)")
+
+    def test_message_that_is_only_announced_has_no_memory(self, dial, ask, server):
+        """However many do it."""
+        peer = dial()
+        start = ask(1.0).SerializeToString()
+        reserved = server.memory.region.used_bytes
+        lie = b"\0\x7f\xff\xff\xff" + start[:-6] + b"\x3a\xf0\xff\xff\xff\x07" + bytes(100)
+        streams = [peer.call(peer.INFER, ended=False, raw=lie) for _ in range(50)]
+        assert server.memory.region.used_bytes - reserved <= 1 << 30
+        for stream in streams:
+            peer.cancel(stream)
+
+    def test_compressed(self, dial, ask):
+        peer = dial()
+        stream = peer.call(peer.INFER, ended=False, grpc_encoding="gzip")
+        peer.send(stream, gzip.compress(ask(3.0).SerializeToString()), flag=1, ended=True)
+        assert values(infer_response(peer[stream])) == [3.0]
+
+    def test_compressed_without_a_name(self, dial, ask):
+        peer = dial()
+        stream = peer.call(peer.INFER, ended=False)
+        peer.send(stream, gzip.compress(ask(3.0).SerializeToString()), flag=1, ended=True)
+        assert peer[stream].status[0] == 13
+
+    def test_compressed_to_nearly_nothing(self, dial, monkeypatch):
+        """What is small, and large once it is decompressed, is not decompressed."""
+        monkeypatch.setattr(calls, "DECOMPRESSED_BYTES_MAX", 1 << 20)
+        peer = dial()
+        stream = peer.call(peer.INFER, ended=False, grpc_encoding="gzip")
+        peer.send(stream, gzip.compress(bytes((1 << 20) + 1)), flag=1, ended=True)
+        assert peer[stream].status[0] == 8
+
+    def test_model_that_answers_with_what_cannot_be_said(self, dial, ask, server):
+        """It costs this call."""
+        peer = dial()
+        server.instance.waits = True
+        stream = peer.call(peer.INFER, ask(1.0))
+        job = server.instance.jobs.pop()
+        job.free()
+        released = []
+        outputs = [OutputTensor("OUT", "FP32", [1], b"1234")]
+        job.respond(InferResponse("m", 1, "", outputs, {"n": "\ud800"}, release=lambda: released.append(1)), True)
+        peer.pump()
+        assert peer[stream].status[0] == 13
+        assert released == [1]
+
+    def test_large_message_whose_model_changes_its_name(self, dial, ask, server):
+        """Its contents lie in the memory of the model that was named first."""
+        peer = dial()
+        message = ask(*LARGE).SerializeToString() + service_pb2.ModelInferRequest(model_name="d").SerializeToString()
+        assert peer[peer.call(peer.INFER, message)].status[0] == 3
+        message = ask(*LARGE).SerializeToString() + service_pb2.ModelInferRequest(model_version="2").SerializeToString()
+        assert peer[peer.call(peer.INFER, message)].status[0] == 3
+
+    def test_large_message_whose_model_is_replaced_meanwhile(self, dial, ask, server):
+        """It belongs to the version in whose memory it lies, which waits for it."""
+        peer = dial()
+        message = ask(*LARGE).SerializeToString()
+        framed = b"\0" + len(message).to_bytes(4, "big") + message
+        stream = peer.call(peer.INFER, ended=False, raw=framed[:-10])
+        table = server.core.table
+        other = table.resolve("d", -1)
+        assert server.model._expected == 1
+        table.begin_load("m", 1)
+        table.ready("m", 1, other)
+        peer.send(stream, raw=framed[-10:], ended=True)
+        assert values(infer_response(peer[stream])) == LARGE
+
+    def test_draining(self, dial, ask, server):
+        """What has come is answered, what has not is not waited for."""
+        server.instance.waits = True
+        peer = dial()
+        under_way = peer.call(peer.INFER, ask(1.0))
+        half = peer.call(peer.INFER, ended=False, raw=b"\0\0\0")
+        peer.connection.close_idle()
+        peer.pump()
+        assert peer[half].status == (14, "Server exiting")
+        server.instance.answer()
+        peer.pump()
+        assert peer[under_way].status == OK
+        assert peer.transport.closed
+
+
+class TestStream:
+    def test_is_answered_in_order(self, dial, ask, server):
+        peer = dial()
+        server.instance.waits = True
+        stream = peer.call(
+            peer.STREAM, ask(1.0), ask(2.0, model="nobody", id="x"), ask(*LARGE), ask(4.0, id="y"), ended=False
+        )
+        assert events(peer[stream]) == []
+        assert server.core.in_flight == 4
+        server.instance.answer(1)
+        peer.pump()
+        assert echoes(peer[stream]) == [1.0, "Request for unknown model: 'nobody' is not found"]
+        server.instance.answer()
+        peer.pump()
+        assert echoes(peer[stream])[2:] == [0.0, 4.0]
+        assert [event.infer_response.id for event in events(peer[stream])] == ["", "x", "", "y"]
+        assert peer[stream].status is None
+        peer.send(stream, ended=True)
+        assert peer[stream].status == OK
+
+    def test_responses_that_are_late_wait_for_those_before(self, dial, ask, server):
+        peer = dial()
+        server.instance.waits = True
+        stream = peer.call(peer.STREAM, *(ask(float(n)) for n in range(4)))
+        server.instance.jobs.reverse()
+        for count in range(3):
+            server.instance.answer(1)
+            peer.pump()
+            assert events(peer[stream]) == [], count
+        server.instance.answer(1)
+        peer.pump()
+        assert echoes(peer[stream]) == [0.0, 1.0, 2.0, 3.0]
+        assert peer[stream].status == OK
+
+    def test_errors_of_large_requests_say_whose_they_are(self, dial, ask):
+        peer = dial()
+        stream = peer.call(peer.STREAM, ask(*LARGE, model="nobody", id="7"), ask(1.0, id="8"))
+        first, second = events(peer[stream])
+        assert first.error_message
+        assert (first.infer_response.id, first.infer_response.model_name) == ("7", "nobody")
+        assert second.infer_response.id == "8"
+
+    def test_decoupled_models_are_answered_as_they_answer(self, dial, ask, server):
+        peer = dial()
+        stream = peer.call(peer.STREAM, ask(1.0, model="d", id="a"), ask(2.0, model="d", id="b"))
+        server.decoupled.jobs.reverse()
+        server.decoupled.say(5.0)
+        server.decoupled.say(6.0, final=True)
+        server.decoupled.say(7.0, final=True)
+        peer.pump()
+        assert echoes(peer[stream]) == [5.0, 6.0, 7.0]
+        assert [event.infer_response.id for event in events(peer[stream])] == ["b", "b", "a"]
+        finals = [event.infer_response.parameters["triton_final_response"].bool_param for event in events(peer[stream])]
+        assert finals == [False, True, True]
+        assert peer[stream].status == OK
+
+    @pytest.mark.parametrize("wanted", [True, False])
+    def test_empty_final_response(self, dial, ask, server, wanted):
+        peer = dial()
+        request = ask(1.0, model="d", id="a")
+        if wanted:
+            request.parameters["triton_enable_empty_final_response"].bool_param = True
+        stream = peer.call(peer.STREAM, request)
+        server.decoupled.say(5.0)
+        server.decoupled.say(None, final=True)
+        peer.pump()
+        assert len(events(peer[stream])) == 1 + wanted
+        last = events(peer[stream])[-1].infer_response
+        assert last.parameters["triton_final_response"].bool_param is wanted
+        assert peer[stream].status == OK
+
+    def test_ends_at_an_error_if_that_is_wanted(self, dial, ask, server):
+        peer = dial()
+        server.instance.waits = True
+        requests = [ask(1.0), ask(2.0, model="nobody"), ask(3.0)]
+        stream = peer.call(peer.STREAM, *requests, ended=False, triton_grpc_error="true")
+        server.instance.answer(1)
+        peer.pump()
+        assert echoes(peer[stream]) == [1.0]
+        assert peer[stream].status == (5, "Request for unknown model: 'nobody' is not found")
+        assert len(server.instance.cancelled) == 1
+
+    def test_cancelled_with_responses_that_wait_for_their_turn(self, dial, ask, server):
+        peer = dial()
+        server.instance.waits = True
+        stream = peer.call(peer.STREAM, ask(1.0), ask(2.0), ask(3.0), ended=False)
+        server.instance.jobs.reverse()
+        server.instance.answer(2)
+        peer.cancel(stream)
+        assert server.instance.released == 2
+        assert server.core.in_flight == 0
+        server.instance.answer()
+        assert server.instance.released == 3
+
+    def test_so_many_requests_and_then_the_client_waits(self, dial, ask, server, monkeypatch):
+        monkeypatch.setattr(stream_infer_call, "REQUESTS_MAX", 3)
+        peer = dial()
+        server.instance.waits = True
+        stream = peer.call(peer.STREAM, ask(1.0), ask(2.0), ask(3.0), ended=False)
+        window = peer.h2.local_flow_control_window(stream)
+        peer.send(stream, ask(4.0))
+        size = window - peer.h2.local_flow_control_window(stream)
+        assert size > 0
+        for number in range(40):
+            peer.send(stream, ask(float(number)))
+        assert peer.h2.local_flow_control_window(stream) == window - 41 * size
+        server.instance.answer()
+        peer.pump()
+        assert len(echoes(peer[stream])) == 44
+        peer.send(stream, *(ask(float(n)) for n in range(10)))
+        server.instance.answer()
+        peer.send(stream, ended=True)
+        server.instance.answer()
+        peer.pump()
+        assert peer[stream].status == OK
+        assert len(echoes(peer[stream])) == 54
+
+    def test_errors_for_a_client_that_does_not_read(self, dial, ask, monkeypatch):
+        monkeypatch.setattr(stream_infer_call, "WAITING_BYTES_MAX", 100_000)
+        peer = dial(settings={4: 0})  # it opens no window at all
+        stream = peer.call(peer.STREAM, ended=False)
+        for _ in range(3000):
+            peer.send(stream, ask(1.0, model="nobody"))
+            if peer[stream].trailers or peer.connection.session.queued(stream) > 110_000:
+                break
+        assert peer.connection.session.queued(stream) <= 101_000
+        assert not peer.connection._calls
+
+    def test_compressed_responses_are_released_when_they_are_taken(self, dial, ask, server):
+        """Or a model would answer without end for a client that does not read."""
+        object.__setattr__(server.core.settings, "grpc_compression_level", "low")
+        peer = dial(settings={4: 0})
+        stream = peer.call(peer.STREAM, ask(1.0, model="d"), grpc_accept_encoding="gzip")
+        server.decoupled.say(5.0)
+        peer.pump()
+        assert server.decoupled.released == 0
+        peer.h2.increment_flow_control_window(1000, stream)
+        peer.pump()
+        assert server.decoupled.released == 1
+        assert peer[stream].head["grpc-encoding"] == "gzip"
+        ((flag, message),) = peer[stream].messages
+        event = service_pb2.ModelStreamInferResponse.FromString(gzip.decompress(message))
+        assert (flag, values(event.infer_response)) == (1, [5.0])
+        server.decoupled.say(None, final=True)
+        peer.pump()
+        assert peer[stream].status == OK
+
+    def test_model_that_answers_with_what_cannot_be_said(self, dial, ask, server):
+        """It costs this request: the stream goes on."""
+        peer = dial()
+        stream = peer.call(peer.STREAM, ask(1.0, model="d", id="a"), ended=False)
+        released = []
+        output = OutputTensor("OUT", "FP32", [1], b"1234")
+        parameters = {"n": "\ud800"}
+        server.decoupled.jobs[0].respond(
+            InferResponse("d", 1, "a", [output], parameters, release=lambda: released.append(1)), False
+        )
+        server.decoupled.say(2.0, final=True)
+        peer.send(stream, ended=True)
+        assert released == [1]
+        assert [type(echo) for echo in echoes(peer[stream])] == [str, float]
+        assert peer[stream].status == OK
+
+    def test_draining(self, dial, ask, server):
+        peer = dial()
+        idle = peer.call(peer.STREAM, ask(1.0), ended=False)
+        server.instance.waits = True
+        busy = peer.call(peer.STREAM, ask(2.0), ended=False)
+        peer.connection.close_idle()
+        peer.pump()
+        assert peer[idle].status == (14, "Server exiting")
+        assert peer[busy].status is None
+        server.instance.answer()
+        peer.pump()
+        assert echoes(peer[busy]) == [2.0]
+        assert peer[busy].status == (14, "Server exiting")
+        assert peer.transport.closed

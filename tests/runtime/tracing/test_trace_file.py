@@ -1,0 +1,68 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+import json
+import threading
+
+import pytest
+
+from pyruntime.runtime.tracing.buckets import Write
+from pyruntime.runtime.tracing.trace_file import TraceFile
+
+
+@pytest.fixture
+def write(traces, tmp_path):
+    """`write((ids, apart), ...)` to the file "t" of the test's folder."""
+    file = TraceFile(str(tmp_path / "t"))
+
+    def write(*writes):
+        made = [Write([traces.trace(id=id) for id in ids], apart) for ids, apart in writes]
+        assert file.size(made[0]) == len(writes[0][0])
+        file.write(made, threading.Event())
+
+    return write
+
+
+@pytest.fixture
+def files(tmp_path):
+    """What is in the files now: the ids in each."""
+    return lambda: {
+        path.name: [record["id"] for record in json.loads(path.read_bytes())] for path in sorted(tmp_path.iterdir())
+    }
+
+
+def test_one_file(write, files):
+    """It can be read after every write."""
+    write(([1], False))
+    assert files() == {"t": [1]}
+    write(([2, 3], False), ([4], False))
+    assert files() == {"t": [1, 2, 3, 4]}
+
+
+def test_files_of_their_own(write, files):
+    """They are numbered from 0 on, and the one file has what belongs to none of them."""
+    write(([1, 2], True), ([3], False), ([4], True))
+    write(([5], True))
+    assert files() == {"t": [3], "t.0": [1, 2], "t.1": [4], "t.2": [5]}
+
+
+def test_older_files(write, files, tmp_path):
+    """Files of an earlier server are replaced."""
+    (tmp_path / "t").write_text('[{"id": 9}]')
+    (tmp_path / "t.0").write_text('[{"id": 9}]')
+    write(([1], False), ([2], True))
+    assert files() == {"t": [1], "t.0": [2]}
+
+
+def test_no_such_folder(traces, tmp_path, caplog):
+    """What cannot be written is lost, and said once until something can be written again."""
+    folder = tmp_path / "folder"
+    file = TraceFile(str(folder / "t"))
+    write = [Write([traces.trace()], apart=True)]
+    for _ in range(2):
+        file.write(write, threading.Event())
+    folder.mkdir()
+    file.write(write, threading.Event())
+    assert [path.name for path in folder.iterdir()] == ["t.2"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"traces are lost, because '{folder}/t' cannot be written: No such file or directory"
+    ]

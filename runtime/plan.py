@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that differ only in their tensors' contents, decoded and checked once. (pure)
 
-Most requests of a client have the same JSON header, byte for byte, or all of a gRPC message but its contents and its id;
-and unless a tensor is BYTES, whether a request is right depends on nothing but that and the sizes of its contents. So a
-model remembers, for each header, the request that it led to: as the stub reads it, with the places of its tensors
-counted from the slot's start.
+Most requests of a client have the same JSON header, byte for byte, or the same gRPC message but for its contents and
+its id; and unless a tensor is BYTES, whether a request is right depends on nothing but that and the sizes of its
+contents. So a model remembers, for each header, the request that it led to: as the stub reads it, with the places of
+its tensors counted from the slot's start.
 """
 
 from __future__ import annotations

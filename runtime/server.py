@@ -148,6 +148,7 @@ class Server:
         if self._polling is not None:
             self._polling.cancel()
         await core.control.close()
+        self._listeners.shut_down()
         _LOG.info("Waiting for %d in-flight requests to complete.", core.in_flight)
         if core.in_flight and self._settings.debug_model:
             _LOG.info("There is no time limit while a model is debugged; a second signal does not wait.")

@@ -278,6 +278,9 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
             return self._chunked.taken
         return -self._missing if self._direct is None else -len(self._direct)
 
+    def shut_down(self) -> None:
+        """HTTP/1.1 has no way to tell a client that its next request is in vain: it is answered with 503."""
+
     def close_idle(self) -> None:
         """Close the connection once what is under way is answered."""
         if self._exchanges:

@@ -44,6 +44,9 @@ NO_GRPC = (
 class Connection(Protocol):
     """One client."""
 
+    def shut_down(self) -> None:
+        """The server is about to stop: tell the client so, if there is a way to."""
+
     def close_idle(self) -> None:
         """Close the connection once what is under way is answered."""
 
@@ -110,6 +113,11 @@ class Listeners:
         """How many connections are open, by protocol."""
         counts: Counter[object] = Counter(map(type, self._connections))
         return {service.name.lower(): counts[service.connection] for service in self._services}
+
+    def shut_down(self) -> None:
+        """Tell clients that the server is about to stop. What is under way is answered."""
+        for connection in list(self._connections):
+            connection.shut_down()
 
     def close(self) -> None:
         """Take no more connections, and close each once it has its answers."""

@@ -135,7 +135,7 @@ class Session:
     ) -> None:
         """One message of a response that has begun, which consists of `parts`.
 
-        `send` does not hand `release` back before all of it is sent, though its parts are small and were copied: whoever
+        `send` does not hand `release` back before all of it is sent, though its parts are small and were copied: who
         waits for that has only so many messages under way.
         """
 
@@ -176,8 +176,8 @@ class Session:
         """The streams on which something is unfinished: `(stream, taken, sent)`.
 
         `taken` is how many bytes have ever come on the stream if the client is inside of a message and may send more of
-        it, and -1 if not; `sent` is how many bytes of messages were ever sent if more of them wait, and -1 if not. Either
-        grows if there is progress.
+        it, and -1 if not; `sent` is how many bytes of messages were ever sent if more of them wait, and -1 if not.
+        Either grows if there is progress.
         """
 
     @property

@@ -39,8 +39,8 @@ class Job:
 
     `rows` is its batch size; `signature` says which others it may share a batch with; `arrived_ns` is on the monotonic
     clock that host and stubs share. `wire` is the request as utils/messages.py has it, and `slots` the request memory
-    that it lies in; `regions` are those of other models, and of clients, that it refers to; `client` is what it has to do
-    with the memory of a client. `instance` is where the job is, None while it queues, and `serial` its number there;
+    that it lies in; `regions` are those of other models, and of clients, that it refers to; `client` is what it has to
+    do with the memory of a client. `instance` is where the job is, None while it queues, and `serial` its number there;
     `trace` is where its way is noted, None for nearly all.
     """
 

@@ -424,6 +424,7 @@ class BareClient:
             self.h2.local_settings = h2.settings.Settings(client=True, initial_values={4: window})
         self.calls: dict[int, BareCall] = {}
         self.events: list[Any] = []
+        self._rest = b""
         self.h2.initiate_connection()
         self.flush()
 
@@ -472,8 +473,12 @@ class BareClient:
             data = self.sock.recv(1 << 16)
         except ConnectionError:
             data = b""
-        for event in self.h2.receive_data(data) if data else ():
-            self._note(event)
+        self._rest += data
+        # Frame by frame: what an event changes holds for the next frame.
+        while len(self._rest) >= 9 and len(self._rest) >= (size := 9 + int.from_bytes(self._rest[:3], "big")):
+            for event in self.h2.receive_data(self._rest[:size]):
+                self._note(event)
+            self._rest = self._rest[size:]
         with suppress(ConnectionError):
             self.flush()
         return bool(data)
@@ -497,7 +502,7 @@ class BareClient:
     def read_until(self, condition: Callable[[], Any]) -> Any:
         """Read until something is so; AssertionError if the server hangs up before."""
         while not (found := condition()):
-            assert self.read(), f"the server hung up: {self.events}"
+            assert self.read(), f"the server hung up: {self.events[-5:]}"
         return found
 
     def status(self, stream: int) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.crowd import connections_max
 from pyruntime.runtime.frontends.grpc.call import MESSAGE_BYTES_MAX, Call
 from pyruntime.runtime.frontends.grpc.calls import begin_call
 from pyruntime.runtime.frontends.grpc.head import CallHead
@@ -56,6 +57,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
     _write_paused = False
     _read_paused = False
     _flush_due = False
+    # Whether the client knows that it is to open no more calls.
+    _shut_down = False
+    _connections_max = connections_max()
+    # Whether something waits for the client to take it.
+    _unsent = False
     # While the session takes bytes apart, nothing can be sent; what is said meanwhile goes out afterwards.
     _receiving = False
     _timer: asyncio.TimerHandle | None = None
@@ -90,6 +96,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # what a server's connections have
+        if len(self._connections) >= self._connections_max:
+            transport.abort()  # type: ignore[attr-defined]
+            return
         # Being told to pause says that something is still on its way.
         report_unsent(transport)
         self._connections.add(self)
@@ -104,6 +113,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         for call in list(self._calls.values()):
             call.cancelled()
         self._calls.clear()
+        if self._unsent:
+            self._count_unsent()
         self.session.close()
         _, releases = self.session.send()
         for release in [*self._on_drained, *releases]:
@@ -240,6 +251,16 @@ class GrpcConnection(asyncio.BufferedProtocol):
                 release()
             if not self.session.wants_io:
                 transport.close()
+        if (self._write_paused or self.session.blocked) is not self._unsent:
+            self._count_unsent()
+
+    def _count_unsent(self) -> None:
+        """A server that stops waits for clients to take what there is for them, as for requests that are under way."""
+        self._unsent = not self._unsent
+        if self._unsent:
+            self._core.in_flight += 1
+        else:
+            self._core.end_request()
 
     def _close(self) -> None:
         """Hang up, with what there is still to say about it."""
@@ -249,9 +270,16 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     # Closing.
 
+    def shut_down(self) -> None:
+        """Tell the client to open no more calls; those that are under way go on."""
+        if not self._shut_down:
+            self._shut_down = True
+            self.session.shut_down()
+            self._flush()
+
     def close_idle(self) -> None:
         """Take no more calls, and close the connection once those that are under way are answered."""
-        self.session.shut_down()
+        self.shut_down()
         for call in list(self._calls.values()):
             call.drain()
         self._flush()
@@ -274,7 +302,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             case Action.PING:
                 self.session.ping()
             case Action.SHUT_DOWN:
-                self.session.shut_down()
+                self.shut_down()
             case Action.NOTHING:
                 pass
         self._flush()

@@ -49,8 +49,9 @@ class Keepalive:
         self._pinged: float | None = None
         age = settings.grpc_max_connection_age_ms / 1000
         self._old = now + age * (1 + _AGE_JITTER * jitter) if age else math.inf
-        grace = settings.grpc_max_connection_age_grace_ms / 1000
-        self._too_old = self._old + grace if grace else math.inf
+        # From when the client is told; 0 is for ever.
+        self._grace = settings.grpc_max_connection_age_grace_ms / 1000
+        self._too_old = math.inf
         self._shut_down = False
         self._opened = now
         self._stalled_since: float | None = None
@@ -87,6 +88,7 @@ class Keepalive:
             return Action.CUT
         if now >= self._old and not self._shut_down:
             self._shut_down = True
+            self._too_old = now + self._grace if self._grace else math.inf
             return Action.SHUT_DOWN
         if self._pinged is not None:
             return Action.CUT if now - self._pinged >= self._ping_timeout else Action.NOTHING

@@ -358,6 +358,7 @@ class TestStream:
                 break
         assert peer.connection.session.queued(stream) <= 101_000
         assert not peer.connection._calls
+        peer.hang_up()
 
     def test_compressed_responses_are_released_when_they_are_taken(self, dial, ask, server):
         """Or a model would answer without end for a client that does not read."""

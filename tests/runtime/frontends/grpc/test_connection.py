@@ -10,7 +10,13 @@ from tritonclient.grpc import service_pb2
 
 from pyruntime.runtime.frontends.grpc import calls
 from pyruntime.runtime.frontends.grpc.call import MESSAGE_S_MAX
-from pyruntime.runtime.frontends.grpc.connection import CHECK_S, HEADER_LIST_BYTES_MAX, LARGE_BYTES, STREAMS_MAX
+from pyruntime.runtime.frontends.grpc.connection import (
+    CHECK_S,
+    HEADER_LIST_BYTES_MAX,
+    LARGE_BYTES,
+    STREAMS_MAX,
+    GrpcConnection,
+)
 from pyruntime.runtime.frontends.grpc.keepalive import HANDSHAKE_S_MAX, STALLED_S_MAX
 from pyruntime.runtime.settings import Restriction
 
@@ -269,3 +275,44 @@ class TestTime:
 def test_every_path_is_some_api(server):
     """Whatever can be called can be restricted."""
     assert {method.api for method in [*calls.METHODS.values(), *calls.STREAMS.values()]} >= {"health", "metadata"}
+
+
+def test_what_is_not_taken_yet_is_in_flight(dial, ask, server):
+    """A server that stops waits for it, whoever keeps it from being sent: the window, or the socket."""
+    peer = dial(settings=WINDOW)
+    stream = peer.call(peer.INFER, ask(*LARGE))
+    assert server.core.in_flight == 1
+    peer.h2.increment_flow_control_window(1 << 20, stream)
+    peer.h2.increment_flow_control_window(1 << 20)
+    peer.pump()
+    assert peer[stream].status == (0, "")
+    assert server.core.in_flight == 0
+    for gone in (False, True):
+        peer = dial()
+        peer.transport.stalled = True
+        peer.call(LIVE, b"")
+        assert server.core.in_flight == 1
+        peer.hang_up() if gone else peer.transport.drain()
+        peer.pump()
+        assert server.core.in_flight == 0
+
+
+def test_a_server_with_too_many_connections_cuts_off_one_more(dial, monkeypatch):
+    first = dial()
+    monkeypatch.setattr(GrpcConnection, "_connections_max", 1)
+    assert dial().transport.is_closing()
+    assert first[first.call(LIVE, b"")].status == (0, "")
+
+
+def test_a_server_that_stops_says_so_at_once(dial, ask, server):
+    """And once; the call that is under way is answered."""
+    peer = dial()
+    server.instance.waits = True
+    stream = peer.call(peer.INFER, ask(1.0))
+    for _ in range(2):
+        peer.connection.shut_down()
+        peer.pump()
+    assert any(isinstance(event, h2.events.ConnectionTerminated) for event in peer.events)
+    server.instance.answer()
+    peer.pump()
+    assert peer[stream].status[0] == 0

@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the documentation promises about itself: what it points to is there, and its lists are whole."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pyruntime.runtime.cli.options import OPTIONS, Status
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+FOLDERS = ("docs", "model_repository", "benchmarks", "runtime")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
+COMPATIBILITY = ROOT / "docs" / "compatibility.md"
+LIMITS = ROOT / "docs" / "limits.md"
+SERVING = ROOT / "docs" / "serving.md"
+
+# How many items each list of the reference has, by the letter that numbers them.
+LISTS = {"A": 99, "H": 27, "R": 21, "C": 91, "P": 34}
+
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?![a-z]+:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]*))?\)")
+NAMED_TEST = re.compile(r"`(?:tests/)?(?P<file>[\w/]*\btest_\w+\.py)(?P<names>(?:::\w+)*)(?:\[[^`]*\])?`")
+ROW = re.compile(r"^\| (?P<number>[AHRCP]\d+) \|.*", re.MULTILINE)
+LIMIT = re.compile(r"^\| (?P<names>`[A-Z0-9_]+`(?:, `[A-Z0-9_]+`)*) \|[^|]*\|(?P<files>[^|]*)\|", re.MULTILINE)
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+def prose(path):
+    """A document without its blocks of code."""
+    return FENCE.sub("", path.read_text())
+
+
+@cache
+def anchors(path):
+    """Those of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@cache
+def names_in(path):
+    """Every function and class of a file, those of a class as (class, function)."""
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add((node.name,))
+        if isinstance(node, ast.ClassDef):
+            members = (member for member in node.body if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef))
+            names.update((node.name, member.name) for member in members)
+    return names
+
+
+def is_there(file, names):
+    return (TESTS / file).is_file() and (not names or names in names_in(TESTS / file))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_links(path):
+    """A link leads to a file that is there, and to a heading that it has."""
+    broken = []
+    for link in LINK.finditer(prose(path)):
+        target = (path.parent / link["path"]).resolve() if link["path"] else path
+        if not target.exists() or (link["anchor"] and link["anchor"] not in anchors(target)):
+            broken.append(link[0])
+    assert broken == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_named_tests(path):
+    """A test that a document names can be run."""
+    named = ((match["file"], tuple(match["names"].split("::")[1:])) for match in NAMED_TEST.finditer(path.read_text()))
+    assert [each for each in named if not is_there(*each)] == []
+
+
+def test_every_item_has_its_row():
+    """Everything of the reference is in the list of compatibility once, in order, and each row names a test."""
+    rows = list(ROW.finditer(COMPATIBILITY.read_text()))
+    assert [row["number"] for row in rows] == [f"{each}{n + 1}" for each, count in LISTS.items() for n in range(count)]
+    assert [row["number"] for row in rows if not NAMED_TEST.search(row[0])] == []
+
+
+def test_limits_are_in_the_code():
+    """Each name in the list of limits is a constant of the file that the row names."""
+    missing = []
+    for row in LIMIT.finditer(LIMITS.read_text()):
+        for file in re.findall(r"`([^`]+)`", row["files"]):
+            text = (ROOT / file).read_text()
+            for name in re.findall(r"\w+", row["names"]):
+                if not re.search(rf"(^|\bconst |#define ){name}\b( *[:=]| )", text, re.MULTILINE):
+                    missing.append((name, file))
+    assert missing == []
+
+
+def test_decisions_are_numbered():
+    """The pages have consecutive numbers, and each begins with its own."""
+    pages = sorted((ROOT / "docs" / "decisions").iterdir())
+    assert [page.name[:5] for page in pages] == [f"{number:04}-" for number in range(1, len(pages) + 1)]
+    assert [page.name for page in pages if not page.read_text().startswith(f"# {page.name[:4]} ")] == []
+
+
+def test_options_are_in_the_guide():
+    """The table of options has all of those that have an effect, and no other ones."""
+    table = re.search(r"^\| Option \|.*?\n\n", SERVING.read_text(), re.MULTILINE | re.DOTALL)[0]
+    first_cells = re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE)
+    listed = [name for cell in first_cells for name in re.findall(r"`--([a-z0-9-]+)", cell)]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {name for name, option in OPTIONS.items() if option.status is Status.WORKS} - {"help"}

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyruntime.runtime.frontends.json_document import invalid, json_name, shown
 from pyruntime.runtime.inference import InferRequest, Parameter
+from pyruntime.utils.errors import Code, InferenceError
 
 # A model reads its parameters one by one, from a JSON string; a list beyond this is no honest request.
 PARAMETERS_MAX = 1024
@@ -21,6 +22,9 @@ INT64_MAX = 2**63 - 1
 
 # and sequence ids, priorities and timeouts in unsigned ones.
 UINT64_MAX = 2**64 - 1
+
+# The longest name of a sequence in bytes, as in Triton.
+SEQUENCE_NAME_MAX = 128
 
 
 def read_id(value: Any) -> str:
@@ -34,7 +38,8 @@ def read_parameters(request: InferRequest, parameters: Any) -> bool:
     """Put the JSON value `parameters` into `request`; the answer is whether outputs are binary unless said otherwise.
 
     `sequence_id`, `sequence_start`, `sequence_end`, `priority` and `timeout` (in microseconds) become fields of the
-    request. Raises InferenceError (INVALID_ARG), among others for names that start with `triton_`.
+    request. Raises InferenceError, INVALID_ARG among others for names that start with `triton_`, and UNSUPPORTED where
+    the name of a sequence is too long.
     """
     if type(parameters) is not dict:
         raise invalid(f"'parameters' must be an object, got {json_name(parameters)}")
@@ -44,7 +49,7 @@ def read_parameters(request: InferRequest, parameters: Any) -> bool:
         if key == "binary_data_output":
             binary = _bool(key, value)
         elif key == "sequence_id":
-            request.sequence_id = value if type(value) is str else _unsigned(key, value)
+            request.sequence_id = sequence_name(value) if type(value) is str else _unsigned(key, value)
         elif key == "sequence_start":
             request.sequence_start = _bool(key, value)
         elif key == "sequence_end":
@@ -60,6 +65,15 @@ def read_parameters(request: InferRequest, parameters: Any) -> bool:
         else:
             request.parameters[key] = _custom(key, value)
     return binary
+
+
+def sequence_name(name: str) -> str:
+    """The name that a sequence goes by. Raises InferenceError (UNSUPPORTED) if it is too long."""
+    if len(name.encode()) > SEQUENCE_NAME_MAX:
+        raise InferenceError(
+            f"string correlation ID cannot be longer than {SEQUENCE_NAME_MAX} characters", Code.UNSUPPORTED
+        )
+    return name
 
 
 def read_custom_parameters(request: InferRequest, parameters: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyruntime.runtime.frontends.request_parameters import PARAMETERS_MAX, UINT64_MAX
+from pyruntime.runtime.frontends.request_parameters import PARAMETERS_MAX, UINT64_MAX, sequence_name
 from pyruntime.runtime.inference import InferRequest
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -27,7 +27,7 @@ _RESERVED = (
 def read_request_parameters(request: InferRequest, entries: Any) -> bool:
     """Put the parameters of a request into `request`; whether its client wants to be told that nothing more follows.
 
-    Raises InferenceError (INVALID_ARG).
+    Raises InferenceError: INVALID_ARG, and UNSUPPORTED where the name of a sequence is too long.
     """
     if len(entries) > PARAMETERS_MAX:
         raise _invalid(f"the request has {len(entries)} parameters, expected at most {PARAMETERS_MAX}")
@@ -37,7 +37,7 @@ def read_request_parameters(request: InferRequest, entries: Any) -> bool:
             case "sequence_id":
                 value = _value(name, parameter, _INT, _STRING)
                 # As in Triton, where the number is one without a sign.
-                request.sequence_id = value & UINT64_MAX if isinstance(value, int) else value
+                request.sequence_id = value & UINT64_MAX if isinstance(value, int) else sequence_name(value)
             case "sequence_start":
                 request.sequence_start = _value(name, parameter, _BOOL)
             case "sequence_end":

@@ -53,12 +53,20 @@ def test_tritons_own_become_fields():
     )
 
 
-@pytest.mark.parametrize("sequence_id", [0, UINT64_MAX, "", "session-1"])
+@pytest.mark.parametrize("sequence_id", [0, UINT64_MAX, "", "session-1", "ü" * 64])
 def test_sequence_ids_are_unsigned_or_strings(sequence_id):
     """A sequence goes by a number or by a name."""
     request = InferRequest("m")
     read_parameters(request, {"sequence_id": sequence_id})
     assert request.sequence_id == sequence_id
+
+
+def test_names_of_sequences_are_short():
+    """In Triton's own words."""
+    with pytest.raises(InferenceError) as caught:
+        read_parameters(InferRequest("m"), {"sequence_id": "ü" * 65})
+    assert caught.value.message == "string correlation ID cannot be longer than 128 characters"
+    assert caught.value.code is Code.UNSUPPORTED
 
 
 def test_others_go_to_the_model():

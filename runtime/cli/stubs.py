@@ -146,7 +146,7 @@ def _stub_of(pid: int, resources: ExitStack) -> Stub | None:
             # First of all: what we learn of the number from now on is of this process, or this will not reach any.
             pidfd = os.pidfd_open(pid)
             ours.callback(os.close, pidfd)
-            links = {os.readlink(entry): entry for entry in folder.iterdir()}
+            links = _links(folder)
             file = ours.enter_context(links[LINK].open("r+b", buffering=0))
             heading = decode_heading(file.readline(HEADING_BYTES_MAX))
             if heading is None or heading.pid != _threads(pid)[pid].own_pid:
@@ -157,6 +157,15 @@ def _stub_of(pid: int, resources: ExitStack) -> Stub | None:
             return None
         resources.push(ours.pop_all())
         return Stub(pid, pidfd, bell, file, heading)
+
+
+def _links(folder: Path) -> dict[str, Path]:
+    """What a process has open, by its names, and where; but for what it closes while we look."""
+    links = {}
+    for entry in folder.iterdir():
+        with suppress(FileNotFoundError):
+            links[os.readlink(entry)] = entry
+    return links
 
 
 def _threads(pid: int) -> dict[int, ThreadStatus]:

@@ -201,6 +201,11 @@ class TestModels:
             assert (status, "explicit model load / unload is not allowed" in err) == (1, True)
 
 
+def heed_ctrl_c():
+    """Be interrupted by SIGINT, which a shell has those ignore that it starts in the background, us among them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class TestStats:
     def test_a_table(self, samples, run):
         """One row for each version, or for those of one model."""
@@ -226,7 +231,8 @@ class TestStats:
         """A line each second for machines; Ctrl-C ends it well."""
         url = f"http://127.0.0.1:{samples.port}"
         words = [sys.executable, "-m", "pyruntime.runtime", "stats", "add_sub", "--watch", "--json", "--url", url]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(words, **pipes, text=True, preexec_fn=heed_ctrl_c) as process:
             for _ in range(2):
                 (found,) = json.loads(process.stdout.readline())
                 assert found["name"] == "add_sub"
@@ -239,7 +245,10 @@ class TestStats:
         words = [sys.executable, "-m", "pyruntime.runtime", "stats", "--watch", "--url", f"127.0.0.1:{samples.port}"]
         path = tmp_path / "out"
         environment = {**os.environ, "TTY_COMPATIBLE": "1", "FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}
-        with path.open("wb") as out, subprocess.Popen(words, stdout=out, env=environment) as process:
+        with (
+            path.open("wb") as out,
+            subprocess.Popen(words, stdout=out, env=environment, preexec_fn=heed_ctrl_c) as process,
+        ):
             try:
                 wait_until(lambda: "Per second" in path.read_text())
             finally:

@@ -22,18 +22,18 @@ PRELUDE = """
 import ctypes, itertools, os, signal, sys, threading
 from pyruntime.stub import stacks
 
-stacks.install("m", "1", "m_0")
 """
+INSTALL = 'stacks.install("m", "1", "m_0")\n'
 
 
 @pytest.fixture
 def start():
-    """`start(code, python)`: a process that ran `code` until it printed "ready"."""
+    """`start(code, python, install)`: a process that has its name, and ran `code` until it printed "ready"."""
     processes = []
 
-    def start(code, python=sys.executable):
+    def start(code, python=sys.executable, install=INSTALL):
         process = subprocess.Popen(
-            [python, "-u", "-c", PRELUDE + code],
+            [python, "-u", "-c", PRELUDE + install + code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ROOT / "typeview")},
@@ -219,8 +219,6 @@ def test_system_that_cannot(start, first, libc):
 import logging, resource
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 stacks.LOGGER.addHandler(logging.root.handlers[0])
-if {first}:
-    stacks._leave()
 libc = {libc}
 stacks.ctypes.CDLL = lambda *args, **options: libc
 before = len(os.listdir("/proc/self/fd"))
@@ -231,7 +229,8 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (before, before))
 assert len(os.listdir("/proc/self/fd")) == before
 print("done")
 sys.stdin.read()
-"""
+""",
+        install="" if first else INSTALL,
     )
     assert process.stdout.readline().startswith(b"`pyruntime stack` will not find this process under its name: ")
     assert process.stdout.readline() == b"done\n"

@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
+from io import FileIO
 from itertools import count
 from pathlib import Path
 
@@ -46,15 +47,38 @@ class TraceFile:
                 _LOG.error("traces are lost, because '%s' cannot be written: %s", self._path, exc.strerror)
 
     def _append(self, records: bytes) -> None:
-        if not self._begun:
-            self._path.write_bytes(b"[%b]" % records)
-            self._begun = True
-            return
-        with self._path.open("r+b") as file:
-            file.seek(-1, os.SEEK_END)
-            file.write(b",%b]" % records)
+        # Somebody may have taken the file away since the last time.
+        mode = "r+b" if self._begun and self._path.exists() else "wb"
+        with FileIO(self._path, mode) as file:
+            end = file.seek(0, os.SEEK_END)
+            if end:
+                _write(file, end - 1, b",%b]" % records, instead=b"]")
+            else:
+                _write(file, 0, b"[%b]" % records, instead=b"")
+        self._begun = True
 
     def _replace(self, path: Path, write: Write) -> None:
         part = path.with_name(f"{path.name}.part")
-        part.write_bytes(b"[%b]" % encode_records(write.traces))
-        part.replace(path)
+        try:
+            part.write_bytes(b"[%b]" % encode_records(write.traces))
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def _write(file: FileIO, at: int, data: bytes, instead: bytes) -> None:
+    """Write `data` behind the first `at` bytes, or, if there is no room for all of it, what was there before.
+
+    Raises OSError if it cannot be written.
+    """
+    file.seek(at)
+    rest = memoryview(data)
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError:
+        file.truncate(at)
+        file.seek(at)
+        file.write(instead)  # For which there was room before.
+        raise

@@ -66,12 +66,14 @@ class TraceWriter:
             self._thread.start()
 
     def close(self) -> None:
-        """Write what waits, and end; what takes longer than CLOSE_S_MAX is left to its fate."""
+        """Write what waits, and end; what takes longer than CLOSE_S_MAX is lost, and the log says so."""
         with self._changed:
             self._closing.set()
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(CLOSE_S_MAX)
+            if self._thread.is_alive():
+                _LOG.warning("traces are lost, because writing the last ones took more than %g s", CLOSE_S_MAX)
 
     def _run(self) -> None:
         while batch := self._next_batch():

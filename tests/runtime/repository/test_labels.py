@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Label files: lines as they stand, and files that cannot be read."""
 
+import os
+
 import pytest
 
 from pyruntime.runtime.config.spec import TensorSpec
@@ -31,6 +33,17 @@ def test_no_file(tmp_path):
     )  # fmt: skip
     with pytest.raises(LoadError, match="Is a directory"):
         read_labels(str(tmp_path), [output("A", ".")])
+    with pytest.raises(LoadError, match="embedded null byte"):
+        read_labels(str(tmp_path), [output("A", "a\0b")])
+
+
+@pytest.mark.timeout(20)
+def test_pipe(tmp_path):
+    """What is no file is not waited for."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(LoadError) as caught:
+        read_labels(str(tmp_path), [output("A", "pipe")])
+    assert str(caught.value) == f"failed to open text file for read {tmp_path}/pipe: it is no file"
 
 
 def test_large_file(tmp_path, monkeypatch):

@@ -1,7 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
 import json
+import resource
 import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -28,6 +30,17 @@ def files(tmp_path):
     return lambda: {
         path.name: [record["id"] for record in json.loads(path.read_bytes())] for path in sorted(tmp_path.iterdir())
     }
+
+
+@contextmanager
+def files_of_at_most(size):
+    """Whoever writes to a file behind its first `size` bytes meanwhile fails, as if the disk were full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_one_file(write, files):
@@ -66,3 +79,37 @@ def test_no_such_folder(traces, tmp_path, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         f"traces are lost, because '{folder}/t' cannot be written: No such file or directory"
     ]
+
+
+def test_no_room(write, files, tmp_path, caplog):
+    """What is in the file already stays valid, and it goes on as soon as there is room."""
+    write(([1], False))
+    with files_of_at_most((tmp_path / "t").stat().st_size + 10):
+        write(([2], False))
+        assert files() == {"t": [1]}
+    write(([3], False))
+    assert files() == {"t": [1, 3]}
+    assert ["cannot be written: File too large" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_no_room_at_first(write, files, tmp_path):
+    """Nothing is left of what there was no room for."""
+    with files_of_at_most(10):
+        write(([1], False))
+        write(([2], True))
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("t", b"")]
+    write(([3], False), ([4], True))
+    assert files() == {"t": [3], "t.1": [4]}
+
+
+@pytest.mark.parametrize("take", ["unlink", "truncate"])
+def test_taken_away(write, files, tmp_path, take):
+    """A file that somebody removes or empties while the server runs is begun anew."""
+    write(([1], False))
+    if take == "unlink":
+        (tmp_path / "t").unlink()
+    else:
+        (tmp_path / "t").write_bytes(b"")
+    write(([2], False))
+    write(([3], False))
+    assert files() == {"t": [2, 3]}

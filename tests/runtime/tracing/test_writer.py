@@ -94,14 +94,17 @@ def test_close_of_nothing(make):
     make().close()
 
 
-def test_close_has_an_end(make, sink, monkeypatch):
-    """A sink that takes nothing does not keep the server from stopping."""
+def test_close_has_an_end(make, sink, monkeypatch, caplog):
+    """A sink that takes nothing does not keep the server from stopping, and the log says what that costs."""
     monkeypatch.setattr(module, "CLOSE_S_MAX", 0.0)
     writer = make()
     sink.open.clear()
     writer.put(some("a"))
     writer.close()
     assert sink.batches == []
+    assert [record.getMessage() for record in caplog.records] == [
+        "traces are lost, because writing the last ones took more than 0 s"
+    ]
 
 
 def test_too_many(make, sink, caplog):

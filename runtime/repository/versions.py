@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+# What a specific policy may name. Each version that is named and not there is reported by itself.
+SPECIFIC_VERSIONS_MAX = 1000
 # Versions are int64 in the protocol.
 VERSION_MAX = (1 << 63) - 1
 _VERSION = re.compile(r"[1-9][0-9]*", re.ASCII)
@@ -63,6 +65,9 @@ def select_versions(policy: VersionPolicy, names: Iterable[str], model: str) -> 
             versions = present
         case "specific":
             asked = tuple(sorted(set(policy.versions)))
+            if len(asked) > SPECIFIC_VERSIONS_MAX:
+                problem = f"the version policy of model '{model}' names {len(asked)} versions"
+                return Selection((), {}, f"{problem}, and may name {SPECIFIC_VERSIONS_MAX}")
             versions = tuple(version for version in asked if version in present)
             missing = {
                 version: f"version {version} is specified for model '{model}', but the version directory is not present"

@@ -6,7 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyruntime.runtime.repository.versions import VersionPolicy, select_versions, version_numbers
+from pyruntime.runtime.repository.versions import (
+    SPECIFIC_VERSIONS_MAX,
+    VersionPolicy,
+    select_versions,
+    version_numbers,
+)
 
 
 def config(choice, num_versions=0, versions=()):
@@ -75,3 +80,12 @@ def test_no_version_left(policy):
     selection = select_versions(policy, [], "m")
     assert selection.versions == ()
     assert selection.problem == "at least one version must be available under the version policy of model 'm'"
+
+
+def test_too_many_are_specified():
+    """A policy is refused as a whole: to say of each of a million versions that it is not there would take for ever."""
+    many = tuple(range(1, SPECIFIC_VERSIONS_MAX + 2))
+    selection = select_versions(VersionPolicy("specific", versions=many), ["1"], "m")
+    assert (selection.versions, selection.missing) == ((), {})
+    assert selection.problem == "the version policy of model 'm' names 1001 versions, and may name 1000"
+    assert select_versions(VersionPolicy("specific", versions=many[:-1] * 2), ["1"], "m").versions == (1,)

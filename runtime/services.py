@@ -14,7 +14,7 @@ from typing import Any
 
 from pyruntime.runtime.core import Core
 from pyruntime.runtime.instances.plan import Callee
-from pyruntime.runtime.repository.lifecycle import LATEST
+from pyruntime.runtime.model_version import parse_version
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK
@@ -22,9 +22,6 @@ from pyruntime.utils.messages import OK
 _LOG = logging.getLogger("pyruntime.services")
 
 Reply = Callable[[int, Any], None]
-
-# As many as a signed 64-bit integer has, in which Triton keeps versions.
-VERSION_DIGITS_MAX = 19
 
 
 class ModelServices:
@@ -110,16 +107,7 @@ class ModelServices:
         raise InferenceError(f"there is no method {method[:40]!r} with such arguments", Code.INVALID_ARG)
 
     def _is_ready(self, name: str, version: str) -> bool:
-        number = LATEST
-        if version:
-            is_number = version.isascii() and version.isdigit() and len(version) <= VERSION_DIGITS_MAX
-            number = int(version) if is_number else 0
-            if not number:
-                raise InferenceError(
-                    f"failed to get model version from specified version string '{version[:VERSION_DIGITS_MAX]}', "
-                    "version should be an integral value > 0",
-                    Code.INVALID_ARG,
-                )
+        number = parse_version(version)
         try:
             return self._core.table.resolve(name, number).is_ready
         except InferenceError:

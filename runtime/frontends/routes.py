@@ -24,15 +24,14 @@ from enum import Enum, auto
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from pyruntime.runtime.model_version import parse_version
+from pyruntime.utils.errors import InferenceError
+
 # Far more than any model's name needs.
 URL_BYTES_MAX = 4096
 
 # Routes remembered: a client asks for the same few over and over. With the longest URLs this is 4 MiB.
 ROUTES_KEPT_MAX = 1024
-
-# Triton keeps versions in signed 64-bit integers, which have at most 19 digits.
-VERSION_MAX = 2**63 - 1
-VERSION_DIGITS_MAX = 19
 
 
 class Endpoint(Enum):
@@ -225,11 +224,9 @@ def _match_memory(method: str, wanted: str, endpoint: Endpoint, rest: list[bytes
 
 
 def _match_model(method: str, name: bytes, rest: list[bytes]) -> Route:
-    version = -1
     digits = b""
     if len(rest) > 1 and rest[0] == b"versions":
         digits = rest[1]
-        version = _version(digits)
         rest = rest[2:]
         if not digits:
             return NOT_FOUND
@@ -239,17 +236,12 @@ def _match_model(method: str, name: bytes, rest: list[bytes]) -> Route:
     endpoint = _MODEL[tuple(rest)].get(method)
     if endpoint is None:
         return METHOD_NOT_ALLOWED
-    if version == 0:
+    try:
+        # It is not decoded: a version needs no escapes.
+        version = parse_version(digits.decode("latin-1"))
+    except InferenceError:
         return _bad_version(digits)
     return Route(endpoint, _text(name), version)
-
-
-def _version(digits: bytes) -> int:
-    """The version, 0 where `digits` is not an integer above 0."""
-    if not digits.isdigit() or len(digits) > VERSION_DIGITS_MAX:
-        return 0
-    version = int(digits)
-    return version if version <= VERSION_MAX else 0
 
 
 def _bad_version(digits: bytes) -> Route:

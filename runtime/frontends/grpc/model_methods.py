@@ -20,8 +20,8 @@ from pyruntime.runtime.frontends.grpc.schema import (
     ModelReadyResponse,
     ModelStatisticsResponse,
 )
-from pyruntime.runtime.frontends.model_version import parse_version
 from pyruntime.runtime.frontends.readiness import check_model_ready
+from pyruntime.runtime.model_version import parse_version
 from pyruntime.utils.errors import Code, InferenceError
 
 

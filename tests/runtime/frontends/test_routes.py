@@ -15,12 +15,12 @@ from pyruntime.runtime.frontends.routes import (
     SYSTEM_REGION_UNNAMED,
     URL_BYTES_MAX,
     URL_TOO_LONG,
-    VERSION_MAX,
     Endpoint,
     Route,
     match,
     match_metrics,
 )
+from pyruntime.runtime.model_version import VERSION_MAX
 
 GOOD = [
     ("GET", b"/v2", Route(Endpoint.SERVER_METADATA)),

@@ -13,6 +13,7 @@ from pyruntime.runtime.frontends.grpc.status import Status, trailers_only
 from pyruntime.runtime.frontends.grpc.stream_call import StreamCall
 from pyruntime.runtime.frontends.grpc.stream_infer_call import StreamInferCall
 from pyruntime.runtime.frontends.grpc.unary_call import UnaryCall
+from pyruntime.runtime.frontends.restrictions import opens
 
 _SERVICE = "/inference.GRPCInferenceService"
 INFER = f"{_SERVICE}/ModelInfer"
@@ -49,7 +50,10 @@ def _restricted(core: Core, head: CallHead) -> bytes:
     else:
         return b""
     restriction = core.settings.grpc_restricted_protocols.get(api)
-    if restriction is None or head.metadata.get(restriction.header) == restriction.value:
+    if restriction is None:
+        return b""
+    shown = head.metadata.get(restriction.header)
+    if opens(restriction, None if shown is None else shown.encode("latin-1")):
         return b""
     message = f"This protocol is restricted, expecting header '{restriction.header}'"
     return trailers_only(Status.UNAVAILABLE, message)

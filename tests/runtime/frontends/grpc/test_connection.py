@@ -97,6 +97,13 @@ class TestCalls:
         assert peer[peer.call(LIVE, b"")].status == (0, "")
         assert peer[peer.call(peer.INFER, ask(1.0), **{"triton-grpc-protocol-key": "secret"})].status == (0, "")
 
+    def test_what_opens_an_api_may_be_any_text(self, dial, server):
+        """It is compared as bytes, as over HTTP."""
+        settings(server, grpc_restricted_protocols={"health": Restriction("triton-grpc-protocol-key", "schlüssel")})
+        peer = dial()
+        assert peer[peer.call(LIVE, b"")].status[0] == 14
+        assert peer[peer.call(LIVE, b"", **{"triton-grpc-protocol-key": "schlüssel"})].status == (0, "")
+
     def test_a_bug_costs_one_call(self, dial, ask, server, monkeypatch, caplog):
         peer = dial()
         monkeypatch.setattr(server.core.table, "resolve", lambda *_: 1 / 0)

@@ -12,7 +12,7 @@ from pyruntime.runtime.environments.forms import Form, expand, form_of
     [
         ("/opt/env", "/opt/env"),
         ("env.tar.gz", "/models/m/env.tar.gz"),
-        ("../shared/env", "/models/m/../shared/env"),
+        ("../common/env", "/models/m/../common/env"),
         ("$$TRITON_MODEL_DIRECTORY/env.tar.gz", "/models/m/env.tar.gz"),
         ("$$TRITON_MODEL_DIRECTORY/../$$TRITON_MODEL_DIRECTORY", "/models/m/..//models/m"),
     ],

@@ -156,7 +156,7 @@ class Server:
             _LOG.warning("Exit timeout expired with %d requests in flight; they are cut off", core.in_flight)
         self._listeners.close()
         await self._live.stop(deadline - loop.time())
-        self._listeners.abort()
+        await self._listeners.finish()
         if self._watching is not None:
             self._watching.cancel()
         await asyncio.to_thread(core.tracer.close)

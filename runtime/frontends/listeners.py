@@ -32,6 +32,10 @@ LISTENERS = 16
 # How long TLS may take to begin and to end, in seconds: a client that does not come to it is none.
 HANDSHAKE_S_MAX = 20.0
 TLS_SHUTDOWN_S_MAX = 5.0
+# How long clients may take over the last of their answers once a server that exits has nothing more to say, in seconds,
+# and how often it looks whether they are done.
+LAST_WORDS_S_MAX = 2.0
+_LAST_LOOK_S = 0.01
 
 
 # What an installation says that was built without the extension for gRPC.
@@ -126,8 +130,12 @@ class Listeners:
         for connection in list(self._connections):
             connection.close_idle()
 
-    def abort(self) -> None:
-        """Cut the connections that are left."""
+    async def finish(self) -> None:
+        """After `close`: let clients take what is written for them, for LAST_WORDS_S_MAX at most, and cut the rest."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LAST_WORDS_S_MAX
+        while self._connections and loop.time() < deadline:
+            await asyncio.sleep(_LAST_LOOK_S)
         self._watch.end()
         for connection in list(self._connections):
             connection.abort()

@@ -450,14 +450,17 @@ class TestClientsThat:
             wait_until(lambda: "end" in (folder / "executed").read_text())
         assert len((folder / "executed").read_text().split()) <= 10
 
-    def test_stay_to_the_end(self, tmp_path, model, serve):
+    def test_stay_to_the_end(self, tmp_path, model, serve, wait_until):
         """A server that exits waits for a stream as long as it is told to; then its client learns that it is over."""
         model("endless", ENDLESS, STREAMING)
         server = serve("--exit-timeout-secs=1")
         connection, response = open_stream(server, "endless", PROMPT="", talk=True)
         with closing(connection):
             read_event(response)
+            stub = server.stub("endless_0")
             server.process.terminate()
+            # Until then nobody reads: the last of it still lies with the server when there is no model any more.
+            wait_until(lambda: not stub.is_alive())
             last = events(response.read())[-1]
         assert "Stub process 'endless_0' is not healthy." in last["error"]
         assert server.wait_exit() == 0

@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -32,10 +33,8 @@ LISTENERS = 16
 # How long TLS may take to begin and to end, in seconds: a client that does not come to it is none.
 HANDSHAKE_S_MAX = 20.0
 TLS_SHUTDOWN_S_MAX = 5.0
-# How long clients may take over the last of their answers once a server that exits has nothing more to say, in seconds,
-# and how often it looks whether they are done.
+# How long clients may take over the last of their answers once a server that exits has nothing more to say, in seconds.
 LAST_WORDS_S_MAX = 2.0
-_LAST_LOOK_S = 0.01
 
 
 # What an installation says that was built without the extension for gRPC.
@@ -75,6 +74,23 @@ class _Service(NamedTuple):
         return f"{self.address}:{self.port}"
 
 
+class _Connections(set[Connection]):
+    """All that are open."""
+
+    _gone: asyncio.Event | None = None
+
+    def discard(self, connection: object) -> None:
+        super().discard(connection)
+        if self._gone is not None and not self:
+            self._gone.set()
+
+    async def wait_gone(self) -> None:
+        """Wait until there are none. Cancelling it changes nothing."""
+        if self:
+            self._gone = asyncio.Event()
+            await self._gone.wait()
+
+
 class Listeners:
     """See the module. Opened before any model is loaded, closed when the last request is answered."""
 
@@ -82,7 +98,7 @@ class Listeners:
         self._core = core
         self._services: list[_Service] = []
         self._listeners: list[asyncio.Server] = []
-        self._connections: set[Connection] = set()
+        self._connections = _Connections()
         self._watch = Watch(self._connections, HttpConnection)
 
     async def open(self) -> None:
@@ -132,10 +148,9 @@ class Listeners:
 
     async def finish(self) -> None:
         """After `close`: let clients take what is written for them, for LAST_WORDS_S_MAX at most, and cut the rest."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + LAST_WORDS_S_MAX
-        while self._connections and loop.time() < deadline:
-            await asyncio.sleep(_LAST_LOOK_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S_MAX):
+                await self._connections.wait_gone()
         self._watch.end()
         for connection in list(self._connections):
             connection.abort()

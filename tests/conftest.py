@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Other Pythons than the one that runs the tests, each with a numpy of its own, made once for a whole run."""
+"""What tests of several parts of the tree need, made once for a whole run: other Pythons, and native libraries."""
 
 import fcntl
 import os
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parent.parent
 HOST = sys.version_info[1]
 OTHERS = [minor for minor in range(8, 15) if minor != HOST]
 
@@ -55,3 +56,43 @@ def other_environment(request, tmp_path_factory, worker_id):
     if problem := outcome.read_text():
         pytest.skip(problem)
     return folder
+
+
+@pytest.fixture(scope="session")
+def compile_library(tmp_path_factory):
+    """`compile_library(source, *options)`: the path of a library made of a C or C++ file of tests/native.
+
+    It is compiled against our headers, and what was compiled with the same options before is not compiled again.
+    """
+    compilers = {".c": ["gcc", "-std=c11", "-D_DEFAULT_SOURCE"], ".cc": ["g++", "-std=c++17"]}
+    missing = [command for command, *_ in compilers.values() if shutil.which(command) is None]
+    if missing:
+        pytest.skip(f"there is no {missing[0]} here to compile native libraries with")
+    folder = tmp_path_factory.mktemp("libraries")
+    strict = ["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-pthread", f"-I{ROOT / 'include'}"]
+    made = {}
+
+    def compile_library(source, *options):
+        if (source, options) not in made:
+            path = folder / f"lib{len(made)}.so"
+            command = [*compilers[Path(source).suffix], *strict, *options, ROOT / "tests/native" / source, "-o", path]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            made[source, options] = path
+        return made[source, options]
+
+    return compile_library
+
+
+@pytest.fixture(scope="session")
+def install_backends(tmp_path_factory, compile_library):
+    """`install_backends(*names)`: a folder with a backend for each C++ file of tests/native of these names."""
+
+    def install_backends(*names):
+        folder = tmp_path_factory.mktemp("backends")
+        for name in names:
+            (folder / name).mkdir()
+            shutil.copy(compile_library(f"{name}.cc"), folder / name / f"libtriton_{name}.so")
+        return folder
+
+    return install_backends

@@ -13,6 +13,7 @@ PACKAGES = ("runtime", "stub", "utils", "backends", "testing")
 SPDX = "# SPDX-FileCopyrightText: The pyruntime authors\n# SPDX-License-Identifier: Apache-2.0\n"
 IMPURE = {"asyncio", "socket", "os", "subprocess", "time", "threading"}
 MODULE_LINES_MAX = 400
+HEADERS = sorted(path for path in (ROOT / "include").rglob("*") if path.is_file())
 
 # Each part of the tree and the parts that it must not import: runtime and stub both stand on utils, and on it alone.
 FORBIDDEN = {"utils": {"runtime", "stub", "testing"}, "stub": {"runtime", "testing"}, "runtime": {"stub", "testing"}}
@@ -59,7 +60,7 @@ def is_pure(path):
 
 
 def test_packages_are_those_of_the_tree():
-    """setup.cfg lists every folder with an __init__.py, and no other."""
+    """setup.cfg lists every folder with an __init__.py, and no other but the one of headers, which has no modules."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     listed = setup["options"]["packages"].split()
@@ -68,8 +69,7 @@ def test_packages_are_those_of_the_tree():
         for package in PACKAGES
         for init in (ROOT / package).rglob("__init__.py")
     }
-    assert set(listed) == found
-    assert len(listed) == len(found)
+    assert sorted(listed) == sorted({*found, "pyruntime.include"})
 
 
 @pytest.mark.parametrize("folder", FORBIDDEN)
@@ -123,6 +123,14 @@ def test_opens_with_its_licence(path):
     if text.startswith("#!"):
         text = text.split("\n", 1)[1]
     assert text.startswith(SPDX)
+
+
+@pytest.mark.parametrize("path", HEADERS, ids=name_of)
+def test_headers(path):
+    """A header says whose it is, and one of ours is not longer than a reader's patience."""
+    lines = path.read_text().splitlines()
+    assert [line.lstrip("/* ") for line in lines[:2]] == [line.lstrip("# ") for line in SPDX.splitlines()]
+    assert path.suffix == ".h" or len(lines) <= MODULE_LINES_MAX
 
 
 @each_module("runtime", "stub", "utils", "testing")

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from pyruntime.runtime.cli import main
+
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("runtime", "stub", "utils", "backends", "testing")
+SOURCES = ("runtime", "stub", "utils", "backends", "testing", "include")
 FILES = ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 
 SAME_OBJECTS = """
@@ -96,6 +98,26 @@ def test_command(environment, tmp_path):
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", run(environment, "-m", "pyruntime.runtime", "version", cwd=tmp_path))
 
 
+def test_headers(environment, tmp_path):
+    """The command line says where the headers are, and all of them are there."""
+    said = run(environment, "-m", "pyruntime.runtime", "--include", cwd=tmp_path)
+    folder = Path(said.rstrip("\n"))
+    assert folder.is_relative_to(environment)
+    assert files_of(folder) == files_of(ROOT / "include")
+
+
+def files_of(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("words", [["model"], ["backend", "--python"], ["backend", "--cpp"]], ids=" ".join)
+def test_new(environment, tmp_path, words):
+    """What new models and backends are made of is there."""
+    run(environment, "-m", "pyruntime.runtime", "new", *words, "from_wheel", cwd=tmp_path)
+    assert main(["new", *words, "from_wheel", str(tmp_path / "own")]) == 0
+    assert files_of(tmp_path / "from_wheel") == files_of(tmp_path / "own/from_wheel") != []
+
+
 def test_names_of_commands(environment, tmp_path):
     """There is our command, and one of Triton's name; both say what they are."""
     code = (
@@ -119,6 +141,12 @@ def test_plugin(environment, tmp_path):
     """pytest finds the fixture, and that finds the backends."""
     (tmp_path / "test_it.py").write_text(TEST)
     assert "1 passed" in run(environment, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
+
+
+def test_backends(environment, tmp_path):
+    """A backend of more than one file is there with all of them."""
+    code = "from pyruntime.backends.custom.model import TritonPythonModel; print(TritonPythonModel.__name__)"
+    assert run(environment, "-c", code, cwd=tmp_path) == "TritonPythonModel\n"
 
 
 def test_types(environment, tmp_path):

@@ -22,8 +22,26 @@ _Model = Annotated[str, typer.Argument(help="Name of a model.")]
 _URL = "http://localhost:8000"
 
 
+def _show_headers_folder(wanted: bool) -> None:
+    if wanted:
+        from pyruntime.runtime.cli.headers import headers_folder
+
+        print(headers_folder())
+        raise typer.Exit
+
+
 @app.callback()
-def commands() -> None:
+def commands(
+    include: Annotated[
+        bool,
+        typer.Option(
+            "--include",
+            callback=_show_headers_folder,
+            is_eager=True,
+            help="Print the folder of the headers for backends in C++: g++ -I$(pyruntime --include) ...",
+        ),
+    ] = False,
+) -> None:
     """Runs models written for NVIDIA Triton, without Triton."""
 
 
@@ -111,6 +129,32 @@ def stats(
     from pyruntime.runtime.cli.commands.stats import run_stats
 
     _leave(lambda: run_stats(url, model, watch, as_json))
+
+
+new = typer.Typer(help="Write a model or a backend that works, to go on from.", no_args_is_help=True)
+app.add_typer(new, name="new")
+
+_Directory = Annotated[str, typer.Argument(help="Where its folder is made.")]
+
+
+@new.command("model", help="Write a model in Python: configuration, code and a test.")
+def new_model(
+    name: Annotated[str, typer.Argument(help="Its name, which is its folder's too.")], directory: _Directory = "."
+) -> None:
+    from pyruntime.runtime.cli.new import run_new_model
+
+    _leave(lambda: run_new_model(name, directory))
+
+
+@new.command("backend", help="Write a backend, for models to share, with a model that uses it and tests.")
+def new_backend(
+    name: Annotated[str, typer.Argument(help="What models say in `backend`.")],
+    in_cpp: Annotated[bool, typer.Option("--cpp/--python", help="The language it is written in.")],
+    directory: _Directory = ".",
+) -> None:
+    from pyruntime.runtime.cli.new import run_new_backend
+
+    _leave(lambda: run_new_backend(name, directory, in_cpp))
 
 
 def _leave(command: Callable[[], int]) -> NoReturn:

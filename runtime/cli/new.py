@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""`pyruntime new`: writes a model or a backend that works, for somebody to go on from."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from pyruntime.runtime.cli.commands.client import CommandError, WrongUsage
+from pyruntime.runtime.cli.skeleton import SUFFIX, NameProblem, Names
+
+_TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+
+def run_new_model(name: str, directory: str) -> int:
+    """Make the folder of a model in `directory`, which may be a model repository. Raises CommandError."""
+    try:
+        names = Names.of_model(name)
+    except NameProblem as problem:
+        raise WrongUsage(str(problem)) from problem
+    folder = _write("model", names, directory)
+    print(f"\npytest {_quoted(folder)}\npyruntime serve --model-repository={_quoted(Path(directory))}")
+    return 0
+
+
+def run_new_backend(name: str, directory: str, in_cpp: bool) -> int:
+    """Make a project with a backend, in C++ or in Python, and a model that uses it. Raises CommandError."""
+    try:
+        names = Names.of_backend(name)
+    except NameProblem as problem:
+        raise WrongUsage(str(problem)) from problem
+    folder = _write("backend_cpp" if in_cpp else "backend_python", names, directory)
+    print(f"\ncd {_quoted(folder)} && pytest\n{_quoted(folder / 'README.md')} says how to go on.")
+    return 0
+
+
+def _write(kind: str, names: Names, directory: str) -> Path:
+    """Fill a template into a folder of the name, which must not be there, and say what was written."""
+    folder = Path(directory) / names.name
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+        for template, text in _templates(kind):
+            target = folder / names.target(template)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(names.fill(text), encoding="utf-8")
+            print(target)
+    except FileExistsError as error:
+        raise CommandError(f"'{error.filename}' is there already, and was left as it is") from error
+    except OSError as error:
+        raise CommandError(f"'{error.filename or folder}' cannot be written: {error.strerror}") from error
+    return folder
+
+
+def _templates(kind: str) -> Iterator[tuple[PurePosixPath, str]]:
+    """The files of a template, by their paths in it, in order."""
+    root = _TEMPLATES / kind
+    for path in sorted(root.rglob(f"*{SUFFIX}")):
+        yield PurePosixPath(path.relative_to(root).as_posix()), path.read_text(encoding="utf-8")
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(os.fspath(path))

@@ -1,0 +1,215 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is done before the library of a native backend is loaded, so that the loader finds all that it needs.
+
+Triton runs in an image where everything is in its place. Here the server is a Python extension, and frameworks are
+wheels. So we read what a library needs and, as far as the loader would not find it by itself, load that first:
+
+- `libtritonserver.so` under the name that a repaired wheel gave it: a shim, see shim.py;
+- libraries of frameworks: from their Python packages, see frameworks.py;
+- libcrypto, which Triton itself brings along, so that libraries built for Triton do not say that they need it;
+- whatever the model's configuration names.
+
+And what can never work is refused in words, before any of its code runs.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyruntime.runtime.native.elf import ElfError, SharedObject, Symbols
+from pyruntime.runtime.native.frameworks import (
+    Framework,
+    find_library,
+    folders_of,
+    framework_of_library,
+    framework_of_symbol,
+)
+from pyruntime.runtime.native.linker import (
+    SERVER,
+    is_loaded,
+    mapped_files,
+    missing_symbols,
+    open_library,
+    read_library,
+)
+from pyruntime.runtime.native.shim import make_shim
+from pyruntime.utils.errors import LoadError
+
+EXECUTE = "TRITONBACKEND_ModelInstanceExecute"
+
+_ANY_SERVER = re.compile(r"libtritonserver(-[0-9a-f]+)?\.so(\.\d+)*")
+_PYTHON_BACKEND = "libtriton_python.so"
+_CRYPTO = "libcrypto.so.3"
+_CRYPTO_SYMBOL = re.compile(r"(EVP|OPENSSL|CRYPTO|SHA\d+|HMAC)_")
+_SERVER_SYMBOL = re.compile(r"TRITON(SERVER|BACKEND|REPOAGENT|CACHE)_")
+# More names than this make no sentence.
+_NAMES_SHOWN_MAX = 3
+
+_NOT_FOUND = re.compile(r"([^\s:]+): cannot open shared object file: No such file or directory")
+_UNDEFINED = re.compile(r"undefined symbol: ([^\s,]+)")
+_VERSION = re.compile(r"version `([^']+)' not found")
+_TLS = "cannot allocate memory in static TLS block"
+
+
+def prepare(path: str, *, model: str, preload: Sequence[str] = (), entry_point: str = EXECUTE) -> None:
+    """Load what the library at `path` needs, `preload` first. Raises LoadError where the library cannot be used.
+
+    `entry_point` is what the library must export to be what it is taken for. Our own `libtritonserver.so` is loaded
+    already. Blocks: call it in a thread.
+    """
+    shared, symbols = _read(path, model)
+    _refuse(path, model, shared, symbols)
+    if entry_point not in symbols.exported:
+        raise LoadError(
+            f"unable to find required entrypoint '{entry_point}' in shared library: {path}: undefined symbol:"
+            f" {entry_point}"
+        )
+    _refuse_other_server(path, model)
+    for library in preload:
+        _preload(library, model)
+    try:
+        _provide(path, shared, symbols)
+    except OSError as error:
+        raise LoadError(explain(str(error), path, model)) from error
+
+
+def explain(dlerror: str, path: str, model: str) -> str:
+    """What the loader said when it could not load `path`, and what can be done about it."""
+    advice = ""
+    if found := _NOT_FOUND.search(dlerror):
+        advice = _explain_library(found[1], path)
+    elif found := _UNDEFINED.search(dlerror):
+        advice = _explain_symbol(found[1])
+    elif found := _VERSION.search(dlerror):
+        advice = f"it is built for a newer system, that has {found[1]}"
+    elif _TLS in dlerror:
+        advice = "start pyruntime with the library that is named in LD_PRELOAD, then there is room for it"
+    return f"unable to load shared library: {dlerror}; model '{model}' needs it" + (f": {advice}" if advice else "")
+
+
+def _read(path: str, model: str) -> tuple[SharedObject, Symbols]:
+    try:
+        return read_library(path)
+    except OSError as error:
+        raise LoadError(f"unable to load shared library of model '{model}': {path}: {error.strerror}") from error
+    except ElfError as error:
+        raise LoadError(f"unable to load shared library of model '{model}': {path} {error}") from error
+
+
+def _refuse(path: str, model: str, shared: SharedObject, symbols: Symbols) -> None:
+    """Raise LoadError if the library itself is none that can be run here."""
+    what = f"unable to load shared library of model '{model}': {path}"
+    if shared.machine != platform.machine():
+        raise LoadError(f"{what} is built for {shared.machine}, and this machine is {platform.machine()}")
+    if _PYTHON_BACKEND in (shared.soname, Path(path).name):
+        raise LoadError(
+            f"{what} is Triton's own Python backend. Models in Python are run by pyruntime itself: set"
+            " 'backend: \"python\"' and no 'runtime' in their config.pbtxt"
+        )
+    if not is_loaded(SERVER):
+        raise LoadError(f"{what} needs pyruntime's own {SERVER}, which is not loaded")
+    wanted = frozenset(filter(_SERVER_SYMBOL.match, symbols.undefined))
+    if missing := missing_symbols(SERVER, wanted):
+        names = ", ".join(missing[:_NAMES_SHOWN_MAX]) + (", ..." if len(missing) > _NAMES_SHOWN_MAX else "")
+        raise LoadError(f"{what} is built for another version of Triton: it needs {names}, which pyruntime has not")
+
+
+def _refuse_other_server(path: str, model: str) -> None:
+    """Raise LoadError if the real server is in this process: who was there first gets the calls of all backends."""
+    for mapped in mapped_files():
+        if _ANY_SERVER.fullmatch(Path(mapped).name):
+            raise LoadError(
+                f"unable to load shared library of model '{model}': {path} would call {mapped}, which is in this"
+                " process already, instead of pyruntime. Uninstall, or do not import, what brings it along"
+            )
+
+
+def _preload(library: str, model: str) -> None:
+    """Load one of the libraries that a model's configuration names."""
+    try:
+        # One that the loader is to look for has no path, and nothing that could be read here.
+        if Path(library).is_file():
+            _provide(library, *read_library(library))
+        open_library(library, is_global=True)
+    except (OSError, ElfError) as error:
+        reason = f"{library} {error}" if isinstance(error, ElfError) else str(error)
+        raise LoadError(f"unable to preload library '{library}' for model '{model}': {reason}") from error
+
+
+def _provide(path: str, shared: SharedObject, symbols: Symbols) -> None:
+    """Load what a library needs and the loader would not find. What we do not find either, the loader will miss."""
+    for name in shared.needed:
+        if is_loaded(name):
+            continue
+        if _ANY_SERVER.fullmatch(name):
+            _load_shim(name, shared.machine)
+        elif framework_of_library(name) and not _is_beside(name, path, shared):
+            _load_framework(name)
+    is_said = any(name.startswith("libcrypto") for name in shared.needed)
+    if not is_said and any(map(_CRYPTO_SYMBOL.match, symbols.undefined)):
+        _try_open(_CRYPTO, is_global=True)
+
+
+def _load_shim(soname: str, machine: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="pyruntime-") as folder:
+        path = Path(folder, "shim.so")
+        path.write_bytes(make_shim(soname, SERVER, machine))
+        open_library(str(path))
+
+
+def _is_beside(name: str, path: str, shared: SharedObject) -> bool:
+    """Whether a library lies where the one that needs it says."""
+    origin = str(Path(path).absolute().parent)
+    folders = shared.runpath or shared.rpath
+    places = (folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for folder in folders)
+    return any(Path(place, name).is_file() for place in places)
+
+
+def _load_framework(name: str) -> None:
+    """Load a framework's library: the one that the loader finds, for the user has put it there, or that of a package.
+
+    Its symbols are for those who need it, and not for everybody: frameworks have different versions of the same ones.
+    """
+    if not _try_open(name) and (found := find_library(name)):
+        open_library(str(found))
+
+
+def _try_open(name: str, *, is_global: bool = False) -> bool:
+    try:
+        open_library(name, is_global=is_global)
+    except OSError:
+        return False
+    return True
+
+
+def _explain_library(name: str, path: str) -> str:
+    if name == path:
+        return ""
+    framework = framework_of_library(name)
+    if framework is None:
+        return f"install the package of the system that has {name}, or put it into a folder of LD_LIBRARY_PATH"
+    if others := _others(name, framework):
+        return f"{framework.distribution} is installed, but has {others}: install the version that has {name}"
+    return f"pip install {framework.distribution} brings it, in the version that has {name}"
+
+
+def _others(name: str, framework: Framework) -> str:
+    """The file of the same library but of another version that a framework's package has."""
+    stem = name.partition(".so")[0]
+    files = (path.name for folder in folders_of(framework) for path in sorted(folder.glob(f"{stem}.so*")))
+    return next(files, "")
+
+
+def _explain_symbol(symbol: str) -> str:
+    if _SERVER_SYMBOL.match(symbol):
+        return f"it is built for another version of Triton, that has {symbol}"
+    if _CRYPTO_SYMBOL.match(symbol):
+        return f"{symbol} is one of OpenSSL's: install the package of the system that has {_CRYPTO}"
+    if framework := framework_of_symbol(symbol):
+        return f"{symbol} is one of {framework.distribution}'s: install the version that the library is built for"
+    return f"no library that it needs has {symbol}: name one that has it in the parameter PRELOAD_LIBRARIES"

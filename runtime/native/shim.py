@@ -1,0 +1,64 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A library that is nothing but another name of one that is loaded. (pure)
+
+image   := header segments dynamic symbols hash strings
+strings := NUL soname NUL needed NUL
+
+Tools that repair wheels give libraries names of their own: `libtritonserver-717102f0.so`. A backend from such a wheel
+needs its server under that name, and would bring the whole of it along. The loader is content once anything has the
+name: this has it, and needs `libtritonserver.so`, which is us.
+"""
+
+from __future__ import annotations
+
+import struct
+
+_MACHINES = {"x86_64": 62, "aarch64": 183}
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_ENTRY = struct.Struct("<qQ")
+_HEADER_BYTES = 64
+_SYMBOL_BYTES = 24
+# What the loader maps is aligned to pages, and pages of aarch64 have up to this many bytes.
+_PAGE_BYTES = 64 << 10
+
+
+def make_shim(soname: str, needed: str, machine: str) -> bytes:
+    """The library named `soname` that needs the library named `needed`, for one of the machines in elf.py."""
+    strings = b"\0" + soname.encode() + b"\0" + needed.encode() + b"\0"
+    segments = 3
+    entries = 8
+    dynamic_at = _HEADER_BYTES + segments * _SEGMENT.size
+    symbols_at = dynamic_at + entries * _ENTRY.size
+    # The table of symbols cannot be left out. Its first is no symbol; the hash table is one chain, and empty.
+    hashes = struct.pack("<IIII", 1, 1, 0, 0)
+    hash_at = symbols_at + _SYMBOL_BYTES
+    strings_at = hash_at + len(hashes)
+    size = strings_at + len(strings)
+    dynamic = (
+        (14, 1),  # SONAME
+        (1, 1 + len(soname.encode()) + 1),  # NEEDED
+        (4, hash_at),
+        (5, strings_at),
+        (6, symbols_at),
+        (10, len(strings)),
+        (11, _SYMBOL_BYTES),
+        (0, 0),
+    )
+    return b"".join(
+        (
+            struct.pack("<4s5B7x", b"\x7fELF", 2, 1, 1, 0, 0),
+            struct.pack("<HHIQQQ", 3, _MACHINES[machine], 1, 0, _HEADER_BYTES, 0),
+            struct.pack("<IHHHHHH", 0, _HEADER_BYTES, _SEGMENT.size, segments, 0, 0, 0),
+            # LOAD, writable: loaders turn the addresses in the dynamic segment into real ones, in place.
+            _SEGMENT.pack(1, 6, 0, 0, 0, size, size, _PAGE_BYTES),
+            # DYNAMIC
+            _SEGMENT.pack(2, 6, dynamic_at, dynamic_at, dynamic_at, entries * 16, entries * 16, 8),
+            # GNU_STACK: without it the loader would make every stack of the process executable.
+            _SEGMENT.pack(0x6474E551, 6, 0, 0, 0, 0, 0, 16),
+            b"".join(_ENTRY.pack(*entry) for entry in dynamic),
+            bytes(_SYMBOL_BYTES),
+            hashes,
+            strings,
+        )
+    )

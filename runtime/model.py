@@ -9,34 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from itertools import count
+from typing import Any
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.inference import InferRequest, request_failure
 from pyruntime.runtime.instances.call_request import Kinds
 from pyruntime.runtime.instances.deadlock import Waiting
-from pyruntime.runtime.instances.python import PythonInstance
+from pyruntime.runtime.instances.instance import ModelInstance
 from pyruntime.runtime.instances.wire import client_request_wire, request_wire
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.plan import Plans
 from pyruntime.runtime.scheduling.batcher import QueueFull
+from pyruntime.runtime.scheduling.choice import scheduler_for
 from pyruntime.runtime.scheduling.job import Job, Respond
-from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.signature import signature_of
 from pyruntime.utils.errors import Code, InferenceError
 
-# Places in a request on the wire, and the flag of a sequence's first request: see utils/messages.py.
-_CORRELATION_ID = 1
-_FLAGS = 2
-_SEQUENCE_START = 1
-
 # What finalize is granted after what was accepted has used up all the time, in seconds.
 FINALIZE_S_MIN = 2.0
+
+
+async def _nothing() -> None:
+    """Stubs take their model with them."""
 
 
 class ModelVersion:
@@ -60,15 +60,18 @@ class ModelVersion:
         self.load_s = 0.0
         self.plans = Plans()
         self.kinds = Kinds()
+        self._is_batched = spec.is_batched
         self._sequence_ids = count(1)
-        self.scheduler = Scheduler(spec, self.review_instances, self.statistics)
-        self._instances: Sequence[PythonInstance] = ()
-        self._active: Sequence[PythonInstance] = ()
+        self.scheduler = scheduler_for(spec, self.review_instances, self.statistics, memory)
+        self._instances: Sequence[ModelInstance] = ()
+        self._active: Sequence[ModelInstance] = ()
         self._on_lost = on_lost
         self._expected = 0
         self._all_arrived: asyncio.Event | None = None
         # Why no request can be served any more, once that is so.
         self._gone: InferenceError | None = None
+        # What is left to do for the version when all its instances have stopped.
+        self.finalize: Callable[[], Coroutine[Any, Any, None]] = _nothing
 
     def __repr__(self) -> str:
         return f"<ModelVersion {self.spec.name} {self.version} {self.scheduler}>"
@@ -86,7 +89,7 @@ class ModelVersion:
         )
 
     @property
-    def instances(self) -> Sequence[PythonInstance]:
+    def instances(self) -> Sequence[ModelInstance]:
         """All of them, once they are loaded."""
         return self._instances
 
@@ -95,7 +98,7 @@ class ModelVersion:
         """How many requests have been accepted and wait for their execution."""
         return len(self.scheduler) + sum(instance.waiting for instance in self._instances)
 
-    def serve(self, instances: Sequence[PythonInstance]) -> None:
+    def serve(self, instances: Sequence[ModelInstance]) -> None:
         """These instances are loaded: give them work."""
         self._instances = instances
         passive = {instance.name for instance in self.spec.instances if instance.passive}
@@ -137,7 +140,7 @@ class ModelVersion:
             self.statistics.failure(time.monotonic_ns() - arrived_ns, FailureReason.OTHER)
             request.free()
             raise
-        signature = signature_of(self.spec, request) if self.spec.dynamic_batching is not None else None
+        signature = signature_of(self.spec, request) if self._is_batched else None
         slots, request.slots = request.slots, []
         client = ClientUse.of(request, respond)
         if client is None:
@@ -151,22 +154,28 @@ class ModelVersion:
     def start(self, job: Job) -> None:
         """Queue a job; its `respond` is called once with the response or the failure.
 
-        Raises InferenceError UNAVAILABLE if the queue is full: the job's memory is free then, and `respond` not called.
+        Raises InferenceError UNAVAILABLE if the queue is full, and INVALID_ARG if it is not a request that its sequence
+        may have now: the job's memory is free then, and `respond` not called.
         """
-        if self.spec.iterative_sequence and not job.wire[_CORRELATION_ID]:
-            job.wire[_CORRELATION_ID] = next(self._sequence_ids)
-            job.wire[_FLAGS] |= _SEQUENCE_START
+        if self.spec.iterative_sequence and self.spec.sequence_batching is None and not job.sequence_id:
+            job.begin_sequence(next(self._sequence_ids))
         try:
             self.scheduler.submit(job)
         except QueueFull as exc:
-            self.statistics.failure(time.monotonic_ns() - job.arrived_ns, FailureReason.REJECTED)
-            job.free()
-            if job.client is not None:
-                job.client.end()
             failure = request_failure(job.id, str(exc), Code.UNAVAILABLE)
-            if job.trace is not None:
-                job.trace.refused(failure)
+            self._refused(job, failure, FailureReason.REJECTED)
             raise failure from exc
+        except InferenceError as failure:
+            self._refused(job, failure, FailureReason.OTHER)
+            raise
+
+    def _refused(self, job: Job, failure: InferenceError, reason: FailureReason) -> None:
+        self.statistics.failure(time.monotonic_ns() - job.arrived_ns, reason)
+        job.free()
+        if job.client is not None:
+            job.client.end()
+        if job.trace is not None:
+            job.trace.refused(failure)
 
     def infer(self, request: InferRequest, respond: Respond) -> Job:
         """Accept a request and start it. Raises InferenceError for what either refuses."""
@@ -222,6 +231,7 @@ class ModelVersion:
         if self._gone is None:
             self._gone = InferenceError(f"Model '{self.spec.name}' was unloaded", Code.UNAVAILABLE)
         self.scheduler.fail_all(self._gone)
+        await self.finalize()
         self.memory.close()
 
     async def _wait_arrived(self, timeout_s: float) -> None:

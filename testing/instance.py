@@ -20,6 +20,7 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.inference import InferRequest
 from pyruntime.runtime.instances.wire import request_wire
 from pyruntime.runtime.repository.loading import Draft
+from pyruntime.runtime.scheduling.controls import Controls
 from pyruntime.stub.batches import Batches
 from pyruntime.stub.loader import describe, load_class
 from pyruntime.stub.worker import NO_BLS
@@ -71,6 +72,7 @@ class Instance:
         self.callees = Callees(callees, self.control.is_ready, lambda: self._modules.come_first())
         self.spec: ModelSpec
         self.model: Any = None
+        self._controls: Controls
         self._server: ModelServer
         self._batches: Batches
         self._is_closed = False
@@ -82,6 +84,7 @@ class Instance:
         self._runner = Runner(f"model {self.name}", lambda message: self._server.handle(message))
         try:
             model_class = self._step("import", lambda: self._import(draft, location, newest))
+            self._controls = Controls(self.spec)
             self._server = ModelServer(
                 self.spec,
                 os.path.join(location["model_dir"], location["version"]),
@@ -200,6 +203,7 @@ class Instance:
         exchange = Exchange(request, self._explain, self.timeout_s)
         try:
             checked = check()
+            checked.inputs += self._controls.tensors(checked.sequence_id, checked.sequence_start, checked.sequence_end)
         except InferenceError as exc:
             exchange.refuse(exc)
         else:

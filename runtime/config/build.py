@@ -7,6 +7,7 @@ from __future__ import annotations
 from pyruntime.runtime.config.metrics import first_response_bounds_ms, metric_tags
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.config.sequences import sequence_batching_spec
 from pyruntime.runtime.config.spec import DynamicBatchingSpec, InstanceSpec, ModelSpec, TensorSpec
 from pyruntime.utils.dtypes import BY_NUMBER
 
@@ -33,6 +34,7 @@ def model_spec(config: Config) -> ModelSpec:
         iterative_sequence=config.sequence_batching.iterative_sequence,
         metric_tags=metric_tags(config),
         first_response_bounds_ms=first_response_bounds_ms(config),
+        sequence_batching=sequence_batching_spec(config),
     )
 
 

@@ -49,11 +49,61 @@ class DynamicBatchingSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlSpec:
+    """An input that tells the model where in a sequence a request is.
+
+    `kind` is START, READY or END, whose contents are `false` or `true`; or CORRID, whose contents are the id.
+    """
+
+    name: str
+    kind: str
+    datatype: str
+    false: bytes = b""
+    true: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """A tensor that is kept for every sequence, from one of its requests to the next.
+
+    `shape` and `initial` are what it begins with, the batch dimension included; `data_file` is where `initial` is to be
+    read from, "" for a state of zeros. Whoever loads a model reads it. `dims` is what config.pbtxt says.
+    """
+
+    input_name: str
+    output_name: str
+    datatype: str
+    dims: tuple[int, ...]
+    shape: tuple[int, ...]
+    initial: bytes
+    data_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatchingSpec:
+    """What `sequence_batching {}` asks for: sequences have slots of an instance, which has `slots` of them.
+
+    With `oldest` requests are batched as they come, up to preferred sizes; otherwise by slot, and a batch is due when
+    `minimum_slot_utilization` of the slots have a request.
+    """
+
+    oldest: bool
+    slots: int
+    max_idle_us: int
+    max_queue_delay_us: int
+    minimum_slot_utilization: float
+    preferred_batch_sizes: tuple[int, ...]
+    controls: tuple[ControlSpec, ...]
+    states: tuple[StateSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model's configuration, ready for use. `json` is the rendering of the config endpoint and of `args`.
 
-    With `iterative_sequence` the model may ask to be given a request again, until it is done with it. `metric_tags` are
-    labels of its metrics; `first_response_bounds_ms` are its own buckets for these times, None for the usual ones.
+    With `iterative_sequence` the model may ask to be given a request again, until it is done with it;
+    `sequence_batching` is None where no request depends on one that came before it. `metric_tags` are labels of its
+    metrics; `first_response_bounds_ms` are its own buckets for these times, None for the usual ones.
     `labels` are the lines of the outputs' label files, by output; whoever loads a model reads them.
     """
 
@@ -75,3 +125,9 @@ class ModelSpec:
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     metric_tags: Mapping[str, str] = field(default_factory=dict)
     first_response_bounds_ms: tuple[float, ...] | None = None
+    sequence_batching: SequenceBatchingSpec | None = None
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether several requests may be executed together."""
+        return self.dynamic_batching is not None or (self.sequence_batching is not None and self.max_batch_size > 1)

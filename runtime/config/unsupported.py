@@ -30,10 +30,10 @@ def unsupported_features(config: Config) -> list[UnsupportedFeature]:
     asked = (
         (config.HasField("ensemble_scheduling"), True, f"model '{name}' is an ensemble, which is not supported yet"),
         (
-            config.HasField("sequence_batching") and not _is_iterative_alone(config.sequence_batching),
+            (config.backend == "python" or config.runtime == "model.py") and bool(config.sequence_batching.state),
             True,
-            f"model '{name}' asks for sequence_batching, of which only iterative_sequence without control inputs and "
-            "states is supported yet",
+            f"model '{name}' asks for states in sequence_batching, which a Python model has no way to update: "
+            "it keeps what it needs by correlation id",
         ),
         (
             batching.priority_levels > 0,
@@ -46,7 +46,7 @@ def unsupported_features(config: Config) -> list[UnsupportedFeature]:
             f"model '{name}' asks for queue timeouts, which are not supported yet: its requests wait for their turn",
         ),
         (
-            batching.preserve_ordering,
+            batching.preserve_ordering or config.sequence_batching.oldest.preserve_ordering,
             False,
             f"model '{name}' asks for preserve_ordering, which is not supported yet: "
             "with several instances responses may overtake each other",
@@ -72,11 +72,6 @@ def unsupported_features(config: Config) -> list[UnsupportedFeature]:
             f"model '{name}' asks for a response cache, which is not supported yet: every request is executed",
         ),
         (
-            bool(config.model_repository_agents.agents),
-            False,
-            f"model '{name}' asks for repository agents, which are not supported: its files are used as they are",
-        ),
-        (
             "TRITON_BATCH_STRATEGY_PATH" in config.parameters,
             False,
             f"model '{name}' asks for a custom batching strategy, which is not supported: it gets the usual one",
@@ -84,8 +79,3 @@ def unsupported_features(config: Config) -> list[UnsupportedFeature]:
         *((True, False, f"model '{name}' asks for {what}") for what in ignored_metrics(config)),
     )
     return [UnsupportedFeature(sentence, fatal) for is_asked, fatal, sentence in asked if is_asked]
-
-
-def _is_iterative_alone(batching: Config) -> bool:
-    """Whether requests are only to be given to the model again: no request depends on one that came before it."""
-    return batching.iterative_sequence and not batching.control_input and not batching.state

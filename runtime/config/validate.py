@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from pyruntime.runtime.config.normalize import BACKEND_BY_PLATFORM, ENSEMBLE_PLATFORM
 from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.config.sequences import validate_completed, validate_sequence_batching
 from pyruntime.utils.dtypes import BY_NUMBER
 from pyruntime.utils.errors import LoadError
 
@@ -31,6 +32,7 @@ def validate_instances(config: Config, gpus: Sequence[int]) -> None:
     _check_backend(config)
     if config.platform != ENSEMBLE_PLATFORM:
         _check_instance_groups(config, gpus)
+    validate_sequence_batching(config)
 
 
 def validate(config: Config, gpus: Sequence[int]) -> None:
@@ -40,6 +42,7 @@ def validate(config: Config, gpus: Sequence[int]) -> None:
     _check_max_batch_size(config)
     if config.HasField("dynamic_batching"):
         _check_dynamic_batching(config)
+    validate_completed(config)
     _check_response_cache(config)
 
 

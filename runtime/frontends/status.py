@@ -15,10 +15,11 @@ from pyruntime.runtime.frontends.json_document import invalid, parse_document
 from pyruntime.runtime.repository.lifecycle import IndexRow
 
 # The extensions of the protocol that are served in full, in Triton's order. A client may rely on whatever is listed, so
-# one that is served in part is not: `sequence` and `schedule_policy` have parameters that are read but not acted on,
-# and of `cuda_shared_memory` there is nothing but its status.
+# one that is served in part is not: `schedule_policy` has parameters that are read but not acted on, and of
+# `cuda_shared_memory` there is nothing but its status.
 EXTENSIONS = (
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "model_configuration",

@@ -199,9 +199,10 @@ class PostedBatches:
             if job.cancelled:
                 self._clear_flag(job.serial)
             arrived_ns = job.arrived_ns
-            statistics.success(
-                job.rows, begin_ns - arrived_ns, input_ns, infer_ns, output_ns, now_ns - arrived_ns
-            )  # fmt: skip
+            if not job.is_padding:
+                statistics.success(
+                    job.rows, begin_ns - arrived_ns, input_ns, infer_ns, output_ns, now_ns - arrived_ns
+                )  # fmt: skip
             job.free()
             job.respond(outcome, True)
         statistics.execution(rows, input_ns, infer_ns, output_ns, time.time_ns() // 1_000_000)
@@ -273,7 +274,7 @@ class PostedBatches:
         if self._plan.concurrency > 1:
             return self._plan.concurrency
         # Where requests are batched, what waits had better wait in the queue: there it can still join a larger batch.
-        if self.makes_calls or self._plan.spec.dynamic_batching is not None:
+        if self.makes_calls or self._plan.spec.is_batched:
             return 1
         average_ns = self._average_ns
         if average_ns * PLACES_MAX <= AHEAD_NS_MAX:
@@ -309,7 +310,8 @@ class PostedBatches:
         return True
 
     def _fail(self, job: Job, failure: InferenceError, now_ns: int) -> None:
-        self._plan.statistics.failure(now_ns - job.arrived_ns, reason_of(failure, job.cancelled))
+        if not job.is_padding:
+            self._plan.statistics.failure(now_ns - job.arrived_ns, reason_of(failure, job.cancelled))
         self._clear_flag(job.serial)
         job.free()
         job.respond(failure, True)

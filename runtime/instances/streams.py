@@ -140,7 +140,9 @@ class Streams:
         if outcome is None and not self._decoupled:
             outcome = InferenceError("the model ended the request without a response")
         failure = outcome if isinstance(outcome, InferenceError) else stream.failure
-        if failure is not None:
+        if job.is_padding:
+            pass  # it counts for nothing
+        elif failure is not None:
             self._statistics.failure(total_ns, reason_of(failure, job.cancelled))
         else:
             waited_ns = max(0, stream.sent_ns - job.arrived_ns)
@@ -151,10 +153,10 @@ class Streams:
         """Record a response of a decoupled model, or its end without one, that came at `came_ns` and is passed on."""
         index, last_ns, now_ns = stream.count, stream.last_ns, time.monotonic_ns()
         stream.count, stream.last_ns = index + 1, now_ns
-        if index == 0 and outcome is not None:
+        if index == 0 and outcome is not None and not stream.job.is_padding:
             self._statistics.first_response(came_ns - stream.job.arrived_ns)
         responses = self._statistics.response(index)
-        if responses is None:
+        if responses is None or stream.job.is_padding:
             return
         infer_ns, output_ns = max(0, came_ns - last_ns), now_ns - came_ns
         if outcome is None:

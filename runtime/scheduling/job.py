@@ -16,12 +16,18 @@ from pyruntime.utils.errors import InferenceError
 if TYPE_CHECKING:
     from pyruntime.runtime.memory.client_use import ClientUse
     from pyruntime.runtime.memory.regions import GrantedRegion
+    from pyruntime.runtime.scheduling.sequences import JobSequence
+    from pyruntime.runtime.scheduling.states import SequenceStates
     from pyruntime.runtime.tracing.trace import Trace
 
 # Called on the event loop's thread with a response, or with why there is none, and with whether it is the last one. The
 # last call may bring None: nothing more follows what came before. Only decoupled models call it more than once, and
 # never again after the last one. It must not raise.
 Respond = Callable[[InferResponse | InferenceError | None, bool], None]
+
+# Places in a request on the wire, and the flags of a sequence's first and last request: see utils/messages.py.
+_CORRELATION_ID, _FLAGS, _TIMEOUT_US = 1, 2, 3
+_SEQUENCE_START, _SEQUENCE_END = 1, 2
 
 
 class Running(Protocol):
@@ -42,6 +48,11 @@ class Job:
     that it lies in; `regions` are those of other models, and of clients, that it refers to; `client` is what it has to
     do with the memory of a client. `instance` is where the job is, None while it queues, and `serial` its number there;
     `trace` is where its way is noted, None for nearly all.
+
+    Of a job that belongs to a sequence, `sequence` is that and `states` are what is kept for it, which the model may
+    update: what they are before is among the inputs. `on_free` is called once, when its model is done with the request.
+    `is_padding` says that it stands in a batch for a sequence without a request: nobody sent it, and it counts for
+    nothing.
     """
 
     __slots__ = (
@@ -50,12 +61,16 @@ class Job:
         "client",
         "id",
         "instance",
+        "is_padding",
+        "on_free",
         "regions",
         "respond",
         "rows",
+        "sequence",
         "serial",
         "signature",
         "slots",
+        "states",
         "trace",
         "wire",
     )
@@ -83,14 +98,47 @@ class Job:
         self.serial = 0
         self.cancelled = False
         self.trace: Trace | None = None
+        self.sequence: JobSequence | None = None
+        self.states: SequenceStates | None = None
+        self.on_free: Callable[[Job], None] | None = None
+        self.is_padding = False
 
     @property
     def arrived_s(self) -> float:
         """The arrival, in seconds."""
         return self.arrived_ns / 1e9
 
+    @property
+    def sequence_id(self) -> int | str:
+        """The correlation id, 0 or "" for none."""
+        sequence_id: int | str = self.wire[_CORRELATION_ID]
+        return sequence_id
+
+    @property
+    def is_start(self) -> bool:
+        """Whether it begins a sequence."""
+        return bool(self.wire[_FLAGS] & _SEQUENCE_START)
+
+    @property
+    def is_end(self) -> bool:
+        """Whether it ends its sequence."""
+        return bool(self.wire[_FLAGS] & _SEQUENCE_END)
+
+    @property
+    def timeout_s(self) -> float:
+        """How long its client has it wait, in seconds; 0 for as long as it takes."""
+        return float(self.wire[_TIMEOUT_US] / 1e6)
+
+    def begin_sequence(self, sequence_id: int) -> None:
+        """Make it the first request of a sequence."""
+        self.wire[_CORRELATION_ID] = sequence_id
+        self.wire[_FLAGS] |= _SEQUENCE_START
+
     def free(self) -> None:
         """Give back the request memory. Safe to call again: the slots are forgotten."""
         slots, self.slots = self.slots, []
         for slot in slots:
             slot.free()
+        on_free, self.on_free = self.on_free, None
+        if on_free is not None:
+            on_free(self)

@@ -1,11 +1,15 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The shell around a scheduling policy: brings queued requests and free instances together, and arms one timer."""
+"""The shell around a scheduling policy: brings queued requests and free instances together, and arms one timer.
+
+The one for requests of sequences is in sequence_scheduler.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -24,6 +28,10 @@ class Instance(Protocol):
     def places(self) -> int: ...
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it takes requests now. What its model keeps is lost when it is not."""
+
+    @property
     def is_idle(self) -> bool:
         """Whether it executes nothing."""
 
@@ -31,43 +39,38 @@ class Instance(Protocol):
         """Run a batch; every job's `respond` will be called."""
 
 
-class Scheduler:
-    """The queue of one model version. `on_change` is called when an instance became ready or died."""
+class JobScheduler(ABC):
+    """What a model version needs of a scheduler. `on_change` is called when an instance became ready or died."""
 
     def __init__(self, spec: ModelSpec, on_change: Callable[[], None], statistics: ModelStatistics) -> None:
         self._spec = spec
-        self._batcher: Batcher[Job] = Batcher(spec.max_batch_size, spec.dynamic_batching)
         self._on_change = on_change
         self._statistics = statistics
         self._instances: Sequence[Instance] = ()
-        self._timer: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
 
     def __repr__(self) -> str:
-        return f"<Scheduler {self._spec.name} [{len(self._batcher)} queued | {len(self._instances)} instances]>"
+        return f"<{type(self).__name__} {self._spec.name} [{len(self)} queued | {len(self._instances)} instances]>"
 
+    @abstractmethod
     def __len__(self) -> int:
         """How many requests wait."""
-        return len(self._batcher)
 
     def serve(self, instances: Sequence[Instance]) -> None:
         """These are the instances to give work to, from now on."""
         self._instances = instances
 
+    @abstractmethod
     def submit(self, job: Job) -> None:
-        """Queue a job, or start it. Raises QueueFull; `respond` is not called then."""
-        self._batcher.submit(job)
-        self._dispatch()
+        """Queue a job, or start it. Raises InferenceError or QueueFull; `respond` is not called then."""
 
+    @abstractmethod
     def cancel(self, job: Job) -> None:
         """Nobody waits for this job any more: if it has not begun, it never will. `respond` is called in any case."""
-        if self._batcher.remove(job):
-            self._drop(job)
-            self._note_if_empty()
 
     async def wait_empty(self, timeout_s: float) -> None:
         """Wait until nothing waits any more, or for `timeout_s` seconds. Cancelling it changes nothing."""
-        if not len(self._batcher):
+        if not len(self):
             return
         self._empty = asyncio.Event()
         with suppress(TimeoutError):
@@ -75,20 +78,77 @@ class Scheduler:
                 await self._empty.wait()
         self._empty = None
 
+    @abstractmethod
     def fail_all(self, failure: InferenceError) -> None:
         """Fail everything that waits."""
+
+    # What instances tell: see instances.plan.Owner.
+
+    @abstractmethod
+    def place_freed(self) -> None:
+        """An instance can take another batch."""
+
+    @abstractmethod
+    def put_back(self, batch: list[Job]) -> None:
+        """A batch that never started. Of its jobs those that were cancelled never will."""
+
+    @abstractmethod
+    def reschedule(self, job: Job) -> None:
+        """A job that its model wants to execute again, unless it was cancelled."""
+
+    def instance_changed(self) -> None:
+        """An instance became ready, died, or was given up."""
+        self._on_change()
+
+    def _note_if_empty(self) -> None:
+        if self._empty is not None and not len(self):
+            self._empty.set()
+
+    def _drop(self, job: Job) -> None:
+        """Nobody waits for this job."""
+        self._fail(job, InferenceError("", Code.CANCELLED), FailureReason.CANCELED)
+
+    def _fail(self, job: Job, failure: InferenceError, reason: FailureReason) -> None:
+        self._statistics.failure(time.monotonic_ns() - job.arrived_ns, reason)
+        job.free()
+        job.respond(failure, True)
+
+
+class Scheduler(JobScheduler):
+    """The one queue of a model version whose requests have nothing to do with one another."""
+
+    def __init__(self, spec: ModelSpec, on_change: Callable[[], None], statistics: ModelStatistics) -> None:
+        super().__init__(spec, on_change, statistics)
+        self._batcher: Batcher[Job] = Batcher(spec.max_batch_size, spec.dynamic_batching)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """See JobScheduler."""
+        return len(self._batcher)
+
+    def submit(self, job: Job) -> None:
+        """See JobScheduler. Raises QueueFull."""
+        self._batcher.submit(job)
+        self._dispatch()
+
+    def cancel(self, job: Job) -> None:
+        """See JobScheduler."""
+        if self._batcher.remove(job):
+            self._drop(job)
+            self._note_if_empty()
+
+    def fail_all(self, failure: InferenceError) -> None:
+        """See JobScheduler."""
         for job in self._batcher.drain():
             self._fail(job, failure, FailureReason.OTHER)
         self._note_if_empty()
 
-    # What instances tell: see instances.plan.Owner.
-
     def place_freed(self) -> None:
-        """An instance can take another batch."""
+        """See JobScheduler."""
         self._dispatch()
 
     def put_back(self, batch: list[Job]) -> None:
-        """A batch that never started. Of its jobs those that were cancelled never will."""
+        """See JobScheduler."""
         self._batcher.put_back([job for job in batch if not job.cancelled])
         for job in batch:
             if job.cancelled:
@@ -96,16 +156,12 @@ class Scheduler:
         self._dispatch()
 
     def reschedule(self, job: Job) -> None:
-        """A job that its model wants to execute again, behind all that wait; unless it was cancelled."""
+        """See JobScheduler. It goes behind all that wait."""
         if job.cancelled:
             self._drop(job)
         else:
             self._batcher.requeue(job)
         self._dispatch()
-
-    def instance_changed(self) -> None:
-        """An instance became ready, died, or was given up."""
-        self._on_change()
 
     def _dispatch(self) -> None:
         batcher = self._batcher
@@ -116,10 +172,6 @@ class Scheduler:
                 return
             instance.execute(batch)
         self._note_if_empty()
-
-    def _note_if_empty(self) -> None:
-        if self._empty is not None and not len(self._batcher):
-            self._empty.set()
 
     def _freest(self) -> Instance | None:
         """The instance with the most free places: an idle one before one that would only queue the batch."""
@@ -148,12 +200,3 @@ class Scheduler:
     def _on_timer(self) -> None:
         self._timer = None
         self._dispatch()
-
-    def _drop(self, job: Job) -> None:
-        """Nobody waits for this job."""
-        self._fail(job, InferenceError("", Code.CANCELLED), FailureReason.CANCELED)
-
-    def _fail(self, job: Job, failure: InferenceError, reason: FailureReason) -> None:
-        self._statistics.failure(time.monotonic_ns() - job.arrived_ns, reason)
-        job.free()
-        job.respond(failure, True)

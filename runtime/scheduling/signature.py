@@ -17,9 +17,9 @@ from pyruntime.runtime.inference import InferRequest
 def signature_of(spec: ModelSpec, request: InferRequest) -> Hashable:
     """What requests in one batch have in common. The request has been validated: every input is one of the model's.
 
-    None where the model has no dynamic batching: nothing is ever compared.
+    None where the model executes every request alone: nothing is ever compared.
     """
-    if spec.dynamic_batching is None:
+    if not spec.is_batched:
         return None
     # Sorted, since every client may order its inputs as it likes; names are unique, so shapes are never compared.
     return tuple(

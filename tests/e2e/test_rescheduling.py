@@ -249,14 +249,13 @@ class TestErrors:
         assert ask(server, [1], "end_and_reschedule") == [0]
         assert ask(server, [1]) == [1]
 
-    @pytest.mark.parametrize("more", ["control_input [ { name: 'START' control [ { kind: CONTROL_SEQUENCE_START "
-                                      "int32_false_true: [ 0, 1 ] } ] } ]", "iterative_sequence: false"])  # fmt: skip
-    def test_other_sequences(self, model, serve, wait_until, more):
-        """Sequences of any other kind are not there yet, and a model that asks for them does not load."""
-        model("again", AGAIN, more=f"sequence_batching {{ {more} }}")
+    def test_states(self, model, serve, wait_until):
+        """A Python model has no way to update a state, and one that asks for states does not load."""
+        state = "state [ { input_name: 'S' output_name: 'S' data_type: TYPE_INT32 dims: 1 } ]"
+        model("again", AGAIN, more=f"sequence_batching {{ iterative_sequence: true {state} }}")
         server = serve("--exit-on-error=false", ready=False)
         wait_until(lambda: "Started HTTPService" in server.log)
-        assert "model 'again' asks for sequence_batching, of which only iterative_sequence" in server.log
+        assert "model 'again' asks for states in sequence_batching" in server.log
 
 
 class TestMeanwhile:

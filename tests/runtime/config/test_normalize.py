@@ -46,6 +46,7 @@ def test_the_argument_is_not_changed():
         "sequence_batching {}",
         "ensemble_scheduling {}",
         "backend: 'onnxruntime'",
+        "platform: 'custom'",
         "instance_group [ { count: 2 }, { name: 'g' kind: KIND_GPU }, { kind: KIND_MODEL }, { gpus: [ 7 ] } ]",
         "version_policy { all {} } instance_group { kind: 9 }",
     ],
@@ -75,6 +76,10 @@ def test_another_name_than_the_directory():
         ("platform: 'tensorflow_savedmodel'", True, ("tensorflow", "tensorflow_savedmodel", "")),
         ("backend: 'pytorch'", True, ("pytorch", "pytorch_libtorch", "model.pt")),
         ("backend: 'tensorrt'", False, ("tensorrt", "tensorrt_plan", "model.plan")),
+        ("platform: 'custom'", True, ("custom", "custom", "libcustom.so")),
+        ("platform: 'custom' default_model_filename: 'a.so'", False, ("custom", "custom", "a.so")),
+        ("platform: 'custom' backend: 'mine'", True, ("mine", "custom", "")),
+        ("backend: 'custom'", False, ("custom", "", "")),
         ("platform: 'unknown'", True, ("", "unknown", "")),
         ("platform: 'ensemble' ensemble_scheduling {}", True, ("", "ensemble", "")),
         ("ensemble_scheduling {}", True, ("", "ensemble", "")),
@@ -84,6 +89,20 @@ def test_backend_platform_and_file(text, has_model_file, expected):
     """Backend and platform follow from each other, python from a model.py, and the file from the backend."""
     config = _normalized(text, has_model_file=has_model_file)
     assert (config.backend, config.platform, config.default_model_filename) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "runtime"),
+    [
+        ("platform: 'custom'", "model.py"),
+        ("platform: 'custom' runtime: 'libtriton_mine.so'", "libtriton_mine.so"),
+        ("platform: 'custom' backend: 'custom'", ""),
+        ("backend: 'custom'", ""),
+    ],
+)
+def test_runtime_of_the_custom_platform(text, runtime):
+    """The platform is run by a backend in Python, even beside a native one that has its name."""
+    assert _normalized(text).runtime == runtime
 
 
 @pytest.mark.parametrize(

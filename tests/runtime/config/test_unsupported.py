@@ -12,18 +12,17 @@ from pyruntime.runtime.config.unsupported import unsupported_features
     ("text", "word", "fatal"),
     [
         ("platform: 'ensemble' ensemble_scheduling {}", "is an ensemble", True),
-        ("sequence_batching {}", "asks for sequence_batching", True),
-        ("sequence_batching { oldest {} }", "asks for sequence_batching", True),
         (
-            "sequence_batching { iterative_sequence: true control_input { name: 'START' } }",
-            "only iterative_sequence without control inputs",
+            "backend: 'python' sequence_batching { state { input_name: 'S' output_name: 'S' } }",
+            "asks for states in sequence_batching",
             True,
         ),
         (
-            "sequence_batching { iterative_sequence: true state { input_name: 'S' output_name: 'S' } }",
-            "only iterative_sequence without control inputs",
+            "backend: 'b' runtime: 'model.py' sequence_batching { state { input_name: 'S' output_name: 'S' } }",
+            "asks for states in sequence_batching",
             True,
         ),
+        ("sequence_batching { oldest { preserve_ordering: true } }", "asks for preserve_ordering", False),
         ("dynamic_batching { priority_levels: 2 default_priority_level: 1 }", "asks for priority_levels", False),
         (
             "dynamic_batching { default_queue_policy { default_timeout_microseconds: 1 } }",
@@ -42,7 +41,6 @@ from pyruntime.runtime.config.unsupported import unsupported_features
         ("dynamic_batching { preserve_ordering: true }", "asks for preserve_ordering", False),
         ("model_warmup { name: 'w' }", "asks for model_warmup", False),
         ("response_cache { enable: true }", "asks for a response cache", False),
-        ("model_repository_agents { agents { name: 'a' } }", "asks for repository agents", False),
         ("parameters { key: 'TRITON_BATCH_STRATEGY_PATH' }", "asks for a custom batching strategy", False),
         ("metric_tags { key: 'a-b' value: 'c' }", "asks for the metric tag 'a-b', which cannot be a label", False),
     ],
@@ -60,7 +58,10 @@ def test_each_feature_has_a_sentence(text, word, fatal):
     [
         "",
         "max_batch_size: 4 dynamic_batching { default_queue_policy { max_queue_size: 1 } }",
-        "response_cache {} model_repository_agents {} optimization { eager_batching: true }",
+        "response_cache {} model_repository_agents { agents { name: 'a' } } optimization { eager_batching: true }",
+        "sequence_batching {}",
+        "sequence_batching { oldest {} control_input { name: 'START' } }",
+        "backend: 'native' sequence_batching { state { input_name: 'S' output_name: 'S' } }",
         "sequence_batching { iterative_sequence: true }",
         "sequence_batching { iterative_sequence: true max_sequence_idle_microseconds: 5 }",
     ],
@@ -72,5 +73,5 @@ def test_most_configurations_ask_for_nothing_special(text):
 
 def test_fatal_features_come_first():
     """Several may be asked for at once."""
-    features = unsupported_features(parse_model_config("model_warmup {} sequence_batching {}", "config.pbtxt"))
+    features = unsupported_features(parse_model_config("model_warmup {} ensemble_scheduling {}", "config.pbtxt"))
     assert [feature.fatal for feature in features] == [True, False]

@@ -1,0 +1,21 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which scheduler a model has, by its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.scheduling.scheduler import JobScheduler, Scheduler
+from pyruntime.runtime.scheduling.sequence_scheduler import Memory, SequenceScheduler
+
+
+def scheduler_for(
+    spec: ModelSpec, on_change: Callable[[], None], statistics: ModelStatistics, memory: Memory
+) -> JobScheduler:
+    """The scheduler of one version of a model; `memory` is where its requests lie."""
+    if spec.sequence_batching is not None:
+        return SequenceScheduler(spec, spec.sequence_batching, on_change, statistics, memory)
+    return Scheduler(spec, on_change, statistics)

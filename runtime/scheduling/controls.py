@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The inputs that tell a model where in its sequence a request is. (pure)
+
+Padding has them too: it is not ready, starts and ends nothing, and belongs to no sequence.
+"""
+
+from __future__ import annotations
+
+from pyruntime.runtime.config.spec import ControlSpec, ModelSpec
+from pyruntime.runtime.inference import InputTensor
+from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
+from pyruntime.utils.errors import Code, InferenceError
+
+
+class Controls:
+    """The control inputs of one model."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        batching = spec.sequence_batching
+        self._controls = batching.controls if batching is not None else ()
+        self._shape = [1, 1] if spec.max_batch_size > 0 else [1]
+        self.names = frozenset(control.name for control in self._controls)
+
+    def tensors(self, sequence_id: int | str, start: bool, end: bool, ready: bool = True) -> list[InputTensor]:
+        """The inputs of one request. Raises InferenceError if an id is a string and the model wants a number."""
+        flags = {"START": start, "END": end, "READY": ready}
+        return [
+            InputTensor(control.name, control.datatype, list(self._shape), _contents(control, flags, sequence_id))
+            for control in self._controls
+        ]
+
+
+def _contents(control: ControlSpec, flags: dict[str, bool], sequence_id: int | str) -> bytes:
+    if control.kind in flags:
+        return control.true if flags[control.kind] else control.false
+    if control.datatype == "BYTES":
+        text = str(sequence_id or "").encode()
+        return len(text).to_bytes(BYTES_PREFIX_SIZE, "little") + text
+    if isinstance(sequence_id, str):
+        raise InferenceError("correlation ID in request is not an unsigned int", Code.INVALID_ARG)
+    size = BY_NAME[control.datatype].size
+    # As in Triton, a number that is too large for the input loses what does not fit.
+    return (sequence_id & ((1 << 8 * size) - 1)).to_bytes(size, "little")

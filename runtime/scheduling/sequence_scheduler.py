@@ -1,0 +1,278 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The shell around sequences: gives instances the batches of their sequences, and arms one timer for all that is due.
+
+What a request of a sequence is given besides what its client sent, its control inputs and the states of its sequence,
+it is given here, and padding is made here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from math import inf, prod
+from typing import Any, Protocol
+
+from pyruntime.runtime.config.spec import ModelSpec, SequenceBatchingSpec
+from pyruntime.runtime.inference import InferRequest, InferResponse, InputTensor
+from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
+from pyruntime.runtime.scheduling.controls import Controls
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.scheduling.scheduler import Instance, JobScheduler
+from pyruntime.runtime.scheduling.sequences import Sequences
+from pyruntime.runtime.scheduling.states import SequenceStates
+from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
+from pyruntime.utils.errors import Code, InferenceError
+
+_LOG = logging.getLogger("pyruntime.scheduling")
+
+# Places in a request on the wire: see utils/messages.py.
+_OUTPUTS, _TENSORS = 4, 6
+
+# Requests without an id that their model executes again are sequences of their own. Clients number theirs from one.
+_OWN_SEQUENCE_IDS_FROM = 1 << 63
+
+_EXPIRED = "timeout of the corresponding sequence has been expired"
+
+
+class Memory(Protocol):
+    """The request memory of the model."""
+
+    def place(self, request: InferRequest) -> None:
+        """See RequestMemory. Raises InferenceError."""
+
+
+class SequenceScheduler(JobScheduler):
+    """See the module. `batching` is the spec's own."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        batching: SequenceBatchingSpec,
+        on_change: Callable[[], None],
+        statistics: ModelStatistics,
+        memory: Memory,
+    ) -> None:
+        super().__init__(spec, on_change, statistics)
+        self._sequences = Sequences(spec.name, spec.max_batch_size, batching)
+        self._controls = Controls(spec)
+        self._states = batching.states
+        self._memory = memory
+        self._own_ids = count(_OWN_SEQUENCE_IDS_FROM)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = inf
+        self._soon: asyncio.Handle | None = None
+
+    def __len__(self) -> int:
+        """See JobScheduler."""
+        return len(self._sequences)
+
+    def serve(self, instances: Sequence[Instance]) -> None:
+        """See JobScheduler."""
+        super().serve(instances)
+        self._sequences.serve([instance.is_ready for instance in instances])
+
+    def submit(self, job: Job) -> None:
+        """See JobScheduler. Raises InferenceError for what is no request of a sequence, or of none that goes on."""
+        is_single = self._spec.iterative_sequence and not job.sequence_id
+        if is_single:
+            job.begin_sequence(next(self._own_ids))
+        if self._sequences.check(job):
+            _LOG.warning(
+                "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "
+                "start. Previous sequence will be terminated early.",
+                job.sequence_id,
+                self._spec.name,
+            )
+        self._control(job)
+        job.on_free = self._freed
+        self._sequences.submit(job, is_single)
+        self._dispatch()
+
+    def cancel(self, job: Job) -> None:
+        """See JobScheduler. All that waits of its sequence is cancelled with it."""
+        for each in self._sequences.cancel(job):
+            self._drop(each)
+        self._dispatch()
+
+    def fail_all(self, failure: InferenceError) -> None:
+        """See JobScheduler."""
+        for job in self._sequences.drain():
+            self._fail(job, failure, FailureReason.OTHER)
+        self._note_if_empty()
+
+    def place_freed(self) -> None:
+        """See JobScheduler."""
+        self._dispatch()
+
+    def put_back(self, batch: list[Job]) -> None:
+        """See JobScheduler."""
+        for job in batch:
+            if job.is_padding:
+                job.free()
+            else:
+                self._put_back(job)
+        self._dispatch()
+
+    def reschedule(self, job: Job) -> None:
+        """See JobScheduler. It comes before the others of its sequence."""
+        if job.is_padding:
+            job.free()
+            return
+        try:
+            if job.sequence is not None and job.sequence.runs_start and not job.cancelled:
+                self._control(job)  # it is not the start any more
+        except InferenceError as failure:
+            self._fail(job, failure, FailureReason.OTHER)
+        else:
+            self._put_back(job)
+        self._dispatch()
+
+    def instance_changed(self) -> None:
+        """See JobScheduler. What an instance keeps of its sequences dies with it."""
+        for index, instance in enumerate(self._instances):
+            for job in self._sequences.readiness(index, instance.is_ready):
+                self._fail(job, self._lost(job), FailureReason.OTHER)
+        self._note_if_empty()
+        super().instance_changed()
+
+    def _put_back(self, job: Job) -> None:
+        if job.cancelled:
+            self._drop(job)
+        elif not self._sequences.put_back(job):
+            self._fail(job, self._lost(job), FailureReason.OTHER)
+
+    def _lost(self, job: Job) -> InferenceError:
+        return InferenceError(
+            f"sequence {job.sequence_id} of model '{self._spec.name}' is lost with the instance that had it; it must "
+            "be started again",
+            Code.UNAVAILABLE,
+        )
+
+    # Batches.
+
+    def _dispatch(self) -> None:
+        sequences = self._sequences
+        now = time.monotonic()
+        for index, instance in enumerate(self._instances):
+            while instance.places > 0 and (taken := sequences.take(index, now)) is not None:
+                batch = self._completed(taken)
+                if batch:
+                    instance.execute(batch)
+        self._note_if_empty()
+        self._arm()
+
+    def _completed(self, taken: list[Job | None]) -> list[Job]:
+        """A batch as it is to be executed: with states and padding. Empty if there is no memory for that."""
+        jobs = [job for job in taken if job is not None]
+        if self._states:
+            for job in jobs:
+                self._give_states(job)
+        if len(jobs) == len(taken):
+            return jobs
+        batch: list[Job] = []
+        try:
+            for each in taken:
+                batch.append(each if each is not None else self._padding(jobs[0]))
+        except InferenceError as failure:
+            for padding in batch:
+                if padding.is_padding:
+                    padding.free()
+            for job in jobs:
+                self._fail(job, failure, FailureReason.OTHER)
+            return []
+        return batch
+
+    def _give_states(self, job: Job) -> None:
+        """Add the states of its sequence, as they are now, to the inputs of a job; instead of those that it has."""
+        sequence = job.sequence
+        assert sequence is not None  # whoever was queued belongs to one
+        if job.is_start or sequence.states is None:
+            sequence.states = SequenceStates(self._states, self._spec.name)
+        job.states = sequence.states
+        states = job.states.inputs
+        names = {state.name for state in states}
+        others = [tensor for tensor in job.wire[_TENSORS] if tensor[0] not in names]
+        # Contents stand in the message itself where they are in no shared memory.
+        job.wire[_TENSORS] = [*others, *[(*state, len(state.data)) for state in states]]
+
+    def _control(self, job: Job) -> None:
+        """Add the control inputs of a job; instead of those that it has. Raises InferenceError."""
+        if names := self._controls.names:
+            tensors = self._controls.tensors(job.sequence_id, job.is_start, job.is_end)
+            others = [tensor for tensor in job.wire[_TENSORS] if tensor[0] not in names]
+            job.wire[_TENSORS] = [*others, *self._place(tensors, job)]
+
+    def _padding(self, model: Job) -> Job:
+        """A job of zeros, with inputs like those of another one. Raises InferenceError."""
+        names = self._controls.names
+        tensors = [
+            InputTensor(name, datatype, list(shape), bytes(_size_of_zeros(datatype, shape, size)))
+            for name, datatype, shape, _, size in model.wire[_TENSORS]
+            if name not in names
+        ]
+        tensors += self._controls.tensors(0, False, False, ready=False)
+        wire = ["", 0, 0, 0, model.wire[_OUTPUTS], "", []]
+        padding = Job("", wire, 1, model.signature, [], _discard, time.monotonic_ns())
+        padding.is_padding = True
+        wire[_TENSORS] = self._place(tensors, padding)
+        return padding
+
+    def _place(self, tensors: list[InputTensor], job: Job) -> list[tuple[Any, ...]]:
+        """Bring inputs of a job into its memory: what the wire says of them. Raises InferenceError."""
+        request = InferRequest(self._spec.name, inputs=tensors)
+        self._memory.place(request)
+        job.slots = [*job.slots, *request.slots]
+        return [(each.name, each.datatype, each.shape, each.offset, len(each.data)) for each in tensors]
+
+    # Time.
+
+    def _freed(self, job: Job) -> None:
+        """A model is done with a request. There may be more of its batch, so the next one is looked for in a moment."""
+        self._sequences.done(job, time.monotonic())
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._soon = None
+        self._dispatch()
+
+    def _arm(self) -> None:
+        """Have the timer go off when something is due; earlier does no harm."""
+        due_s = min(self._due(), default=inf)
+        if due_s == inf or (self._timer is not None and self._timer_s <= due_s):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = due_s
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, due_s - time.monotonic()), self._on_timer)
+
+    def _due(self) -> Iterable[float]:
+        sequences = self._sequences
+        if (expires_s := sequences.expires_at()) is not None:
+            yield expires_s
+        for index, instance in enumerate(self._instances):
+            if instance.places > 0 and (due_s := sequences.due_at(index)) is not None:
+                yield due_s
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        for job in self._sequences.expire(time.monotonic()):
+            self._fail(job, InferenceError(_EXPIRED, Code.UNAVAILABLE), FailureReason.REJECTED)
+        self._dispatch()
+
+
+def _size_of_zeros(datatype: str, shape: Sequence[int], size: int) -> int:
+    """How many bytes an input of zeros has; of strings only their lengths are there."""
+    if datatype != "BYTES":
+        return size
+    return prod(shape) * BYTES_PREFIX_SIZE
+
+
+def _discard(outcome: InferResponse | InferenceError | None, final: bool) -> None:
+    """Nobody waits for the answer to padding."""
+    if isinstance(outcome, InferResponse):
+        outcome.release()

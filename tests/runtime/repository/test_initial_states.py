@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Files that say what the states of sequences begin with."""
+
+import os
+
+import pytest
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.repository.initial_states import with_initial_states
+from pyruntime.utils.errors import LoadError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "initial_state").mkdir()
+    return tmp_path
+
+
+def initial_of(folder, data_type="TYPE_INT32", data="data_file: 'f'"):
+    state = f"""state {{ input_name: 'I' output_name: 'O' data_type: {data_type} dims: 2
+        initial_state {{ name: 'i' data_type: {data_type} dims: 2 {data} }} }}"""
+    config = parse_model_config(f"name: 'm' backend: 'b' sequence_batching {{ {state} }}", "config.pbtxt")
+    spec = model_spec(normalize(config, directory_name="m", has_model_file=False, gpus=()))
+    (found,) = with_initial_states(spec, str(folder)).sequence_batching.states
+    return found.initial
+
+
+@pytest.mark.parametrize("extra", [b"", b"more"])
+def test_file(folder, extra):
+    """The state begins as the file does; what comes behind it is of no meaning."""
+    (folder / "initial_state" / "f").write_bytes(b"abcdefgh" + extra)
+    assert initial_of(folder) == b"abcdefgh"
+
+
+def test_strings(folder):
+    """Strings may be of any length."""
+    strings = b"\x03\0\0\0abc\0\0\0\0"
+    (folder / "initial_state" / "f").write_bytes(strings + b"more")
+    assert initial_of(folder, "TYPE_STRING") == strings
+
+
+def test_zeros(folder):
+    """Who names no file needs none."""
+    assert initial_of(folder, data="zero_data: true") == bytes(8)
+
+
+def test_no_states(folder):
+    """Most models have none."""
+    config = parse_model_config("name: 'm' backend: 'b'", "config.pbtxt")
+    spec = model_spec(normalize(config, directory_name="m", has_model_file=False, gpus=()))
+    assert with_initial_states(spec, str(folder)) is spec
+
+
+@pytest.mark.parametrize(
+    ("data_type", "data", "reason"),
+    [
+        (
+            "TYPE_INT32",
+            b"abcd",
+            "initial_state setting expects 8 bytes, but the data provided from f only has 4 bytes.",
+        ),
+        ("TYPE_STRING", b"\x03\0\0\0abc\x01\0\0\0", "ends within the 2 strings that initial_state setting expects"),
+    ],
+)
+def test_too_short(folder, data_type, data, reason):
+    """A file has at least as much as the state."""
+    (folder / "initial_state" / "f").write_bytes(data)
+    with pytest.raises(LoadError) as caught:
+        initial_of(folder, data_type)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("data_file: 'none'", "failed to open text file for read .*none: No such file or directory"),
+        ("data_file: 'sub'", "sub: "),
+        ("data_file: 'pipe'", "pipe: it is no file"),
+        ("data_file: 'a\\000b'", "failed to open text file for read"),
+        ("data_file: '../config.pbtxt'", "outside of"),
+        ("data_file: '/etc/hostname'", "outside of"),
+    ],
+)
+def test_no_file(folder, data, reason):
+    """What cannot be read, or is none of the model's business, fails the load."""
+    (folder / "config.pbtxt").write_bytes(bytes(8))
+    (folder / "initial_state" / "sub").mkdir()
+    os.mkfifo(folder / "initial_state" / "pipe")
+    with pytest.raises(LoadError, match=reason):
+        initial_of(folder, data=data)

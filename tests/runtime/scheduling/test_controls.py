@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The inputs that say where in its sequence a request is."""
+
+import pytest
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.scheduling.controls import Controls
+from pyruntime.utils.errors import Code, InferenceError
+
+FLAGS = """
+control_input { name: 'S' control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 2, 3 ] } }
+control_input { name: 'R' control { kind: CONTROL_SEQUENCE_READY bool_false_true: [ false, true ] } }
+control_input { name: 'E' control { kind: CONTROL_SEQUENCE_END fp32_false_true: [ 0, 1 ] } }
+"""
+
+
+def controls_of(batching, max_batch_size=4):
+    text = f"name: 'm' backend: 'b' max_batch_size: {max_batch_size} sequence_batching {{ {batching} }}"
+    config = parse_model_config(text, "config.pbtxt")
+    return Controls(model_spec(normalize(config, directory_name="m", has_model_file=False, gpus=())))
+
+
+def corrid(data_type):
+    return controls_of(
+        f"control_input {{ name: 'I' control {{ kind: CONTROL_SEQUENCE_CORRID data_type: {data_type} }} }}"
+    )
+
+
+def contents(controls, *where, **how):
+    return {tensor.name: bytes(tensor.data) for tensor in controls.tensors(*where, **how)}
+
+
+@pytest.mark.parametrize("start", [False, True])
+@pytest.mark.parametrize("end", [False, True])
+@pytest.mark.parametrize("ready", [False, True])
+def test_flags(start, end, ready):
+    """Each flag has the value that the configuration has for it."""
+    assert contents(controls_of(FLAGS), 1, start, end, ready=ready) == {
+        "S": bytes([3 if start else 2, 0, 0, 0]),
+        "R": bytes([ready]),
+        "E": b"\x00\x00\x80\x3f" if end else bytes(4),
+    }
+
+
+@pytest.mark.parametrize(("max_batch_size", "shape"), [(4, [1, 1]), (0, [1])])
+def test_shape(max_batch_size, shape):
+    """One element, and a row where the model batches."""
+    assert [tensor.shape for tensor in controls_of(FLAGS, max_batch_size).tensors(1, True, True)] == [shape] * 3
+
+
+@pytest.mark.parametrize(
+    ("data_type", "id", "data"),
+    [
+        ("TYPE_UINT64", (1 << 64) - 1, b"\xff" * 8),
+        ("TYPE_INT64", 258, b"\x02\x01" + bytes(6)),
+        ("TYPE_UINT32", (1 << 32) + 7, b"\x07\0\0\0"),
+        ("TYPE_INT32", 7, b"\x07\0\0\0"),
+        ("TYPE_STRING", "äb", b"\x03\0\0\0\xc3\xa4b"),
+        ("TYPE_STRING", 17, b"\x02\0\0\x0017"),
+        ("TYPE_STRING", 0, bytes(4)),
+    ],
+)
+def test_correlation_id(data_type, id, data):
+    """A number in so many bytes, or a string."""
+    assert contents(corrid(data_type), id, True, False) == {"I": data}
+
+
+def test_no_number():
+    """A string is no number."""
+    with pytest.raises(InferenceError) as caught:
+        corrid("TYPE_UINT64").tensors("a", True, False)
+    assert caught.value.message == "correlation ID in request is not an unsigned int"
+    assert caught.value.code is Code.INVALID_ARG
+
+
+def test_names():
+    """What the inputs are called, and that there may be none."""
+    assert controls_of(FLAGS).names == {"S", "R", "E"}
+    assert controls_of("").names == frozenset()
+    assert controls_of("").tensors("a", True, True) == []

@@ -1,0 +1,511 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The shell around sequences, between jobs and instances that only note what they are given."""
+
+import asyncio
+import functools
+import time
+
+import pytest
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.inference import InferResponse
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
+from pyruntime.runtime.scheduling.choice import scheduler_for
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.scheduling.scheduler import Scheduler
+from pyruntime.runtime.scheduling.sequence_scheduler import SequenceScheduler
+from pyruntime.utils.errors import Code, InferenceError
+
+# A test that waits for this long waits for ever: it fails rather than hangs.
+PATIENCE_S = 10
+START, END = 1, 2
+CONFIG = "name: 'm' backend: 'b' max_batch_size: 4 input { name: 'IN' data_type: TYPE_INT32 dims: 2 } "
+CONTROLS = """
+control_input { name: 'S' control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 2, 3 ] } }
+control_input { name: 'R' control { kind: CONTROL_SEQUENCE_READY bool_false_true: [ false, true ] } }
+control_input { name: 'I' control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_INT32 } }
+"""
+STATE = "state { input_name: 'A' output_name: 'B' data_type: TYPE_INT32 dims: 1 } "
+
+
+def spec_of(text):
+    config = parse_model_config(CONFIG + text, "config.pbtxt")
+    return model_spec(normalize(config, directory_name="m", has_model_file=False, gpus=()))
+
+
+def in_a_loop(test):
+    """Run the coroutine that a test is."""
+
+    @functools.wraps(test)
+    def run(*args, **kwargs):
+        async def patient():
+            async with asyncio.timeout(PATIENCE_S):
+                await test(*args, **kwargs)
+
+        asyncio.run(patient())
+
+    return run
+
+
+class Instance:
+    """Takes batches while it has places."""
+
+    is_idle = True
+
+    def __init__(self, places=9):
+        self.places = places
+        self.is_ready = True
+        self.batches = []
+        self.executed = asyncio.Event()
+
+    def execute(self, batch):
+        assert self.places > 0
+        self.places -= 1
+        self.batches.append(batch)
+        self.executed.set()
+
+    def finish(self, owner):
+        """The oldest batch has been executed."""
+        for each in self.batches.pop(0):
+            each.free()
+            each.respond(None, True)
+        self.places += 1
+        owner.place_freed()
+
+
+class Slot:
+    def __init__(self):
+        self.freed = 0
+
+    def free(self):
+        self.freed += 1
+
+
+@pytest.fixture
+def memory():
+    made = RequestMemory("m", 1 << 16, 1 << 16)
+    yield made
+    made.close()
+
+
+def job(id=1, flags=0, outcomes=None, timeout_s=0.0, tensors=None):
+    def respond(outcome, final):
+        assert final
+        if outcomes is not None:
+            outcomes.append(outcome)
+
+    tensors = [("IN", "INT32", [1, 2], 0, 8)] if tensors is None else tensors
+    wire = ["", id, flags, int(timeout_s * 1e6), ["OUT"], "", tensors]
+    return Job("", wire, 1, None, [Slot()], respond, time.monotonic_ns())
+
+
+@pytest.fixture
+def make(memory):
+    """`make(batching, *instances, on_change=...)`: a scheduler, with instances that it serves."""
+
+    def make(batching, *instances, on_change=lambda: None, statistics=None, idle_us=10**8):
+        spec = spec_of(f"sequence_batching {{ max_sequence_idle_microseconds: {idle_us} {batching} }}")
+        made = scheduler_for(spec, on_change, statistics or ModelStatistics(), memory)
+        assert type(made) is SequenceScheduler
+        made.serve(instances)
+        return made
+
+    return make
+
+
+def contents(memory, each):
+    """The inputs of a job, by name, as they lie in the memory of requests."""
+    view = memory.region.view
+    return {name: bytes(view[at : at + size]) for name, _, _, at, size in each.wire[6] if type(at) is int}
+
+
+def test_choice(memory):
+    """Who has no sequences has the scheduler that knows none, and so has who only wants requests again."""
+    for text in ("", "dynamic_batching {}", "sequence_batching { iterative_sequence: true }"):
+        assert type(scheduler_for(spec_of(text), lambda: None, ModelStatistics(), memory)) is Scheduler
+
+
+class TestDispatch:
+    @in_a_loop
+    async def test_in_order(self, make):
+        """The next request of a sequence goes to its instance once the one before it is done with."""
+        instances = [Instance(), Instance()]
+        made = make("", *instances)
+        jobs = [job(1, START), job(1), job(2, START)]
+        for each in jobs:
+            made.submit(each)
+        assert [instance.batches for instance in instances] == [[[jobs[0]]], [[jobs[2]]]]
+        assert len(made) == 1
+        instances[0].finish(made)
+        assert instances[0].batches == [[jobs[1]]]
+        assert repr(made) == "<SequenceScheduler m [0 queued | 2 instances]>"
+
+    @in_a_loop
+    async def test_together(self, make):
+        """What became next while a batch ran is executed together, though it was freed one by one."""
+        instance = Instance(places=1)
+        made = make("", instance)
+        first, second = [job(1, START), job(2, START)], [job(1), job(2)]
+        made.submit(job(3, START))
+        for each in [*first, *second]:
+            made.submit(each)
+        instance.finish(made)
+        assert instance.batches == [first]
+        instance.finish(made)
+        assert instance.batches == [second]
+
+    @in_a_loop
+    async def test_released_late(self, make):
+        """A model may be done with a request long after its place was freed: then too the next one follows."""
+        instance = Instance()
+        made = make("", instance)
+        first, second = job(1, START), job(1)
+        made.submit(first)
+        made.submit(second)
+        made.place_freed()
+        assert instance.batches == [[first]]
+        instance.executed.clear()
+        first.free()
+        first.free()
+        await instance.executed.wait()
+        assert instance.batches == [[first], [second]]
+
+    @in_a_loop
+    async def test_delay(self, make):
+        """A batch that may grow is executed when its oldest request has waited for long enough."""
+        instance = Instance()
+        made = make("direct { max_queue_delay_microseconds: 1000 minimum_slot_utilization: 1 }", instance)
+        only = job(1, START)
+        made.submit(only)
+        assert instance.batches == []
+        await instance.executed.wait()
+        assert instance.batches == [[only]]
+
+    @in_a_loop
+    async def test_wait_empty(self, make):
+        """Nothing waits when everything is being executed."""
+        instance = Instance(places=0)
+        made = make("", instance)
+        await made.wait_empty(PATIENCE_S)
+        made.submit(job(1, START))
+        waiting = asyncio.ensure_future(made.wait_empty(PATIENCE_S))
+        await asyncio.sleep(0)
+        instance.places = 1
+        made.place_freed()
+        await waiting
+        assert len(instance.batches) == 1
+
+
+class TestRefusals:
+    @in_a_loop
+    async def test_no_sequence(self, make):
+        """What is no request of a sequence is not queued."""
+        made = make("", Instance())
+        with pytest.raises(InferenceError, match="must specify the START flag"):
+            made.submit(job(1))
+        assert len(made) == 0
+
+    @in_a_loop
+    async def test_no_number(self, make):
+        """A request that is refused for its id begins no sequence."""
+        made = make(CONTROLS, Instance())
+        with pytest.raises(InferenceError, match="not an unsigned int"):
+            made.submit(job("a", START))
+        with pytest.raises(InferenceError, match="must specify the START flag"):
+            made.submit(job("a"))
+
+    @in_a_loop
+    async def test_conflict(self, make, caplog):
+        """The operator is told of a sequence that begins anew."""
+        made = make("", Instance())
+        made.submit(job(7, START))
+        assert caplog.text == ""
+        made.submit(job(7, START))
+        assert "sequence 7 for model 'm' has a conflict" in caplog.text
+
+
+class TestInputs:
+    @in_a_loop
+    async def test_controls(self, make, memory):
+        """A request has its control inputs behind its own; their memory goes with it."""
+        made = make(CONTROLS, Instance(places=0))
+        each = job(258, START)
+        made.submit(each)
+        assert [(name, datatype, shape) for name, datatype, shape, _, _ in each.wire[6]] == [
+            ("IN", "INT32", [1, 2]),
+            ("S", "INT32", [1, 1]),
+            ("R", "BOOL", [1, 1]),
+            ("I", "INT32", [1, 1]),
+        ]
+        found = contents(memory, each)
+        assert (found["S"], found["R"], found["I"]) == (b"\x03\0\0\0", b"\x01", b"\x02\x01\0\0")
+        assert memory.live == 1
+        each.free()
+        assert memory.live == 0
+
+    @in_a_loop
+    async def test_padding(self, make, memory):
+        """A row without a request is zeros, and not ready. Nobody is answered for it."""
+        instance = Instance()
+        made = make(CONTROLS, instance)
+        strings = job(2, START, tensors=[("IN", "BYTES", [1, 2], 0, 99)])
+        made.submit(job(1, START))
+        made.submit(strings)
+        padding, same = instance.batches[1]
+        assert same is strings
+        assert padding.is_padding
+        assert not strings.is_padding
+        assert padding.wire[:6] == ["", 0, 0, 0, ["OUT"], ""]
+        found = contents(memory, padding)
+        assert found == {"IN": bytes(8), "S": b"\x02\0\0\0", "R": b"\0", "I": bytes(4)}
+        released = []
+        response = InferResponse("m", 1, "", [], release=lambda: released.append(1))
+        padding.respond(response, True)
+        padding.respond(InferenceError("x"), True)
+        assert released == [1]
+        live = memory.live
+        padding.free()
+        assert memory.live == live - 1
+
+    @in_a_loop
+    async def test_padding_is_not_put_back(self, make, memory):
+        """It is made anew when it is needed again."""
+        instance = Instance()
+        made = make(CONTROLS, instance)
+        made.submit(job(1, START))
+        second = job(2, START)
+        made.submit(second)
+        live = memory.live
+        made.put_back(instance.batches.pop())
+        assert memory.live == live
+        padding, same = instance.batches.pop()
+        assert padding.is_padding
+        assert same is second
+        made.reschedule(padding)
+        assert memory.live == live - 1
+        assert len(made) == 0
+
+    @in_a_loop
+    async def test_no_memory_for_padding(self, make, memory, monkeypatch):
+        """A batch that cannot be padded fails."""
+        statistics = ModelStatistics()
+        instance = Instance(places=1)
+        made = make(CONTROLS, instance, statistics=statistics)
+        outcomes = []
+        for each in (job(1, START), job(2, START, outcomes), job(3, START, outcomes)):
+            made.submit(each)
+        place = memory.place
+        placed = []
+
+        def full(request):
+            if placed:
+                raise InferenceError("no room", Code.UNAVAILABLE)
+            placed.append(request)
+            place(request)
+
+        made.submit(job(4, START, outcomes))
+        made.cancel(made._sequences._known[2].waiting[0])
+        made.cancel(made._sequences._known[3].waiting[0])
+        live = memory.live
+        monkeypatch.setattr(memory, "place", full)
+        instance.finish(made)
+        assert [outcome.message for outcome in outcomes] == ["", "", "no room"]
+        assert memory.live < live
+        assert instance.batches == []
+        assert statistics.failures[FailureReason.OTHER] == 1
+
+    @in_a_loop
+    async def test_states(self, make):
+        """All requests of a sequence are given the same states, and START begins with new ones."""
+        instance = Instance()
+        made = make(STATE, instance)
+        first, second, other, again = job(1, START), job(1, END), job(2, START), job(2, START)
+        for each in (first, other):
+            made.submit(each)
+        first.states.update("B", "INT32", [1, 1], b"abcd")
+        made.submit(second)
+        made.submit(again)
+        for _ in range(2):
+            instance.finish(made)
+        assert second.states is first.states
+        assert second.wire[6][1:] == [("A", "INT32", [1, 1], b"abcd", 4)]
+        assert first.wire[6][1:] == other.wire[6][1:] == [("A", "INT32", [1, 1], bytes(4), 4)]
+        assert [state.data for state in second.states.inputs] == [b"abcd"]
+        assert [state.data for state in other.states.inputs] == [bytes(4)]
+        assert again.states is not other.states
+
+    @in_a_loop
+    async def test_no_states(self, make):
+        """Most models have none."""
+        instance = Instance()
+        each = job(1, START)
+        make("", instance).submit(each)
+        assert each.states is None
+
+
+class TestAgain:
+    @in_a_loop
+    async def test_reschedule(self, make, memory):
+        """What is to be executed again comes before the others of its sequence, and is not the first one any more."""
+        instance = Instance()
+        made = make(CONTROLS + STATE, instance)
+        first, second = job(1, START), job(1)
+        made.submit(first)
+        made.submit(second)
+        states = first.states
+        first.wire[2] &= ~START
+        made.reschedule(first)
+        assert instance.batches == [[first], [first]]
+        assert contents(memory, first)["S"] == b"\x02\0\0\0"
+        live = memory.live
+        made.reschedule(first)
+        assert (len(instance.batches), memory.live) == (3, live)
+        assert first.states is states
+        assert sorted(tensor[0] for tensor in first.wire[6]) == ["A", "I", "IN", "R", "S"]
+
+    @in_a_loop
+    async def test_own_sequences(self, make):
+        """Requests without an id are sequences of their own where their model may execute them again."""
+        instance = Instance()
+        made = make("iterative_sequence: true " + STATE, instance)
+        jobs = [job(0), job("")]
+        for each in jobs:
+            made.submit(each)
+        assert len({each.sequence_id for each in jobs}) == 2
+        assert all(each.is_start and each.sequence_id for each in jobs)
+        instance.finish(made)
+        with pytest.raises(InferenceError, match="must specify the START flag"):
+            made.submit(job(jobs[0].sequence_id))
+
+    @in_a_loop
+    async def test_cancelled(self, make):
+        """Nobody waits for it: it is not executed again."""
+        statistics = ModelStatistics()
+        instance = Instance()
+        made = make("", instance, statistics=statistics)
+        outcomes = []
+        for give_back in (made.reschedule, lambda each: made.put_back([each])):
+            each = job(1, START, outcomes)
+            made.submit(each)
+            each.cancelled = True
+            give_back(each)
+            assert outcomes.pop().code is Code.CANCELLED
+        assert statistics.failures[FailureReason.CANCELED] == 2
+        assert len(instance.batches) == 2
+
+    @in_a_loop
+    async def test_no_memory(self, make, memory, monkeypatch):
+        """A request that cannot be given its control inputs again fails."""
+        instance = Instance()
+        made = make(CONTROLS, instance)
+        outcomes = []
+        each = job(1, START, outcomes)
+        made.submit(each)
+
+        def full(request):
+            raise InferenceError("no room", Code.UNAVAILABLE)
+
+        monkeypatch.setattr(memory, "place", full)
+        made.reschedule(each)
+        assert [outcome.message for outcome in outcomes] == ["no room"]
+
+
+class TestEnds:
+    @in_a_loop
+    async def test_cancel(self, make):
+        """All that waits of the sequence is cancelled."""
+        statistics = ModelStatistics()
+        made = make("", Instance(), statistics=statistics)
+        outcomes = []
+        jobs = [job(1, START, outcomes), job(1, 0, outcomes), job(1, 0, outcomes)]
+        for each in jobs:
+            made.submit(each)
+        made.cancel(jobs[1])
+        assert [outcome.code for outcome in outcomes] == [Code.CANCELLED] * 2
+        assert statistics.failures[FailureReason.CANCELED] == 2
+        made.cancel(jobs[0])
+        assert len(outcomes) == 2
+
+    @in_a_loop
+    async def test_fail_all(self, make):
+        """Everything that waits fails, whoever waits for that hears of it."""
+        made = make("", Instance(places=0))
+        outcomes = []
+        made.submit(job(1, START, outcomes))
+        made.submit(job(2, START, outcomes))
+        waiting = asyncio.ensure_future(made.wait_empty(PATIENCE_S))
+        await asyncio.sleep(0)
+        failure = InferenceError("gone")
+        made.fail_all(failure)
+        assert outcomes == [failure, failure]
+        await waiting
+
+    @in_a_loop
+    async def test_idle(self, make):
+        """A slot whose sequence is idle for too long goes to the next one, without anybody asking."""
+        instance = Instance()
+        made = make("oldest { max_candidate_sequences: 1 }", instance, idle_us=1000)
+        made.submit(job(1, START))
+        second = job(2, START)
+        made.submit(second)
+        instance.executed.clear()
+        instance.finish(made)
+        assert instance.batches == []
+        await instance.executed.wait()
+        assert instance.batches == [[second]]
+
+    @in_a_loop
+    async def test_timeout(self, make):
+        """Who waits too long for a slot is told."""
+        statistics = ModelStatistics()
+        made = make("oldest { max_candidate_sequences: 1 }", Instance(places=0), statistics=statistics)
+        told = asyncio.get_running_loop().create_future()
+        made.submit(job(1, START))
+        late = job(2, START, timeout_s=0.001)
+        late.respond = lambda outcome, final: told.set_result(outcome)
+        made.submit(late)
+        outcome = await told
+        assert outcome.message == "timeout of the corresponding sequence has been expired"
+        assert outcome.code is Code.UNAVAILABLE
+        assert statistics.failures[FailureReason.REJECTED] == 1
+
+    @in_a_loop
+    async def test_death(self, make):
+        """What waits for an instance that has died fails, unless it begins its sequence anyway."""
+        changes = []
+        instances = [Instance(), Instance()]
+        made = make("", *instances, on_change=lambda: changes.append(1))
+        outcomes = []
+        jobs = [job(1, START, outcomes), job(2, START), job(1, 0, outcomes)]
+        for each in jobs:
+            made.submit(each)
+        instances[0].is_ready = False
+        instances[0].places = 0
+        made.instance_changed()
+        assert changes == [1]
+        assert [outcome.message for outcome in outcomes] == [
+            "sequence 1 of model 'm' is lost with the instance that had it; it must be started again"
+        ]
+        # What was with the instance when it died, and had not begun, is lost as well.
+        made.put_back([jobs[0]])
+        assert [outcome.code for outcome in outcomes] == [Code.UNAVAILABLE] * 2
+        again = job(1, START)
+        made.submit(again)
+        assert instances[1].batches == [[jobs[1]], [again]]
+
+    @in_a_loop
+    async def test_death_before_it_began(self, make):
+        """A sequence that had not begun begins on another instance."""
+        instances = [Instance(places=0), Instance(places=0)]
+        made = make("", *instances)
+        first = job(1, START)
+        made.submit(first)
+        instances[0].is_ready = False
+        instances[1].places = 1
+        made.instance_changed()
+        made.place_freed()
+        assert instances[1].batches == [[first]]

@@ -1,0 +1,494 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences: who has a slot, who waits for one, what is next, and when it is over."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyruntime.runtime.config.spec import SequenceBatchingSpec
+from pyruntime.runtime.scheduling import sequences as module
+from pyruntime.runtime.scheduling.batcher import QueueFull
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.scheduling.sequences import Sequences
+from pyruntime.utils.errors import Code, InferenceError
+
+START, END = 1, 2
+IDLE_S = 10.0
+START_MISSING = (
+    "inference request for sequence {} to model 'm' must specify the START flag on the first request of the sequence"
+)
+
+
+def job(id=1, flags=0, rows=1, at=0.0, timeout_s=0.0):
+    return Job("", ["", id, flags, int(timeout_s * 1e6)], rows, None, [], lambda *_: None, int(at * 1e9))
+
+
+class Table:
+    """Sequences, with what tests say of them in few words."""
+
+    def __init__(self, slots=1, instances=1, oldest=False):
+        batching = SequenceBatchingSpec(oldest, slots, int(IDLE_S * 1e6), 0, 0.0, (), (), ())
+        self.all = Sequences("m", slots, batching)
+        self.all.serve([True] * instances)
+
+    def submit(self, *jobs):
+        for each in jobs:
+            self.all.check(each)
+            self.all.submit(each)
+        return jobs
+
+    def run(self, *jobs, instance=0, now=0.0):
+        """These are the next batch, and are executed."""
+        assert self.all.take(instance, now) == list(jobs)
+        for each in jobs:
+            self.all.done(each, now)
+
+    def is_idle(self, instance=0):
+        return self.all.take(instance, 0.0) is None
+
+
+def refused(table, each):
+    with pytest.raises(InferenceError) as caught:
+        table.all.check(each)
+    assert caught.value.code is Code.INVALID_ARG
+    return caught.value.message
+
+
+class TestRequests:
+    def test_in_order(self):
+        """The requests of a sequence are executed in order, one after the other."""
+        table = Table(slots=4)
+        first, second, third = table.submit(job(flags=START), job(), job(flags=END))
+        assert table.all.take(0, 0) == [first]
+        assert table.is_idle()
+        assert len(table.all) == 2
+        table.all.done(first, 0)
+        table.run(second)
+        table.run(third)
+        assert len(table.all) == 0
+        assert repr(table.all) == "<Sequences [0 known, 0 in the backlog | 0 queued]>"
+
+    def test_together(self):
+        """Requests of several sequences are executed together."""
+        table = Table(slots=4)
+        jobs = table.submit(job(1, START), job("1", START), job(2, START))
+        table.run(*jobs)
+
+    def test_no_id(self):
+        """Zero and the empty string are none."""
+        message = "inference request to model 'm' must specify a non-zero or non-empty correlation ID"
+        assert refused(Table(), job(0, START)) == message
+        assert refused(Table(), job("", START)) == message
+
+    def test_rows(self):
+        """A request of a sequence has one row."""
+        assert refused(Table(), job(1, START, rows=2)) == (
+            "inference request to model 'm' must specify batch-size 1 due to requirements of sequence batcher"
+        )
+
+    @pytest.mark.parametrize("id", [7, "seven"])
+    def test_no_start(self, id):
+        """A sequence begins with START, and again after its end even before that was executed."""
+        table = Table()
+        assert refused(table, job(id)) == START_MISSING.format(id)
+        assert refused(table, job(id, END)) == START_MISSING.format(id)
+        (only,) = table.submit(job(id, START | END))
+        assert refused(table, job(id)) == START_MISSING.format(id)
+        table.run(only)
+        assert refused(table, job(id)) == START_MISSING.format(id)
+
+    def test_begins_anew(self):
+        """START in the midst of a sequence is let pass, with a word; behind its end it is nothing special."""
+        table = Table()
+        assert table.all.check(job(flags=START)) is False
+        first, second = table.submit(job(flags=START), job(flags=START))
+        assert table.all.check(job(flags=START)) is True
+        assert table.all.check(job()) is False
+        (third,) = table.submit(job(flags=END))
+        assert table.all.check(job(flags=START)) is False
+        for each in (first, second, third):
+            table.run(each)
+
+    def test_too_many(self, monkeypatch):
+        """There is a limit to sequences, but not to the requests of one."""
+        monkeypatch.setattr(module, "SEQUENCES_MAX", 2)
+        table = Table()
+        table.submit(job(1, START), job(2, START), job(1))
+        with pytest.raises(QueueFull):
+            table.all.check(job(3, START))
+        assert len(table.all) == 3
+
+    def test_single(self):
+        """A sequence whose id nobody knows is over with its only request."""
+        table = Table()
+        only = job(1, START)
+        table.all.submit(only, is_single=True)
+        (other,) = table.submit(job(2, START))
+        table.run(only)
+        table.run(other)
+        assert refused(table, job(1)) == START_MISSING.format(1)
+
+
+class TestSlots:
+    def test_backlog(self):
+        """Who has no slot waits for one, with all requests; slots are given in order of arrival."""
+        table = Table()
+        first, second, third, fourth = table.submit(job(1, START), job(2, START), job(2), job(3, START))
+        table.run(first)
+        assert table.is_idle()
+        (end,) = table.submit(job(1, END))
+        table.run(end)
+        table.run(second)
+        table.run(third)
+        assert table.is_idle()
+        table.run(*table.submit(job(2, END)))
+        table.run(fourth)
+
+    def test_spread(self):
+        """A sequence gets a slot where most are free, and stays there."""
+        table = Table(slots=2, instances=2)
+        jobs = table.submit(*(job(id, START) for id in (1, 2, 3, 4)))
+        table.run(jobs[0], jobs[2], instance=0)
+        table.run(jobs[1], jobs[3], instance=1)
+        more = table.submit(*(job(id) for id in (4, 3, 2, 1)))
+        table.run(more[3], more[1], instance=0)
+        table.run(more[2], more[0], instance=1)
+
+    def test_lowest_slot(self):
+        """Slots at the beginning are given first, so that batches by slot are short."""
+        table = Table(slots=4)
+        jobs = table.submit(*(job(id, START) for id in (1, 2, 3)))
+        table.run(*jobs)
+        table.run(*table.submit(job(2, END), job(1, END))[::-1])
+        again = table.submit(job(4, START), job(5, START))
+        assert [each.sequence.slot for each in again] == [0, 1]
+
+    def test_behind_its_own_end(self):
+        """A sequence that begins again behind its end goes behind those that wait for a slot."""
+        table = Table()
+        first, second, other = table.submit(job(1, START | END), job(1, START | END, at=1), job(2, START | END))
+        table.run(first)
+        table.run(other)
+        table.run(second)
+
+    def test_without_instances(self):
+        """What comes before there are instances waits for them."""
+        table = Table()
+        table.all.serve([])
+        (first,) = table.submit(job(1, START))
+        table.all.serve([False, True])
+        table.run(first, instance=1)
+
+    def test_due(self):
+        """When an instance has something to do."""
+        table = Table()
+        assert table.all.due_at(0) is None
+        table.submit(job(1, START, at=3.0))
+        assert table.all.due_at(0) == 3.0
+
+
+class TestEnds:
+    def test_idle(self):
+        """A sequence of which nothing is heard is over, and its slot is free."""
+        table = Table()
+        first, other = table.submit(job(1, START), job(2, START))
+        assert table.all.expires_at() is None
+        table.run(first, now=5.0)
+        assert table.all.expires_at() == 5.0 + IDLE_S
+        assert table.all.expire(4.9 + IDLE_S) == []
+        assert table.is_idle()
+        assert table.all.expire(5.0 + IDLE_S) == []
+        table.run(other)
+        assert refused(table, job(1)) == START_MISSING.format(1)
+
+    def test_not_idle(self):
+        """While a request waits or is executed a sequence is not idle, however long that takes."""
+        table = Table()
+        (first,) = table.submit(job(1, START))
+        table.run(first, now=5.0)
+        (second,) = table.submit(job(1))
+        assert table.all.expires_at() is None
+        assert table.all.take(0, 6.0) == [second]
+        assert table.all.expire(1000.0) == []
+        table.all.done(second, 1000.0)
+        assert table.all.expires_at() == 1000.0 + IDLE_S
+
+    def test_timeout(self):
+        """In the backlog the first timeout of any request ends the sequence, and all its requests fail."""
+        table = Table()
+        (first,) = table.submit(job(1, START))
+        waiting = table.submit(job(2, START, at=1, timeout_s=9), job(2, at=2, timeout_s=3), job(2, at=3))
+        (other,) = table.submit(job(3, START, at=4, timeout_s=100))
+        assert table.all.expires_at() == 5.0
+        assert table.all.expire(4.9) == []
+        assert table.all.expire(5.0) == [*waiting]
+        assert table.all.expires_at() == 104.0
+        assert refused(table, job(2)) == START_MISSING.format(2)
+        table.run(first)
+        table.run(*table.submit(job(1, END)))
+        assert table.all.expires_at() is None
+        table.run(other)
+
+    def test_timeout_behind_its_own_end(self):
+        """Who goes back to the backlog has the timeouts of what it has that waits."""
+        table = Table()
+        table.submit(job(1, START | END, timeout_s=1), job(1, START, timeout_s=7), job(2, START))
+        assert table.all.expires_at() is None
+        table.all.done(table.all.take(0, 0)[0], 0)
+        assert table.all.expires_at() == 7.0
+
+    def test_deadlines_of_no_meaning_go(self):
+        """What has got a slot leaves no deadline behind."""
+        table = Table()
+        for _ in range(1000):
+            first, second = table.submit(job(1, START | END), job(2, START | END, timeout_s=1000))
+            table.run(first)
+            table.run(second)
+        assert len(table.all._deadlines) <= module.DEADLINES_KEPT + 2
+
+    def test_cancel(self):
+        """Who cancels a request that waits cancels its sequence."""
+        table = Table()
+        first, second, third, other = table.submit(job(1, START), job(1), job(1), job(2, START))
+        assert table.all.take(0, 0) == [first]
+        assert table.all.cancel(first) == []
+        assert table.all.cancel(third) == [second, third]
+        assert table.is_idle()
+        assert refused(table, job(1)) == START_MISSING.format(1)
+        table.all.done(first, 0)
+        table.run(other)
+        assert table.all.cancel(job(9)) == []
+
+    def test_cancel_what_is_next(self):
+        """A request that is next is not executed, and the slot is free at once."""
+        table = Table(slots=2)
+        first, second = table.submit(job(1, START), job(2, START))
+        assert table.all.cancel(first) == [first]
+        table.run(second)
+
+    def test_cancel_in_the_backlog(self):
+        """The sequence waits for no slot any more."""
+        table = Table()
+        first, second, third = table.submit(job(1, START | END), job(2, START), job(3, START))
+        assert table.all.cancel(second) == [second]
+        table.run(first)
+        table.run(third)
+
+    def test_new_one_while_the_old_one_runs(self):
+        """A cancelled sequence is unknown at once; a new one of the same id has a slot of its own."""
+        table = Table(slots=2)
+        first, second = table.submit(job(1, START), job(1))
+        assert table.all.take(0, 0) == [first]
+        table.all.cancel(second)
+        (again,) = table.submit(job(1, START))
+        table.run(again)
+        table.all.done(first, 0)
+        table.run(*table.submit(job(1), job(2, START))[::-1])
+
+    def test_drain(self):
+        """Everything that waits, in the end."""
+        table = Table()
+        first, second, third = table.submit(job(1, START), job(1), job(2, START))
+        assert table.all.take(0, 0) == [first]
+        assert table.all.drain() == [second, third]
+        assert len(table.all) == 0
+        table.all.done(first, 0)
+
+
+class TestPuttingBack:
+    def test_before_all_others(self):
+        """What never started is the next one of its sequence."""
+        table = Table()
+        first, second = table.submit(job(1, START), job(1))
+        assert table.all.take(0, 0) == [first]
+        assert table.all.put_back(first)
+        assert len(table.all) == 2
+        table.run(first)
+        table.run(second)
+
+    def test_of_a_sequence_that_is_over(self):
+        """It cannot be executed any more."""
+        table = Table()
+        first, second, other = table.submit(job(1, START), job(1), job(2, START))
+        assert table.all.take(0, 0) == [first]
+        table.all.cancel(second)
+        assert not table.all.put_back(first)
+        table.run(other)
+
+
+class TestInstances:
+    def test_death(self):
+        """What an instance has kept is lost: its sequences are over."""
+        table = Table(slots=2, instances=2)
+        jobs = table.submit(job(1, START), job(2, START))
+        table.run(jobs[0], instance=0)
+        table.run(jobs[1], instance=1)
+        lost = table.submit(job(1), job(1))
+        assert table.all.readiness(0, False) == [*lost]
+        assert refused(table, job(1)) == START_MISSING.format(1)
+        table.run(*table.submit(job(2)), instance=1)
+
+    def test_not_begun(self):
+        """What begins a sequence anyway, and never started, may as well begin it elsewhere; before all that wait."""
+        table = Table(slots=2)
+        first, second, third = table.submit(job(1, START), job(2, START), job(3, START))
+        assert table.all.take(0, 0) == [first, second]
+        assert table.all.put_back(first)
+        assert table.all.put_back(second)
+        assert table.all.readiness(0, False) == []
+        assert table.is_idle()
+        assert table.all.readiness(0, True) == []
+        table.run(first, second)
+        assert third.sequence.place is None
+
+    def test_no_slot_of_a_dead_one(self):
+        """Only an instance that is ready is given sequences."""
+        table = Table(instances=2)
+        assert table.all.readiness(0, False) == []
+        first, second = table.submit(job(1, START), job(2, START))
+        table.run(first, instance=1)
+        assert table.is_idle(0)
+        table.all.readiness(0, True)
+        table.run(second, instance=0)
+
+    def test_death_while_it_runs(self):
+        """What an instance had is not waited for: the slot is free when there is an instance again."""
+        table = Table()
+        first, second, other = table.submit(job(1, START), job(1), job(2, START))
+        assert table.all.take(0, 0) == [first]
+        assert table.all.readiness(0, False) == [second]
+        table.all.done(first, 0)
+        assert not table.all.put_back(first)
+        table.all.readiness(0, True)
+        table.run(other)
+
+    def test_death_while_an_older_one_runs(self):
+        """A sequence that begins anew with what waits goes on without what its instance had."""
+        table = Table()
+        first, second = table.submit(job(1, START), job(1, START))
+        assert table.all.take(0, 0) == [first]
+        assert table.all.readiness(0, False) == []
+        assert not table.all.put_back(first)
+        table.all.readiness(0, True)
+        table.run(second)
+
+    def test_death_with_what_is_over(self):
+        """A sequence that was cancelled while it ran has left nothing behind."""
+        table = Table()
+        first, second, other = table.submit(job(1, START), job(1), job(2, START))
+        assert table.all.take(0, 0) == [first]
+        table.all.cancel(second)
+        assert table.all.readiness(0, False) == []
+        table.all.readiness(0, True)
+        table.run(other)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("submit"), st.integers(1, 4), st.sampled_from([0, START, END, START | END])),
+    st.tuples(st.just("take"), st.integers(0, 1)),
+    st.tuples(st.sampled_from(["done", "put_back", "cancel"]), st.integers(0, 20)),
+    st.tuples(st.just("readiness"), st.integers(0, 1), st.booleans()),
+    st.tuples(st.just("pass"), st.sampled_from([1.0, IDLE_S])),
+)
+
+
+class Model:
+    """Does steps, and knows what became of every job."""
+
+    def __init__(self, slots, oldest):
+        self.table = Table(slots, instances=2, oldest=oldest)
+        self.slots = slots
+        self.now = 0.0
+        self.waiting = []
+        self.running = []
+        self.begun = []
+        self.ready = [True, True]
+
+    def submit(self, id, flags):
+        each = job(id, flags, at=self.now, timeout_s=5.0 if id == 4 else 0.0)
+        try:
+            self.table.all.check(each)
+        except InferenceError:
+            assert not flags & START
+            return
+        self.table.all.submit(each)
+        self.waiting.append(each)
+
+    def take(self, instance):
+        batch = self.table.all.take(instance, self.now)
+        if batch is None:
+            return
+        assert 1 <= len(batch) <= self.slots
+        # At most one request of a sequence is executed at a time, and they are in order.
+        for each in batch:
+            assert all(other.sequence is not each.sequence for other in self.running)
+            assert each is next(other for other in self.waiting if other.sequence is each.sequence)
+            self.waiting.remove(each)
+            self.running.append(each)
+
+    def done(self, index):
+        if self.running:
+            self.table.all.done(self.running.pop(index % len(self.running)), self.now)
+
+    def put_back(self, index):
+        if self.running:
+            each = self.running.pop(index % len(self.running))
+            if self.table.all.put_back(each):
+                self.waiting.insert(0, each)
+
+    def cancel(self, index):
+        if self.waiting:
+            each = self.waiting[index % len(self.waiting)]
+            failed = self.table.all.cancel(each)
+            assert each in failed
+            self.fail(failed)
+
+    def readiness(self, instance, is_ready):
+        self.fail(self.table.all.readiness(instance, is_ready))
+        if not is_ready:  # what it had has failed
+            for each in [each for each in self.running if each.sequence.running is None]:
+                self.running.remove(each)
+                self.table.all.done(each, self.now)
+        self.ready[instance] = is_ready
+
+    def fail(self, failed):
+        for each in failed:
+            self.waiting.remove(each)
+
+    def do_pass(self, seconds):
+        self.now += seconds
+        self.fail(self.table.all.expire(self.now))
+        expires_at = self.table.all.expires_at()
+        assert expires_at is None or expires_at > self.now
+
+    def check(self):
+        every = self.table.all
+        assert len(every) == len(self.waiting)
+        for slots in every._instances:
+            taken = [sequence.slot for sequence in slots.sequences]
+            assert sorted(taken + slots.free) == list(range(self.slots))
+        has_room = any(slots.is_ready and slots.free for slots in every._instances)
+        assert not (has_room and every._backlog)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(1, 3), st.booleans(), st.lists(STEPS, max_size=60))
+def test_any_steps(slots, oldest, steps):
+    """Whatever happens: order, one at a time, no slot is lost, none is given twice, and in the end all is done."""
+    model = Model(slots, oldest)
+    for name, *arguments in steps:
+        getattr(model, "do_pass" if name == "pass" else name)(*arguments)
+        model.check()
+    for instance in range(2):
+        model.readiness(instance, True)
+    for _ in range(2 * len(steps) + 10):
+        for instance in range(2):
+            model.take(instance)
+        while model.running:
+            model.done(0)
+        model.do_pass(IDLE_S)
+        model.check()
+    assert model.waiting == []
+    assert len(model.table.all._known) == 0
+    assert sum(len(slots.free) for slots in model.table.all._instances) == 2 * slots

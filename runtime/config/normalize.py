@@ -14,6 +14,11 @@ from pyruntime.runtime.config.schema import Config, new_model_config
 from pyruntime.utils.errors import LoadError
 
 ENSEMBLE_PLATFORM = "ensemble"
+# Models of before there were backends: a library of their own, which our Python-based backend of this name runs. It is
+# said what runs them, so that a native backend that somebody called "custom" as well is not taken for it.
+CUSTOM_PLATFORM = "custom"
+CUSTOM_RUNTIME = "model.py"
+CUSTOM_FILENAME = "libcustom.so"
 
 # A platform is an older way to name a backend together with its file format.
 BACKEND_BY_PLATFORM = {
@@ -74,10 +79,20 @@ def _fill_backend(config: Config, has_model_file: bool) -> None:
         config.backend = BACKEND_BY_PLATFORM.get(config.platform, "")
     if not config.backend and not config.platform and has_model_file:
         config.backend = "python"
+    if config.platform == CUSTOM_PLATFORM:
+        _fill_custom(config)
     if not config.platform:
         config.platform = PLATFORM_BY_BACKEND.get(config.backend, "")
     if not config.default_model_filename:
         config.default_model_filename = MODEL_FILENAME_BY_BACKEND.get(config.backend, "")
+
+
+def _fill_custom(config: Config) -> None:
+    if not config.backend:
+        config.backend = CUSTOM_PLATFORM
+        config.runtime = config.runtime or CUSTOM_RUNTIME
+    if config.backend == CUSTOM_PLATFORM:
+        config.default_model_filename = config.default_model_filename or CUSTOM_FILENAME
 
 
 def _fill_version_policy(policy: Config) -> None:

@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A custom library, loaded into this process, and one instance of its model.
+
+What goes wrong is a LoadError or an ExecuteError in the words that operators and clients of such libraries know.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import byref, c_char_p, c_int, c_void_p
+from typing import Any
+
+from pyruntime.backends.custom import abi
+from pyruntime.utils.errors import LoadError, PyruntimeError
+
+NO_ERROR_STRING = "<no error string>"
+
+_dl = ctypes.CDLL(None)
+_dl.dlopen.restype, _dl.dlopen.argtypes = c_void_p, [c_char_p, c_int]
+_dl.dlsym.restype, _dl.dlsym.argtypes = c_void_p, [c_void_p, c_char_p]
+_dl.dlerror.restype, _dl.dlerror.argtypes = c_char_p, []
+
+
+class ExecuteError(PyruntimeError):
+    """The library failed to execute a batch. The message is for the clients."""
+
+
+class CustomLibrary:
+    """The functions of a library. Never unloaded: it ends with its process."""
+
+    def __init__(self, path: str) -> None:
+        """Raises LoadError."""
+        # Not ctypes.CDLL, which has all symbols resolved at once: libraries may lack what they never call.
+        self._handle = _dl.dlopen(os.fsencode(path), os.RTLD_LAZY | os.RTLD_LOCAL)
+        if not self._handle:
+            raise LoadError(f"unable to load custom library: {_last_error()}")
+        self.initialize = abi.Initialize(self._find("CustomInitialize"))
+        self.finalize = abi.Finalize(self._find("CustomFinalize"))
+        self.error_string = abi.ErrorString(self._find("CustomErrorString"))
+        version = _dl.dlsym(self._handle, b"CustomVersion")
+        self.version: int = abi.Version(version)() if version else 1
+        if self.version not in abi.EXECUTE:
+            raise LoadError(f"unable to load custom library: invalid custom version {self.version} is provided")
+        self.execute = abi.Execute[self.version](self._find(abi.EXECUTE[self.version]))
+
+    def _find(self, name: str) -> int:
+        address: int | None = _dl.dlsym(self._handle, name.encode())
+        if not address:
+            raise LoadError(f"unable to find '{name}' entrypoint in custom library: {_last_error()}")
+        return address
+
+
+class CustomInstance:
+    """One instance of a model, from CustomInitialize to CustomFinalize. All of it is for one and the same thread."""
+
+    def __init__(
+        self,
+        library: CustomLibrary,
+        model_name: str,
+        instance_name: str,
+        config: bytes,
+        gpu_device_id: int,
+        server_parameters: list[str],
+    ) -> None:
+        """Have the library make the instance. Raises LoadError."""
+        self.name = instance_name
+        self._library = library
+        self._context = c_void_p()
+        parameters = (c_char_p * len(server_parameters))(*map(os.fsencode, server_parameters))
+        # Kept: libraries may well keep pointers into it.
+        self._data = abi.CustomInitializeData(
+            instance_name.encode(), config, len(config), gpu_device_id, len(parameters), parameters
+        )
+        error = library.initialize(byref(self._data), byref(self._context))
+        if not self._context:
+            raise LoadError(f"initialize error for '{model_name}': failed to create instance, error code: {error}")
+        if error:
+            reason = f"initialize error for '{model_name}': {self.describe(error)}"
+            self.close()
+            raise LoadError(reason)
+
+    def __repr__(self) -> str:
+        return f"<CustomInstance {self.name}>"
+
+    @property
+    def version(self) -> int:
+        """The version of the interface."""
+        return self._library.version
+
+    def describe(self, error: int) -> str:
+        """An error code with the library's words for it: `(5) no such image`."""
+        text = self._library.error_string(self._context, error)
+        return f"({error}) {NO_ERROR_STRING if text is None else text.decode(errors='replace')}"
+
+    def execute(self, payloads: Any, get_input: Any, get_output: Any) -> None:
+        """Execute an array of CustomPayload. Raises ExecuteError if it fails as a whole."""
+        error = self._library.execute(self._context, len(payloads), payloads, get_input, get_output)
+        if error:
+            raise ExecuteError(f"execute error for '{self.name}': {self.describe(error)}")
+
+    def close(self) -> str:
+        """End the instance; what the library says went wrong, "" if nothing did. Idempotent."""
+        context, self._context = self._context, c_void_p()
+        error = self._library.finalize(context) if context else 0
+        # Without words: there is no context any longer to ask for them.
+        return f"finalize error for '{self.name}': error code {error}" if error else ""
+
+
+def _last_error() -> str:
+    text: bytes | None = _dl.dlerror()
+    return "" if text is None else text.decode(errors="replace")

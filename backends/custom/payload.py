@@ -1,0 +1,137 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""One request as a custom library sees it, and what the library has made of it.
+
+Inputs are where they are: the library reads the memory that the request came in. For an output it gets memory that
+becomes the response's.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from ctypes import POINTER, c_char_p, c_int64, c_size_t
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from pyruntime.backends.custom.abi import CustomPayload
+from pyruntime.stub.memory import Source
+from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
+
+_LENGTH = struct.Struct("<I")
+
+
+class Payload:
+    """One request, for as long as the library executes it. `failure` is why it fails whatever the library says."""
+
+    def __init__(self, request: pb_utils.InferenceRequest, datatypes: Mapping[str, str], is_batching: bool) -> None:
+        """`datatypes` are those of the model's outputs, all of them."""
+        tensors = request.inputs()
+        shapes = [tensor.shape() for tensor in tensors]
+        requested = request.requested_output_names()
+        self.batch_size = max(1, shapes[0][0]) if is_batching and shapes else 1
+        self.failure = ""
+        self._inputs = {tensor.name().encode(): tensor for tensor in tensors}
+        self._shapes = [shape[1:] for shape in shapes] if is_batching else shapes
+        self._outputs = {name.encode(): name for name in datatypes if name in requested}
+        self._datatypes = datatypes
+        # What the library has pointers into.
+        self._memory: list[Any] = []
+        self._taken: set[bytes] = set()
+        self._written: dict[str, pb_utils.Tensor] = {}
+
+    def describe(self, payload: CustomPayload, context: int) -> None:
+        """Fill in what the library reads of the request; it will ask for its tensors by `context`."""
+        names, shapes, outputs = self._inputs, self._shapes, self._outputs
+        payload.batch_size = self.batch_size
+        payload.input_cnt = len(names)
+        payload.input_names = (c_char_p * len(names))(*names)
+        payload.input_shape_dim_cnts = (c_size_t * len(shapes))(*map(len, shapes))
+        dims: list[Any] = [(c_int64 * len(shape))(*shape) for shape in shapes]
+        payload.input_shape_dims = (POINTER(c_int64) * len(shapes))(*dims)
+        payload.output_cnt = len(outputs)
+        payload.required_output_names = (c_char_p * len(outputs))(*outputs)
+        payload.input_context = payload.output_context = context
+
+    def next_input(self, name: bytes) -> tuple[int | None, int]:
+        """Address and size of an input's next block; None and 0 behind the last one. KeyError if it has none."""
+        tensor = self._inputs[name]
+        if name in self._taken:
+            return None, 0
+        self._taken.add(name)
+        block = _contents(tensor)
+        self._memory.append(block)
+        return (_address(block), block.nbytes) if block.nbytes else (None, 0)
+
+    def output(self, name: bytes, shape: list[int], size: int) -> int | None:
+        """The address of `size` bytes for an output; None if nobody has asked for it. Raises MemoryError, ValueError.
+
+        A size that is not that of the shape is a failure of the request. The last call for an output counts.
+        """
+        output = self._outputs.get(name)
+        if output is None:
+            return None
+        datatype = self._datatypes[output]
+        expected = math.prod(shape) * BY_NAME[datatype].size
+        if min(shape, default=0) < 0 or (expected != size and BY_NAME[datatype].size):
+            self.failure = f"output '{output}' has {size} bytes, which are no {datatype} of the shape {shape}"
+            raise ValueError(self.failure)
+        memory = np.empty(size, np.uint8)
+        self._memory.append(memory)
+        self._written[output] = pb_utils.Tensor._from_region(_Written(memory), [output, datatype, shape, 0, size])
+        return _address(memory)
+
+    def response(self) -> pb_utils.InferenceResponse:
+        """What the library has written; without outputs if that is nothing."""
+        for tensor in self._written.values():
+            if tensor._datatype == "BYTES" and _count_elements(tensor._encoded()) != math.prod(tensor._shape):
+                self.failure = f"output '{tensor.name()}' is no BYTES of the shape {tensor._shape}"
+        return failed(self.failure) if self.failure else pb_utils.InferenceResponse(list(self._written.values()))
+
+
+class _Written(Source):
+    """The memory that a library has written an output to."""
+
+    __slots__ = ("_memory",)
+
+    def __init__(self, memory: Any) -> None:
+        self._memory = memory
+
+    def buffer(self, at: Any, size: int) -> tuple[Any, int]:
+        """See Source."""
+        return self._memory, at
+
+    def read(self, at: Any, size: int) -> bytes:
+        """See Source."""
+        contents: bytes = self._memory.tobytes()
+        return contents
+
+
+def failed(message: str) -> pb_utils.InferenceResponse:
+    """The response to a request that failed; always INTERNAL."""
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(message))
+
+
+def _contents(tensor: pb_utils.Tensor) -> Any:
+    """An array of a tensor's contents, where they lie; of bytes where the tensor is BYTES."""
+    if tensor._region is not None and tensor._datatype == "BYTES":
+        return np.ndarray((tensor._size,), np.uint8, *tensor._region.buffer(tensor._offset, tensor._size))
+    contents = tensor._encoded()
+    return np.frombuffer(contents, np.uint8) if isinstance(contents, bytes) else np.ascontiguousarray(contents)
+
+
+def _address(array: Any) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _count_elements(encoded: bytes) -> int:
+    """How many elements a BYTES tensor has; -1 if it is none."""
+    size, end, count = len(encoded), 0, 0
+    while end + BYTES_PREFIX_SIZE <= size:
+        end += BYTES_PREFIX_SIZE + _LENGTH.unpack_from(encoded, end)[0]
+        count += 1
+    return count if end == size else -1

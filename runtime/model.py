@@ -14,6 +14,8 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
+from pyruntime.runtime.caching.cache import ResponseCache
+from pyruntime.runtime.caching.requests import CachedRequests
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.inference import InferRequest, request_failure
@@ -23,11 +25,12 @@ from pyruntime.runtime.instances.instance import ModelInstance
 from pyruntime.runtime.instances.wire import client_request_wire, request_wire
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
+from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason, ModelStatistics
 from pyruntime.runtime.plan import Plans
-from pyruntime.runtime.scheduling.batcher import QueueFull
+from pyruntime.runtime.scheduling.batcher import QueueFull, Strategy
 from pyruntime.runtime.scheduling.choice import scheduler_for
 from pyruntime.runtime.scheduling.job import Job, Respond
+from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.signature import signature_of
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -60,6 +63,7 @@ class ModelVersion:
         self.load_s = 0.0
         self.plans = Plans()
         self.kinds = Kinds()
+        self._cached: CachedRequests | None = None
         self._is_batched = spec.is_batched
         self._sequence_ids = count(1)
         self.scheduler = scheduler_for(spec, self.review_instances, self.statistics, memory)
@@ -96,7 +100,8 @@ class ModelVersion:
     @property
     def pending(self) -> int:
         """How many requests have been accepted and wait for their execution."""
-        return len(self.scheduler) + sum(instance.waiting for instance in self._instances)
+        looked_up = 0 if self._cached is None else len(self._cached)
+        return looked_up + len(self.scheduler) + sum(instance.waiting for instance in self._instances)
 
     def serve(self, instances: Sequence[ModelInstance]) -> None:
         """These instances are loaded: give them work."""
@@ -104,6 +109,16 @@ class ModelVersion:
         passive = {instance.name for instance in self.spec.instances if instance.passive}
         self._active = [instance for instance in instances if instance.name not in passive]
         self.scheduler.serve(self._active)
+
+    def use_cache(self, cache: ResponseCache) -> None:
+        """Have requests answered from a cache that were answered before."""
+        self.statistics.cache = CacheStatistics()
+        self._cached = CachedRequests(cache, self)
+
+    def consult(self, strategy: Strategy[Job]) -> None:
+        """Let a strategy have a say in which requests are executed together. Only of a model with dynamic batching."""
+        if isinstance(self.scheduler, Scheduler):
+            self.scheduler.consult(strategy)
 
     @property
     def is_gone(self) -> bool:
@@ -159,23 +174,34 @@ class ModelVersion:
         """
         if self.spec.iterative_sequence and self.spec.sequence_batching is None and not job.sequence_id:
             job.begin_sequence(next(self._sequence_ids))
+        if self._cached is not None:
+            self._cached.start(job)
+            return
         try:
+            self.queue(job)
+        except InferenceError as failure:
+            if job.client is not None:
+                job.client.end()
+            if job.trace is not None:
+                job.trace.refused(failure)
+            raise
+
+    def queue(self, job: Job) -> None:
+        """Queue a job that is to be executed. Raises InferenceError if it cannot be: its memory is free then."""
+        try:
+            self.check_serving()
             self.scheduler.submit(job)
         except QueueFull as exc:
             failure = request_failure(job.id, str(exc), Code.UNAVAILABLE)
-            self._refused(job, failure, FailureReason.REJECTED)
+            self._refused(job, FailureReason.REJECTED)
             raise failure from exc
-        except InferenceError as failure:
-            self._refused(job, failure, FailureReason.OTHER)
+        except InferenceError:
+            self._refused(job, FailureReason.OTHER)
             raise
 
-    def _refused(self, job: Job, failure: InferenceError, reason: FailureReason) -> None:
+    def _refused(self, job: Job, reason: FailureReason) -> None:
         self.statistics.failure(time.monotonic_ns() - job.arrived_ns, reason)
         job.free()
-        if job.client is not None:
-            job.client.end()
-        if job.trace is not None:
-            job.trace.refused(failure)
 
     def infer(self, request: InferRequest, respond: Respond) -> Job:
         """Accept a request and start it. Raises InferenceError for what either refuses."""
@@ -188,6 +214,8 @@ class ModelVersion:
 
         Its `respond` is called all the same, as often as the model sees fit.
         """
+        if self._cached is not None and self._cached.cancel(job):
+            return
         if job.instance is None:
             self.scheduler.cancel(job)
         else:
@@ -222,6 +250,8 @@ class ModelVersion:
         """
         begun = time.monotonic()
         await self._wait_arrived(timeout_s)
+        if self._cached is not None:
+            await self._cached.wait_idle(timeout_s - (time.monotonic() - begun))
         if self.is_ready:
             await self.scheduler.wait_empty(timeout_s - (time.monotonic() - begun))
         timeout_s = max(min(FINALIZE_S_MIN, timeout_s), timeout_s - (time.monotonic() - begun))
@@ -231,6 +261,8 @@ class ModelVersion:
         if self._gone is None:
             self._gone = InferenceError(f"Model '{self.spec.name}' was unloaded", Code.UNAVAILABLE)
         self.scheduler.fail_all(self._gone)
+        if self._cached is not None:
+            await self._cached.wait_idle(timeout_s)
         await self.finalize()
         self.memory.close()
 

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import uvloop
 
+from pyruntime.runtime.caching.cache import open_cache
 from pyruntime.runtime.core import Core
 from pyruntime.runtime.frontends.listeners import Listeners
+from pyruntime.runtime.instances.native_host import NativeHost
 from pyruntime.runtime.observe.tables import backend_table, model_table
+from pyruntime.runtime.repository.agents import RepositoryAgents
 from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.live import LiveVersions
 from pyruntime.runtime.repository.loading import ModelLoader
@@ -46,6 +49,9 @@ class Server:
         self._live: LiveVersions
         self._listeners: Listeners
         self._metrics: ServerMetrics
+        self._native: NativeHost
+        self._agents: RepositoryAgents
+        self._loader: ModelLoader
         self._watching: asyncio.Task[None] | None = None
         self._polling: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
@@ -73,13 +79,21 @@ class Server:
         core.metrics.sources.append(self._metrics.lines)
         self._live = live = LiveVersions(core.table, tasks, settings.drain_s)
         directories = [settings.backend_directory, OUR_BACKENDS] if settings.backend_directory else [OUR_BACKENDS]
-        loader = ModelLoader(settings, directories, tasks, live.lost, ModelServices(core, tasks))
-        core.control = ModelControl(settings, core.table, live, loader, tasks)
+        services = ModelServices(core, tasks)
+        self._native = NativeHost(services, tasks)
+        core.log_settings.follow(self._native.adjust_log)
+        core.metrics.native = self._native.metrics
+        self._loader = loader = ModelLoader(settings, directories, tasks, live.lost, services, self._native)
+        self._agents = RepositoryAgents(self._native, settings.repoagent_directory, tasks)
+        core.control = ModelControl(settings, core.table, live, loader, tasks, self._agents)
 
     async def _serve(self, tasks: asyncio.TaskGroup) -> int:
         try:
             await self._listeners.open()
             names = self.core.control.find_models()
+            self._loader.cache = await open_cache(
+                self._settings.cache_config, self._settings.cache_directory, self._native
+            )
         except (SettingsError, LoadError) as exc:
             _LOG.error("%s", exc)
             return 1
@@ -156,6 +170,10 @@ class Server:
             _LOG.warning("Exit timeout expired with %d requests in flight; they are cut off", core.in_flight)
         self._listeners.close()
         await self._live.stop(deadline - loop.time())
+        await self._agents.close()
+        if self._loader.cache is not None:
+            await self._loader.cache.close()
+        await self._native.close()
         await self._listeners.finish()
         if self._watching is not None:
             self._watching.cancel()

@@ -16,6 +16,7 @@ from pyruntime.runtime.core import Core
 from pyruntime.runtime.instances.plan import Callee
 from pyruntime.runtime.model_version import parse_version
 from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.server_queries import QUERIES, answer_query
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK
 
@@ -38,6 +39,14 @@ class ModelServices:
             return self._core.table.resolve(name, version)
         except InferenceError as exc:
             raise _not_ready(name) from exc
+
+    def find(self, name: str, version: int) -> Callee:
+        """See ModelServer."""
+        return self._core.table.resolve(name, version)
+
+    def query(self, method: str, arguments: tuple[Any, ...]) -> bool | int | bytes:
+        """See ModelServer."""
+        return answer_query(self._core, method, arguments)
 
     def when_ready(
         self, name: str, version: int, caller: str, call_back: Callable[[Callee | Exception], None]
@@ -72,6 +81,8 @@ class ModelServices:
                     self._run(self._core.control.unload(name, dependents), reply)
                 case "is_model_ready", [str() as name, str() as version]:
                     reply(OK, self._is_ready(name, version))
+                case str(), _ if method in QUERIES:
+                    reply(OK, self._query(method, arguments))
                 case _:
                     reply(OK, self._ask_metrics(owner, method, arguments))
         except InferenceError as exc:
@@ -98,6 +109,8 @@ class ModelServices:
                 return metrics.family(owner, name, description, kind)
             case "metric", [family, labels, buckets]:
                 return metrics.metric(owner, family, labels, buckets)
+            case "add_observations", [metric, counts, total]:
+                return metrics.add_observations(owner, metric, counts, total)
             case "metric_value", [metric]:
                 return metrics.value(owner, metric)
             case "drop_family", [family]:
@@ -105,6 +118,12 @@ class ModelServices:
             case "drop_metric", [metric]:
                 return metrics.drop_metric(owner, metric)
         raise InferenceError(f"there is no method {method[:40]!r} with such arguments", Code.INVALID_ARG)
+
+    def _query(self, method: str, arguments: list[Any]) -> bool | int | bytes:
+        try:
+            return self.query(method, tuple(arguments))
+        except TypeError as exc:
+            raise InferenceError(f"these are no arguments of {method}", Code.INVALID_ARG) from exc
 
     def _is_ready(self, name: str, version: str) -> bool:
         number = parse_version(version)

@@ -135,7 +135,8 @@ class MetricsSettings:
 class ServerSettings:
     """One server's settings. Times in seconds, sizes in bytes; port 0 asks the system for a free port.
 
-    `backend_config` maps a backend's name to its keys and values; the global ones stand under "".
+    `backend_config` maps a backend's name to its keys and values; the global ones stand under "". `cache_config` maps
+    the name of the response cache, if there is one, to its keys and values.
     Restrictions are by API, in Triton's names of APIs.
     `metrics_address` is None for "where HTTP is". `debug_model` is a model that runs at the server's own terminal, with
     one instance and without time limits, "" for none.
@@ -190,6 +191,9 @@ class ServerSettings:
     allow_client_shm: bool = False
     backend_directory: str | None = None
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    cache_directory: str = "/opt/tritonserver/caches"
+    repoagent_directory: str = "/opt/tritonserver/repoagents"
     python_backend: PythonBackendSettings = field(default_factory=PythonBackendSettings)
     log_verbose: int = 0
     log_info: bool = True
@@ -218,6 +222,8 @@ class ServerSettings:
         _require_pattern("--http-header-forward-pattern", self.http_header_forward_pattern)
         _require_pattern("--grpc-header-forward-pattern", self.grpc_header_forward_pattern)
         self._check_load_models()
+        if len(self.cache_config) > 1:
+            raise SettingsError("found multiple cache configurations, but only a single cache is currently supported")
         for name, _, port in self._endpoints():
             if not 0 <= port <= PORT_MAX:
                 raise SettingsError(f"{name} must be between 0 and {PORT_MAX}, not {port}.")

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 class Answers:
     """The responses to one BLS call, as they come."""
 
+    # Whether it is known that `next` has given the last one.
+    finished = False
+
     def next(self) -> Optional[InferenceResponse]:
         """The next response, waiting for it; None when there are no more. From one thread at a time."""
         raise NotImplementedError
@@ -57,6 +60,10 @@ class Host:
     def wait_for_room(self, serial: int) -> None:
         """Wait while the client has too many responses of a request to take, if there is such a limit."""
 
+    def has_room(self, serial: int) -> bool:
+        """Whether `wait_for_room` would not wait."""
+        return True
+
     def stream(self, serial: int, wanted: Set[str]) -> Stream:
         """What the senders of a request share."""
         return Stream(self, serial, wanted, self.decoupled, threading.RLock())
@@ -80,12 +87,17 @@ class Host:
         is_model_ready(name, version: text) -> bool,
         metric_family(name, description, kind: "counter" | "gauge" | "histogram") -> number,
         metric(family: number, labels: {str: str}, buckets: [float] or None) -> number,
-        metric_value(metric: number) -> float
+        metric_value(metric: number) -> float,
+        any function of server_queries.py(its arguments) -> bool, int or bytes
         """
         raise NotImplementedError
 
     def tell(self, method: str, arguments: List[Any]) -> None:
-        """Tell the server something, without waiting; safe in a destructor. drop_family(number), drop_metric(number)"""
+        """Tell the server something, without waiting; safe in a destructor.
+
+        drop_family(number), drop_metric(number),
+        add_observations(metric: number, counts: [int] by bucket, total: float)
+        """
         raise NotImplementedError
 
     def measure(self, metric: int, operation: str, value: float) -> None:

@@ -25,7 +25,8 @@ MESSAGE_CHARS_MAX = 64 << 10
 def load_class(location: Dict[str, str]) -> Any:
     """Import the model at `location` and return its TritonPythonModel class.
 
-    `location` has `model_dir`, `version` and `file`, the path of model.py; a backend's has `backend_dir` too.
+    `location` has `model_dir`, `version` and `file`, the path of model.py; a backend's has `backend_dir` too. One that
+    runs a library has `library` and finds `location` as an attribute of its class.
     Raises LoadError for what is not there, and whatever the import itself raises.
     """
     file = location["file"]
@@ -45,6 +46,8 @@ def load_class(location: Dict[str, str]) -> Any:
         raise LoadError(f"Python model {file} does not define a class TritonPythonModel")
     if not callable(getattr(model_class, "execute", None)):
         raise LoadError(f"Python model {file} does not implement `execute` method.")
+    if "library" in location:
+        model_class.location = location
     return model_class
 
 

@@ -18,7 +18,7 @@ from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.responses import ResponseWriter, failure
 from pyruntime.stub.windows import Windows
-from pyruntime.utils.errors import Code, PyruntimeError
+from pyruntime.utils.errors import Code, InferenceError, PyruntimeError
 from pyruntime.utils.messages import NO_SLOT, OK, Ask, Measure, Reply, Respond
 from pyruntime.utils.regions import Region
 
@@ -76,6 +76,10 @@ class Server(Host):
         if not windows.is_open(serial):
             self._link.wait(lambda: windows.is_open(serial))
 
+    def has_room(self, serial: int) -> bool:
+        """See Host."""
+        return self._windows.is_open(serial)
+
     def ended(self, serial: int) -> None:
         """See Host."""
         with self._lock:
@@ -118,7 +122,7 @@ class Server(Host):
         if reply is None:
             raise TritonModelException("the server is gone")
         if reply.code != OK:
-            raise TritonModelException(str(reply.value))
+            raise TritonModelException(str(reply.value)) from InferenceError(str(reply.value), Code(reply.code))
         return reply.value
 
     def reply(self, message: Reply) -> None:

@@ -19,7 +19,8 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.config.unsupported import unsupported_features
 from pyruntime.runtime.config.validate import validate
 from pyruntime.runtime.repository.backends import find_backend
-from pyruntime.runtime.repository.loading import GPUS, Draft, read_draft
+from pyruntime.runtime.repository.loading import GPUS, Draft, read_config, read_draft
+from pyruntime.runtime.repository.native_options import stub_location
 from pyruntime.runtime.repository.override import parse_override
 from pyruntime.runtime.repository.scan import read_folder
 from pyruntime.runtime.settings import ServerSettings
@@ -37,7 +38,8 @@ def read_model(folder: Path, config: Mapping[str, Any] | str | None) -> Draft:
     """
     if not folder.is_dir():
         raise LoadError(f"there is no folder of a model at '{folder}'")
-    return read_draft(read_folder(folder.absolute(), None), ServerSettings(()), _override(config))
+    found, settings = read_folder(folder.absolute(), None), ServerSettings(())
+    return read_draft(found, settings, _override(config) or read_config(found, settings))
 
 
 def _override(config: Mapping[str, Any] | str | None) -> Config | None:
@@ -65,7 +67,8 @@ def locate(draft: Draft, version: int, backend_directories: Sequence[str]) -> di
     location = {"model_dir": draft.folder.path, "version": str(version), "file": backend.path}
     if backend.kind == "python_based":
         location["backend_dir"] = str(Path(backend.path).parent)
-    return location
+    directory = backend_directories[0] if backend_directories else OUR_BACKENDS
+    return location | stub_location(backend, draft.identity, draft.folder.path, ServerSettings(()), directory)
 
 
 def import_folders(location: dict[str, str]) -> list[str]:

@@ -55,6 +55,11 @@ class Exchange:
         with self._changed:
             self._changed.wait_for(lambda: self.is_dropped or self._windows.is_open(0))
 
+    def has_room(self) -> bool:
+        """Whether `wait_for_room` would not wait."""
+        with self._changed:
+            return self.is_dropped or self._windows.is_open(0)
+
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the request any longer."""
         return self.is_dropped or self.request.cancelled

@@ -140,6 +140,11 @@ class ModelServer(Host):
         if self.decoupled and exchange is not None:
             exchange.wait_for_room()
 
+    def has_room(self, serial: int) -> bool:
+        """See Host."""
+        exchange = self._open.get(serial)
+        return not self.decoupled or exchange is None or exchange.has_room()
+
     def forgotten(self, serial: int) -> None:
         """See Host."""
         LOGGER.warning("the model let go of a request, and of its response senders, that it had not finished")

@@ -70,6 +70,7 @@ def compile_library(tmp_path_factory):
         pytest.skip(f"there is no {missing[0]} here to compile native libraries with")
     folder = tmp_path_factory.mktemp("libraries")
     strict = ["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-pthread", f"-I{ROOT / 'include'}"]
+    strict += os.environ.get("SANITIZERS", "").split()  # as scripts/sanitize has them
     made = {}
 
     def compile_library(source, *options):

@@ -26,7 +26,9 @@ FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?![a-z]+:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]*))?\)")
 NAMED_TEST = re.compile(r"`(?:tests/)?(?P<file>[\w/]*\btest_\w+\.py)(?P<names>(?:::\w+)*)(?:\[[^`]*\])?`")
 ROW = re.compile(r"^\| (?P<number>[AHRCP]\d+) \|.*", re.MULTILINE)
-LIMIT = re.compile(r"^\| (?P<names>`[A-Z0-9_]+`(?:, `[A-Z0-9_]+`)*) \|[^|]*\|(?P<files>[^|]*)\|", re.MULTILINE)
+# Constants are called LIKE_THIS, and those in C++ kLikeThis.
+CONSTANT = r"`(?:[A-Z0-9_]+|k[A-Z]\w+)`"
+LIMIT = re.compile(rf"^\| (?P<names>{CONSTANT}(?:, {CONSTANT})*) \|[^|]*\|(?P<files>[^|]*)\|", re.MULTILINE)
 
 
 def name_of(path):
@@ -94,7 +96,7 @@ def test_limits_are_in_the_code():
         for file in re.findall(r"`([^`]+)`", row["files"]):
             text = (ROOT / file).read_text()
             for name in re.findall(r"\w+", row["names"]):
-                if not re.search(rf"(^|\bconst |#define ){name}\b( *[:=]| )", text, re.MULTILINE):
+                if not re.search(rf"(^|\bconst |#define |\bconstexpr \w+ ){name}\b( *[:=]| )", text, re.MULTILINE):
                     missing.append((name, file))
     assert missing == []
 

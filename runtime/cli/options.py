@@ -74,7 +74,6 @@ def _no_op(name: str, kind: Kind, default: str, help: str, note: str) -> Option:
 FLAG, BOOL, INT, FLOAT, STR = Kind.FLAG, Kind.BOOL, Kind.INT, Kind.FLOAT, Kind.STR
 REPEATABLE, SETTING = Kind.REPEATABLE, Kind.SETTING
 
-_CACHE = "responses are not cached yet"
 _RATE = "instances are not limited by resources yet"
 _ONE_LOOP = "one event loop serves every connection"
 _FLOW = "a model waits while the client of a stream does not take its responses"
@@ -249,8 +248,14 @@ OBSERVATION = Group(
 RESOURCES = Group(
     "Caches, limits and devices",
     (
-        _later("cache-config", SETTING, "", "<cache>,<key>=<value>, such as local,size=1048576.", _CACHE),
-        _no_op("cache-directory", STR, "", "Folder of cache libraries.", "cache libraries are not loaded"),
+        _works("cache-config", SETTING, "", "<cache>,<key>=<value>: which response cache there is, and its settings."),
+        _works(
+            "cache-directory",
+            STR,
+            "/opt/tritonserver/caches",
+            "Folder of response caches: <cache>/libtritoncache_<cache>.so.",
+            "cache_directory",
+        ),
         _later("rate-limit", STR, "off", "off or execution_count.", _RATE),
         _later("rate-limit-resource", REPEATABLE, "", "<name>:<count>[:<device>].", _RATE),
         _no_op("enable-peer-access", BOOL, "true", "Let GPUs read each other's memory.", _DEVICE),
@@ -270,7 +275,13 @@ BACKENDS = Group(
     (
         _works("backend-directory", STR, "", "Folder of backends of your own.", "backend_directory"),
         _works("backend-config", SETTING, "", "<backend>,<key>=<value>, or <key>=<value> for all."),
-        _no_op("repoagent-directory", STR, "", "Folder of repository agents.", "repository agents are not loaded"),
+        _works(
+            "repoagent-directory",
+            STR,
+            "/opt/tritonserver/repoagents",
+            "Folder of repository agents: <name>/libtritonrepoagent_<name>.so.",
+            "repoagent_directory",
+        ),
     ),
 )
 
@@ -278,7 +289,7 @@ DEPRECATED = Group(
     "Deprecated",
     (
         _works("strict-model-config", BOOL, "false", "true is --disable-auto-complete-config."),
-        _later("response-cache-byte-size", INT, "0", "The same as --cache-config=local,size=<bytes>.", _CACHE),
+        _works("response-cache-byte-size", INT, "", "The same as --cache-config=local,size=<bytes>."),
         _works("trace-file", STR, "", "The same as --trace-config=triton,file=<path>."),
         _works("trace-level", REPEATABLE, "", "The same as --trace-config=level=<level>."),
         _works("trace-rate", INT, "1000", "The same as --trace-config=rate=<number>."),

@@ -59,6 +59,7 @@ def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
     fields["trace"] = read_trace_config(values, warnings)
     backend_config = _backend_config(values.get("backend-config", []))
     fields["backend_config"] = backend_config
+    fields["cache_config"] = _cache_config(values)
     fields["python_backend"] = _python_backend(backend_config, warnings)
     return ServerSettings(**fields), warnings
 
@@ -86,6 +87,31 @@ def _backend_config(texts: Value) -> dict[str, dict[str, str]]:
             raise SettingsError(f"--backend-config needs <backend>,<key>=<value> or <key>=<value>, not {text!r}")
         config.setdefault(backend, {})[key] = value
     return config
+
+
+def _cache_config(values: Mapping[str, Value]) -> dict[str, dict[str, str]]:
+    """`["local,size=1"]` -> `{"local": {"size": "1"}}`, and what the older option for the local cache stands for."""
+    texts = values.get("cache-config", [])
+    assert isinstance(texts, list)
+    config: dict[str, dict[str, str]] = {}
+    for text in texts:
+        left, equals, value = text.partition("=")
+        cache, comma, key = left.partition(",")
+        if not (cache and comma and key and equals):
+            raise SettingsError(
+                f"No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {text}"
+            )
+        config.setdefault(cache, {})[key] = value
+    size = values.get("response-cache-byte-size")
+    if size is None:
+        return config
+    if config:
+        raise SettingsError(
+            "Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the "
+            "other."
+        )
+    # In Triton 0 stands for no cache.
+    return {"local": {"size": str(size)}} if size else {}
 
 
 def _python_backend(config: Mapping[str, Mapping[str, str]], warnings: list[str]) -> PythonBackendSettings:

@@ -35,6 +35,7 @@ def model_spec(config: Config) -> ModelSpec:
         metric_tags=metric_tags(config),
         first_response_bounds_ms=first_response_bounds_ms(config),
         sequence_batching=sequence_batching_spec(config),
+        response_cache=config.response_cache.enable,
     )
 
 

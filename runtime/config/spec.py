@@ -126,6 +126,7 @@ class ModelSpec:
     metric_tags: Mapping[str, str] = field(default_factory=dict)
     first_response_bounds_ms: tuple[float, ...] | None = None
     sequence_batching: SequenceBatchingSpec | None = None
+    response_cache: bool = False
 
     @property
     def is_batched(self) -> bool:

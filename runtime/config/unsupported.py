@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pyruntime.runtime.config.metrics import ignored_metrics
 from pyruntime.runtime.config.schema import Config
 
+# The parameter that names a library which says which requests are executed together.
+BATCH_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
+
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedFeature:
@@ -22,8 +25,11 @@ class UnsupportedFeature:
     fatal: bool
 
 
-def unsupported_features(config: Config) -> list[UnsupportedFeature]:
-    """What `config`, normalised and valid, asks for in vain; fatal ones first."""
+def unsupported_features(config: Config, *, is_native: bool = False) -> list[UnsupportedFeature]:
+    """What `config`, normalised and valid, asks for in vain; fatal ones first.
+
+    `is_native` says that the model's backend is a library in the host's process.
+    """
     name = config.name
     batching = config.dynamic_batching
     policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
@@ -67,14 +73,10 @@ def unsupported_features(config: Config) -> list[UnsupportedFeature]:
             f"model '{name}' asks for a host policy, which is not supported: its instances run where the system likes",
         ),
         (
-            config.response_cache.enable,
+            BATCH_STRATEGY in config.parameters and not is_native,
             False,
-            f"model '{name}' asks for a response cache, which is not supported yet: every request is executed",
-        ),
-        (
-            "TRITON_BATCH_STRATEGY_PATH" in config.parameters,
-            False,
-            f"model '{name}' asks for a custom batching strategy, which is not supported: it gets the usual one",
+            f"model '{name}' asks for a custom batching strategy, which only native models in the server's process "
+            "have: it gets the usual one",
         ),
         *((True, False, f"model '{name}' asks for {what}") for what in ignored_metrics(config)),
     )

@@ -152,10 +152,11 @@ def _check_dynamic_batching(config: Config) -> None:
 def _check_response_cache(config: Config) -> None:
     if not config.response_cache.enable:
         return
-    if config.model_transaction_policy.decoupled:
-        raise LoadError(f"response cache cannot be enabled for '{config.name}': the model is decoupled")
+    refusal = f"Response Cache does not currently support model {config.name}"
     if config.HasField("sequence_batching"):
-        raise LoadError(f"response cache cannot be enabled for '{config.name}': the model uses sequence batching")
+        raise LoadError(f"{refusal} with sequence batching scheduler. Please disable the response cache.")
+    if config.model_transaction_policy.decoupled:
+        raise LoadError(f"{refusal} with 'decoupled' transaction policy. Please disable the response cache.")
 
 
 def _check_instance_groups(config: Config, gpus: Sequence[int]) -> None:

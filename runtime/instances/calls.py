@@ -17,6 +17,7 @@ from pyruntime.runtime.inference import InferResponse, Slot
 from pyruntime.runtime.instances.call_request import CallRequest
 from pyruntime.runtime.instances.connection import StubConnection
 from pyruntime.runtime.instances.deadlock import Waiting, explain_deadlock
+from pyruntime.runtime.instances.native_memory import shared
 from pyruntime.runtime.instances.plan import Callee, InstancePlan
 from pyruntime.runtime.instances.wire import error_wire, response_wire
 from pyruntime.runtime.memory.regions import SharedRegion
@@ -265,7 +266,8 @@ class Calls:
         wire: list[object] | None = None
         take = _nothing
         if isinstance(outcome, InferResponse):
-            wire = self._keep(outcome)
+            assert call.callee is not None  # it has answered
+            wire = self._keep(outcome, call.callee)
             take = outcome.take if wire[2] != NO_SLOT else outcome.release
         elif outcome is not None:
             wire = error_wire(outcome)
@@ -287,20 +289,25 @@ class Calls:
             failure = InferenceError(f"a response of the model that was called cannot be sent: {exc}")
             self._connection.send(*told, Answer(number, error_wire(failure), final))
 
-    def _keep(self, response: InferResponse) -> list[object]:
+    def _keep(self, response: InferResponse, callee: Callee) -> list[object]:
         """Hold a response for the model, and let it see where it lies.
 
         Or send a small one along: it has no hold, and is to be released when the model has taken it.
         """
-        region = response.region
         size = 0
         for output in response.outputs:
             size += len(output.data)
-        if size <= INLINE_BYTES_MAX or not isinstance(region, SharedRegion):
+        if size <= INLINE_BYTES_MAX:
             return response_wire(response, NO_SLOT, inline=True)
+        region = response.region
         try:
-            self._connection.grant(region)
-        except LocalError as exc:
+            if isinstance(region, SharedRegion):
+                self._connection.grant(region)
+            else:  # a native model's response, which lies in the host alone
+                region = callee.memory.region
+                self._connection.grant(region)
+                response = shared(response, callee.memory)
+        except (InferenceError, LocalError) as exc:
             return error_wire(InferenceError(str(exc)))
         region.count_on()
         self._hold = hold = self._hold + 1

@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.environments.environment import Environment
+from pyruntime.runtime.inference import InferRequest
 from pyruntime.runtime.instances.call_request import Kinds
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
-from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.scheduling.job import Job, Respond
 
 Batch = list[Job]
 
@@ -30,6 +31,9 @@ class Callee(Protocol):
     @property
     def workers(self) -> Sequence[Waiting]: ...
 
+    def accept(self, request: InferRequest, respond: Respond) -> Job:
+        """See ModelVersion."""
+
     def start(self, job: Job) -> None:
         """See ModelVersion."""
 
@@ -42,6 +46,12 @@ class ModelServer(Protocol):
 
     def resolve(self, name: str, version: int) -> Callee:
         """The model that a call goes to. Raises InferenceError if it does not serve."""
+
+    def find(self, name: str, version: int) -> Callee:
+        """The same, for native code: the errors are the server's own."""
+
+    def query(self, method: str, arguments: tuple[Any, ...]) -> bool | int | bytes:
+        """See server_queries.py. Raises InferenceError."""
 
     def when_ready(
         self, name: str, version: int, caller: str, call_back: Callable[[Callee | Exception], None]

@@ -50,6 +50,7 @@ _SERVER_SYMBOL = re.compile(r"TRITON(SERVER|BACKEND|REPOAGENT|CACHE)_")
 # More names than this make no sentence.
 _NAMES_SHOWN_MAX = 3
 
+_UNABLE = "unable to load shared library: "
 _NOT_FOUND = re.compile(r"([^\s:]+): cannot open shared object file: No such file or directory")
 _UNDEFINED = re.compile(r"undefined symbol: ([^\s,]+)")
 _VERSION = re.compile(r"version `([^']+)' not found")
@@ -80,6 +81,7 @@ def prepare(path: str, *, model: str, preload: Sequence[str] = (), entry_point: 
 
 def explain(dlerror: str, path: str, model: str) -> str:
     """What the loader said when it could not load `path`, and what can be done about it."""
+    dlerror = dlerror.removeprefix(_UNABLE)  # said once is enough
     advice = ""
     if found := _NOT_FOUND.search(dlerror):
         advice = _explain_library(found[1], path)
@@ -89,7 +91,7 @@ def explain(dlerror: str, path: str, model: str) -> str:
         advice = f"it is built for a newer system, that has {found[1]}"
     elif _TLS in dlerror:
         advice = "start pyruntime with the library that is named in LD_PRELOAD, then there is room for it"
-    return f"unable to load shared library: {dlerror}; model '{model}' needs it" + (f": {advice}" if advice else "")
+    return f"{_UNABLE}{dlerror}; model '{model}' needs it" + (f": {advice}" if advice else "")
 
 
 def _read(path: str, model: str) -> tuple[SharedObject, Symbols]:

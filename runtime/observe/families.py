@@ -88,6 +88,14 @@ class Histogram(Metric):
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    def add(self, counts: list[int], total: float) -> None:
+        """Count what others have observed: so many in each bucket, and what they add up to."""
+        if len(counts) != len(self._counts) or any(count < 0 for count in counts):
+            raise invalid("observations are counted by bucket, and none of the counts is negative")
+        _require_finite(total, "the sum of observations can only be")
+        self._counts = [count + more for count, more in zip(self._counts, counts, strict=True)]
+        self._sum += total
+
     def value(self) -> float:
         """Not for this kind."""
         raise unsupported("histogram", "value")
@@ -117,8 +125,7 @@ class Family:
 
     def sample_names(self) -> set[str]:
         """The names that stand in front of its samples, its own among them."""
-        suffixes = ("", "_bucket", "_sum", "_count") if self.kind == "histogram" else ("",)
-        return {self.name + suffix for suffix in suffixes}
+        return sample_names(self.name, self.kind)
 
     def new_metric(self, labels: str, bounds: list[float] | None) -> Metric:
         """A metric of its kind, which does not belong to it yet. Raises InferenceError: buckets that do not fit."""
@@ -135,6 +142,12 @@ class Family:
         if not self.metrics:
             return ""
         return self._head + "".join([metric.lines(self.name) for metric in self.metrics.values()])
+
+
+def sample_names(name: str, kind: str) -> set[str]:
+    """The names that stand in front of a family's samples."""
+    suffixes = ("", "_bucket", "_sum", "_count") if kind == "histogram" else ("",)
+    return {name + suffix for suffix in suffixes}
 
 
 def unsupported(kind: str, operation: str) -> InferenceError:

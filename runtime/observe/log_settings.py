@@ -26,8 +26,13 @@ class LogSettings:
 
     def __init__(self, settings: ServerSettings, apply: Callable[[ServerSettings], None]) -> None:
         self._settings = settings
-        self._apply = apply
+        self._appliers = [apply]
         self.verbose = settings.log_verbose > 0
+
+    def follow(self, apply: Callable[[ServerSettings], None]) -> None:
+        """Have somebody else apply the settings, too: those of now, and then whenever they change."""
+        self._appliers.append(apply)
+        apply(self._settings)
 
     def current(self) -> dict[str, bool | int | str]:
         """All of them, by Triton's names."""
@@ -57,7 +62,8 @@ class LogSettings:
         if settings != self._settings:
             self._settings = settings
             self.verbose = settings.log_verbose > 0
-            self._apply(settings)
+            for apply in self._appliers:
+                apply(settings)
 
 
 def _switch(name: str, value: object) -> bool:

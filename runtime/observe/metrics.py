@@ -16,8 +16,9 @@ from collections.abc import Callable, Hashable
 from itertools import count
 
 from pyruntime.runtime.observe.built_in import SAMPLE_NAMES
-from pyruntime.runtime.observe.families import OPERATIONS, Family, Metric
+from pyruntime.runtime.observe.families import OPERATIONS, Family, Histogram, Metric
 from pyruntime.runtime.observe.metric_checks import check_family, checked_buckets, checked_labels, invalid
+from pyruntime.runtime.observe.native_families import Snapshot, native_lines
 
 # Far more than a server full of models has; a loop that makes new ones comes to an end here.
 FAMILIES_MAX = 1000
@@ -58,11 +59,13 @@ class _Owner:
 class Metrics:
     """See the module. All refusals are InferenceErrors (INVALID_ARG), and change nothing.
 
-    `sources` are asked for the lines of everything else that stands on the page, in front of the models' own.
+    `sources` are asked for the lines of everything else that stands on the page, in front of the models' own, and
+    `native` for what native backends have made.
     """
 
     def __init__(self) -> None:
         self.sources: list[Callable[[], str]] = []
+        self.native: Callable[[], Snapshot] = tuple
         self._families: dict[str, Family] = {}
         self._sample_names = set(SAMPLE_NAMES)
         self._owners: dict[Hashable, _Owner] = {}
@@ -124,6 +127,14 @@ class Metrics:
         do: Callable[[float], None] = getattr(found, operation)
         do(value)
 
+    def add_observations(self, owner: Hashable, metric: int, counts: list[int], total: float) -> None:
+        """Add to the histogram of a handle what was observed elsewhere: how often in each bucket, and the sum."""
+        found = self._metric(owner, metric)
+        are_numbers = type(counts) is list and all(type(count) is int for count in counts) and type(total) is float
+        if not isinstance(found, Histogram) or not are_numbers:
+            raise invalid("observations are added to a histogram, as a list of integers and a float")
+        found.add(counts, total)
+
     def value(self, owner: Hashable, metric: int) -> float:
         """What the counter or gauge of a handle is now."""
         return self._metric(owner, metric).value()
@@ -169,8 +180,9 @@ class Metrics:
     def render(self) -> bytes:
         """The page in Prometheus' text format, version 0.0.4, as UTF-8."""
         lines = [source() for source in self.sources]
-        lines += [family.lines() for family in self._families.values()]
-        return "".join(lines).encode()
+        native = native_lines(self.native(), self._families)
+        lines += [family.lines() + native.pop(name, "") for name, family in self._families.items()]
+        return "".join([*lines, *native.values()]).encode()
 
     # Inside.
 

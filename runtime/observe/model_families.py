@@ -5,7 +5,7 @@
 Nothing is recorded for them but for the summaries and histograms that --metrics-config asks for. A version that is not
 served any more has no lines, and the one that is loaded in its place begins at 0.
 
-What a server like this has nothing of is left out: families of response caches, and the labels of GPUs and namespaces.
+What a server like this has nothing of is left out: the labels of GPUs and namespaces.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyruntime.runtime.observe import built_in
 from pyruntime.runtime.observe.built_in import BuiltIn
 from pyruntime.runtime.observe.exposition import labels_text
 from pyruntime.runtime.observe.families import Histogram
-from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
+from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason, ModelStatistics
 from pyruntime.runtime.observe.summaries import Latencies, Summary
 from pyruntime.runtime.settings import MetricsSettings
 
@@ -49,6 +49,16 @@ _DURATIONS: tuple[tuple[BuiltIn, Read], ...] = (
     (built_in.INPUT_DURATION, lambda model: model.statistics.compute_input_ns // 1000),
     (built_in.INFER_DURATION, lambda model: model.statistics.compute_infer_ns // 1000),
     (built_in.OUTPUT_DURATION, lambda model: model.statistics.compute_output_ns // 1000),
+)
+_CACHE: tuple[tuple[BuiltIn, Callable[[CacheStatistics], float]], ...] = (
+    (built_in.CACHE_HITS, lambda cache: cache.hit_count),
+    (built_in.CACHE_HIT_DURATION, lambda cache: cache.hit_ns // 1000),
+    (built_in.CACHE_MISSES, lambda cache: cache.miss_count),
+    (built_in.CACHE_MISS_DURATION, lambda cache: cache.miss_ns // 1000),
+)
+_CACHE_SUMMARIES: tuple[tuple[BuiltIn, Callable[[Latencies], Summary]], ...] = (
+    (built_in.CACHE_HIT_SUMMARY, lambda latencies: latencies.cache_hit),
+    (built_in.CACHE_MISS_SUMMARY, lambda latencies: latencies.cache_miss),
 )
 _GAUGES: tuple[tuple[BuiltIn, Read], ...] = (
     (built_in.PENDING_COUNT, lambda model: model.pending),
@@ -88,17 +98,35 @@ def model_lines(models: Iterable[ModelReading], settings: MetricsSettings) -> st
     families += [_family(family, series, read) for family, read in _COUNTS]
     if settings.counter_latencies:
         families += [_family(family, series, read) for family, read in _DURATIONS]
+        families += [_cache_family(family, series, read) for family, read in _CACHE]
     families += [_family(family, series, read) for family, read in _GAUGES]
     families.append(built_in.FIRST_RESPONSE.lines(_first_responses(series)))
     ranks = [rank for rank, _ in settings.summary_quantiles]
-    for family, summary in _SUMMARIES:
-        samples = [
-            summary(model.statistics.latencies).lines(family.name, labels, ranks)
+    families += [_summary_family(family, series, read, ranks) for family, read in _SUMMARIES]
+    cached = [(labels, model) for labels, model in series if model.statistics.cache is not None]
+    families += [_summary_family(family, cached, read, ranks) for family, read in _CACHE_SUMMARIES]
+    return "".join(families)
+
+
+def _summary_family(family: BuiltIn, series: Series, read: Callable[[Latencies], Summary], ranks: list[float]) -> str:
+    return family.lines(
+        [
+            read(model.statistics.latencies).lines(family.name, labels, ranks)
             for labels, model in series
             if model.statistics.latencies is not None
         ]
-        families.append(family.lines(samples))
-    return "".join(families)
+    )
+
+
+def _cache_family(family: BuiltIn, series: Series, read: Callable[[CacheStatistics], float]) -> str:
+    """Of models that have a response cache."""
+    return family.lines(
+        [
+            family.sample(labels, read(model.statistics.cache))
+            for labels, model in series
+            if model.statistics.cache is not None
+        ]
+    )
 
 
 def _family(family: BuiltIn, series: Series, read: Read) -> str:

@@ -108,16 +108,27 @@ class ResponseStatistics:
         self.compute_output_ns += output_ns
 
 
+class CacheStatistics:
+    """What came of looking requests up in the response cache. Times are sums, in nanoseconds."""
+
+    __slots__ = ("hit_count", "hit_ns", "miss_count", "miss_ns")
+
+    def __init__(self) -> None:
+        self.hit_count = self.hit_ns = self.miss_count = self.miss_ns = 0
+
+
 class ModelStatistics:
     """The counters of one model version.
 
     `success_count` counts requests, `failures` those that failed, by reason, `inference_count` the rows of the
     successful ones, and `execution_count` the batches that instances executed. A batch's times count in full for every
-    request in it. `latencies` and `first_responses` are for who asked for more than sums, else None.
+    request in it. `latencies` and `first_responses` are for who asked for more than sums, else None; `cache` is for
+    models that have a response cache.
     """
 
     __slots__ = (
         "batches",
+        "cache",
         "compute_infer_ns",
         "compute_input_ns",
         "compute_output_ns",
@@ -137,6 +148,7 @@ class ModelStatistics:
     def __init__(self, latencies: Latencies | None = None, first_responses: Histogram | None = None) -> None:
         self.latencies = latencies
         self.first_responses = first_responses
+        self.cache: CacheStatistics | None = None
         self.success_count = self.success_ns = self.failure_ns = 0
         self.queue_ns = self.compute_input_ns = self.compute_infer_ns = self.compute_output_ns = 0
         self.inference_count = self.execution_count = self.last_inference_ms = 0
@@ -160,6 +172,25 @@ class ModelStatistics:
         self.compute_output_ns += output_ns
         if self.latencies is not None:
             self.latencies.observe(total_ns, queue_ns, input_ns, infer_ns, output_ns)
+
+    def cache_hit(self, queue_ns: int, hit_ns: int, total_ns: int) -> None:
+        """One request was answered from the cache, `total_ns` after it arrived. It counts as no inference."""
+        assert self.cache is not None  # who asks has one
+        self.cache.hit_count += 1
+        self.cache.hit_ns += hit_ns
+        self.success_count += 1
+        self.success_ns += total_ns
+        self.queue_ns += queue_ns
+        if self.latencies is not None:
+            self.latencies.observe_hit(total_ns, queue_ns, hit_ns)
+
+    def cache_miss(self, miss_ns: int) -> None:
+        """One request was not found in the cache: to look for it, and to keep the response to it, took so long."""
+        assert self.cache is not None  # who asks has one
+        self.cache.miss_count += 1
+        self.cache.miss_ns += miss_ns
+        if self.latencies is not None:
+            self.latencies.cache_miss.observe(miss_ns)
 
     def failure(self, total_ns: int, reason: FailureReason) -> None:
         """One request was answered with an error `total_ns` after it arrived."""
@@ -192,7 +223,9 @@ class ModelStatistics:
 
     def as_dict(self, name: str, version: int) -> dict[str, Any]:
         """One entry of `model_stats`, by the names of the protocol."""
+        cache = self.cache or CacheStatistics()
         successes = self.success_count
+        executed = successes - cache.hit_count
         return {
             "name": name,
             "version": str(version),
@@ -203,11 +236,11 @@ class ModelStatistics:
                 "success": _duration(successes, self.success_ns),
                 "fail": _duration(self.failure_count, self.failure_ns),
                 "queue": _duration(successes, self.queue_ns),
-                "compute_input": _duration(successes, self.compute_input_ns),
-                "compute_infer": _duration(successes, self.compute_infer_ns),
-                "compute_output": _duration(successes, self.compute_output_ns),
-                "cache_hit": _duration(0, 0),
-                "cache_miss": _duration(0, 0),
+                "compute_input": _duration(executed, self.compute_input_ns),
+                "compute_infer": _duration(executed, self.compute_infer_ns),
+                "compute_output": _duration(executed, self.compute_output_ns),
+                "cache_hit": _duration(cache.hit_count, cache.hit_ns),
+                "cache_miss": _duration(cache.miss_count, cache.miss_ns),
             },
             "batch_stats": [
                 {

@@ -85,7 +85,7 @@ class Summary:
 class Latencies:
     """The summaries of one model version: of whole requests, and of what their time went to."""
 
-    __slots__ = ("infer", "input", "output", "queue", "request")
+    __slots__ = ("cache_hit", "cache_miss", "infer", "input", "output", "queue", "request")
 
     def __init__(self) -> None:
         self.request = Summary()
@@ -93,6 +93,14 @@ class Latencies:
         self.input = Summary()
         self.infer = Summary()
         self.output = Summary()
+        self.cache_hit = Summary()
+        self.cache_miss = Summary()
+
+    def observe_hit(self, total_ns: int, queue_ns: int, hit_ns: int) -> None:
+        """One request was answered from the response cache."""
+        self.request.observe(total_ns)
+        self.queue.observe(queue_ns)
+        self.cache_hit.observe(hit_ns)
 
     def observe(self, total_ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         """One request was answered."""
@@ -104,7 +112,15 @@ class Latencies:
 
     def turn(self) -> None:
         """TURN_S are over."""
-        for summary in (self.request, self.queue, self.input, self.infer, self.output):
+        for summary in (
+            self.request,
+            self.queue,
+            self.input,
+            self.infer,
+            self.output,
+            self.cache_hit,
+            self.cache_miss,
+        ):
             summary.turn()
 
 

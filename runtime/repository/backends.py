@@ -21,33 +21,48 @@ PYTHON_FILENAME = "model.py"
 # What `runtime` may say for the Python backend itself without asking for anything unusual.
 _PYTHON_RUNTIMES = ("", "libtriton_python.so", PYTHON_FILENAME)
 
+# Where a native backend runs: in the server's process, as Triton has it, or in a stub of its own, so that a crash costs
+# one instance and backends that cannot share a process need not.
+EXECUTION_MODE = "EXECUTION_MODE"
+IN_PROCESS = "in_process"
+PROCESS = "process"
+
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What executes a model. `path` is the file: a model.py for both kinds of Python, else a library."""
+    """What executes a model. `path` is the file: a model.py for both kinds of Python, else a library.
+
+    `library` is one that a Python-based backend is to run in its own process, or "".
+    """
 
     name: str
     kind: Literal["python", "python_based", "native"]
     path: str
+    library: str = ""
 
 
 def find_backend(spec: ModelSpec, model_dir: str, version: int, backend_directories: Sequence[str]) -> Backend:
     """The backend of one version of a model, by `backend` and `runtime` of its configuration.
 
-    Raises LoadError if there is none, if a name leads out of its folder, or if it is a native library: those are
-    not there yet.
+    Raises LoadError if there is none, if a name leads out of its folder, or if a library is to run in a way that there
+    is not.
     """
     version_dir = os.path.join(model_dir, str(version))
     if spec.backend == "python" and spec.runtime in _PYTHON_RUNTIMES:
         return _own_model(version_dir, spec.default_model_filename or PYTHON_FILENAME)
     shared = [_inside(directory, spec.backend, "backend name") for directory in backend_directories]
     found = _search(spec, [version_dir, model_dir], shared)
-    if found.kind == "native":
+    mode = spec.parameters.get(EXECUTION_MODE, IN_PROCESS)
+    if found.kind != "native" or mode == IN_PROCESS:
+        return found
+    if mode != PROCESS:
         raise LoadError(
-            f"model '{spec.name}' needs the native library '{found.path}', but this version of pyruntime has no native"
-            " backends yet: it runs Python models and Python-based backends"
+            f"model '{spec.name}' has the parameter {EXECUTION_MODE} '{mode}', which must be '{IN_PROCESS}' or "
+            f"'{PROCESS}'"
         )
-    return found
+    # Our own backend loads the library in a stub: it is in the last of the directories.
+    host = os.path.join(os.path.abspath(backend_directories[-1]), "native", PYTHON_FILENAME)
+    return Backend(spec.backend, "python_based", host, library=found.path)
 
 
 def _own_model(version_dir: str, filename: str) -> Backend:

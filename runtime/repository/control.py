@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.repository.agents import RepositoryAgents
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.debugging import check_debug_model
 from pyruntime.runtime.repository.lifecycle import LATEST, LifecycleTable, State
-from pyruntime.runtime.repository.live import LiveVersions
+from pyruntime.runtime.repository.live import LiveVersions, Source
 from pyruntime.runtime.repository.loading import Draft
+from pyruntime.runtime.repository.origin import whole_origin
 from pyruntime.runtime.repository.override import check_files, parse_override
 from pyruntime.runtime.repository.override_folder import OverrideFolder
 from pyruntime.runtime.repository.places import LoadPlaces
-from pyruntime.runtime.repository.request import LoadRequest, Override, find, unknown
+from pyruntime.runtime.repository.request import Found, LoadRequest, Override, Sight, look, read, unknown
 from pyruntime.runtime.repository.scan import scan
 from pyruntime.runtime.repository.update import Loader, ModelUpdate, Served
 from pyruntime.runtime.repository.waits import WaitGraph
@@ -60,7 +62,7 @@ class _Model:
 
 
 class ModelControl:
-    """See the module. `backends` are the folders of the Python-based backends that were met, by name."""
+    """See the module. `backends` are the files of the backends that were met, by name, but for the Python one."""
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class ModelControl:
         live: LiveVersions,
         loader: DescribingLoader,
         tasks: asyncio.TaskGroup,
+        agents: RepositoryAgents,
     ) -> None:
         self.backends: dict[str, str] = {}
         self._settings = settings
@@ -76,6 +79,7 @@ class ModelControl:
         self._live = live
         self._loader = loader
         self._tasks = tasks
+        self._agents = agents
         self._places = LoadPlaces(settings.model_load_thread_count)
         self._waits = WaitGraph()
         self._models: dict[str, _Model] = {}
@@ -249,17 +253,47 @@ class ModelControl:
         folder = OverrideFolder(name, request.files) if request.files else None
         try:
             # Disks may be far away.
-            found = await asyncio.to_thread(find, name, request, model.override, folder, self._settings)
-            self._note_backends(found.draft)
-            update = ModelUpdate(self._table, self._live, self._loader, found.draft, found.origins, folder)
-            failures = await update.run(model.served, partial(self._decided, name, model, request))
+            sight = await asyncio.to_thread(look, name, request, model.override, folder, self._settings)
+            begun = partial(self._decided, name, model, request)
+            if sight.has_agents:
+                failures = await self._load_by_agents(model, sight, folder, begun)
+            else:
+                model.served.seen = None
+                found = await asyncio.to_thread(read, sight, self._settings)
+                failures = await self._update_to(found, folder).run(model.served, begun)
         finally:
             if folder is not None:
                 folder.release()
         if failures:
             raise _load_failed(name, failures)
-        model.override = found.override
+        model.override = sight.override
         self._table.dismiss(name)
+
+    async def _load_by_agents(
+        self, model: _Model, sight: Sight, folder: OverrideFolder | None, begun: Callable[[], None]
+    ) -> dict[int, str]:
+        """Let a model's repository agents look at it, and load what they come up with, unless all of that is served."""
+        name, served = sight.folder.name, model.served
+        origin = await asyncio.to_thread(whole_origin, sight.folder, sight.config)
+        if origin == served.seen and served.origins.keys() <= set(self._table.ready_versions(name)):
+            return {}
+        served.seen = None
+        chain = await self._agents.load(name, sight.folder.path, sight.config, folder)
+        update: ModelUpdate | None = None
+        try:
+            found = await asyncio.to_thread(lambda: read(sight.relocated(chain.location), self._settings))
+            update = self._update_to(found.of_load(chain.number), chain)
+            failures = await update.run(served, begun)
+        finally:
+            await chain.finish(update is not None and update.has_loaded)
+            chain.release()
+        if not failures:
+            served.seen = origin
+        return failures
+
+    def _update_to(self, found: Found, source: Source | None) -> ModelUpdate:
+        self._note_backends(found.draft)
+        return ModelUpdate(self._table, self._live, self._loader, found.draft, found.origins, source)
 
     def _note_backends(self, draft: Draft) -> None:
         for version in draft.versions:
@@ -267,7 +301,7 @@ class ModelControl:
                 backend = self._loader.backend_of(draft, version)
             except LoadError:
                 continue  # loading the version says so
-            if backend.kind == "python_based":
+            if backend.kind != "python":
                 self.backends[backend.name] = backend.path
 
     async def _unload_later(self, name: str, model: _Model) -> InferenceError | None:

@@ -10,12 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Protocol
 
 from pyruntime.runtime.model import FINALIZE_S_MIN, ModelVersion
 from pyruntime.runtime.repository.lifecycle import LifecycleTable, State
-from pyruntime.runtime.repository.override_folder import OverrideFolder
 
 _LOG = logging.getLogger("pyruntime.repository")
+
+
+class Source(Protocol):
+    """What versions are loaded from, and what is to be seen to until the last of them is gone."""
+
+    def hold(self) -> None:
+        """A version was loaded from it."""
+
+    async def retire(self) -> None:
+        """A version that holds it is about to end."""
+
+    def release(self) -> None:
+        """A version that held it has ended."""
 
 
 class LiveVersions:
@@ -25,8 +38,8 @@ class LiveVersions:
         self._table = table
         self._tasks = tasks
         self._drain_s = drain_s
-        # Each with the folder that it was loaded from, if that is to be removed at the end.
-        self._alive: dict[ModelVersion, OverrideFolder | None] = {}
+        # Each with what it was loaded from, if that is more than a folder of a repository.
+        self._alive: dict[ModelVersion, Source | None] = {}
         self._lost: dict[ModelVersion, str] = {}
         self._retiring: dict[ModelVersion, asyncio.Task[None]] = {}
         self._watchers: dict[str, list[asyncio.Future[None]]] = {}
@@ -48,11 +61,11 @@ class LiveVersions:
             self._review(self._table.resolve(name, version))
         self.changed(name)
 
-    def adopt(self, model: ModelVersion, folder: OverrideFolder | None) -> None:
+    def adopt(self, model: ModelVersion, source: Source | None) -> None:
         """A version is loaded; it gets no requests yet. Its processes are our business from here on."""
-        self._alive[model] = folder
-        if folder is not None:
-            folder.hold()
+        self._alive[model] = source
+        if source is not None:
+            source.hold()
 
     def why_lost(self, model: ModelVersion) -> str:
         """Why a version cannot serve any more although it did load; "" if it can."""
@@ -112,14 +125,17 @@ class LiveVersions:
         return task
 
     async def _end(self, model: ModelVersion, timeout_s: float) -> None:
+        source = self._alive[model]
         try:
+            if source is not None:
+                await source.retire()
             await model.stop(max(FINALIZE_S_MIN, timeout_s))
         finally:
             del self._retiring[model]
             self._lost.pop(model, None)
-            folder = self._alive.pop(model)
-            if folder is not None:
-                folder.release()
+            del self._alive[model]
+            if source is not None:
+                source.release()
 
     def _review(self, model: ModelVersion) -> None:
         """Take a version out of service if it is lost. One that is being loaded again stays where it is meanwhile."""

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from pyruntime.runtime.caching.cache import ResponseCache
 from pyruntime.runtime.config.autocomplete import merge_auto_complete, minimal_config
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
@@ -27,12 +28,12 @@ from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.config.unsupported import unsupported_features
 from pyruntime.runtime.config.validate import validate, validate_instances
 from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.environments.forms import PARAMETER
 from pyruntime.runtime.environments.prepare import environment_path, prepare
 from pyruntime.runtime.instances.connection import StubConnection
+from pyruntime.runtime.instances.native_host import NativeHost
 from pyruntime.runtime.instances.plan import InstancePlan, ModelServer
 from pyruntime.runtime.instances.python import PythonInstance
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -42,7 +43,10 @@ from pyruntime.runtime.repository.backends import Backend, find_backend
 from pyruntime.runtime.repository.debugging import only_process, only_version
 from pyruntime.runtime.repository.instance_mode import InstanceProcess, instance_processes
 from pyruntime.runtime.repository.labels import read_labels
+from pyruntime.runtime.repository.native_loading import NativeLoader
+from pyruntime.runtime.repository.native_options import stub_location
 from pyruntime.runtime.repository.scan import ModelFolder
+from pyruntime.runtime.repository.supported import refuse_unsupported, warn_unsupported
 from pyruntime.runtime.repository.versions import VersionPolicy, select_versions
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import LoadError, OutOfMemoryError
@@ -63,6 +67,8 @@ class Draft:
     processes: tuple[InstanceProcess, ...]
     versions: tuple[int, ...]
     missing: dict[int, str]
+    # The configuration says nothing of instances: a backend may have its own idea of how many there should be.
+    default_instances: bool = False
 
     @property
     def newest(self) -> int:
@@ -70,15 +76,15 @@ class Draft:
         return self.versions[-1]
 
 
-def read_draft(folder: ModelFolder, settings: ServerSettings, override: Config | None = None) -> Draft:
-    """Read and normalise a model's configuration, which is `override` if there is one. Raises LoadError."""
+def read_draft(folder: ModelFolder, settings: ServerSettings, config: Config) -> Draft:
+    """Normalise a model's configuration, and see what there is to load. Raises LoadError."""
     if folder.problem:
         raise LoadError(folder.problem)
-    config = override if override is not None else _read_config(folder, settings)
+    default_instances = not config.instance_group
     has_model_file = any(Path(folder.path, str(version), "model.py").is_file() for version in folder.version_dirs)
     config = normalize(config, directory_name=folder.name, has_model_file=has_model_file, gpus=GPUS)
     validate_instances(config, GPUS)
-    _refuse_unsupported(config)
+    refuse_unsupported(config)
     selection = select_versions(VersionPolicy.from_config(config), map(str, folder.version_dirs), folder.name)
     if selection.problem:
         raise LoadError(selection.problem)
@@ -90,10 +96,13 @@ def read_draft(folder: ModelFolder, settings: ServerSettings, override: Config |
     processes, versions = instance_processes(spec), selection.versions
     if folder.name == settings.debug_model:
         processes, versions = only_process(processes), only_version(versions)
-    return Draft(folder, config, spec, processes, versions, selection.missing)
+    return Draft(folder, config, spec, processes, versions, selection.missing, default_instances)
 
 
-def _read_config(folder: ModelFolder, settings: ServerSettings) -> Config:
+def read_config(folder: ModelFolder, settings: ServerSettings) -> Config:
+    """A model's configuration as its folder has it. Raises LoadError."""
+    if folder.problem:
+        raise LoadError(folder.problem)
     if folder.config_path is None:
         if not settings.auto_complete_config:
             raise LoadError(f"model '{folder.name}' has no config.pbtxt, and auto-complete is disabled")
@@ -102,13 +111,6 @@ def _read_config(folder: ModelFolder, settings: ServerSettings) -> Config:
         return parse_model_config(Path(folder.config_path).read_bytes(), folder.config_path)
     except OSError as exc:
         raise LoadError(f"'{folder.config_path}' cannot be read: {exc.strerror}") from exc
-
-
-def _refuse_unsupported(config: Config) -> None:
-    """Raise LoadError for what a model must not be served without."""
-    for feature in unsupported_features(config):
-        if feature.fatal:
-            raise LoadError(feature.sentence)
 
 
 class ModelLoader:
@@ -121,12 +123,16 @@ class ModelLoader:
         tasks: asyncio.TaskGroup,
         on_lost: Callable[[ModelVersion, str], None],
         server: ModelServer,
+        native_host: NativeHost,
     ) -> None:
         self._settings = settings
+        self._native = NativeLoader(settings, backend_directories[0], native_host, on_lost)
         self._backend_directories = backend_directories
         self._tasks = tasks
         self._on_lost = on_lost
         self._server = server
+        # The server's, if it has one: it is there before the first model loads.
+        self.cache: ResponseCache | None = None
 
     def backend_of(self, draft: Draft, version: int) -> Backend:
         """What executes a version. Raises LoadError."""
@@ -151,11 +157,21 @@ class ModelLoader:
             except (LoadError, OutOfMemoryError) as exc:
                 report(version, LoadError(str(exc)))
             else:
+                self._use_cache(model)
                 report(version, model)
 
         async with asyncio.TaskGroup() as tasks:
             for version in versions:
                 tasks.create_task(load_version(version), name=f"load {draft.folder.name} {version}")
+
+    def _use_cache(self, model: ModelVersion) -> None:
+        if not model.spec.response_cache:
+            return
+        if self.cache is not None:
+            model.use_cache(self.cache)
+        else:
+            name = model.spec.name
+            _LOG.warning("model '%s' asks for a response cache, and the server has none: see --cache-config", name)
 
     async def _try_version(self, draft: Draft, version: int, completed: asyncio.Future[Config]) -> ModelVersion:
         """Load a version, and again if that fails, as often as the operator has it. Raises as the last time did."""
@@ -179,13 +195,16 @@ class ModelLoader:
             raise
 
     async def _load_version(self, draft: Draft, version: int, completed: asyncio.Future[Config]) -> ModelVersion:
+        backend = self.backend_of(draft, version)
+        if backend.kind == "native":
+            return await self._native.load(draft, version, backend, completed)
         begun = time.monotonic()
         growth = self._settings.python_backend.shm_growth_byte_size
         memory = RequestMemory(draft.folder.name, self._settings.python_backend.shm_default_byte_size, growth)
         connections: dict[str, StubConnection] = {}
         instances: list[PythonInstance] = []
         try:
-            location = self._location(draft, version)
+            location = self._location(draft, version, backend)
             environment = await self._environment(draft, location)
             await self._open_stubs(draft.processes, memory, environment, connections)
             if not completed.done() and version == draft.newest:
@@ -210,12 +229,13 @@ class ModelLoader:
         model.serve(instances)
         return model
 
-    def _location(self, draft: Draft, version: int) -> dict[str, str]:
-        backend = self.backend_of(draft, version)
+    def _location(self, draft: Draft, version: int, backend: Backend) -> dict[str, str]:
+        """Where a stub finds its model: see utils/messages.py."""
         location = {"model_dir": draft.folder.path, "version": str(version), "file": backend.path}
         if backend.kind == "python_based":
             location["backend_dir"] = str(Path(backend.path).parent)
-        return location
+        directory = self._backend_directories[0]
+        return location | stub_location(backend, draft.identity, draft.folder.path, self._settings, directory)
 
     async def _environment(self, draft: Draft, location: dict[str, str]) -> Environment | None:
         """What the model's stubs are started with, None for as usual. Raises LoadError."""
@@ -253,9 +273,8 @@ class ModelLoader:
                 config = merge_auto_complete(config, orjson.loads(returned))
                 config = normalize(config, directory_name=draft.folder.name, has_model_file=True, gpus=GPUS)
         validate(config, GPUS)
-        _refuse_unsupported(config)
-        for feature in unsupported_features(config):
-            _LOG.warning("%s", feature.sentence)
+        refuse_unsupported(config)
+        warn_unsupported(config)
         return config
 
     def _instances(

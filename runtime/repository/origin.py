@@ -18,6 +18,8 @@ from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.repository.scan import ModelFolder
 from pyruntime.runtime.repository.versions import version_numbers
 
+_CONFIGURATION = ("config.pbtxt", "configs")
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -44,6 +46,12 @@ def origins(folder: ModelFolder, config: Config, versions: tuple[int, ...]) -> d
     }
 
 
+def whole_origin(folder: ModelFolder, config: Config) -> Origin:
+    """That of a model which agents put together from its folder: what they make of any file, nobody knows."""
+    files = _stamp(Path(folder.path), lambda name: name not in _CONFIGURATION)
+    return Origin(folder.path, config.SerializeToString(deterministic=True), files, b"")
+
+
 def folder_stamp(path: str) -> bytes:
     """Changes whenever anything in a model's folder does that may matter to one of its versions."""
     return _stamp(Path(path), lambda name: True)
@@ -62,7 +70,7 @@ def config_stamp(folder: ModelFolder) -> tuple[int, int] | None:
 
 def _is_shared(name: str) -> bool:
     """Whether what lies directly in a model's folder is every version's: the configuration counts by what it says."""
-    return not version_numbers([name]) and name not in ("config.pbtxt", "configs")
+    return not version_numbers([name]) and name not in _CONFIGURATION
 
 
 def _stamp(root: Path, counts: Callable[[str], bool]) -> bytes:

@@ -44,6 +44,9 @@ class OverrideFolder:
         """Somebody else needs the folder too."""
         self._holders += 1
 
+    async def retire(self) -> None:
+        """A version that was loaded from it is about to end, which changes nothing yet."""
+
     def release(self) -> None:
         """Who held it does not need it any more; the last one to say so removes it."""
         self._holders -= 1

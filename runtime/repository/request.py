@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pyruntime.runtime.config.schema import Config
-from pyruntime.runtime.repository.loading import Draft, read_draft
+from pyruntime.runtime.repository.loading import Draft, read_config, read_draft
 from pyruntime.runtime.repository.origin import Origin, config_stamp, origins
 from pyruntime.runtime.repository.override_folder import OverrideFolder
-from pyruntime.runtime.repository.scan import ModelFolder, find_model
+from pyruntime.runtime.repository.scan import ModelFolder, find_model, read_folder
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import InferenceError
 
@@ -33,20 +34,44 @@ class Override:
 
 
 @dataclass(frozen=True, slots=True)
+class Sight:
+    """A model as it lies on disk. Once it is loaded `override` stands for requests to come."""
+
+    folder: ModelFolder
+    config: Config
+    override: Override | None
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether there are repository agents to be asked before it is loaded."""
+        return bool(self.config.model_repository_agents.agents)
+
+    def relocated(self, location: str) -> Sight:
+        """The same model, whose files are in another folder. Its configuration stays what it was."""
+        found = read_folder(Path(location).absolute(), None)
+        folder = replace(self.folder, path=found.path, version_dirs=found.version_dirs, problem=found.problem)
+        return replace(self, folder=folder)
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
-    """What is to be loaded. Once that is done `override` stands for requests to come."""
+    """What is to be loaded."""
 
     draft: Draft
     origins: dict[int, Origin]
-    override: Override | None
+
+    def of_load(self, number: int) -> Found:
+        """The same, of a load that makes everything anew."""
+        origins = {version: replace(each, own=b"%s %d" % (each.own, number)) for version, each in self.origins.items()}
+        return replace(self, origins=origins)
 
 
-def find(
+def look(
     name: str, request: LoadRequest, standing: Override | None, files: OverrideFolder | None, settings: ServerSettings
-) -> Found:
+) -> Sight:
     """Look at a model on disk. `files` are those of the request, if it has any.
 
-    Raises InferenceError if the model is not there, LoadError if something is wrong with it.
+    Raises InferenceError if the model is not there, LoadError if it or its configuration cannot be read.
     """
     folder: ModelFolder | None
     if files is not None:
@@ -61,12 +86,18 @@ def find(
         override = Override(request.config, stamp)
     elif standing is not None and standing.stamp == stamp:
         override = standing
-    draft = read_draft(folder, settings, override.config if override else None)
+    config = override.config if override else read_config(folder, settings)
+    # Files come with their configuration, and go with it.
+    return Sight(folder, config, None if files is not None else override)
+
+
+def read(sight: Sight, settings: ServerSettings) -> Found:
+    """What there is to load of a model. Raises LoadError if something is wrong with it."""
+    draft = read_draft(sight.folder, settings, sight.config)
     loaded_from = {}
     if settings.model_control_mode != "none":  # there nothing is ever loaded again
-        loaded_from = origins(folder, draft.config, draft.versions)
-    # Files come with their configuration, and go with it.
-    return Found(draft, loaded_from, None if files is not None else override)
+        loaded_from = origins(sight.folder, draft.config, draft.versions)
+    return Found(draft, loaded_from)
 
 
 def unknown(name: str) -> InferenceError:

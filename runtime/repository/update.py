@@ -17,10 +17,9 @@ from typing import Protocol
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
-from pyruntime.runtime.repository.live import LiveVersions
+from pyruntime.runtime.repository.live import LiveVersions, Source
 from pyruntime.runtime.repository.loading import Draft
 from pyruntime.runtime.repository.origin import Origin
-from pyruntime.runtime.repository.override_folder import OverrideFolder
 from pyruntime.utils.errors import LoadError
 
 _LOG = logging.getLogger("pyruntime.repository")
@@ -40,14 +39,18 @@ class Loader(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Served:
-    """What the versions of a model that serve were loaded from, and the configuration that they have."""
+    """What the versions of a model that serve were loaded from, and the configuration that they have.
+
+    `seen` is what its repository agents were shown, if it has any and all went well.
+    """
 
     origins: dict[int, Origin] = field(default_factory=dict)
     config: Config | None = None
+    seen: Origin | None = None
 
 
 class ModelUpdate:
-    """One such update, run once. `folder` is held by every version that is loaded from it."""
+    """One such update, run once. `source` is held by every version that is loaded from it."""
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class ModelUpdate:
         loader: Loader,
         draft: Draft,
         origins: Mapping[int, Origin],
-        folder: OverrideFolder | None,
+        source: Source | None,
     ) -> None:
         self._table = table
         self._live = live
@@ -64,7 +67,7 @@ class ModelUpdate:
         self._draft = draft
         self._name = draft.folder.name
         self._origins = origins
-        self._folder = folder
+        self._source = source
         self._completed: asyncio.Future[Config] = asyncio.get_running_loop().create_future()
         self._at_once = not table.ready_versions(self._name)
         # The versions of which the table does not know yet how their load ends; what of them is ready and waits for the
@@ -73,6 +76,11 @@ class ModelUpdate:
         self._waiting: dict[int, ModelVersion] = {}
         self._fresh: set[int] = set()
         self._failures: dict[int, str] = {}
+
+    @property
+    def has_loaded(self) -> bool:
+        """Whether requests have been sent to a version of its."""
+        return bool(self._fresh)
 
     async def run(self, served: Served, begun: Callable[[], None]) -> dict[int, str]:
         """Do it, and bring `served` up to date too. `begun` is called once it is known which versions are loaded.
@@ -123,7 +131,7 @@ class ModelUpdate:
         if isinstance(model, LoadError):
             self._fail(version, str(model))
             return
-        self._live.adopt(model, self._folder)
+        self._live.adopt(model, self._source)
         if self._at_once:
             self._serve(version, model)
         else:

@@ -19,6 +19,10 @@ the head of the queue): waiting for a preferred size would be in vain. Without p
 3. the pending batch, if it is closed or there is no delay;
 4. nothing: more requests may still come.
 
+A model may have a *strategy* of its own: it is asked about each request that would join the pending batch by the rules
+above, its first one too, and one that it does not want closes the batch. The first request of a batch is in it
+whatever the strategy says: it has to be executed some time.
+
 This module decides, it does not run anything: the caller asks `take` whenever an instance has a free place and a
 request arrived, a place became free, or `wake_at()` came. The preferred front and the end of the pending batch are
 kept from one call to the next, so each request is looked at once however often the caller asks.
@@ -40,6 +44,7 @@ _arrived_s = attrgetter("arrived_s")
 
 
 Q = TypeVar("Q", bound="Waiting")
+W = TypeVar("W", contravariant=True)
 
 
 class QueueFull(PyruntimeError):
@@ -64,8 +69,24 @@ class Waiting(Protocol):
     def signature(self) -> Hashable | None: ...
 
 
+class Strategy(Protocol[W]):
+    """Has a say in which requests are executed together. It is asked about one batch at a time."""
+
+    def begin(self) -> None:
+        """A batch is being formed, out of the oldest requests."""
+
+    def include(self, queued: W, /) -> bool:
+        """Whether a request is to join the batch."""
+
+    def end(self) -> None:
+        """The batch is formed, or will be formed anew."""
+
+
 class Batcher(Generic[Q]):
-    """The queue of one model version. `batching` None: every request alone, and no limit on how many wait."""
+    """The queue of one model version. `batching` None: every request alone, and no limit on how many wait.
+
+    `strategy` is the model's own, None for none; it may be given at any time.
+    """
 
     __slots__ = (
         "_batching",
@@ -79,6 +100,7 @@ class Batcher(Generic[Q]):
         "_preferred_count",
         "_preferred_max",
         "_queue",
+        "strategy",
     )
 
     def __init__(self, max_batch_size: int, batching: DynamicBatchingSpec | None) -> None:
@@ -90,6 +112,8 @@ class Batcher(Generic[Q]):
         self._max_queue_size = (batching.max_queue_size if batching else 0) or sys.maxsize
         self._preferred = frozenset(batching.preferred_batch_sizes if batching else ()) or {self._max_batch_size}
         self._preferred_max = max(self._preferred)
+        self.strategy: Strategy[Q] | None = None
+        self._pending_count = 0
         self._forget_pending()
 
     def submit(self, queued: Q) -> None:
@@ -163,6 +187,8 @@ class Batcher(Generic[Q]):
         return next(iter(self._queue.values()))
 
     def _forget_pending(self) -> None:
+        if self.strategy is not None and self._pending_count:
+            self.strategy.end()
         self._pending_count = self._pending_rows = self._preferred_count = 0
         self._closed = False
 
@@ -178,8 +204,18 @@ class Batcher(Generic[Q]):
                 if total > self._max_batch_size or queued.signature != signature:
                     self._closed = True
                     break
+            if self.strategy is not None and not self._is_wanted(queued, first=not count):
+                self._closed = True
+                break
             count += 1
             rows = total
             if rows in self._preferred or (rows > self._preferred_max and not self._preferred_count):
                 self._preferred_count = count
         self._pending_count, self._pending_rows = count, rows
+
+    def _is_wanted(self, queued: Q, *, first: bool) -> bool:
+        """Whether the strategy wants a request in the pending batch, which it begins if it is the `first`."""
+        assert self.strategy is not None  # who asks has looked
+        if first:
+            self.strategy.begin()
+        return self.strategy.include(queued) or first

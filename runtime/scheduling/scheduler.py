@@ -16,7 +16,7 @@ from typing import Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
-from pyruntime.runtime.scheduling.batcher import Batcher
+from pyruntime.runtime.scheduling.batcher import Batcher, Strategy
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -126,6 +126,10 @@ class Scheduler(JobScheduler):
         """See JobScheduler."""
         return len(self._batcher)
 
+    def consult(self, strategy: Strategy[Job]) -> None:
+        """Let a strategy have a say in which requests are executed together."""
+        self._batcher.strategy = strategy
+
     def submit(self, job: Job) -> None:
         """See JobScheduler. Raises QueueFull."""
         self._batcher.submit(job)
@@ -176,7 +180,8 @@ class Scheduler(JobScheduler):
     def _freest(self) -> Instance | None:
         """The instance with the most free places: an idle one before one that would only queue the batch."""
         if len(self._instances) == 1:
-            return self._instances[0] if self._instances[0].places > 0 else None
+            (only,) = self._instances
+            return only if only.places > 0 else None
         best = None
         most = 0
         for instance in self._instances:

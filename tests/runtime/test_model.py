@@ -154,6 +154,22 @@ class TestInfer:
             made.start(job)
         assert told == [caught.value]
 
+    def test_refused_by_its_sequence(self, memory):
+        """What its sequence may not have now is INVALID_ARG, in Triton's words; it leaves nothing behind."""
+        made = model(memory, Instance(), text="sequence_batching {}")
+        job = made.accept(request(id="7"), ignore)
+        told = []
+        job.trace = SimpleNamespace(refused=told.append)
+        with pytest.raises(InferenceError) as caught:
+            made.start(job)
+        assert caught.value.code is Code.INVALID_ARG
+        assert caught.value.message == (
+            "inference request to model 'm' must specify a non-zero or non-empty correlation ID"
+        )
+        assert told == [caught.value]
+        assert memory.live == 0
+        assert made.statistics.failures[FailureReason.OTHER] == made.statistics.failure_count == 1
+
     def test_with_the_memory_of_a_client(self, memory):
         """The job says which regions it refers to, and keeps them: until its memory is free, and it is answered."""
         region = ClientRegion(os.memfd_create("a client's"))

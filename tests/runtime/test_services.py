@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyruntime.runtime.core import Core
+from pyruntime.runtime.server_queries import QUERIES
 from pyruntime.runtime.services import ModelServices
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, InferenceError
@@ -287,6 +288,33 @@ class TestIsReady:
         play(scenario)
 
 
+class TestQueries:
+    def test_of_a_model(self):
+        """What native code may ask about models can be asked by the process that it runs in."""
+
+        async def scenario(bench):
+            bench.add("m", 1)
+            assert bench.answer("ServerIsLive") == (OK, True)
+            assert bench.answer("ServerModelIsReady", "m", -1) == (OK, True)
+            assert bench.answer("ServerModelIsReady", "none", -1) == (OK, False)
+            code, message = bench.answer("ServerModelConfig", "none", -1, 1)
+            assert (code, message) == (Code.NOT_FOUND, "Request for unknown model: 'none' is not found")
+
+        play(scenario)
+
+    @pytest.mark.parametrize("arguments", [[], ["m"], ["m", 1, 2], [["m"], 1], [{}, {}]])
+    def test_wrong_arguments(self, arguments):
+        """What would not be a call of the function is refused."""
+
+        async def scenario(bench):
+            assert bench.answer("ServerModelIsReady", *arguments) == (
+                Code.INVALID_ARG,
+                "these are no arguments of ServerModelIsReady",
+            )
+
+        play(scenario)
+
+
 class TestMetrics:
     def test_from_the_first_to_the_last(self):
         """A family, a metric of it, its value, and their end."""
@@ -348,7 +376,7 @@ JUNK = st.recursive(
 )  # fmt: skip
 METHODS = st.sampled_from(
     ["load_model", "unload_model", "is_model_ready", "metric_family", "metric", "metric_value", "drop_family",
-     "drop_metric", "", "nothing", "__init__"]
+     "drop_metric", "add_observations", "", "nothing", "__init__", *QUERIES]
 )  # fmt: skip
 
 
@@ -391,7 +419,7 @@ class TestHostile:
             assert len(bench.replies) == len(questions)
             for code, value in bench.replies:
                 assert type(code) is int or isinstance(code, Code)
-                assert value is None or type(value) in (str, int, float, bool)
+                assert value is None or type(value) in (str, bytes, int, float, bool)
 
         play(scenario)
 

@@ -74,6 +74,12 @@ class TestPathsAndNames:
         assert sys.path == [*before, str(tmp_path / "backend")]
         assert model_class.name == "model"
 
+    def test_of_a_backend_that_runs_a_library(self, make):
+        """Its class is told what the stub was told; no other one is."""
+        location = {**make(backend=True), "library": "/lib.so"}
+        assert load_class(location).location is location
+        assert not hasattr(load_class(make()), "location")
+
     @pytest.mark.parametrize("statement", ["from . import helper_a", "import helper_a", "from .helper_a import x"])
     def test_modules_beside_it(self, make, statement):
         """A model imports what lies beside it, relatively or not."""

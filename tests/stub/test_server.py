@@ -140,8 +140,10 @@ class TestRoom:
         for _ in range(RESPONSES_AHEAD_MAX):
             bench.server.respond(7, response(), WANTED, False)
         bench.link.on_wait = lambda: bench.server.credit([[6, 64], [7, count]])
+        assert not bench.server.has_room(7)
         bench.server.wait_for_room(7)
         assert bench.link.waits == 1
+        assert bench.server.has_room(7)
         bench.server.wait_for_room(6)
         assert bench.link.waits == 1
 
@@ -205,8 +207,9 @@ class TestAsk:
     def test_refusal(self, bench):
         """What the server does not do is an exception with its reason."""
         bench.link.on_wait = lambda: bench.server.reply(Reply(1, Code.NOT_FOUND, "no such model"))
-        with pytest.raises(TritonModelException, match=r"^no such model$"):
+        with pytest.raises(TritonModelException, match=r"^no such model$") as caught:
             bench.server.ask("load_model", ["m", "", {}])
+        assert caught.value.__cause__.code is Code.NOT_FOUND
 
     def test_the_host_hangs_up(self, bench):
         """Nobody waits for a server that is gone."""

@@ -30,6 +30,15 @@ output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
 """
 
 
+# What a model of sequences may want to be told.
+CONTROLS = """
+sequence_batching { control_input [
+  { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] },
+  { name: "ID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } ] }
+] }
+"""
+
+
 def failure_of(model, inputs, **options):
     """The error that a request must end with."""
     with pytest.raises(InferenceError) as caught:
@@ -55,6 +64,15 @@ class TestRequests:
         """Asking for it says what there is."""
         with pytest.raises(KeyError, match="there is no output 'X'; there are OUT"):
             execute(ECHO).infer({"IN": [1]})["X"]
+
+    def test_controls(self, execute):
+        """A model of sequences has the control inputs that it asks for, as it would have them of the server."""
+        names = "('START', 'ID')"
+        tells = f"[pb_utils.get_input_tensor_by_name(request, name).as_numpy().tolist() for name in {names}]"
+        model = execute(TELLS.replace("TELL(request)", tells), TEXT_OUT + CONTROLS)
+        for start in (True, False):
+            told = model.infer({"IN": [1]}, correlation_id=7, sequence_start=start)["OUT"].tolist()
+            assert told == [repr([[int(start)], [7]]).encode()]
 
     @pytest.mark.parametrize(
         ("ask", "options", "told"),

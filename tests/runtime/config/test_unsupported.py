@@ -40,7 +40,6 @@ from pyruntime.runtime.config.unsupported import unsupported_features
         ("instance_group { host_policy: 'p' }", "asks for a host policy", False),
         ("dynamic_batching { preserve_ordering: true }", "asks for preserve_ordering", False),
         ("model_warmup { name: 'w' }", "asks for model_warmup", False),
-        ("response_cache { enable: true }", "asks for a response cache", False),
         ("parameters { key: 'TRITON_BATCH_STRATEGY_PATH' }", "asks for a custom batching strategy", False),
         ("metric_tags { key: 'a-b' value: 'c' }", "asks for the metric tag 'a-b', which cannot be a label", False),
     ],
@@ -58,7 +57,7 @@ def test_each_feature_has_a_sentence(text, word, fatal):
     [
         "",
         "max_batch_size: 4 dynamic_batching { default_queue_policy { max_queue_size: 1 } }",
-        "response_cache {} model_repository_agents { agents { name: 'a' } } optimization { eager_batching: true }",
+        "response_cache { enable: true } model_repository_agents { agents { name: 'a' } } optimization { eager_batching: true }",
         "sequence_batching {}",
         "sequence_batching { oldest {} control_input { name: 'START' } }",
         "backend: 'native' sequence_batching { state { input_name: 'S' output_name: 'S' } }",

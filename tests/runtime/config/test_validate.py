@@ -82,11 +82,13 @@ def test_valid(text):
         ),
         (
             "response_cache { enable: true } model_transaction_policy { decoupled: true }",
-            "response cache cannot be enabled for 'm': the model is decoupled",
+            "Response Cache does not currently support model m with 'decoupled' transaction policy. "
+            "Please disable the response cache.",
         ),
         (
             "response_cache { enable: true } sequence_batching {}",
-            "response cache cannot be enabled for 'm': the model uses sequence batching",
+            "Response Cache does not currently support model m with sequence batching scheduler. "
+            "Please disable the response cache.",
         ),
     ],
 )

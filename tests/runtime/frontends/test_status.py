@@ -22,6 +22,7 @@ def test_server_metadata():
         "version": "2.73.0",
         "extensions": [
             "classification",
+            "sequence",
             "model_repository",
             "model_repository(unload_dependents)",
             "model_configuration",

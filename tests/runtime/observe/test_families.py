@@ -110,6 +110,20 @@ class TestHistogram:
         assert refusal_of(histogram.value) == "TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Value"
         assert refusal_of(histogram.observe, math.nan) == "a histogram can only observe a finite number, not NaN"
 
+    def test_adds_what_others_observed(self):
+        """Counts by bucket and their sum; what has another number of buckets, or less than nothing, changes nothing."""
+        family, histogram = family_of("histogram", [1.0])
+        histogram.observe(0.5)
+        histogram.add([2, 1], 7.5)
+        for counts, total in (([1], 1.0), ([1, -1], 1.0), ([1, 1], math.inf)):
+            assert refusal_of(histogram.add, counts, total) != ""
+        assert family.lines().splitlines()[2:] == [
+            'm_bucket{le="1"} 3',
+            'm_bucket{le="+Inf"} 4',
+            "m_sum 8",
+            "m_count 4",
+        ]
+
     @given(st.lists(FINITE, unique=True, max_size=8).map(sorted), st.lists(FINITE, max_size=20))
     def test_reads_back(self, bounds, values):
         """Prometheus' parser finds, for each bound, as many values as there are not above it."""

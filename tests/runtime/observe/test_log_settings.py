@@ -149,3 +149,13 @@ def test_loggers_of_nobody_are_left_alone(logger):
     """A server inside another program, which logs as it pleases, changes nothing of that."""
     LogSettings(ServerSettings(("models",)), adjust_logging).update({"log_error": False})
     assert logger.level == logging.NOTSET
+
+
+def test_followers(log_settings, applied):
+    """Whoever follows is told the settings of now, and those that change."""
+    told = []
+    log_settings.update({"log_info": False})
+    log_settings.follow(told.append)
+    log_settings.update({"log_verbose_level": 2})
+    assert told == applied
+    assert [(each.log_info, each.log_verbose) for each in told] == [(False, 0), (False, 2)]

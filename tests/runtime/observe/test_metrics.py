@@ -189,6 +189,19 @@ class TestDistrust:
         message = refusal_of(metrics.measure, "o", number, operation, 1.0)
         assert message == f"an operation of a metric is one of increment, set, observe, not {operation!r}"
 
+    @pytest.mark.parametrize(("counts", "total"), [(1, 1.0), ([1.0], 1.0), ([True], 1.0), ([1], 1), (None, None)])
+    def test_observations_that_are_none(self, metrics, counts, total):
+        """Observations are added to histograms only, as a list of integers and a float."""
+        histogram = metrics.metric("o", metrics.family("o", "h", "", "histogram"), {}, [])
+        gauge = metrics.metric("o", metrics.family("o", "g", "", "gauge"), {}, None)
+        metrics.add_observations("o", histogram, [2], 3.0)
+        assert "observations are added to a histogram" in refusal_of(
+            metrics.add_observations, "o", histogram, counts, total
+        )
+        assert "observations are added to a histogram" in refusal_of(metrics.add_observations, "o", gauge, [1], 1.0)
+        assert refusal_of(metrics.add_observations, "thief", histogram, [1], 1.0) == FAMILY_DELETED
+        assert b"h_sum 3\nh_count 2\n" in metrics.render()
+
     @pytest.mark.parametrize("value", [1, "1", None, True])
     def test_values_that_are_no_floats(self, metrics, value):
         """The channel carries floats; whatever else comes does not count."""

@@ -101,7 +101,8 @@ class World:
         self.table = LifecycleTable()
         self.live = LiveVersions(self.table, tasks, self.settings.exit_timeout_s)
         self.loader = Loader()
-        self.control = ModelControl(self.settings, self.table, self.live, self.loader, tasks)
+        self.agents = None  # these models have none
+        self.control = ModelControl(self.settings, self.table, self.live, self.loader, tasks, self.agents)
 
     def add(self, *names, versions=(1,), config="backend: 'python'"):
         for name in names:

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finding backends: where is searched, in what order, and what is said when nothing is found."""
 
+from dataclasses import replace
+
 import pytest
 
 from pyruntime.runtime.config.spec import ModelSpec
@@ -37,7 +39,8 @@ def find(tmp_path):
             (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / file).touch()
         backend = find_backend(spec, str(tmp_path / "m"), 3, [str(tmp_path / "users"), str(tmp_path / "ours")])
-        return Backend(backend.name, backend.kind, str(backend.path.removeprefix(f"{tmp_path}/")))
+        relative = [str(path.removeprefix(f"{tmp_path}/")) for path in (backend.path, backend.library)]
+        return Backend(backend.name, backend.kind, *relative)
 
     return find
 
@@ -102,24 +105,35 @@ class TestNative:
             ["ours/b/libtriton_b.so", "ours/b/model.py"],
         ],
     )
-    def test_the_first_library_is_found(self, find, tmp_path, files):
-        """Version, model, and backend directories are searched in this order; a library is refused for now."""
-        with pytest.raises(LoadError) as caught:
-            find(model("b"), *files)
-        assert str(caught.value) == (
-            f"model 'm' needs the native library '{tmp_path}/{files[0]}', but this version of pyruntime has no native"
-            " backends yet: it runs Python models and Python-based backends"
-        )
+    def test_the_first_library_is_found(self, find, files):
+        """Version, model, and backend directories are searched in this order."""
+        assert find(model("b"), *files) == Backend("b", "native", files[0])
 
-    def test_runtime_names_the_library(self, find, tmp_path):
+    def test_runtime_names_the_library(self, find):
         """`runtime` is looked for in place of libtriton_<backend>.so, and a model.py is passed over."""
-        with pytest.raises(LoadError, match=f"'{tmp_path}/ours/b/libx.so'"):
-            find(model("b", "libx.so"), "users/b/model.py", "users/b/libtriton_b.so", "ours/b/libx.so")
+        found = find(model("b", "libx.so"), "users/b/model.py", "users/b/libtriton_b.so", "ours/b/libx.so")
+        assert found == Backend("b", "native", "ours/b/libx.so")
 
-    def test_the_python_backend_may_be_another_library(self, find, tmp_path):
+    def test_the_python_backend_may_be_another_library(self, find):
         """`runtime` counts for the backend "python" too."""
-        with pytest.raises(LoadError, match=f"'{tmp_path}/m/libx.so'"):
-            find(model("python", "libx.so"), "m/libx.so", "m/3/model.py")
+        found = find(model("python", "libx.so"), "m/libx.so", "m/3/model.py")
+        assert found == Backend("python", "native", "m/libx.so")
+
+    def test_in_a_process_of_its_own(self, find):
+        """The library goes to our own backend, which loads it in a stub."""
+        spec = replace(model("b"), parameters={"EXECUTION_MODE": "process"})
+        found = find(spec, "ours/b/libtriton_b.so")
+        assert found == Backend("b", "python_based", "ours/native/model.py", "ours/b/libtriton_b.so")
+
+    def test_an_unknown_mode(self, find):
+        """Nobody wants their library in the server by a slip of the pen."""
+        with pytest.raises(LoadError, match="has the parameter EXECUTION_MODE 'own', which must be 'in_process' or"):
+            find(replace(model("b"), parameters={"EXECUTION_MODE": "own"}), "ours/b/libtriton_b.so")
+
+    def test_the_mode_is_for_libraries(self, find):
+        """Models in Python run in processes anyway."""
+        spec = replace(model("b"), parameters={"EXECUTION_MODE": "process"})
+        assert find(spec, "ours/b/model.py").kind == "python_based"
 
 
 class TestNotFound:

@@ -14,9 +14,13 @@ class Folder:
 
     def __init__(self):
         self.holders = 0
+        self.retired = 0
 
     def hold(self):
         self.holders += 1
+
+    async def retire(self):
+        self.retired += 1
 
     def release(self):
         self.holders -= 1

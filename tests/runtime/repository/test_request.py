@@ -8,7 +8,7 @@ import pytest
 
 from pyruntime.runtime.repository.override import parse_override
 from pyruntime.runtime.repository.override_folder import OverrideFolder
-from pyruntime.runtime.repository.request import LoadRequest, find
+from pyruntime.runtime.repository.request import LoadRequest, look, read
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, InferenceError, LoadError
 
@@ -25,50 +25,61 @@ def model(tmp_path):
     return folder
 
 
-def look(model, request=PLAIN, standing=None, files=None, mode="explicit"):
-    return find("m", request, standing, files, ServerSettings((str(model.parent),), model_control_mode=mode))
+class Seen:
+    """A model as it is found on disk, and what there is to load of it."""
+
+    def __init__(self, name, request, standing, files, settings):
+        sight = look(name, request, standing, files, settings)
+        self.override = sight.override
+        found = read(sight, settings)
+        self.draft = found.draft
+        self.origins = found.origins
+
+
+def see(model, request=PLAIN, standing=None, files=None, mode="explicit"):
+    return Seen("m", request, standing, files, ServerSettings((str(model.parent),), model_control_mode=mode))
 
 
 def test_as_it_is(model):
     """A plain request is for the model in the repository."""
-    found = look(model)
+    found = see(model)
     assert (found.draft.config.max_batch_size, found.draft.versions, found.override) == (3, (1,), None)
     assert found.origins.keys() == {1}
 
 
 def test_where_nothing_is_loaded_again(model):
     """Without explicit control nobody looks at the files."""
-    assert look(model, mode="none").origins == {}
+    assert see(model, mode="none").origins == {}
 
 
 def test_a_configuration_instead(model):
     """A configuration that comes with the request holds for later requests as well."""
-    found = look(model, OVERRIDE)
+    found = see(model, OVERRIDE)
     assert found.draft.config.max_batch_size == 7
-    assert look(model, standing=found.override).draft.config.max_batch_size == 7
-    assert look(model, standing=found.override).override == found.override
-    assert look(model, standing=found.override).origins == found.origins != look(model).origins
+    assert see(model, standing=found.override).draft.config.max_batch_size == 7
+    assert see(model, standing=found.override).override == found.override
+    assert see(model, standing=found.override).origins == found.origins != see(model).origins
 
 
 @pytest.mark.parametrize("change", ["newer", "gone"])
 def test_until_the_file_changes(model, change):
     """Until the model's own configuration changes; whoever changed it wants it to count."""
-    standing = look(model, OVERRIDE).override
+    standing = see(model, OVERRIDE).override
     file = model / "config.pbtxt"
     if change == "gone":
         file.unlink()
     else:
         os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))
-    found = look(model, standing=standing)
+    found = see(model, standing=standing)
     assert found.draft.config.max_batch_size == (0 if change == "gone" else 3)
     assert found.override is None
 
 
 def test_a_newer_override(model):
     """The latest one counts."""
-    standing = look(model, OVERRIDE).override
+    standing = see(model, OVERRIDE).override
     newer = LoadRequest(parse_override('{"backend": "python", "max_batch_size": 8}'))
-    assert look(model, newer, standing).draft.config.max_batch_size == 8
+    assert see(model, newer, standing).draft.config.max_batch_size == 8
 
 
 def test_files_instead(model):
@@ -76,7 +87,7 @@ def test_files_instead(model):
     files = OverrideFolder("n", {"5/model.py": b""})
     try:
         settings = ServerSettings((str(model.parent),), model_control_mode="explicit")
-        found = find("n", OVERRIDE, None, files, settings)
+        found = Seen("n", OVERRIDE, None, files, settings)
         assert (found.draft.versions, found.draft.config.max_batch_size) == ((5,), 7)
         assert found.draft.folder.path == str(files.path)
         assert found.override is None
@@ -87,19 +98,19 @@ def test_files_instead(model):
 def test_a_model_that_is_not_there(model):
     """Triton's words for it."""
     with pytest.raises(InferenceError, match=r"^failed to load 'n', failed to poll from model repository$") as caught:
-        find("n", PLAIN, None, None, ServerSettings((str(model.parent),)))
+        Seen("n", PLAIN, None, None, ServerSettings((str(model.parent),)))
     assert caught.value.code is Code.INTERNAL
 
 
-@pytest.mark.parametrize("text", ["name: 'other'", "backend: 3", "sequence_batching {}"])
+@pytest.mark.parametrize("text", ["name: 'other'", "backend: 3", "ensemble_scheduling {}"])
 def test_a_model_that_is_wrong(model, text):
     """What is wrong with it is said by a LoadError."""
     (model / "config.pbtxt").write_text(text)
     with pytest.raises(LoadError):
-        look(model)
+        see(model)
 
 
 def test_a_configuration_that_is_wrong(model):
     """Also where it came with the request."""
     with pytest.raises(LoadError, match="directory name must equal model name"):
-        look(model, LoadRequest(parse_override('{"name": "other"}')))
+        see(model, LoadRequest(parse_override('{"name": "other"}')))

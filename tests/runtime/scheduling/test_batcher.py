@@ -326,3 +326,84 @@ def test_agrees_with_the_rules(preferred, delay_ms, operations, eager):
             take()
         assert len(batcher) == len(waiting)
     assert batcher.drain() == waiting
+
+
+class Strategy:
+    """Lets requests of a batch come to `limit` rows, and writes down what it is asked."""
+
+    def __init__(self, limit):
+        self.limit = limit
+        self.rows = None
+        self.asked = []
+
+    def begin(self):
+        assert self.rows is None
+        self.rows = 0
+        self.asked.append("(")
+
+    def include(self, queued):
+        self.asked.append(queued.request)
+        self.rows += queued.rows
+        return self.rows <= self.limit
+
+    def end(self):
+        assert self.rows is not None
+        self.rows = None
+        self.asked.append(")")
+
+
+class TestStrategy:
+    """A model's own say in which requests are executed together."""
+
+    def batcher(self, limit, spec=None):
+        made = Batcher(8, spec or batching())
+        made.strategy = Strategy(limit)
+        return made
+
+    def test_it_closes_a_batch(self):
+        """Who is not wanted is the first of the next batch, and is asked about again."""
+        batcher = self.batcher(3)
+        assert all_taken(filled(batcher, 1, 2, 1, 1, 1)) == ["ab", "cde"]
+        assert "".join(batcher.strategy.asked) == "(abc)(cde)"
+
+    def test_a_closed_batch_waits_no_longer(self):
+        """It cannot grow any more."""
+        batcher = self.batcher(2, batching(8, delay_us=1000))
+        assert taken(filled(batcher, 1, 1)) is None
+        batcher.submit(Queued("c", 1, 0.0))
+        assert taken(batcher) == "ab"
+        assert taken(batcher) is None
+        assert taken(batcher, now=0.001) == "c"
+        assert "".join(batcher.strategy.asked) == "(abc)(c)"
+
+    def test_nobody_is_left_behind(self):
+        """The first request of a batch is in it even if it is not wanted: else it would never be executed."""
+        batcher = self.batcher(3)
+        assert all_taken(filled(batcher, 4, 1, 4)) == ["a", "b", "c"]
+        assert "".join(batcher.strategy.asked) == "(ab)(bc)(c)"
+
+    def test_it_is_not_asked_about_who_cannot_join_anyway(self):
+        """The usual rules come first."""
+        batcher = self.batcher(100)
+        filled(batcher, 5, 4)
+        batcher.submit(Queued("x", 1, 0.0, signature="other"))
+        assert all_taken(batcher) == ["a", "b", "x"]
+        assert "".join(batcher.strategy.asked) == "(a)(b)(x)"
+
+    def test_a_batch_that_is_formed_anew(self):
+        """After a request was taken out it is begun again."""
+        batcher = self.batcher(2, batching(8, delay_us=1000))
+        filled(batcher, 1)
+        gone = Queued("x", 1, 0.0)
+        batcher.submit(gone)
+        assert taken(batcher) is None
+        assert batcher.remove(gone)
+        assert taken(batcher, now=0.001) == "a"
+        assert "".join(batcher.strategy.asked) == "(ax)(a)"
+
+    def test_the_end(self):
+        """A batch that is never executed is ended as well."""
+        batcher = self.batcher(2, batching(8, delay_us=1000))
+        assert taken(filled(batcher, 1)) is None
+        assert payloads(batcher.drain()) == "a"
+        assert "".join(batcher.strategy.asked) == "(a)"

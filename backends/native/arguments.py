@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the extension is told of a model and its instance, out of the configuration and `initialize`'s arguments. (pure)
+
+A configuration is the model's, normalised, as parsed JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pyruntime.utils.errors import LoadError
+
+# TRITONSERVER_InstanceGroupKind.
+_KINDS = {"AUTO": 0, "CPU": 1, "GPU": 2, "MODEL": 3}
+_LIBRARY_NAME = re.compile(r"libtriton_(.+)\.so")
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Raise LoadError for what a native model in a process of its own cannot be."""
+    name = config["name"]
+    if config["parameters"].get("INSTANCE_MODE", {}).get("string_value") == "thread":
+        raise LoadError(f"model '{name}' has instances in threads, and with EXECUTION_MODE 'process' each is a process")
+    if config.get("sequence_batching", {}).get("state"):
+        raise LoadError(
+            f"model '{name}' has states that the server keeps, which it cannot have with EXECUTION_MODE 'process'"
+        )
+
+
+def as_json(document: Any) -> str:
+    """A document as Triton writes it, without blanks: there are backends that search it for text."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def backend_name(config: Mapping[str, Any], path: str) -> str:
+    """The backend's name; of a library that the configuration names no backend for, what it is called."""
+    name: str = config.get("backend", "")
+    found = _LIBRARY_NAME.search(path)
+    return name or (found[1] if found else "")
+
+
+def is_decoupled(config: Mapping[str, Any]) -> bool:
+    """Whether requests have any number of responses."""
+    return bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+
+
+def output_names(config: Mapping[str, Any]) -> list[str]:
+    """The names of all outputs."""
+    return [output["name"] for output in config.get("output", [])]
+
+
+def instance(config: Mapping[str, Any], args: Mapping[str, str]) -> tuple[Any, ...]:
+    """The arguments of the extension's Instance, from the name on."""
+    kind, device = args["model_instance_kind"], int(args["model_instance_device_id"])
+    group = _group(config, args["model_instance_name"])
+    policy = group.get("host_policy", "") or (f"gpu_{device}" if kind == "GPU" else "cpu")
+    return (
+        args["model_instance_name"],
+        _KINDS[kind],
+        device,
+        group.get("passive", False),
+        group.get("profile", []),
+        [(each["kind"], int(each["device_id"])) for each in group.get("secondary_devices", [])],
+        as_json({policy: {}}),
+    )
+
+
+def _group(config: Mapping[str, Any], instance_name: str) -> Mapping[str, Any]:
+    """The instance group that an instance is of."""
+    name = instance_name.rpartition("_")[0]
+    found: Mapping[str, Any] = next((each for each in config.get("instance_group", []) if each["name"] == name), {})
+    return found

@@ -1,0 +1,249 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The requests that are with a native instance.
+
+`execute` returns as soon as the backend's Execute has. What the backend has answered by then is returned; all else is
+answered by senders, when it comes. A request is let go of when the backend has released it: until then its memory is
+in use, which the stub tells the host.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyruntime.backends.native.events import LOOK_S, Events
+from pyruntime.backends.native.tensors import Inputs, response_of
+from pyruntime.stub.host import Host
+from pyruntime.stub.pb_utils import (
+    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+    InferenceRequest,
+    InferenceResponse,
+    TritonError,
+)
+from pyruntime.stub.pb_utils.sender import InferenceResponseSender
+from pyruntime.utils.errors import Code, LocalError
+
+_NO_RESPONSE = "the model ended the request without a response"
+_TOO_LATE = "a request can be released to be executed again during Execute only, where its model runs in a process"
+
+
+class Job:
+    """One request. The extension holds it for as long as the backend may answer it."""
+
+    __slots__ = (
+        "batches",
+        "is_answered",
+        "is_cancelled",
+        "is_returned",
+        "is_sending",
+        "memory",
+        "number",
+        "request",
+        "response",
+        "sender",
+        "serial",
+        "waiting",
+    )
+
+    def __init__(self, batches: Batches, request: InferenceRequest, sender: InferenceResponseSender | None) -> None:
+        self.batches = batches
+        # Until the backend has released it.
+        self.request: InferenceRequest | None = request
+        self.memory: list[Any] = []
+        # By which the host, and the extension, know it.
+        self.serial = request._serial
+        self.number = 0
+        # What answers it; for a model that is not decoupled `execute` does, until it has returned.
+        self.sender = sender
+        # The one response of a model that is not decoupled, until it is sure that it is the one.
+        self.response: InferenceResponse | None = None
+        self.is_answered = False
+        self.is_returned = False
+        self.is_cancelled = False
+        # Responses that wait until the client has taken others, and whether a thread waits with them.
+        self.waiting: deque[tuple[InferenceResponse | None, bool]] = deque()
+        self.is_sending = False
+
+
+class Batches:
+    """See the module. `handle` is the extension's instance; `run` has a function run in a thread that may wait."""
+
+    handle: Any
+
+    def __init__(self, events: Events, host: Host, decoupled: bool, run: Callable[..., object]) -> None:
+        self._events = events
+        self._host = host
+        self._decoupled = decoupled
+        self._run = run
+        self._inputs = Inputs()
+        # For what waits for clients. A thread that sends it must not need the lock of the events, which the model's
+        # thread has while the backend executes: and that may wait for what was sent before.
+        self._sending = threading.Lock()
+        self._number = 1
+        self._is_executing = False
+        self._open: dict[Job, None] = {}
+
+    def execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse | None] | None:
+        """Have the backend execute a batch; what TritonPythonModel.execute returns."""
+        jobs = [self._job(request) for request in requests]
+        with self._events.lock:
+            ready, wires = self._prepared(jobs)
+            if ready:
+                self._open.update(dict.fromkeys(ready))
+                self._events.wait(lambda: self._begin(ready, wires), lambda: not self._is_executing)
+            outcomes = [self._outcome(job, request) for job, request in zip(jobs, requests, strict=True)]
+        return None if self._decoupled else outcomes
+
+    def _begin(self, jobs: list[Job], wires: list[list[Any]]) -> None:
+        try:
+            self.handle.execute(jobs, wires, jobs[0].number, 0)
+        except BaseException:  # the batch fails as a whole
+            for job in jobs:
+                job.is_answered = True
+                del self._open[job]
+            raise
+        self._is_executing = True
+
+    def _job(self, request: InferenceRequest) -> Job:
+        return Job(self, request, request.get_response_sender() if self._decoupled else None)
+
+    def _prepared(self, jobs: list[Job]) -> tuple[list[Job], list[list[Any]]]:
+        """Those jobs that can be executed, and their requests as the extension reads them. The others are answered."""
+        ready, wires = [], []
+        for job in jobs:
+            request = job.request
+            assert request is not None  # nobody has released it
+            try:
+                wires.append(self._inputs.wire(request._region, request._wire, job.memory))
+            except LocalError as exc:
+                self._answer(job, _failed(Code.UNAVAILABLE, str(exc)), True)
+            else:
+                job.number, self._number = self._number, self._number + 1
+                ready.append(job)
+        return ready, wires
+
+    def look(self) -> float | None:
+        """Let the backend see who is not waited for any more; for how long that need not be asked again."""
+        for job in self._open:
+            if not job.is_cancelled and self._host.is_cancelled(job.serial):
+                job.is_cancelled = True
+                self.handle.cancel(job.number)
+        return LOOK_S if self._open else None
+
+    # What the backend does.
+
+    def responded(
+        self,
+        job: Job,
+        final: bool,
+        failure: tuple[int, str] | None,
+        outputs: Sequence[tuple[str, str, Sequence[int], Any]] | None,
+        parameters: Mapping[str, Any] | None,
+    ) -> None:
+        """The backend has sent a response, or said that there are no more."""
+        if job.is_answered:
+            return
+        response = None
+        if failure is not None:
+            response = _failed(*failure)
+        elif outputs is not None:
+            response = response_of(outputs, parameters)
+        if self._decoupled:
+            self._answer(job, response, final)
+            return
+        if response is not None:
+            job.response = response
+        if final:
+            self._answer(job, job.response or _failed(Code.INTERNAL, _NO_RESPONSE), True)
+
+    def released(self, job: Job, reschedule: bool) -> None:
+        """The backend is done with a request's inputs, or wants the request again."""
+        request, job.request = job.request, None
+        job.memory.clear()
+        if not reschedule or job.is_answered or request is None:
+            return
+        if not job.is_returned:
+            job.is_answered = True
+            del self._open[job]
+            request.set_release_flags(TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        else:
+            self._answer(job, _failed(Code.UNSUPPORTED, _TOO_LATE), True)
+
+    def answered(
+        self,
+        job: Job,
+        failure: tuple[int, str] | None,
+        outputs: Sequence[tuple[str, str, Sequence[int], Any]] | None,
+        parameters: Mapping[str, Any] | None,
+        _: object,
+    ) -> None:
+        """The backend has sent the final response, and is done with the inputs."""
+        self.released(job, False)
+        self.responded(job, True, failure, outputs, parameters)
+
+    def executed(self) -> None:
+        """Execute has returned."""
+        self._is_executing = False
+
+    # Answering.
+
+    def _outcome(self, job: Job, request: InferenceRequest) -> InferenceResponse | None:
+        """What `execute` returns for a request."""
+        job.is_returned = True
+        if not job.is_answered:
+            job.sender = job.sender or request.get_response_sender()
+            return None
+        response, job.response = job.response, None
+        return response
+
+    def _answer(self, job: Job, response: InferenceResponse | None, final: bool) -> None:
+        if final:
+            job.is_answered = True
+            self._open.pop(job, None)
+        sender = job.sender
+        if sender is None:
+            job.response = response  # for `execute` to return
+            return
+        if self._has_to_wait(job, sender, response, final):
+            return
+        self._send(job, sender, response, final)
+        if final:
+            job.sender = None  # for the extension may keep the job
+
+    def _has_to_wait(
+        self, job: Job, sender: InferenceResponseSender, response: InferenceResponse | None, final: bool
+    ) -> bool:
+        """Have a response sent later that cannot be sent now."""
+        with self._sending:
+            if not job.is_sending:
+                if response is None or final or self._host.has_room(job.serial):
+                    return False
+                job.is_sending = True
+                self._run(self._send_waiting, job, sender)
+            job.waiting.append((response, final))
+            return True
+
+    def _send_waiting(self, job: Job, sender: InferenceResponseSender) -> None:
+        """Send what waits for the client, in a thread that nobody waits for."""
+        final = False
+        while not final:
+            with self._sending:
+                if not job.waiting:
+                    job.is_sending = False
+                    return
+                response, final = job.waiting.popleft()
+            self._send(job, sender, response, final)
+        job.sender = None
+
+    def _send(self, job: Job, sender: InferenceResponseSender, response: InferenceResponse | None, final: bool) -> None:
+        sender.send(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
+        if not final:
+            self.handle.take(job.number)
+
+
+def _failed(code: int, message: str) -> InferenceResponse:
+    return InferenceResponse(error=TritonError(message, Code(code)))

@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What native code asks of the server, and the requests that it makes to models, from within a stub.
+
+All of it goes the way that the calls of a Python model go. Requests are sent where events are passed on, so that it is
+known which batch waits for them; who waits for answers is a thread of a pool.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pyruntime.backends.native.tensors import native_tensor
+from pyruntime.stub.host import Answers, Host
+from pyruntime.stub.pb_utils import InferenceRequest, InferenceResponse, TritonModelException
+from pyruntime.stub.pb_utils.placement import InferenceTrace
+from pyruntime.utils.errors import Code, InferenceError
+
+# Each call that waits for its answers takes a thread. No more calls than this are under way.
+THREADS_MAX = 1024
+
+_PARAMETERS = 5
+_RAW = "raw inputs are not supported, where the model that calls runs in a process: state datatype and shape"
+
+
+class Calls:
+    """See the module. `call` is called by whoever passes on events."""
+
+    def __init__(self, host: Callable[[], Host]) -> None:
+        """`host` is the server; it raises TritonModelException while there is none."""
+        self._host = host
+        self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="pyruntime native call")
+        self._open: dict[int, Answers] = {}
+
+    def run(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Run a function, which must not raise, in a thread that may wait."""
+        self._pool.submit(function, *arguments)
+
+    def call(self, call: Any) -> None:
+        """Native code wants something. See native/_triton.pyi for what a call is."""
+        match call.method, call.arguments:
+            case "infer", arguments:
+                self._infer(call, *arguments)
+            case "cancel", (number,):
+                if (answers := self._open.get(number)) is not None:
+                    self.run(answers.cancel)
+            case "InferenceRequestNew", _:
+                call.answer(None)  # whether there is such a model is seen when it is asked
+            case "ServerLoadModel", (name, config, files, _):
+                self.run(self._ask, call, "load_model", [name, config, files], False)
+            case "ServerUnloadModel", (name, dependents, _):
+                self.run(self._ask, call, "unload_model", [name, dependents], False)
+            case method, arguments:
+                self.run(self._ask, call, method, list(arguments), True)
+
+    def close(self) -> None:
+        """Nobody is answered any more."""
+        for answers in list(self._open.values()):
+            answers.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, call: Any, method: str, arguments: list[Any], has_result: bool) -> None:
+        try:
+            result = self._host().ask(method, arguments)
+        except TritonModelException as exc:
+            cause = exc.__cause__
+            call.fail(cause.code if isinstance(cause, InferenceError) else Code.INTERNAL, str(exc))
+        else:
+            call.answer(result if has_result else None)
+
+    # Requests.
+
+    def _infer(
+        self,
+        call: Any,
+        number: int,
+        model: str,
+        version: int,
+        request_id: str,
+        correlation_id: int | str,
+        flags: int,
+        _priority: int,
+        timeout_us: int,
+        parameters: dict[str, Any],
+        inputs: Sequence[tuple[str, str | None, list[int], Any]],
+        outputs: list[str] | None,
+        trace: str,
+        *_: object,
+    ) -> None:
+        """Have a model execute a request, or say why not: it is its maker's then."""
+        if any(datatype is None for _, datatype, _, _ in inputs):
+            call.fail(Code.UNSUPPORTED, _RAW)
+            return
+        request = InferenceRequest(
+            request_id,
+            correlation_id,
+            (),
+            outputs or (),
+            model,
+            version,
+            flags,
+            timeout_us,
+            trace=InferenceTrace(trace),
+        )
+        request._inputs = [native_tensor(name, datatype or "", shape, data) for name, datatype, shape, data in inputs]
+        request._wire[_PARAMETERS] = json.dumps(parameters) if parameters else ""
+        try:
+            host = self._host()
+            if host.no_bls:
+                raise TritonModelException(host.no_bls)
+            answers = host.call(request, True)
+        except TritonModelException as exc:
+            call.fail(Code.UNAVAILABLE, str(exc))
+            return
+        self._open[number] = answers
+        call.answer(None)
+        self.run(self._pass_on, call, number, answers, model, max(version, 1))
+
+    def _pass_on(self, call: Any, number: int, answers: Answers, model: str, version: int) -> None:
+        """Hand the answers to a request over, as they come."""
+        response: InferenceResponse | None = None
+        final = False
+        while not final:
+            try:
+                response = answers.next()
+                final = answers.finished or response is None
+                _respond(call, response, final, model, version)
+            except Exception as exc:  # the server is gone, or a response is no response
+                final = True
+                call.respond(True, None, {}, (int(Code.INTERNAL), str(exc)), model, version, None)
+        del self._open[number]
+
+
+def _respond(call: Any, response: InferenceResponse | None, final: bool, model: str, version: int) -> None:
+    """Hand one answer over; an end that came without a response, too."""
+    outputs = None if response is None else response.output_tensors()
+    if response is None or (final and not outputs and not response.has_error()):
+        call.respond(final, None, {}, None, model, version, None)
+        return
+    if response.has_error():
+        error = response.error()
+        call.respond(final, None, {}, (int(error.code()), error.message()), model, version, None)
+        return
+    contents = [(each.name(), each._datatype, each.shape(), each._encoded()) for each in outputs or ()]
+    call.respond(final, contents, json.loads(response.parameters()), None, model, version, None)

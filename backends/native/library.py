@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A native backend in this process, and the model that it runs: loaded once, by whichever step comes first.
+
+`location` is what the stub was told of the model (see utils/messages.py), with `library`, the path of the backend;
+`command_line`, what the backend is told of that, as JSON; `preload`, a list of libraries that come first, as JSON; and
+`log_verbose`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from pyruntime.backends.native import arguments
+from pyruntime.runtime.native.libraries import explain, prepare
+from pyruntime.runtime.native.linker import read_library
+from pyruntime.utils.errors import LoadError
+
+EXTENSION = "pyruntime.runtime.native._triton"
+READY = "TRITONBACKEND_ModelInstanceReady"
+_MISSING = (
+    "model '{model}' runs a native backend in a process, and that process has no native backends: {reason}. It takes "
+    "CPython 3.11 or newer and a pyruntime that was built with a C++ compiler"
+)
+# All of TRITONSERVER_LogLevel but the verbose one, by their bits.
+_ALL_LEVELS = 7
+
+
+def import_extension(model: str) -> ModuleType:
+    """The extension, which is the server's library to backends. Raises LoadError for `model`."""
+    try:
+        return importlib.import_module(EXTENSION)
+    except ImportError as exc:
+        raise LoadError(_MISSING.format(model=model, reason=exc)) from exc
+
+
+class NativeModel:
+    """One model, from the load of its backend's library to the end. All methods raise LoadError, and wait."""
+
+    def __init__(self, native: ModuleType, location: Mapping[str, str], config: Mapping[str, Any]) -> None:
+        """Load the library and initialise the backend."""
+        self.native = native
+        self.handle: Any = None
+        self._location = location
+        name, path = config["name"], location["library"]
+        native.set_log(_ALL_LEVELS, int(location["log_verbose"]))
+        prepare(path, model=name, preload=json.loads(location["preload"]))
+        self._backend = native.Backend(
+            arguments.backend_name(config, path), path, os.path.dirname(path), location["command_line"]
+        )
+        try:
+            self._call(self._backend.open)
+        except LoadError as exc:
+            raise LoadError(explain(str(exc), path, name)) from exc
+        self._call(self._backend.initialize)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the backend has something to say when it is asked if an instance is ready."""
+        _, symbols = read_library(self._location["library"])
+        return READY in symbols.exported
+
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Initialise the model; its configuration as the backend has completed it, None if it has not."""
+        self._initialize(config, completes=True)
+        completed: str | None = self.handle.config
+        return None if completed is None else json.loads(completed)
+
+    def configure(self, config: Mapping[str, Any], text: str) -> None:
+        """The configuration is final; initialise the model, if that is not done. `text` is it as JSON."""
+        if self.handle is None:
+            self._initialize(config, completes=False)
+        self.handle.configure(text, arguments.is_decoupled(config), arguments.output_names(config))
+
+    def instance(self, owner: object, config: Mapping[str, Any], args: Mapping[str, str]) -> Any:
+        """An instance, initialised."""
+        handle = self.native.Instance(self.handle, owner, *arguments.instance(config, args))
+        self._call(handle.initialize)
+        return handle
+
+    def finalize(self, instance: Any) -> list[str]:
+        """End the instance, if there is one, the model and the backend, whatever they say to it, which is returned."""
+        problems = []
+        for step in (instance, self.handle, self._backend):
+            if step is not None:
+                try:
+                    self._call(step.finalize)
+                except LoadError as exc:
+                    problems.append(str(exc))
+        return problems
+
+    def _initialize(self, config: Mapping[str, Any], *, completes: bool) -> None:
+        self.handle = self.native.Model(
+            self._backend,
+            config["name"],
+            int(self._location["version"]),
+            self._location["model_dir"],
+            arguments.as_json(config),
+            completes,
+            arguments.is_decoupled(config),
+            arguments.output_names(config),
+        )
+        self._call(self.handle.initialize)
+
+    def _call(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except self.native.NativeError as exc:
+            raise LoadError(exc.args[1]) from exc

@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors between a stub and native code: as they are encoded on the wire, which is how both have them. (pure)"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyruntime.stub.memory import Source
+from pyruntime.stub.pb_utils.response import InferenceResponse
+from pyruntime.stub.pb_utils.tensor import Tensor
+
+_PARAMETERS, _TENSORS, _PLACES = 5, 6, 8
+
+
+class Inputs:
+    """Where native code finds the inputs of requests: almost always in the one region that the host writes them to."""
+
+    def __init__(self) -> None:
+        self._region: mmap.mmap | None = None
+        self._address = 0
+
+    def wire(self, region: Source, wire: list[Any], memory: list[Any]) -> list[Any]:
+        """A request as the extension reads it, from how it came: with addresses for places.
+
+        `memory` gets what has to live for as long as those are used. Raises LocalError if memory of a client's is gone.
+        """
+        tensors = []
+        for name, datatype, shape, at, size in wire[_TENSORS]:
+            tensors.append((name, datatype, shape, self._find(region, at, size, memory) if size else 0, size))
+        parameters = wire[_PARAMETERS]
+        return [
+            *wire[:_PARAMETERS],
+            json.loads(parameters) if parameters else "",
+            tensors,
+            *wire[_TENSORS + 1 : _PLACES],
+        ]
+
+    def _find(self, region: Source, at: Any, size: int, memory: list[Any]) -> int:
+        buffer, offset = region.buffer(at, size)
+        if buffer is self._region:
+            return self._address + offset
+        address = address_of(buffer)
+        if type(buffer) is mmap.mmap:  # the region that is mapped for good
+            self._region, self._address = buffer, address
+        else:
+            memory.append(buffer)
+        return address + offset
+
+
+class NativeMemory(Source):
+    """Memory that holds one tensor: anything with the buffer protocol."""
+
+    __slots__ = ("contents",)
+
+    def __init__(self, contents: Any) -> None:
+        self.contents = contents
+
+    def buffer(self, at: Any, size: int) -> tuple[Any, int]:
+        """See Source."""
+        return self.contents, at
+
+    def read(self, at: Any, size: int) -> bytes:
+        """See Source."""
+        return bytes(self.contents)
+
+
+class NativeTensor(Tensor):
+    """A tensor whose contents go out as native code has encoded them, whatever its shape says."""
+
+    __slots__ = ()
+
+    def _encoded(self) -> Any:
+        region = self._region
+        assert isinstance(region, NativeMemory)  # it is made by `native_tensor` alone
+        return np.frombuffer(region.contents, np.uint8) if self._size else b""
+
+
+def native_tensor(name: str, datatype: str, shape: Sequence[int], contents: Any) -> Tensor:
+    """A tensor of native code's."""
+    return NativeTensor._from_region(NativeMemory(contents), [name, datatype, list(shape), 0, len(contents)])
+
+
+def response_of(
+    outputs: Sequence[tuple[str, str, Sequence[int], Any]], parameters: Mapping[str, Any] | None
+) -> InferenceResponse:
+    """A backend's response."""
+    text = json.dumps(dict(parameters), ensure_ascii=False) if parameters else ""
+    return InferenceResponse._from_wire([native_tensor(*output) for output in outputs], text)
+
+
+def address_of(buffer: Any) -> int:
+    """Where a buffer that is not empty begins."""
+    address: int = np.frombuffer(buffer, np.uint8, 1).__array_interface__["data"][0]
+    return address

@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The server's response cache: a library, and the threads on which it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+
+from pyruntime.runtime.instances.native_host import NativeHost
+from pyruntime.runtime.native.libraries import explain, prepare
+from pyruntime.utils.errors import LoadError
+
+_LOG = logging.getLogger("pyruntime.caching")
+
+ENTRY_POINT = "TRITONCACHE_CacheInitialize"
+# As many requests are looked up, and responses inserted, at a time. A local cache has one lock for all of them; what
+# asks another machine waits.
+THREADS_MAX = 8
+LOCAL = "local"
+_NOT_OURS = (
+    "; the cache 'local', which --response-cache-byte-size stands for too, is NVIDIA's libtritoncache_local.so, and "
+    "does not come with pyruntime: put it there, or name another cache"
+)
+
+
+class ResponseCache:
+    """See the module. `failure` is the extension's exception."""
+
+    def __init__(self, name: str, handle: Any, host: NativeHost) -> None:
+        self.name = name
+        self.failure: type[Exception] = host.native.NativeError
+        self._handle = handle
+        self._host = host
+        self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="cache")
+
+    def lookup(self, key: str) -> memoryview | None:
+        """What is kept under a key, None if nothing is. Blocks. Raises `failure`."""
+        buffers = self._handle.lookup(key)
+        return memoryview(buffers[0]) if buffers else None
+
+    def insert(self, key: str, entry: bytes) -> None:
+        """Have something kept under a key, unless something is already. Blocks. Raises `failure`."""
+        self._handle.insert(key, entry)
+
+    def post(self, step: Callable[[], Any], call_back: Callable[[asyncio.Future[Any]], None]) -> None:
+        """Do something on a thread, and call back, on the event loop's, with what came of it."""
+        asyncio.get_running_loop().run_in_executor(self._pool, step).add_done_callback(call_back)
+
+    async def close(self) -> None:
+        """End the cache. No model may have a use for it any more."""
+        self._pool.shutdown(wait=False)
+        try:
+            await self._host.threads.run(self._handle.finalize)
+        except LoadError as exc:
+            _LOG.error("cache '%s' failed to finalize: %s", self.name, exc)
+
+
+async def open_cache(config: Mapping[str, Mapping[str, str]], directory: str, host: NativeHost) -> ResponseCache | None:
+    """The cache that the settings ask for, None if they ask for none. Raises LoadError."""
+    if not config:
+        return None
+    ((name, values),) = config.items()  # the settings see to it
+    path = _find(name, directory)
+    try:
+        host.begin("a library", name)
+        handle = await _open(path, name, host)
+    except LoadError as exc:
+        # Elsewhere it is models that need libraries.
+        raise LoadError(str(exc).replace(f"model '{name}'", f"cache '{name}'")) from exc
+    text = orjson.dumps(dict(values)).decode()
+    await host.threads.run(lambda: handle.initialize(text), undo=handle.finalize)
+    _LOG.info("Response cache '%s' is %s, with %s", name, path, text)
+    return ResponseCache(name, handle, host)
+
+
+async def _open(path: str, name: str, host: NativeHost) -> Any:
+    await asyncio.to_thread(prepare, path, model=name, entry_point=ENTRY_POINT)
+    handle = host.native.Cache(path)
+    try:
+        await host.threads.run(handle.open)
+    except LoadError as exc:
+        raise LoadError(explain(str(exc), path, name)) from exc
+    return handle
+
+
+def _find(name: str, directory: str) -> str:
+    library = f"libtritoncache_{name}.so"
+    path = os.path.join(directory, name, library)
+    if "/" in name or not os.path.isfile(path):
+        more = _NOT_OURS if name == LOCAL else ""
+        raise LoadError(f"unable to find '{library}' for cache. Searched: {directory}{more}")
+    return path

@@ -1,0 +1,40 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The instances that a backend would rather have, for models that say nothing about theirs. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyruntime.runtime.config.schema import Config, new_model_config
+
+_GPU = 2
+# TRITONSERVER_InstanceGroupKind, by its numbers, as a configuration has it.
+_KINDS = {0: "KIND_AUTO", 1: "KIND_CPU", _GPU: "KIND_GPU", 3: "KIND_MODEL"}
+
+
+def with_preferred_groups(
+    config: Config, groups: Sequence[tuple[int, int, Sequence[int]]], gpus: Sequence[int]
+) -> Config:
+    """A copy of `config`, normalised, with a backend's groups: the first of which this host has what it needs.
+
+    A group is its kind, how many instances it has (0 for as many as usual), and GPUs, none for all.
+    """
+    chosen = next(
+        (each for each in groups if each[0] != _GPU or (gpus and set(each[2]).issubset(gpus))),
+        None,
+    )
+    if chosen is None:
+        return config
+    kind, count, devices = chosen
+    changed = new_model_config()
+    changed.CopyFrom(config)
+    (group,) = changed.instance_group
+    group.kind = group.Kind.Value(_KINDS.get(kind, "KIND_CPU"))
+    if group.kind == group.KIND_AUTO:
+        group.kind = group.KIND_GPU if gpus else group.KIND_CPU
+    group.count = count or group.count
+    if group.kind == group.KIND_GPU:
+        del group.gpus[:]
+        group.gpus.extend(devices or gpus)
+    return changed

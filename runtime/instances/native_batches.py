@@ -1,0 +1,388 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The batches that are with one native instance.
+
+Its thread executes them one after the other. A request is over when two things have happened, in whatever order: the
+backend has sent its final response, and it has released the request, whose memory is free from then on.
+
+Times are those that the backend reports. A backend that reports none is taken at its word for nothing: what it took
+from execution to release counts as computing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from pyruntime.runtime.config.inputs import client_shape
+from pyruntime.runtime.inference import InferResponse, OutputTensor, Parameter
+from pyruntime.runtime.instances.batches import AHEAD_NS_MAX, PLACES_MAX, PLACES_MIN
+from pyruntime.runtime.instances.deadlock import FREE, Waiting
+from pyruntime.runtime.instances.native_credit import credit
+from pyruntime.runtime.instances.native_memory import base_of, put_in_place, resolved
+from pyruntime.runtime.instances.native_plan import NativeHandle, NativePlan
+from pyruntime.runtime.instances.native_worker import NativeWorker
+from pyruntime.runtime.instances.plan import Batch, Owner
+from pyruntime.runtime.instances.wire import not_reschedulable
+from pyruntime.runtime.observe.statistics import reason_of
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.errors import Code, InferenceError
+
+# How much the latest batch counts in the average duration: an eighth.
+_AVERAGE_SHIFT = 3
+_FLAGS = 2
+_PARAMETERS = 5
+_TENSORS = 6
+_SEQUENCE_START = 1
+_NO_PARAMETERS: dict[str, Parameter] = {}
+
+Outcome = InferResponse | InferenceError
+# Success, and when execution began, computing began, computing ended and execution ended, in monotonic nanoseconds.
+Times = tuple[bool, int, int, int, int]
+# Rows, and the same times.
+BatchTimes = tuple[int, int, int, int, int]
+
+
+class NativeBatches:
+    """See the module. `places` is how many more batches the instance takes now."""
+
+    # The instance as the extension has it, whose events come here.
+    handle: NativeHandle
+
+    def __init__(self, plan: NativePlan, owner: Owner) -> None:
+        self.places = 0
+        self._plan = plan
+        self._owner = owner
+        self.worker = NativeWorker(plan.spec.name, self._expects_calls)
+        self._base = base_of(plan.memory.region)
+        self._reshapes = any(output.reshape is not None for output in plan.spec.outputs.values())
+        # Batches whose Execute has not returned, and how many rows they have, by the serial of their first request.
+        self._posted: dict[int, int] = {}
+        # The jobs that the backend has, with when each was given to it; and those of them of which it has sent the final
+        # response, or which it has released. With both a job is gone.
+        self._jobs: dict[Job, int] = {}
+        self._answered: set[Job] = set()
+        self._released: set[Job] = set()
+        # Of models that are not decoupled the one response, until it is known to be that.
+        self._kept: dict[Job, Outcome | None] = {}
+        # The last response to a job that is traced, until its times are known.
+        self._held: dict[Job, Outcome | None] = {}
+        self._failures: dict[Job, InferenceError] = {}
+        self._serial = 1
+        self._average_ns = AHEAD_NS_MAX
+        self._open = False
+        self._when_idle: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._posted) + len(self._jobs)
+
+    @property
+    def running(self) -> bool:
+        """Whether there are batches whose Execute has not returned."""
+        return bool(self._posted)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are with the instance, behind those that it executes."""
+        return sum(list(self._posted.values())[1:])
+
+    def worker_of(self, job: Job) -> Waiting:
+        """See scheduling.job.Running."""
+        return self.worker if self._is_unanswered(job) else FREE
+
+    def open(self) -> None:
+        """The instance is initialised: it takes batches from now on."""
+        self._open = True
+        self.places = self._places()
+
+    def close(self, when_idle: Callable[[], None]) -> None:
+        """The instance takes no more batches; `when_idle` is called once when the backend is done with all it has."""
+        self._open = False
+        self.places = 0
+        self._when_idle = when_idle
+        self._check_idle()
+
+    def execute(self, batch: Batch) -> None:
+        """Post a batch. The instance must have a place. Every job's `respond` will be called, whatever happens."""
+        now_ns = time.monotonic_ns()
+        serial = self._serial
+        wires = [job.wire for job in batch]
+        rows = 0
+        for index, job in enumerate(batch, serial):
+            job.instance = self
+            job.serial = index
+            rows += job.rows
+            wire = job.wire
+            if job.regions or wire[_PARAMETERS] or job.states is not None or _is_inline(wire[_TENSORS]):
+                batch, wires = self._prepared(batch, now_ns)
+                break
+        if not batch:
+            self._owner.place_freed()
+            return
+        self._serial = serial + len(batch)
+        self._posted[serial] = rows
+        for job in batch:
+            self._jobs[job] = now_ns
+        self.places -= 1
+        self.handle.execute(batch, wires, serial, self._base)
+
+    def _prepared(self, batch: Batch, now_ns: int) -> tuple[Batch, list[list[Any]]]:
+        """Those jobs of a batch that can be executed, and their requests as the extension reads them."""
+        ready: Batch = []
+        wires: list[list[Any]] = []
+        for job in batch:
+            try:
+                wire = resolved(job, self._plan.memory, self._base)
+            except InferenceError as exc:
+                self._plan.statistics.failure(now_ns - job.arrived_ns, reason_of(exc, job.cancelled))
+                job.free()
+                job.respond(exc, True)
+                continue
+            if wire[_PARAMETERS]:
+                wire[_PARAMETERS] = orjson.loads(wire[_PARAMETERS])
+            job.instance, job.serial = self, self._serial + len(ready)
+            ready.append(job)
+            wires.append(wire)
+        return ready, wires
+
+    def cancel(self, job: Job) -> None:
+        """See scheduling.job.Running. The backend may look, or not; it goes on either way."""
+        if not job.cancelled and self._is_unanswered(job):
+            job.cancelled = True
+            self.handle.cancel(job.serial)
+
+    # What the backend does, as native_events.py tells it.
+
+    def answered(
+        self,
+        job: Job,
+        failure: tuple[int, str] | None,
+        outputs: list[tuple[str, str, list[int], Any]] | None,
+        parameters: dict[str, Parameter] | None,
+        times: Times | None,
+    ) -> None:
+        """The backend has sent the final response and released the request."""
+        plain = failure is None and outputs is not None and job.trace is None and times is not None and times[0]
+        if not plain or job in self._answered or job in self._kept:
+            self.responded(job, True, failure, outputs, parameters)
+            self.released(job, False, times)
+            return
+        assert outputs is not None
+        assert times is not None
+        del self._jobs[job]
+        outcome = self._response(job, outputs, parameters)
+        self._count(job, times)
+        job.free()
+        job.respond(outcome, True)
+        if self._when_idle is not None:
+            self._check_idle()
+
+    def responded(
+        self,
+        job: Job,
+        final: bool,
+        failure: tuple[int, str] | None,
+        outputs: list[tuple[str, str, list[int], Any]] | None,
+        parameters: dict[str, Parameter] | None,
+    ) -> None:
+        """The backend has sent a response, or said that there are no more."""
+        if not self._is_unanswered(job):
+            return  # it was answered when the instance was given up
+        outcome: Outcome | None = None
+        if failure is not None:
+            outcome = self._failures[job] = InferenceError(failure[1], Code(failure[0]))
+        elif outputs is not None:
+            outcome = self._response(job, outputs, parameters)
+        if not self._plan.spec.decoupled and not final:
+            self._kept[job] = outcome
+            return
+        if final:
+            if outcome is None and not self._plan.spec.decoupled:
+                outcome = self._kept.pop(job, None) or self._ended_without(job)
+            if job.trace is not None and job not in self._released:
+                self._held[job] = outcome
+                return
+            self._answer(job)
+        else:
+            credit(self.handle, job.serial, outcome)
+        job.respond(outcome, final)
+        if self._when_idle is not None:
+            self._check_idle()
+
+    def released(self, job: Job, reschedule: bool, times: Times | None) -> None:
+        """The backend is done with a request's inputs, and tells how long it took."""
+        sent_ns = self._jobs.get(job)
+        if sent_ns is None or job in self._released:
+            return
+        if reschedule and job not in self._answered:
+            self._reschedule(job)
+            return
+        if job in self._answered:
+            self._answered.discard(job)
+            del self._jobs[job]
+        else:
+            self._released.add(job)
+        if times is None:
+            now_ns = time.monotonic_ns()
+            times = job not in self._failures, sent_ns, sent_ns, now_ns, now_ns
+        self._count(job, times)
+        job.free()
+        if job in self._held:
+            self._answer(job)
+            job.respond(self._held.pop(job), True)
+        if self._when_idle is not None:
+            self._check_idle()
+
+    def executed(self, serial: int, start_ns: int, end_ns: int, reported: BatchTimes | None = None) -> None:
+        """Execute has returned, and the backend may tell how long the batch took."""
+        rows = self._posted.pop(serial, None)
+        if rows is None:
+            return
+        self.worker.returned()
+        duration_ns = end_ns - start_ns
+        self._average_ns += (duration_ns - self._average_ns) >> _AVERAGE_SHIFT
+        self.batch_reported(reported or (rows, start_ns, start_ns, end_ns, end_ns))
+        if self._open:
+            self.places = self._places() - len(self._posted)
+        self._owner.place_freed()
+        if self._when_idle is not None:
+            self._check_idle()
+
+    def batch_reported(self, times: BatchTimes) -> None:
+        """The backend tells how long a batch took."""
+        rows, begin_ns, start_ns, end_ns, over_ns = times
+        self._plan.statistics.execution(
+            rows, start_ns - begin_ns, end_ns - start_ns, over_ns - end_ns, time.time_ns() // 1_000_000
+        )
+
+    def response_reported(self, index: int, kind: str, start_ns: int, output_ns: int, end_ns: int) -> None:
+        """The backend tells how long it took to the response at a place in its answers."""
+        responses = self._plan.statistics.response(index)
+        if responses is None:
+            return
+        if kind == "success":
+            responses.success(output_ns - start_ns, end_ns - output_ns)
+        elif kind == "fail":
+            responses.fail(output_ns - start_ns, end_ns - output_ns)
+        elif kind == "empty":
+            responses.empty(end_ns - start_ns)
+        else:
+            responses.cancel(end_ns - start_ns)
+
+    def state_updated(self, job: Job, name: str, datatype: str, shape: list[int], contents: Any) -> None:
+        """The backend has written a state of the job's sequence."""
+        if job.states is not None:
+            job.states.update(name, datatype, shape, contents)
+
+    def noted(self, job: Job, ns: int, activity: str) -> None:
+        """The backend tells that something happened to a request that is traced."""
+        if job.trace is not None:
+            job.trace.note(activity, ns)
+
+    def give_up(self, failure: InferenceError) -> None:
+        """The backend does not come to an end: answer for it. Its threads still read the memory of their requests."""
+        for job in [job for job in self._jobs if job not in self._answered]:
+            self._answer(job)
+            self.handle.cancel(job.serial)  # a thread of the backend's may wait for the client
+            self._plan.statistics.failure(time.monotonic_ns() - job.arrived_ns, reason_of(failure, job.cancelled))
+            job.respond(failure, True)
+
+    def _is_unanswered(self, job: Job) -> bool:
+        return job in self._jobs and job not in self._answered
+
+    def _answer(self, job: Job) -> None:
+        """Note that a job has its final response."""
+        if job in self._released:
+            self._released.discard(job)
+            del self._jobs[job]
+        else:
+            self._answered.add(job)
+
+    def _response(
+        self,
+        job: Job,
+        outputs: list[tuple[str, str, list[int], Any]],
+        parameters: dict[str, Parameter] | None,
+    ) -> Outcome:
+        spec = self._plan.spec
+        if self._reshapes:
+            outputs = [(name, kind, client_shape(spec, name, shape), data) for name, kind, shape, data in outputs]
+        response = InferResponse(
+            spec.name,
+            self._plan.version,
+            job.id,
+            [OutputTensor(name, datatype, shape, memoryview(data)) for name, datatype, shape, data in outputs],
+            parameters or _NO_PARAMETERS,
+        )
+        if job.client is None or not job.client.places:
+            return response
+        try:
+            return put_in_place(response, job.client)
+        except InferenceError as exc:
+            self._failures[job] = exc
+            return exc
+
+    def _ended_without(self, job: Job) -> InferenceError:
+        failure = self._failures[job] = InferenceError("the model ended the request without a response")
+        return failure
+
+    def _count(self, job: Job, times: Times) -> None:
+        """Record how long a job took, whose backend is done with it."""
+        success, begin_ns, start_ns, end_ns, over_ns = times
+        total_ns = time.monotonic_ns() - job.arrived_ns
+        failure = self._failures.pop(job, None)
+        statistics = self._plan.statistics
+        if job.is_padding:
+            return
+        if success:
+            statistics.success(
+                job.rows, begin_ns - job.arrived_ns, start_ns - begin_ns, end_ns - start_ns, over_ns - end_ns, total_ns
+            )
+        else:
+            statistics.failure(total_ns, reason_of(failure or _FAILED, job.cancelled))
+        if job.trace is not None:
+            job.trace.executed(begin_ns, start_ns, end_ns)
+
+    def _reschedule(self, job: Job) -> None:
+        """The backend wants to be given a request again."""
+        del self._jobs[job]
+        if self._plan.spec.iterative_sequence:
+            job.wire[_FLAGS] &= ~_SEQUENCE_START
+            job.instance = None
+            self._owner.reschedule(job)
+            return
+        failure = not_reschedulable()
+        self._plan.statistics.failure(time.monotonic_ns() - job.arrived_ns, reason_of(failure, job.cancelled))
+        job.free()
+        job.respond(failure, True)
+
+    def _expects_calls(self) -> None:
+        """The backend makes requests: they must not be posted behind the very batch that waits for them."""
+        if self._open:
+            self.places = self._places() - len(self._posted)
+
+    def _places(self) -> int:
+        """How many batches may be with the instance at a time: see batches.py."""
+        if self.worker.makes_calls or self._plan.spec.is_batched:
+            return 1
+        average_ns = self._average_ns
+        if average_ns * PLACES_MAX <= AHEAD_NS_MAX:
+            return PLACES_MAX
+        return max(PLACES_MIN, AHEAD_NS_MAX // average_ns)
+
+    def _check_idle(self) -> None:
+        if self._when_idle is not None and not self:
+            when_idle, self._when_idle = self._when_idle, None
+            when_idle()
+
+
+def _is_inline(tensors: list[Any]) -> bool:
+    """Whether the contents of inputs stand in the request: those of all, or of none."""
+    return bool(tensors) and type(tensors[0][3]) is bytes
+
+
+# Stands for a failure of which the backend has told only that there was one.
+_FAILED = InferenceError("")

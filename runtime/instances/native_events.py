@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Brings what happens on native threads to those whom it concerns.
+
+Native threads put events into a queue and never wait for Python. A descriptor becomes readable with the first one; the
+event loop then takes all there are at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+_LOG = logging.getLogger("pyruntime.native")
+# The levels of TRITONSERVER_LogMessage, verbose last.
+_LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
+
+
+class NativeEvents:
+    """See the module. `on_call` is called with what native code wants of the server: see native_calls.py."""
+
+    def __init__(self, native: ModuleType, on_call: Callable[[Any], None]) -> None:
+        self._native = native
+        self._acts: dict[int, Callable[..., None]] = {
+            native.RESPONSE: _responded,
+            native.RELEASED: _released,
+            native.BATCH_STATISTICS: lambda owner, times: owner.batch_reported(times),
+            native.RESPONSE_STATISTICS: lambda owner, *rest: owner.response_reported(*rest),
+            native.STATE: lambda job, *rest: job.instance.state_updated(job, *rest),
+            native.LOG: _log,
+            native.CALL: on_call,
+            native.ACTIVITY: _noted,
+        }
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def begin(self) -> None:
+        """Listen, from now on, on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._native.descriptor(), self.drain)
+
+    def end(self) -> None:
+        """Listen no more: what is in the queue is passed on now."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._native.descriptor())
+            self._loop = None
+            self.drain()
+
+    def drain(self) -> None:
+        """Pass on all events so far."""
+        answered, executed = self._native.ANSWERED, self._native.EXECUTED
+        for event in self._native.drain():
+            kind = event[0]
+            try:
+                # Nearly all are one of these two.
+                if kind == answered:
+                    _, job, failure, outputs, parameters, times = event
+                    job.instance.answered(job, failure, outputs, parameters, times)
+                elif kind == executed:
+                    _, batches, serial, start_ns, end_ns, reported = event
+                    batches.executed(serial, start_ns, end_ns, reported)
+                else:
+                    self._acts[kind](*event[1:])
+            except Exception:  # one event must not cost the others
+                _LOG.exception("an event of a native backend could not be handled")
+
+
+def _responded(job: Any, *rest: Any) -> None:
+    job.instance.responded(job, *rest)
+
+
+def _released(job: Any, *rest: Any) -> None:
+    job.instance.released(job, *rest)
+
+
+def _noted(job: Any, ns: int, activity: str, name: str) -> None:
+    if job is not None:
+        job.instance.noted(job, ns, name or activity)
+
+
+def _log(level: int, file: str, line: int, message: str) -> None:
+    for part in message.splitlines() or [""]:
+        _LOG.log(_LEVELS[level], "%s", part, extra={"stub_file": file, "stub_line": line})

@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a native instance is made from, and what the extension offers for it. (pure)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.scheduling.job import Job
+
+
+class NativeHandle(Protocol):
+    """An instance of the extension's: see native/_triton.pyi."""
+
+    def initialize(self) -> None: ...
+
+    def execute(self, jobs: list[Job], wires: list[list[Any]], serial: int, base: int) -> None: ...
+
+    def cancel(self, serial: int) -> None: ...
+
+    def take(self, serial: int) -> None: ...
+
+    def is_ready(self) -> str | None: ...
+
+    def finalize(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NativePlan:
+    """All that it takes to start a native instance of one model version; `model` is the extension's."""
+
+    instance: InstanceSpec
+    spec: ModelSpec
+    version: int
+    model: Any
+    memory: RequestMemory
+    statistics: ModelStatistics
+    host_policy: str
+    profiles: tuple[str, ...] = ()
+    secondary_devices: tuple[tuple[str, int], ...] = ()

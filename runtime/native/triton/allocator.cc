@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Response allocators, and how the outputs of a response come to lie in what they give.
+
+#include <cstring>
+#include <utility>
+
+#include "arguments.h"
+#include "host.h"
+#include "inference.h"
+
+namespace pyruntime {
+namespace {
+
+using Output = TRITONSERVER_InferenceResponse::Output;
+
+// Tells the allocator how large a buffer of its own is, and what memory, if it wants to know.
+std::optional<Failure> Describe(const ResponseTarget& target, const Output& output) {
+  const auto describe = target.allocator->buffer_attributes;
+  if (describe == nullptr) return std::nullopt;
+  TRITONSERVER_BufferAttributes attributes;
+  attributes.byte_size = output.byte_size;
+  attributes.memory_type = output.memory_type;
+  attributes.memory_type_id = output.memory_type_id;
+  TRITONSERVER_Error* error =
+      describe(target.allocator, output.name.c_str(), &attributes, target.allocator_userp, output.userp);
+  if (error == nullptr) return std::nullopt;
+  return TakeFailure(error);
+}
+
+// The allocator's query function is not asked: outputs are in memory of the CPU, wherever it would like them.
+std::optional<Failure> Place(
+    const ResponseTarget& target, OutputView view, TRITONSERVER_InferenceResponse* response) {
+  Output output{std::move(view.name), view.datatype,          std::move(view.shape), nullptr,
+                view.size,            TRITONSERVER_MEMORY_CPU, 0,                     nullptr};
+  TRITONSERVER_Error* error = target.allocator->alloc(
+      target.allocator, output.name.c_str(), output.byte_size, TRITONSERVER_MEMORY_CPU, 0, target.allocator_userp,
+      &output.base, &output.userp, &output.memory_type, &output.memory_type_id);
+  if (error != nullptr) return TakeFailure(error);
+  response->outputs.push_back(std::move(output));
+  const Output& placed = response->outputs.back();
+  if (placed.memory_type == TRITONSERVER_MEMORY_GPU) {
+    return Failure{
+        TRITONSERVER_ERROR_UNSUPPORTED,
+        "output '" + placed.name + "' was allocated in GPU memory, which is not supported"};
+  }
+  if (placed.base == nullptr && placed.byte_size != 0) {
+    return Failure{TRITONSERVER_ERROR_INTERNAL, "no memory was allocated for output '" + placed.name + "'"};
+  }
+  if (placed.byte_size != 0) std::memcpy(placed.base, view.data, placed.byte_size);
+  return Describe(target, placed);
+}
+
+std::optional<Failure> PlaceAll(
+    const ResponseTarget& target, std::vector<OutputView> outputs, TRITONSERVER_InferenceResponse* response) {
+  for (OutputView& output : outputs) {
+    if (auto failure = Place(target, std::move(output), response)) return failure;
+  }
+  return std::nullopt;
+}
+
+std::optional<Failure> Start(const ResponseTarget& target) {
+  const auto start = target.allocator->start;
+  TRITONSERVER_Error* error = start != nullptr ? start(target.allocator, target.allocator_userp) : nullptr;
+  if (error == nullptr) return std::nullopt;
+  Failure failure = TakeFailure(error);
+  failure.message = "response allocation start failed: " + failure.message;
+  return failure;
+}
+
+}  // namespace
+
+std::unique_ptr<TRITONSERVER_InferenceResponse> MakeResponse(
+    const ResponseTarget& target, const std::string& id, Delivery* delivery) {
+  auto response = std::make_unique<TRITONSERVER_InferenceResponse>();
+  response->allocator = target.allocator;
+  response->model = std::move(delivery->model);
+  response->version = delivery->version;
+  response->id = id;
+  response->failure = Start(target);
+  if (!response->failure) response->failure = std::move(delivery->failure);
+  if (!response->failure) response->failure = PlaceAll(target, std::move(*delivery->outputs), response.get());
+  if (response->failure) {
+    response->ReleaseOutputs();
+  } else {
+    response->parameters = std::move(delivery->parameters);
+  }
+  return response;
+}
+
+}  // namespace pyruntime
+
+extern "C" {
+
+TRITONSERVER_Error* TRITONSERVER_ResponseAllocatorNew(
+    TRITONSERVER_ResponseAllocator** allocator, TRITONSERVER_ResponseAllocatorAllocFn_t alloc_fn,
+    TRITONSERVER_ResponseAllocatorReleaseFn_t release_fn, TRITONSERVER_ResponseAllocatorStartFn_t start_fn) {
+  PYRUNTIME_REQUIRE(allocator);
+  PYRUNTIME_REQUIRE(alloc_fn);
+  PYRUNTIME_REQUIRE(release_fn);
+  PYRUNTIME_GUARD({
+    auto made = std::make_unique<TRITONSERVER_ResponseAllocator>();
+    made->alloc = alloc_fn;
+    made->release = release_fn;
+    made->start = start_fn;
+    *allocator = made.release();
+    return nullptr;
+  });
+}
+
+TRITONSERVER_Error* TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction(
+    TRITONSERVER_ResponseAllocator* allocator,
+    TRITONSERVER_ResponseAllocatorBufferAttributesFn_t buffer_attributes_fn) {
+  PYRUNTIME_REQUIRE(allocator);
+  allocator->buffer_attributes = buffer_attributes_fn;
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONSERVER_ResponseAllocatorSetQueryFunction(
+    TRITONSERVER_ResponseAllocator* allocator, TRITONSERVER_ResponseAllocatorQueryFn_t query_fn) {
+  PYRUNTIME_REQUIRE(allocator);
+  allocator->query = query_fn;
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONSERVER_ResponseAllocatorDelete(TRITONSERVER_ResponseAllocator* allocator) {
+  std::unique_ptr<TRITONSERVER_ResponseAllocator>{allocator};
+  return nullptr;
+}
+
+}  // extern "C"

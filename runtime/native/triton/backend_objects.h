@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the Python types Backend, Model and Instance share: each is a handle of an object of the C interface.
+
+#pragma once
+
+#include <Python.h>
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "backend.h"
+#include "python.h"
+
+namespace pyruntime {
+
+struct BackendObject {
+  PyObject_HEAD
+  std::shared_ptr<TRITONBACKEND_Backend> backend;
+};
+
+struct ModelObject {
+  PyObject_HEAD
+  std::shared_ptr<TRITONBACKEND_Model> model;
+};
+
+// Each adds its type to the module; false with a Python exception set. In this order.
+bool AddBackendType(PyObject* module);
+bool AddModelType(PyObject* module);
+bool AddInstanceType(PyObject* module);
+
+// A path as the system has it; false with a Python exception set.
+bool PathFromPython(PyObject* object, std::string* path);
+
+// A list of names; false with a Python exception set.
+bool NamesFromPython(PyObject* sequence, std::vector<std::string>* names);
+
+// [(memory type, its id, bytes)]; null with a Python exception set.
+PyObject* ToPython(const std::vector<TRITONSERVER_BufferAttributes>& usage);
+
+// What a call into a backend comes to, made without the GIL.
+template <typename Call>
+std::optional<Failure> WithoutGil(Call&& call) {
+  PyThreadState* thread = PyEval_SaveThread();
+  std::optional<Failure> failure;
+  try {
+    failure = call();
+  } catch (const std::exception& exc) {  // no thread, or no memory, for it
+    failure = Failure{TRITONSERVER_ERROR_INTERNAL, exc.what()};
+  }
+  PyEval_RestoreThread(thread);
+  return failure;
+}
+
+// None, or null with the failure raised.
+inline PyObject* NoneOrRaise(const std::optional<Failure>& failure) {
+  if (!failure) Py_RETURN_NONE;
+  Raise(*failure);
+  return nullptr;
+}
+
+// Frees the memory of an object whose members are destroyed.
+inline void FreeObject(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  auto* free = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  free(self);
+  Py_DECREF(type);
+}
+
+}  // namespace pyruntime

@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory for outputs: owned blocks, aligned for any datatype and any SIMD load, which go to the client as they are.
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace pyruntime {
+
+class BufferPool;
+
+// Memory aligned for any use, that `free` frees; null if there is none. Never null for no bytes.
+void* AllocateAligned(size_t size);
+
+// One block, owned by whoever has the object: an output, a state, or the Python object that the output became.
+class Buffer {
+ public:
+  Buffer() = default;
+  // Throws std::bad_alloc.
+  Buffer(BufferPool* pool, size_t size);
+  ~Buffer();
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+
+  void* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  BufferPool* pool_ = nullptr;
+  void* data_ = nullptr;
+  size_t size_ = 0;
+  size_t capacity_ = 0;
+};
+
+// Keeps large blocks that are free again: fresh memory from the system costs more than filling it, because each page
+// of it has to be brought in and cleared. Any thread.
+class BufferPool {
+ public:
+  // Blocks from this size on are kept: malloc has the smaller ones at hand.
+  static constexpr size_t kKeptBlockBytesMin = 128 << 10;
+  // Free memory that is kept in all; what goes beyond it goes back to the system.
+  static constexpr size_t kKeptBytesMax = 256 << 20;
+
+  BufferPool();
+  ~BufferPool();
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+
+ private:
+  friend class Buffer;
+  struct Block {
+    void* data;
+    size_t capacity;
+  };
+
+  // A block of a capacity of at least `size`; throws std::bad_alloc.
+  Block Take(size_t size);
+  void Give(Block block) noexcept;
+
+  std::mutex mutex_;
+  // In the order in which they became free.
+  std::vector<Block> free_;
+  size_t kept_ = 0;
+};
+
+}  // namespace pyruntime

@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Errors as the C interface has them: a null pointer is success, anything else belongs to whoever received it.
+
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "triton/core/tritonserver.h"
+
+struct TRITONSERVER_Error {
+  TRITONSERVER_Error_Code code;
+  std::string message;
+};
+
+namespace pyruntime {
+
+using ErrorPtr = std::unique_ptr<TRITONSERVER_Error>;
+
+// A new error, for a function of the C interface to return.
+TRITONSERVER_Error* NewError(TRITONSERVER_Error_Code code, std::string message);
+
+// What a function returns that was given something it must not be given, null above all: "NAME: WHAT".
+TRITONSERVER_Error* InvalidArgument(const char* function, const std::string& what);
+
+// Takes an error that a backend returned: its exception-free value, and the error deleted.
+struct Failure {
+  TRITONSERVER_Error_Code code = TRITONSERVER_ERROR_INTERNAL;
+  std::string message;
+};
+Failure TakeFailure(TRITONSERVER_Error* error);
+
+}  // namespace pyruntime
+
+// Runs the body of a function of the C interface: what it throws (it does not run out of memory quietly) becomes an
+// error. Every function that allocates has its body in one.
+#define PYRUNTIME_GUARD(...)                                                          \
+  do {                                                                                \
+    try __VA_ARGS__ catch (const std::exception& exc) {                               \
+      return ::pyruntime::NewError(TRITONSERVER_ERROR_INTERNAL, exc.what());          \
+    }                                                                                 \
+  } while (false)

@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the C interface needs and is not handed to it: functions such as TRITONSERVER_LogMessage have no handle. There
+// is one, for the life of the process.
+
+#pragma once
+
+#include <Python.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "buffer.h"
+#include "metrics.h"
+#include "queue.h"
+
+namespace pyruntime {
+
+class Host {
+ public:
+  // Made at first use and never destroyed: threads of backends may outlive everything else.
+  static Host& Get();
+
+  EventQueue& queue() { return queue_; }
+  BufferPool& buffers() { return buffers_; }
+  MetricRegistry& metrics() { return metrics_; }
+
+  // A number for a trace, never given before.
+  uint64_t NextTraceId() { return ++last_trace_id_; }
+
+  // Which levels are logged, as Python has set them: 0 error, 1 warning, 2 info, by their bits; and the verbose level.
+  std::atomic<unsigned> log_levels{7};
+  std::atomic<int> log_verbose{0};
+  // Messages that wait for Python, and those that were not kept because too many did.
+  std::atomic<unsigned> log_waiting{0};
+  std::atomic<unsigned> log_lost{0};
+
+  // Python's types that are made, or asked for, anywhere. Set once, while the module is made; with the GIL.
+  PyTypeObject* buffer_type = nullptr;
+  PyTypeObject* view_type = nullptr;
+  PyTypeObject* backend_type = nullptr;
+  PyTypeObject* model_type = nullptr;
+  PyTypeObject* agent_type = nullptr;
+  PyObject* native_error = nullptr;
+
+ private:
+  EventQueue queue_;
+  BufferPool buffers_;
+  MetricRegistry metrics_;
+  std::atomic<uint64_t> last_trace_id_{0};
+};
+
+}  // namespace pyruntime

@@ -1,0 +1,201 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Requests that native code makes to models of the server, and their responses.
+//
+// A request is its maker's until ServerInferAsync takes it, and again once its release callback is called. Python
+// checks it, copies its inputs to where the called model reads them, and hands responses over as they come. They become
+// objects of the C interface on a thread of the callback pool, one after the other: the maker's allocator says where
+// the outputs go.
+
+#pragma once
+
+#include <Python.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "error.h"
+#include "queue.h"
+#include "server.h"
+#include "triton/core/tritonserver.h"
+#include "values.h"
+
+struct TRITONSERVER_ResponseAllocator {
+  TRITONSERVER_ResponseAllocatorAllocFn_t alloc;
+  TRITONSERVER_ResponseAllocatorReleaseFn_t release;
+  TRITONSERVER_ResponseAllocatorStartFn_t start;
+  TRITONSERVER_ResponseAllocatorBufferAttributesFn_t buffer_attributes = nullptr;
+  TRITONSERVER_ResponseAllocatorQueryFn_t query = nullptr;
+};
+
+namespace pyruntime {
+
+// How a request's maker gets its responses.
+struct ResponseTarget {
+  TRITONSERVER_ResponseAllocator* allocator = nullptr;
+  void* allocator_userp = nullptr;
+  TRITONSERVER_InferenceResponseCompleteFn_t complete = nullptr;
+  void* complete_userp = nullptr;
+};
+
+// An input as its maker has put it together. It refers to the maker's memory.
+struct RequestInput {
+  struct Piece {
+    const void* data;
+    size_t size;
+    std::string host_policy;  // "" for all
+  };
+
+  std::string name;
+  TRITONSERVER_DataType datatype;  // INVALID for a raw one: the model knows
+  Shape shape;
+  std::vector<Piece> pieces;
+};
+
+// One output as Python has it; the memory is held by its HeldBuffers.
+struct OutputView {
+  std::string name;
+  TRITONSERVER_DataType datatype;
+  Shape shape;
+  const void* data;
+  size_t size;
+};
+
+// Buffers of Python's that native threads read. They go back through the queue when nobody does any longer, and then
+// Python is told.
+class HeldBuffers {
+ public:
+  // Takes a reference to `done`, which is called without arguments, or None. With the GIL.
+  explicit HeldBuffers(PyObject* done);
+  ~HeldBuffers();
+  HeldBuffers(const HeldBuffers&) = delete;
+  HeldBuffers& operator=(const HeldBuffers&) = delete;
+
+  // Holds one more; null with a Python exception set if it is no contiguous buffer. With the GIL.
+  const Py_buffer* Hold(PyObject* exporter);
+
+ private:
+  class Return;
+  std::unique_ptr<Return> return_;
+};
+
+// One response as it comes from Python: outputs, or a failure, or neither, which only says that it was the last.
+struct Delivery {
+  bool final = false;
+  std::optional<Failure> failure;
+  std::optional<std::vector<OutputView>> outputs;
+  std::deque<TRITONSERVER_Parameter> parameters;
+  std::string model;
+  int64_t version = 0;
+  // Last, so that nothing of the above is looked at once Python is told.
+  std::unique_ptr<HeldBuffers> held;
+};
+
+// A request on its way, from ServerInferAsync to its last response.
+class InferCall : public ServerCall, public std::enable_shared_from_this<InferCall> {
+ public:
+  // The trace may be null. It is given back at the end, if the call is accepted.
+  InferCall(TRITONSERVER_InferenceRequest* request, TRITONSERVER_InferenceTrace* trace);
+
+  // What Python is told: (number, model, version, id, correlation id, flags, priority, timeout in us, parameters,
+  // inputs, names of outputs or None, context of the trace or "", name of the model that initialises or "", job that is
+  // executed or None). Inputs are (name, datatype or None, shape, contents); contents may be read until the call is
+  // answered.
+  PyObject* Arguments() override;
+
+  void Abandon() override;
+
+  // Lets Python know that nobody waits for the responses: a call "cancel" with the number of this one.
+  void Cancel();
+  bool IsCancelled() const { return cancelled_; }
+
+  // Hands a response to the maker's callbacks, on a thread of the pool. Ignored unless the call was answered, which
+  // says that the request was taken; and after the last one.
+  void Respond(Delivery delivery);
+
+ private:
+  PyObject* InputsToPython();
+  void RunNext();
+  void Run(Delivery* delivery);
+  void Release();
+
+  // The maker's again after Release, which may delete it.
+  TRITONSERVER_InferenceRequest* const request_;
+  TRITONSERVER_InferenceTrace* const trace_;
+  const int64_t number_;
+  const ResponseTarget target_;
+  const std::string id_;
+  const std::string loading_;
+  // On whose behalf it is made, if that is known; until Python has been told.
+  RequestStatePtr caller_;
+  // Contents of inputs that came in pieces.
+  std::deque<std::string> joined_;
+  std::atomic<bool> cancelled_{false};
+
+  std::mutex mutex_;
+  std::deque<Delivery> deliveries_;
+  bool running_ = false;
+  bool finished_ = false;
+};
+
+// Makes a response of what Python says; its outputs are where the target's allocator wants them. Calls that.
+std::unique_ptr<TRITONSERVER_InferenceResponse> MakeResponse(
+    const ResponseTarget& target, const std::string& id, Delivery* delivery);
+
+}  // namespace pyruntime
+
+struct TRITONSERVER_InferenceRequest {
+  std::string model;
+  int64_t version;
+  std::string id;
+  uint32_t flags = 0;
+  // One of them: a number, or text, which may be empty.
+  bool has_correlation_text = false;
+  uint64_t correlation_id = 0;
+  std::string correlation_text;
+  uint64_t priority = 0;
+  uint64_t timeout_us = 0;
+  std::deque<pyruntime::RequestInput> inputs;
+  std::vector<std::string> outputs;
+  std::deque<TRITONSERVER_Parameter> parameters;
+  TRITONSERVER_InferenceRequestReleaseFn_t release = nullptr;
+  void* release_userp = nullptr;
+  pyruntime::ResponseTarget target;
+
+  // Where it was given to, the last time; and whether it is there still.
+  std::shared_ptr<pyruntime::InferCall> call;
+  std::atomic<bool> under_way{false};
+};
+
+struct TRITONSERVER_InferenceResponse {
+  struct Output {
+    std::string name;
+    TRITONSERVER_DataType datatype;
+    pyruntime::Shape shape;
+    void* base;
+    size_t byte_size;
+    TRITONSERVER_MemoryType memory_type;
+    int64_t memory_type_id;
+    void* userp;
+  };
+
+  // Gives the outputs' memory back to the allocator.
+  ~TRITONSERVER_InferenceResponse();
+  // The first failure of the allocator's, if any.
+  std::optional<pyruntime::Failure> ReleaseOutputs();
+
+  TRITONSERVER_ResponseAllocator* allocator = nullptr;
+  std::string model;
+  int64_t version = 0;
+  std::string id;
+  std::optional<pyruntime::Failure> failure;
+  std::deque<Output> outputs;
+  std::deque<TRITONSERVER_Parameter> parameters;
+};

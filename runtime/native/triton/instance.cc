@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Instances: their thread, and how it executes batches.
+
+#include <time.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "backend.h"
+#include "host.h"
+#include "python.h"
+#include "server.h"
+
+namespace pyruntime {
+namespace {
+
+constexpr uint64_t kNsPerS = 1'000'000'000;
+
+// The clock that Python's time.monotonic_ns reads, and that backends report by.
+uint64_t Now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * kNsPerS + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// The instance whose Execute runs on this thread.
+thread_local const TRITONBACKEND_ModelInstance* executing = nullptr;
+
+PyObject* TimesToPython(const BatchStatistics& statistics) {
+  return Py_BuildValue(
+      "(KKKKK)", static_cast<unsigned long long>(statistics.rows),
+      static_cast<unsigned long long>(statistics.exec_start_ns),
+      static_cast<unsigned long long>(statistics.compute_start_ns),
+      static_cast<unsigned long long>(statistics.compute_end_ns),
+      static_cast<unsigned long long>(statistics.exec_end_ns));
+}
+
+class BatchStatisticsEvent : public Event {
+ public:
+  BatchStatisticsEvent(std::shared_ptr<TRITONBACKEND_ModelInstance> instance, const BatchStatistics& statistics)
+      : instance_(std::move(instance)), statistics_(statistics) {}
+
+  PyObject* ToPython() override {
+    if (instance_->owner == nullptr) return nullptr;
+    Ref times(TimesToPython(statistics_));
+    if (!times) return nullptr;
+    return Py_BuildValue("(iON)", kBatchStatistics, instance_->owner, times.release());
+  }
+
+ private:
+  std::shared_ptr<TRITONBACKEND_ModelInstance> instance_;
+  BatchStatistics statistics_;
+};
+
+class ExecutedEvent : public Event {
+ public:
+  ExecutedEvent(
+      std::shared_ptr<TRITONBACKEND_ModelInstance> instance, uint64_t serial, uint64_t start, uint64_t end,
+      std::optional<BatchStatistics> reported)
+      : instance_(std::move(instance)), serial_(serial), start_(start), end_(end), reported_(reported) {}
+
+  PyObject* ToPython() override {
+    if (instance_->owner == nullptr) return nullptr;
+    Ref times(reported_ ? TimesToPython(*reported_) : Py_NewRef(Py_None));
+    if (!times) return nullptr;
+    return Py_BuildValue(
+        "(iOKKKN)", kExecuted, instance_->owner, static_cast<unsigned long long>(serial_),
+        static_cast<unsigned long long>(start_), static_cast<unsigned long long>(end_), times.release());
+  }
+
+ private:
+  std::shared_ptr<TRITONBACKEND_ModelInstance> instance_;
+  uint64_t serial_;
+  uint64_t start_;
+  uint64_t end_;
+  std::optional<BatchStatistics> reported_;
+};
+
+}  // namespace
+}  // namespace pyruntime
+
+using pyruntime::Batch;
+using pyruntime::Failure;
+using pyruntime::Guarded;
+using pyruntime::Phase;
+
+std::optional<Failure> TRITONBACKEND_ModelInstance::Initialize() {
+  const bool shares = model->backend->policy == TRITONBACKEND_EXECUTION_DEVICE_BLOCKING &&
+                      kind == TRITONSERVER_INSTANCEGROUPKIND_GPU;
+  worker_ = shares ? model->WorkerOf(device_id, name) : std::make_shared<pyruntime::Worker>(name);
+  ++model->instances;
+  phase_ = Phase::kInitialized;
+  const auto initialize = model->backend->library.instance_initialize;
+  std::optional<Failure> failure;
+  if (initialize != nullptr) {
+    worker_->Run([&] {
+      const pyruntime::CallerScope caller(model->name, nullptr);
+      failure = Guarded("TRITONBACKEND_ModelInstanceInitialize", [&] { return initialize(this); });
+    });
+  }
+  if (failure) Finalize();
+  return failure;
+}
+
+std::optional<Failure> TRITONBACKEND_ModelInstance::Finalize() {
+  if (phase_.exchange(Phase::kFinalized) != Phase::kInitialized) return std::nullopt;
+  const auto finalize = model->backend->library.instance_finalize;
+  std::optional<Failure> failure;
+  if (finalize != nullptr) {
+    const std::lock_guard<std::mutex> lock(ready_mutex_);
+    worker_->Run([&] {
+      const pyruntime::CallerScope caller(model->name, nullptr);
+      failure = Guarded("TRITONBACKEND_ModelInstanceFinalize", [&] { return finalize(this); });
+    });
+  }
+  worker_ = nullptr;  // waits for what was posted, if nobody shares the thread
+  --model->instances;
+  return failure;
+}
+
+std::optional<Failure> TRITONBACKEND_ModelInstance::IsReady() {
+  const std::lock_guard<std::mutex> lock(ready_mutex_);
+  if (phase_ != Phase::kInitialized) return Failure{TRITONSERVER_ERROR_UNAVAILABLE, "the instance is not initialized"};
+  const auto ready = model->backend->library.instance_ready;
+  if (ready == nullptr) return std::nullopt;
+  return Guarded("TRITONBACKEND_ModelInstanceReady", [&] { return ready(this); });
+}
+
+void TRITONBACKEND_ModelInstance::Execute(Batch batch) {
+  Remember(batch);
+  auto shared = std::make_shared<Batch>(std::move(batch));  // std::function wants what can be copied
+  worker_->Post([this, shared] { Run(*shared); });
+}
+
+void TRITONBACKEND_ModelInstance::Run(Batch& batch) {
+  std::vector<TRITONBACKEND_Request*> requests;
+  std::vector<pyruntime::RequestStatePtr> states;
+  requests.reserve(batch.requests.size());
+  states.reserve(batch.requests.size());
+  for (std::unique_ptr<TRITONBACKEND_Request>& request : batch.requests) {
+    states.push_back(request->state);
+    requests.push_back(request.release());  // the backend's, from now on
+  }
+  const pyruntime::CallerScope caller(model->name, states.front());
+  reported_.reset();
+  pyruntime::executing = this;
+  const uint64_t start = pyruntime::Now();
+  const std::optional<Failure> failure = Guarded("TRITONBACKEND_ModelInstanceExecute", [&] {
+    return model->backend->library.execute(this, requests.data(), static_cast<uint32_t>(requests.size()));
+  });
+  const uint64_t end = pyruntime::Now();
+  pyruntime::executing = nullptr;
+  if (failure) {
+    for (size_t index = 0; index < requests.size(); ++index) {
+      // A backend must not release any where it fails; one that has thrown an exception may have got as far as that.
+      if (states[index]->IsReleased()) continue;
+      pyruntime::FailRequest(std::unique_ptr<TRITONBACKEND_Request>(requests[index]), failure->code, failure->message);
+    }
+  }
+  pyruntime::Host::Get().queue().Push(
+      std::make_unique<pyruntime::ExecutedEvent>(shared_from_this(), batch.serial, start, end, reported_));
+}
+
+void TRITONBACKEND_ModelInstance::Report(const pyruntime::BatchStatistics& statistics) {
+  const bool is_first = pyruntime::executing == this && !reported_;
+  if (is_first) {
+    reported_ = statistics;
+    return;
+  }
+  pyruntime::Host::Get().queue().Push(
+      std::make_unique<pyruntime::BatchStatisticsEvent>(shared_from_this(), statistics));
+}
+
+void TRITONBACKEND_ModelInstance::Remember(const Batch& batch) {
+  if (requests_.size() >= forget_at_) {
+    for (auto known = requests_.begin(); known != requests_.end();) {
+      known = known->second.expired() ? requests_.erase(known) : std::next(known);
+    }
+    forget_at_ = std::max(kForgetAtMin, 2 * requests_.size());
+  }
+  for (const std::unique_ptr<TRITONBACKEND_Request>& request : batch.requests) {
+    requests_.insert_or_assign(request->state->serial(), request->state);
+  }
+}
+
+void TRITONBACKEND_ModelInstance::Cancel(uint64_t serial) {
+  if (const pyruntime::RequestStatePtr state = Find(serial)) state->Cancel();
+}
+
+void TRITONBACKEND_ModelInstance::Take(uint64_t serial) {
+  const pyruntime::RequestStatePtr state = Find(serial);
+  if (state != nullptr && state->window() != nullptr) state->window()->Take();
+}
+
+void TRITONBACKEND_ModelInstance::StopWaiting() {
+  for (const auto& known : requests_) {
+    const pyruntime::RequestStatePtr state = known.second.lock();
+    if (state != nullptr && state->window() != nullptr) state->window()->Close();
+  }
+}
+
+pyruntime::RequestStatePtr TRITONBACKEND_ModelInstance::Find(uint64_t serial) const {
+  const auto known = requests_.find(serial);
+  return known == requests_.end() ? nullptr : known->second.lock();
+}
+
+void TRITONBACKEND_ModelInstance::Abandon() {
+  owner = nullptr;
+  StopWaiting();
+  if (IsInitialized()) self_ = shared_from_this();
+}

@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// _triton.Instance
+
+#include <new>
+
+#include "backend_objects.h"
+#include "host.h"
+
+namespace pyruntime {
+namespace {
+
+struct InstanceObject {
+  PyObject_HEAD
+  std::shared_ptr<TRITONBACKEND_ModelInstance> instance;
+  PyObject* owner;
+};
+
+std::shared_ptr<TRITONBACKEND_ModelInstance>& InstanceOf(PyObject* self) {
+  return reinterpret_cast<InstanceObject*>(self)->instance;
+}
+
+bool ReadDevices(PyObject* sequence, std::vector<TRITONBACKEND_ModelInstance::SecondaryDevice>* devices) {
+  const Py_ssize_t count = PySequence_Size(sequence);
+  if (count < 0) return false;
+  for (Py_ssize_t index = 0; index < count; ++index) {
+    const Ref item(PySequence_GetItem(sequence, index));
+    if (!item) return false;
+    PyObject* kind = nullptr;
+    long long id = 0;
+    if (!PyTuple_Check(item.get())) {
+      PyErr_SetString(PyExc_TypeError, "a secondary device is a tuple of its kind and its id");
+      return false;
+    }
+    if (PyArg_ParseTuple(item.get(), "UL", &kind, &id) == 0) return false;
+    if (!FromPython(kind, &devices->emplace_back().kind)) return false;
+    devices->back().id = id;
+  }
+  return true;
+}
+
+PyObject* InstanceNew(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
+  static const char* parameters[] = {"model",    "owner",             "name",        "kind", "device_id", "passive",
+                                     "profiles", "secondary_devices", "host_policy", nullptr};
+  PyObject *model, *owner, *name, *profiles, *secondary_devices, *host_policy;
+  int kind = 0;
+  int device_id = 0;
+  int passive = 0;
+  if (PyArg_ParseTupleAndKeywords(
+          arguments, keywords, "O!OUiipOOU:Instance", const_cast<char**>(parameters), Host::Get().model_type, &model,
+          &owner, &name, &kind, &device_id, &passive, &profiles, &secondary_devices, &host_policy) == 0) {
+    return nullptr;
+  }
+  auto instance = std::make_shared<TRITONBACKEND_ModelInstance>();
+  if (!FromPython(name, &instance->name) || !NamesFromPython(profiles, &instance->profiles) ||
+      !ReadDevices(secondary_devices, &instance->secondary_devices) ||
+      !FromPython(host_policy, &instance->host_policy.json)) {
+    return nullptr;
+  }
+  instance->model = reinterpret_cast<ModelObject*>(model)->model;
+  instance->kind = static_cast<TRITONSERVER_InstanceGroupKind>(kind);
+  instance->device_id = device_id;
+  instance->passive = passive != 0;
+  instance->owner = owner;
+  PyObject* self = PyType_GenericAlloc(type, 0);
+  if (self == nullptr) return nullptr;
+  new (&InstanceOf(self)) std::shared_ptr<TRITONBACKEND_ModelInstance>(std::move(instance));
+  reinterpret_cast<InstanceObject*>(self)->owner = Py_NewRef(owner);
+  return self;
+}
+
+int InstanceTraverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(reinterpret_cast<InstanceObject*>(self)->owner);
+  return 0;
+}
+
+int InstanceClear(PyObject* self) {
+  InstanceOf(self)->owner = nullptr;
+  Py_CLEAR(reinterpret_cast<InstanceObject*>(self)->owner);
+  return 0;
+}
+
+void InstanceDealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  InstanceOf(self)->Abandon();
+  InstanceClear(self);
+  std::destroy_at(&InstanceOf(self));
+  FreeObject(self);
+}
+
+PyObject* InstanceInitialize(PyObject* self, PyObject* /*unused*/) {
+  TRITONBACKEND_ModelInstance& instance = *InstanceOf(self);
+  return NoneOrRaise(WithoutGil([&] { return instance.Initialize(); }));
+}
+
+PyObject* InstanceFinalize(PyObject* self, PyObject* /*unused*/) {
+  TRITONBACKEND_ModelInstance& instance = *InstanceOf(self);
+  {
+    const HoldsGil holds_gil;
+    instance.StopWaiting();
+  }
+  return NoneOrRaise(WithoutGil([&] { return instance.Finalize(); }));
+}
+
+PyObject* InstanceIsReady(PyObject* self, PyObject* /*unused*/) {
+  TRITONBACKEND_ModelInstance& instance = *InstanceOf(self);
+  const std::optional<Failure> failure = WithoutGil([&] { return instance.IsReady(); });
+  if (!failure) Py_RETURN_NONE;
+  return ToPython(failure->message);
+}
+
+// Reads a batch; false with a Python exception set. What was read until then is as if it had never been.
+bool ReadBatch(
+    PyObject* jobs, PyObject* wires, uint64_t base, const std::shared_ptr<TRITONBACKEND_Model>& model, Batch* batch) {
+  const Py_ssize_t count = PyList_Size(jobs);
+  if (count < 0 || PyList_Size(wires) < 0) return false;
+  if (count == 0 || PyList_Size(wires) != count) {
+    PyErr_SetString(PyExc_ValueError, "a batch is of as many jobs as requests, and of one at least");
+    return false;
+  }
+  batch->requests.reserve(static_cast<size_t>(count));
+  for (Py_ssize_t index = 0; index < count; ++index) {
+    std::unique_ptr<TRITONBACKEND_Request> request = ReadRequest(
+        PyList_GetItem(jobs, index), PyList_GetItem(wires, index), batch->serial + static_cast<uint64_t>(index),
+        static_cast<uintptr_t>(base), model);
+    if (request == nullptr) {
+      for (const auto& read : batch->requests) read->state->Finish();
+      return false;
+    }
+    batch->requests.push_back(std::move(request));
+  }
+  return true;
+}
+
+PyObject* InstanceExecute(PyObject* self, PyObject* arguments) {
+  const HoldsGil holds_gil;
+  PyObject *jobs, *wires;
+  unsigned long long serial = 0;
+  unsigned long long base = 0;
+  if (PyArg_ParseTuple(arguments, "OOKK:execute", &jobs, &wires, &serial, &base) == 0) return nullptr;
+  TRITONBACKEND_ModelInstance& instance = *InstanceOf(self);
+  if (!instance.IsInitialized()) {
+    Raise({TRITONSERVER_ERROR_UNAVAILABLE, "instance '" + instance.name + "' is not initialized"});
+    return nullptr;
+  }
+  Batch batch{serial, {}};
+  if (!ReadBatch(jobs, wires, base, instance.model, &batch)) return nullptr;
+  instance.Execute(std::move(batch));
+  Py_RETURN_NONE;
+}
+
+PyObject* InstanceCancel(PyObject* self, PyObject* serial) {
+  const unsigned long long number = PyLong_AsUnsignedLongLong(serial);
+  if (number == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) return nullptr;
+  const HoldsGil holds_gil;
+  InstanceOf(self)->Cancel(number);
+  Py_RETURN_NONE;
+}
+
+PyObject* InstanceTake(PyObject* self, PyObject* serial) {
+  const unsigned long long number = PyLong_AsUnsignedLongLong(serial);
+  if (number == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) return nullptr;
+  const HoldsGil holds_gil;
+  InstanceOf(self)->Take(number);
+  Py_RETURN_NONE;
+}
+
+PyObject* InstanceMemoryUsage(PyObject* self, void* /*closure*/) {
+  return ToPython(InstanceOf(self)->memory_usage.Get());
+}
+
+PyMethodDef instance_methods[] = {
+    {"initialize", Caught<InstanceInitialize>, METH_NOARGS, "Initialise the instance, on its thread. Blocks."},
+    {"execute", Caught<InstanceExecute>, METH_VARARGS, "Give the backend a batch."},
+    {"cancel", Caught<InstanceCancel>, METH_O, "Let the backend see that nobody waits for a request."},
+    {"take", Caught<InstanceTake>, METH_O, "Let the backend go on: the client has taken a response to a request."},
+    {"is_ready", Caught<InstanceIsReady>, METH_NOARGS, "None if the instance is ready, else why not. Blocks."},
+    {"finalize", Caught<InstanceFinalize>, METH_NOARGS, "Finalise the instance, after what it was given. Blocks."},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyGetSetDef instance_getters[] = {
+    {"memory_usage", InstanceMemoryUsage, nullptr, "The memory that the instance takes, as its backend says.",
+     nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+PyType_Slot instance_slots[] = {
+    {Py_tp_doc, const_cast<char*>("One instance of a model.")},
+    {Py_tp_new, reinterpret_cast<void*>(static_cast<newfunc>(Caught<InstanceNew>))},
+    {Py_tp_dealloc, reinterpret_cast<void*>(InstanceDealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(InstanceTraverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(InstanceClear)},
+    {Py_tp_methods, instance_methods},
+    {Py_tp_getset, instance_getters},
+    {0, nullptr},
+};
+PyType_Spec instance_spec = {
+    "pyruntime.runtime.native._triton.Instance", sizeof(InstanceObject), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE, instance_slots};
+
+}  // namespace
+
+bool AddInstanceType(PyObject* module) {
+  const Ref type(PyType_FromSpec(&instance_spec));
+  return type && PyModule_AddObjectRef(module, "Instance", type.get()) == 0;
+}
+
+}  // namespace pyruntime

@@ -1,0 +1,189 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Models: when they begin and end, and what a backend may ask and set (TRITONBACKEND_Model*).
+
+#include <utility>
+
+#include "arguments.h"
+#include "backend.h"
+#include "server.h"
+
+using pyruntime::Failure;
+using pyruntime::Guarded;
+using pyruntime::Phase;
+
+namespace {
+
+// The version of the form that the configuration has as JSON: there is only one.
+constexpr uint32_t kConfigVersion = 1;
+
+TRITONSERVER_Error* ToError(Failure failure) { return pyruntime::NewError(failure.code, std::move(failure.message)); }
+
+}  // namespace
+
+std::optional<Failure> pyruntime::CheckConfigVersion(uint32_t version) {
+  if (version == kConfigVersion) return std::nullopt;
+  return Failure{
+      TRITONSERVER_ERROR_INVALID_ARG,
+      "model configuration version " + std::to_string(version) + " not supported, supported versions are: 1"};
+}
+
+std::string TRITONBACKEND_Model::Config() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return config_;
+}
+
+std::optional<std::string> TRITONBACKEND_Model::CompletedConfig() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!completed_) return std::nullopt;
+  return config_;
+}
+
+void TRITONBACKEND_Model::SetConfig(std::string config) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  config_ = std::move(config);
+}
+
+std::optional<Failure> TRITONBACKEND_Model::CompleteConfig(const std::string& config) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!initializing_) {
+    return Failure{
+        TRITONSERVER_ERROR_UNSUPPORTED,
+        "the configuration of model '" + name + "' can be set by TRITONBACKEND_ModelInitialize only"};
+  }
+  config_ = config;
+  completed_ = true;
+  return std::nullopt;
+}
+
+std::shared_ptr<pyruntime::Worker> TRITONBACKEND_Model::WorkerOf(int32_t device_id, const std::string& instance_name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::weak_ptr<pyruntime::Worker>& known = workers_[device_id];
+  std::shared_ptr<pyruntime::Worker> worker = known.lock();
+  if (worker == nullptr) known = worker = std::make_shared<pyruntime::Worker>(instance_name);
+  return worker;
+}
+
+std::optional<Failure> TRITONBACKEND_Model::Initialize() {
+  phase = Phase::kInitialized;
+  if (backend->library.model_initialize == nullptr) return std::nullopt;
+  const pyruntime::CallerScope caller(name, nullptr);
+  const auto set_initializing = [this](bool initializing) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    initializing_ = initializing;
+  };
+  set_initializing(true);
+  std::optional<Failure> failure =
+      Guarded("TRITONBACKEND_ModelInitialize", [this] { return backend->library.model_initialize(this); });
+  set_initializing(false);
+  if (failure) Finalize();
+  return failure;
+}
+
+std::optional<Failure> TRITONBACKEND_Model::Finalize() {
+  if (instances != 0) {
+    return Failure{TRITONSERVER_ERROR_INTERNAL, "model '" + name + "' is not finalized: instances of it still run"};
+  }
+  if (std::exchange(phase, Phase::kFinalized) != Phase::kInitialized) return std::nullopt;
+  if (backend->library.model_finalize == nullptr) return std::nullopt;
+  const pyruntime::CallerScope caller(name, nullptr);
+  return Guarded("TRITONBACKEND_ModelFinalize", [this] { return backend->library.model_finalize(this); });
+}
+
+extern "C" {
+
+TRITONSERVER_Error* TRITONBACKEND_ModelName(TRITONBACKEND_Model* model, const char** name) {
+  PYRUNTIME_REQUIRE(model);
+  PYRUNTIME_REQUIRE(name);
+  *name = model->name.c_str();
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelVersion(TRITONBACKEND_Model* model, uint64_t* version) {
+  PYRUNTIME_REQUIRE(model);
+  PYRUNTIME_REQUIRE(version);
+  *version = model->version;
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelRepository(
+    TRITONBACKEND_Model* model, TRITONBACKEND_ArtifactType* artifact_type, const char** location) {
+  PYRUNTIME_REQUIRE(model);
+  PYRUNTIME_REQUIRE(artifact_type);
+  PYRUNTIME_REQUIRE(location);
+  *artifact_type = TRITONBACKEND_ARTIFACT_FILESYSTEM;
+  *location = model->repository.c_str();
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelConfig(
+    TRITONBACKEND_Model* model, const uint32_t config_version, TRITONSERVER_Message** model_config) {
+  PYRUNTIME_REQUIRE(model);
+  PYRUNTIME_REQUIRE(model_config);
+  PYRUNTIME_GUARD({
+    *model_config = nullptr;
+    if (std::optional<Failure> failure = pyruntime::CheckConfigVersion(config_version)) return ToError(*std::move(failure));
+    auto message = std::make_unique<TRITONSERVER_Message>();
+    message->json = model->Config();
+    *model_config = message.release();
+    return nullptr;
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelAutoCompleteConfig(TRITONBACKEND_Model* model, bool* auto_complete_config) {
+  PYRUNTIME_REQUIRE(model);
+  PYRUNTIME_REQUIRE(auto_complete_config);
+  *auto_complete_config = model->auto_complete;
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelSetConfig(
+    TRITONBACKEND_Model* model, const uint32_t config_version, TRITONSERVER_Message* model_config) {
+  PYRUNTIME_REQUIRE(model);
+  PYRUNTIME_REQUIRE(model_config);
+  PYRUNTIME_GUARD({
+    std::optional<Failure> failure = pyruntime::CheckConfigVersion(config_version);
+    if (!failure) failure = model->CompleteConfig(model_config->json);
+    return failure ? ToError(*std::move(failure)) : nullptr;
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelServer(TRITONBACKEND_Model* model, TRITONSERVER_Server** server) {
+  PYRUNTIME_REQUIRE(model);
+  PYRUNTIME_REQUIRE(server);
+  *server = &TRITONSERVER_Server::Get();
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelBackend(TRITONBACKEND_Model* model, TRITONBACKEND_Backend** backend) {
+  PYRUNTIME_REQUIRE(model);
+  PYRUNTIME_REQUIRE(backend);
+  *backend = model->backend.get();
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelState(TRITONBACKEND_Model* model, void** state) {
+  PYRUNTIME_REQUIRE(model);
+  PYRUNTIME_REQUIRE(state);
+  *state = model->state;
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelSetState(TRITONBACKEND_Model* model, void* state) {
+  PYRUNTIME_REQUIRE(model);
+  model->state = state;
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelReportMemoryUsage(
+    TRITONBACKEND_Model* model, TRITONSERVER_BufferAttributes** usage, uint32_t usage_size) {
+  PYRUNTIME_REQUIRE(model);
+  if (usage_size != 0) PYRUNTIME_REQUIRE(usage);
+  PYRUNTIME_GUARD({
+    model->memory_usage.Set(usage, usage_size);
+    return nullptr;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// _triton.Model
+
+#include <new>
+
+#include "backend_objects.h"
+#include "host.h"
+
+namespace pyruntime {
+namespace {
+
+std::shared_ptr<TRITONBACKEND_Model>& ModelOf(PyObject* self) { return reinterpret_cast<ModelObject*>(self)->model; }
+
+PyObject* ModelNew(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
+  static const char* parameters[] = {"backend", "name",          "version",   "folder",  "config",
+                                     "auto_complete", "decoupled", "outputs", nullptr};
+  PyObject *backend, *name, *folder, *config, *outputs;
+  unsigned long long version = 0;
+  int auto_complete = 0;
+  int decoupled = 0;
+  if (PyArg_ParseTupleAndKeywords(
+          arguments, keywords, "O!UKOUppO:Model", const_cast<char**>(parameters), Host::Get().backend_type, &backend,
+          &name, &version, &folder, &config, &auto_complete, &decoupled, &outputs) == 0) {
+    return nullptr;
+  }
+  auto model = std::make_shared<TRITONBACKEND_Model>();
+  std::string json;
+  if (!FromPython(name, &model->name) || !PathFromPython(folder, &model->repository) || !FromPython(config, &json) ||
+      !NamesFromPython(outputs, &model->outputs)) {
+    return nullptr;
+  }
+  model->backend = reinterpret_cast<BackendObject*>(backend)->backend;
+  model->version = version;
+  model->auto_complete = auto_complete != 0;
+  model->decoupled = decoupled != 0;
+  model->SetConfig(std::move(json));
+  PyObject* self = PyType_GenericAlloc(type, 0);
+  if (self == nullptr) return nullptr;
+  new (&ModelOf(self)) std::shared_ptr<TRITONBACKEND_Model>(std::move(model));
+  return self;
+}
+
+void ModelDealloc(PyObject* self) {
+  std::destroy_at(&ModelOf(self));
+  FreeObject(self);
+}
+
+PyObject* ModelInitialize(PyObject* self, PyObject* /*unused*/) {
+  TRITONBACKEND_Model& model = *ModelOf(self);
+  return NoneOrRaise(WithoutGil([&] { return model.Initialize(); }));
+}
+
+PyObject* ModelFinalize(PyObject* self, PyObject* /*unused*/) {
+  TRITONBACKEND_Model& model = *ModelOf(self);
+  return NoneOrRaise(WithoutGil([&] { return model.Finalize(); }));
+}
+
+PyObject* ModelConfigure(PyObject* self, PyObject* arguments) {
+  PyObject *config, *outputs;
+  int decoupled = 0;
+  if (PyArg_ParseTuple(arguments, "UpO:configure", &config, &decoupled, &outputs) == 0) return nullptr;
+  TRITONBACKEND_Model& model = *ModelOf(self);
+  std::string json;
+  if (!FromPython(config, &json) || !NamesFromPython(outputs, &model.outputs)) return nullptr;
+  model.decoupled = decoupled != 0;
+  model.SetConfig(std::move(json));
+  Py_RETURN_NONE;
+}
+
+PyObject* ModelConfig(PyObject* self, void* /*closure*/) {
+  const std::optional<std::string> config = ModelOf(self)->CompletedConfig();
+  if (!config) Py_RETURN_NONE;
+  return ToPython(*config);
+}
+
+PyObject* ModelMemoryUsage(PyObject* self, void* /*closure*/) { return ToPython(ModelOf(self)->memory_usage.Get()); }
+
+PyMethodDef model_methods[] = {
+    {"initialize", Caught<ModelInitialize>, METH_NOARGS, "Initialise the model. Blocks."},
+    {"finalize", Caught<ModelFinalize>, METH_NOARGS, "Finalise the model. Blocks."},
+    {"configure", Caught<ModelConfigure>, METH_VARARGS, "Set the final configuration."},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyGetSetDef model_getters[] = {
+    {"config", ModelConfig, nullptr, "The configuration that the backend has completed, or None.", nullptr},
+    {"memory_usage", ModelMemoryUsage, nullptr, "The memory that the model takes, as its backend says.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+PyType_Slot model_slots[] = {
+    {Py_tp_doc, const_cast<char*>("One version of one model.")},
+    {Py_tp_new, reinterpret_cast<void*>(static_cast<newfunc>(Caught<ModelNew>))},
+    {Py_tp_dealloc, reinterpret_cast<void*>(ModelDealloc)},
+    {Py_tp_methods, model_methods},
+    {Py_tp_getset, model_getters},
+    {0, nullptr},
+};
+PyType_Spec model_spec = {
+    "pyruntime.runtime.native._triton.Model", sizeof(ModelObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    model_slots};
+
+}  // namespace
+
+bool AddModelType(PyObject* module) {
+  Ref type(PyType_FromSpec(&model_spec));
+  if (!type || PyModule_AddObjectRef(module, "Model", type.get()) < 0) return false;
+  Host::Get().model_type = reinterpret_cast<PyTypeObject*>(type.release());
+  return true;
+}
+
+}  // namespace pyruntime

@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Python module _triton: see ../_triton.pyi.
+
+#include <Python.h>
+#include <dlfcn.h>
+
+#include "backend_objects.h"
+#include "host.h"
+#include "metrics.h"
+#include "python.h"
+#include "queue.h"
+
+namespace pyruntime {
+namespace {
+
+PyObject* Descriptor(PyObject* /*module*/, PyObject* /*unused*/) {
+  return PyLong_FromLong(Host::Get().queue().descriptor());
+}
+
+PyObject* Drain(PyObject* /*module*/, PyObject* /*unused*/) {
+  const HoldsGil holds_gil;
+  Ref list(PyList_New(0));
+  if (!list) return nullptr;
+  for (std::unique_ptr<Event>& event : Host::Get().queue().TakeAll()) {
+    const Ref tuple(event->ToPython());
+    if (tuple ? PyList_Append(list.get(), tuple.get()) < 0 : PyErr_Occurred() != nullptr) {
+      PyErr_WriteUnraisable(nullptr);
+    }
+    event = nullptr;  // now, one after the other: what it holds need not outlive its turn
+  }
+  return list.release();
+}
+
+PyObject* SetLog(PyObject* /*module*/, PyObject* arguments) {
+  unsigned levels = 0;
+  int verbose = 0;
+  if (PyArg_ParseTuple(arguments, "Ii:set_log", &levels, &verbose) == 0) return nullptr;
+  Host::Get().log_levels = levels;
+  Host::Get().log_verbose = verbose;
+  Py_RETURN_NONE;
+}
+
+PyObject* Metrics(PyObject* /*module*/, PyObject* /*unused*/) { return MetricsToPython(); }
+
+PyMethodDef functions[] = {
+    {"descriptor", Caught<Descriptor>, METH_NOARGS, "Readable while there are events."},
+    {"drain", Caught<Drain>, METH_NOARGS, "All events so far, in order."},
+    {"set_log", Caught<SetLog>, METH_VARARGS, "Set which levels native code is to log, and the verbose level."},
+    {"metrics", Caught<Metrics>, METH_NOARGS, "Families that native code has made."},
+    {"view", View, METH_VARARGS, "Native memory, readable."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+struct Constant {
+  const char* name;
+  EventKind kind;
+};
+constexpr Constant kConstants[] = {
+    {"RESPONSE", kResponse},
+    {"RELEASED", kReleased},
+    {"EXECUTED", kExecuted},
+    {"BATCH_STATISTICS", kBatchStatistics},
+    {"RESPONSE_STATISTICS", kResponseStatistics},
+    {"STATE", kState},
+    {"LOG", kLog},
+    {"CALL", kCall},
+    {"ACTIVITY", kActivity},
+    {"ANSWERED", kAnswered},
+};
+
+// Python loads its modules for themselves alone. Backends that do not name the library they take their functions from
+// find them only among those that are everybody's.
+bool Promote() {
+  Dl_info self{};
+  if (dladdr(reinterpret_cast<void*>(&Promote), &self) != 0 &&
+      dlopen(self.dli_fname, RTLD_NOLOAD | RTLD_NOW | RTLD_GLOBAL) != nullptr) {
+    return true;
+  }
+  const char* message = dlerror();
+  PyErr_Format(PyExc_ImportError, "unable to show itself to libraries: %s", message == nullptr ? "" : message);
+  return false;
+}
+
+bool AddAll(PyObject* module) {
+  for (const Constant& constant : kConstants) {
+    if (PyModule_AddIntConstant(module, constant.name, constant.kind) < 0) return false;
+  }
+  return AddNativeError(module) && AddBufferType(module) && AddCallType(module) && AddBackendTypes(module) &&
+         AddAgentTypes(module) && AddBatchStrategyType(module) && AddCacheType(module);
+}
+
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    "_triton",
+    "Native backends in this process.",
+    -1,  // there is one for a process, as there is one Host
+    functions,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+};
+
+}  // namespace
+
+bool AddBackendTypes(PyObject* module) {
+  return AddBackendType(module) && AddModelType(module) && AddInstanceType(module);
+}
+
+}  // namespace pyruntime
+
+PyMODINIT_FUNC PyInit__triton() {
+  pyruntime::Ref module(PyModule_Create(&pyruntime::definition));
+  if (!module || !pyruntime::Promote() || !pyruntime::AddAll(module.get())) return nullptr;
+  return module.release();
+}

@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Python objects for C++: a reference that gives itself back, and what is made of values of ours. All with the GIL.
+
+#pragma once
+
+#include <Python.h>
+
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "buffer.h"
+#include "error.h"
+#include "values.h"
+
+namespace pyruntime {
+
+// Owns a reference.
+class Ref {
+ public:
+  Ref() = default;
+  explicit Ref(PyObject* object) : object_(object) {}
+  ~Ref() { Py_XDECREF(object_); }
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+
+  PyObject* get() const { return object_; }
+  PyObject* release() { return std::exchange(object_, nullptr); }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_ = nullptr;
+};
+
+// New references; null with a Python exception set if there is no memory, or text is not UTF-8 (which is replaced).
+PyObject* ToPython(const std::string& text);
+PyObject* ToPython(const Shape& shape);                  // a list
+PyObject* ToPython(const TRITONSERVER_Parameter& parameter);  // its value
+PyObject* ToPython(const Failure& failure);              // (code, message)
+PyObject* ToPython(Buffer buffer);                       // a _triton.Buffer that owns it
+
+// False with a Python exception set.
+bool FromPython(PyObject* object, std::string* text);
+bool FromPython(PyObject* object, Shape* shape);
+
+// A parameter from a name and a str, int, bool, float or bytes.
+bool FromPython(PyObject* name, PyObject* value, TRITONSERVER_Parameter* parameter);
+
+// Raises _triton.NativeError(code, message).
+void Raise(const Failure& failure);
+
+// A memoryview of native memory, read-only, that keeps `owner` alive; null with a Python exception set.
+PyObject* NewView(const void* data, size_t size, PyObject* owner);
+
+// The module's function: view(address, size, owner), METH_VARARGS.
+PyObject* View(PyObject* module, PyObject* arguments);
+
+// A function of Python's that throws nothing: what one of ours throws, which is that there is no memory or no thread,
+// becomes an exception of Python's.
+template <auto Function, typename... Arguments>
+PyObject* Caught(Arguments... arguments) {
+  try {
+    return Function(arguments...);
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  } catch (const std::exception& exc) {
+    PyErr_SetString(PyExc_RuntimeError, exc.what());
+    return nullptr;
+  }
+}
+
+// Adds a type or an exception to the module; false with a Python exception set. Each *_type.cc has one of these.
+bool AddBufferType(PyObject* module);
+bool AddNativeError(PyObject* module);
+bool AddCallType(PyObject* module);
+bool AddBackendTypes(PyObject* module);
+bool AddAgentTypes(PyObject* module);
+bool AddBatchStrategyType(PyObject* module);
+bool AddCacheType(PyObject* module);
+
+}  // namespace pyruntime

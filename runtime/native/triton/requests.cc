@@ -1,0 +1,246 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// How requests come, from Python, and how they go.
+
+#include <new>
+#include <utility>
+
+#include "backend.h"
+#include "host.h"
+#include "python.h"
+#include "request.h"
+#include "response.h"
+
+namespace pyruntime {
+namespace {
+
+// Tells Python that a request is over that nobody will answer any more. It takes the reference to the job over: of the
+// state that had it there is nothing left.
+class LostEvent : public Event {
+ public:
+  LostEvent(PyObject* job, std::string message) : job_(job), message_(std::move(message)) {}
+  ~LostEvent() override { Drop(job_); }
+
+  PyObject* ToPython() override {
+    Ref failure(pyruntime::ToPython(Failure{TRITONSERVER_ERROR_INTERNAL, message_}));
+    if (!failure) return nullptr;
+    return Py_BuildValue("(iOOOOO)", kResponse, job_, Py_True, failure.get(), Py_None, Py_None);
+  }
+
+ private:
+  PyObject* job_;
+  std::string message_;
+};
+
+class ReleasedEvent : public Event {
+ public:
+  ReleasedEvent(RequestStatePtr state, bool reschedule, std::optional<Statistics> statistics)
+      : state_(std::move(state)), reschedule_(reschedule), statistics_(statistics) {}
+
+  PyObject* ToPython() override {
+    Ref statistics(StatisticsToPython(statistics_));
+    if (!statistics) return nullptr;
+    return Py_BuildValue(
+        "(iOON)", kReleased, state_->job(), reschedule_ ? Py_True : Py_False, statistics.release());
+  }
+
+ private:
+  RequestStatePtr state_;
+  bool reschedule_;
+  std::optional<Statistics> statistics_;
+};
+
+// Where things stand in the list of a request, and in the tuple of a tensor.
+enum : Py_ssize_t { kId, kCorrelationId, kFlags, kTimeout, kOutputs, kParameters, kTensors, kTrace };
+enum : Py_ssize_t { kName, kDatatype, kShape, kOffset, kSize, kTensorLength };
+
+// A borrowed item of a list or a tuple; null with a Python exception set.
+PyObject* Item(PyObject* sequence, Py_ssize_t index) {
+  return PyTuple_Check(sequence) ? PyTuple_GetItem(sequence, index) : PyList_GetItem(sequence, index);
+}
+
+bool ReadUnsigned(PyObject* object, uint64_t* number) {
+  *number = PyLong_AsUnsignedLongLong(object);
+  return *number != static_cast<uint64_t>(-1) || PyErr_Occurred() == nullptr;
+}
+
+bool ReadCorrelationId(PyObject* object, TRITONBACKEND_Request* request) {
+  if (PyUnicode_Check(object)) return FromPython(object, &request->correlation_text);
+  return ReadUnsigned(object, &request->correlation_id);
+}
+
+bool ReadOutputs(PyObject* names, const TRITONBACKEND_Model& model, std::vector<std::string>* outputs) {
+  if (names == Py_None) {
+    *outputs = model.outputs;
+    return true;
+  }
+  const Py_ssize_t count = PySequence_Size(names);
+  if (count < 0) return false;
+  outputs->reserve(static_cast<size_t>(count));
+  for (Py_ssize_t index = 0; index < count; ++index) {
+    Ref name(PySequence_GetItem(names, index));
+    if (!name || !FromPython(name.get(), &outputs->emplace_back())) return false;
+  }
+  return true;
+}
+
+bool ReadParameters(PyObject* values, std::vector<TRITONSERVER_Parameter>* parameters) {
+  if (!PyDict_Check(values)) return true;  // "": there are none
+  parameters->reserve(static_cast<size_t>(PyDict_Size(values)));
+  Py_ssize_t position = 0;
+  PyObject* name = nullptr;
+  PyObject* value = nullptr;
+  while (PyDict_Next(values, &position, &name, &value) != 0) {
+    if (!FromPython(name, value, &parameters->emplace_back())) return false;
+  }
+  return true;
+}
+
+bool ReadInput(PyObject* tensor, uintptr_t base, TRITONBACKEND_Input* input) {
+  PyObject* items[kTensorLength];
+  for (Py_ssize_t index = 0; index < kTensorLength; ++index) {
+    items[index] = Item(tensor, index);
+    if (items[index] == nullptr) return false;
+  }
+  std::string datatype;
+  uint64_t size = 0;
+  if (!FromPython(items[kName], &input->name) || !FromPython(items[kDatatype], &datatype) ||
+      !FromPython(items[kShape], &input->shape) || !ReadUnsigned(items[kSize], &size)) {
+    return false;
+  }
+  const long long offset = PyLong_AsLongLong(items[kOffset]);
+  if (offset == -1 && PyErr_Occurred() != nullptr) return false;
+  input->datatype = DatatypeOf(datatype);
+  // Unsigned, so that it wraps: memory of clients lies below the base as well as above it.
+  input->data = size == 0 ? nullptr : reinterpret_cast<const void*>(base + static_cast<uintptr_t>(offset));
+  input->attributes.byte_size = size;
+  return true;
+}
+
+bool ReadInputs(PyObject* tensors, uintptr_t base, std::vector<TRITONBACKEND_Input>* inputs) {
+  const Py_ssize_t count = PySequence_Size(tensors);
+  if (count < 0) return false;
+  inputs->reserve(static_cast<size_t>(count));
+  for (Py_ssize_t index = 0; index < count; ++index) {
+    PyObject* tensor = Item(tensors, index);
+    if (tensor == nullptr || !ReadInput(tensor, base, &inputs->emplace_back())) return false;
+  }
+  return true;
+}
+
+bool Read(PyObject* wire, uintptr_t base, const TRITONBACKEND_Model& model, std::string* id,
+          TRITONBACKEND_Request* request) {
+  PyObject* items[kTrace];
+  for (Py_ssize_t index = 0; index < kTrace; ++index) {
+    items[index] = Item(wire, index);
+    if (items[index] == nullptr) return false;
+  }
+  uint64_t flags = 0;
+  if (!FromPython(items[kId], id) || !ReadCorrelationId(items[kCorrelationId], request) ||
+      !ReadUnsigned(items[kFlags], &flags) || !ReadUnsigned(items[kTimeout], &request->timeout_us) ||
+      !ReadOutputs(items[kOutputs], model, &request->outputs) ||
+      !ReadParameters(items[kParameters], &request->parameters) ||
+      !ReadInputs(items[kTensors], base, &request->inputs)) {
+    return false;
+  }
+  request->flags = static_cast<uint32_t>(flags);
+  if (PySequence_Size(wire) <= kTrace) return true;
+  PyObject* trace = Item(wire, kTrace);
+  return trace != nullptr && FromPython(trace, &request->trace_context);
+}
+
+}  // namespace
+
+PyObject* StatisticsToPython(const std::optional<Statistics>& statistics) {
+  if (!statistics) return Py_NewRef(Py_None);
+  return Py_BuildValue(
+      "(OKKKK)", statistics->success ? Py_True : Py_False,
+      static_cast<unsigned long long>(statistics->exec_start_ns),
+      static_cast<unsigned long long>(statistics->compute_start_ns),
+      static_cast<unsigned long long>(statistics->compute_end_ns),
+      static_cast<unsigned long long>(statistics->exec_end_ns));
+}
+
+RequestState::RequestState(
+    PyObject* job, std::shared_ptr<TRITONBACKEND_Model> model, std::string id, uint64_t serial)
+    : job_(Py_NewRef(job)),
+      model_(std::move(model)),
+      id_(std::move(id)),
+      serial_(serial),
+      window_(model_->decoupled ? std::make_unique<ResponseWindow>() : nullptr) {}
+
+RequestState::~RequestState() {
+  if (finished_ || rescheduled_) {
+    Drop(job_);
+    return;
+  }
+  std::string message =
+      "model '" + model_->name + "' sent no final response: its backend released the request, and can send none now";
+  Host::Get().queue().Push(std::make_unique<LostEvent>(job_, std::move(message)));
+}
+
+void RequestState::Cancel() {
+  cancelled_ = true;
+  LetGo();
+}
+
+bool RequestState::Finish() {
+  if (finished_.exchange(true)) return false;
+  if (window_ != nullptr) window_->Close();
+  return true;
+}
+
+// Who takes its responses takes those of the next execution, as far as we can tell.
+void RequestState::Reschedule() {
+  rescheduled_ = true;
+  LetGo();
+}
+
+void RequestState::LetGo() {
+  if (window_ != nullptr) window_->LetGo();
+}
+
+std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
+    PyObject* job, PyObject* wire, uint64_t serial, uintptr_t base, const std::shared_ptr<TRITONBACKEND_Model>& model) {
+  try {
+    auto request = std::make_unique<TRITONBACKEND_Request>();
+    std::string id;
+    if (!Read(wire, base, *model, &id, request.get())) return nullptr;
+    // Last: a state that goes without an answer says that its request is lost.
+    request->state = std::make_shared<RequestState>(job, model, std::move(id), serial);
+    return request;
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+    return nullptr;
+  }
+}
+
+void ReleaseRequest(std::unique_ptr<TRITONBACKEND_Request> request, bool reschedule) {
+  const RequestStatePtr state = request->state;
+  const std::optional<Statistics> statistics = request->statistics;
+  // What else the backend has told of the request, Python is to hear before.
+  const bool told_more = !request->states.empty() || !request->trace_context.empty();
+  state->Release();
+  if (reschedule) state->Reschedule();
+  // Before Python hears of it, and uses the memory of the inputs for something else.
+  request.reset();
+  EventQueue& queue = Host::Get().queue();
+  if (!reschedule && !told_more && queue.Amend(*state->answer(), [&](Event* event) {
+        static_cast<ResponseEvent*>(event)->Release(statistics);
+      })) {
+    return;
+  }
+  queue.Push(std::make_unique<ReleasedEvent>(state, reschedule, statistics));
+}
+
+void FailRequest(std::unique_ptr<TRITONBACKEND_Request> request, TRITONSERVER_Error_Code code, std::string message) {
+  if (request->state->Finish()) {
+    Host::Get().queue().Push(
+        std::make_unique<ResponseEvent>(request->state, nullptr, Failure{code, std::move(message)}, /*final=*/true),
+        request->state->answer());
+  }
+  ReleaseRequest(std::move(request), /*reschedule=*/false);
+}
+
+}  // namespace pyruntime

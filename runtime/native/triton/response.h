@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Responses of backends: any number for a request, from any thread, also after the request was released.
+
+#pragma once
+
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "buffer.h"
+#include "error.h"
+#include "queue.h"
+#include "request.h"
+#include "triton/core/tritonbackend.h"
+#include "values.h"
+
+struct TRITONBACKEND_Output {
+  std::string name;
+  TRITONSERVER_DataType datatype;
+  pyruntime::Shape shape;
+  // Empty until OutputBuffer asks for it.
+  pyruntime::Buffer buffer;
+  TRITONSERVER_BufferAttributes attributes;
+};
+
+struct TRITONBACKEND_Response {
+  pyruntime::RequestStatePtr state;
+  std::list<TRITONBACKEND_Output> outputs;  // a list: backends hold pointers to them
+  std::vector<TRITONSERVER_Parameter> parameters;
+};
+
+struct TRITONBACKEND_ResponseFactory {
+  pyruntime::RequestStatePtr state;
+};
+
+namespace pyruntime {
+
+// A response, or a failure, or only the news that it was the last (neither): becomes a kResponse tuple, its outputs
+// Python objects that own their buffers. Or a kAnswered tuple, if it is the last, and the request is released as well
+// before Python takes it.
+class ResponseEvent : public Event {
+ public:
+  ResponseEvent(RequestStatePtr state, std::unique_ptr<TRITONBACKEND_Response> response,
+                std::optional<Failure> failure, bool final);
+  PyObject* ToPython() override;
+
+  // Waits until the client has taken enough of what was sent before: see response_window.h. Of others than the last
+  // response.
+  void WaitForRoom();
+
+  // The backend has released the request, and reported these times, if any. Of the last response only.
+  void Release(const std::optional<Statistics>& statistics);
+
+ private:
+  RequestStatePtr state_;
+  std::unique_ptr<TRITONBACKEND_Response> response_;
+  std::optional<Failure> failure_;
+  bool final_;
+  // What it counts for in the request's window, if there is one.
+  size_t bytes_ = 0;
+  bool released_ = false;
+  std::optional<Statistics> statistics_;
+};
+
+}  // namespace pyruntime

@@ -1,0 +1,276 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// TRITONBACKEND_Response* and Output*: how a backend makes and sends responses.
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "arguments.h"
+#include "backend.h"
+#include "host.h"
+#include "response.h"
+
+namespace pyruntime {
+namespace {
+
+TRITONSERVER_Error* AddParameter(
+    TRITONBACKEND_Response* response, const char* name, TRITONSERVER_Parameter::Value value) {
+  PYRUNTIME_GUARD({
+    response->parameters.push_back({name, std::move(value)});
+    return nullptr;
+  });
+}
+
+// Gives an event to Python unless the request was answered for good before.
+TRITONSERVER_Error* Send(const RequestStatePtr& state, std::unique_ptr<Event> event, bool final) {
+  if (final ? !state->Finish() : state->IsFinished()) {
+    return NewError(
+        TRITONSERVER_ERROR_INVALID_ARG, "model '" + state->model()->name + "' has sent the final response to request '"
+                                            + state->id() + "' before: what comes after it is not sent");
+  }
+  Host::Get().queue().Push(std::move(event), final ? state->answer() : nullptr);
+  return nullptr;
+}
+
+// Whether a model has an output, which nobody who reads its responses could make sense of otherwise.
+bool HasOutput(const TRITONBACKEND_Model& model, const char* name) {
+  return std::find(model.outputs.begin(), model.outputs.end(), name) != model.outputs.end();
+}
+
+void Describe(
+    const TRITONBACKEND_Output& output, TRITONSERVER_DataType* datatype, const int64_t** shape, uint64_t* dim_count) {
+  *datatype = output.datatype;
+  *shape = output.shape.data();
+  *dim_count = output.shape.size();
+}
+
+}  // namespace
+}  // namespace pyruntime
+
+extern "C" {
+
+TRITONSERVER_Error* TRITONBACKEND_ResponseFactoryNew(
+    TRITONBACKEND_ResponseFactory** factory, TRITONBACKEND_Request* request) {
+  PYRUNTIME_REQUIRE(factory);
+  PYRUNTIME_REQUIRE(request);
+  PYRUNTIME_GUARD({
+    *factory = std::make_unique<TRITONBACKEND_ResponseFactory>(TRITONBACKEND_ResponseFactory{request->state}).release();
+    return nullptr;
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ResponseFactoryDelete(TRITONBACKEND_ResponseFactory* factory) {
+  PYRUNTIME_REQUIRE(factory);
+  PYRUNTIME_GUARD({
+    std::unique_ptr<TRITONBACKEND_ResponseFactory> owned(factory);
+    return nullptr;
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ResponseFactorySendFlags(
+    TRITONBACKEND_ResponseFactory* factory, const uint32_t send_flags) {
+  PYRUNTIME_REQUIRE(factory);
+  PYRUNTIME_GUARD({
+    if ((send_flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) == 0) return nullptr;  // no response, and no news
+    auto event = std::make_unique<pyruntime::ResponseEvent>(factory->state, nullptr, std::nullopt, /*final=*/true);
+    return pyruntime::Send(factory->state, std::move(event), /*final=*/true);
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ResponseFactoryIsCancelled(
+    TRITONBACKEND_ResponseFactory* factory, bool* is_cancelled) {
+  PYRUNTIME_REQUIRE(factory);
+  PYRUNTIME_REQUIRE(is_cancelled);
+  *is_cancelled = factory->state->IsCancelled();
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ResponseNew(TRITONBACKEND_Response** response, TRITONBACKEND_Request* request) {
+  PYRUNTIME_REQUIRE(response);
+  PYRUNTIME_REQUIRE(request);
+  PYRUNTIME_GUARD({
+    auto made = std::make_unique<TRITONBACKEND_Response>();
+    made->state = request->state;
+    *response = made.release();
+    return nullptr;
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ResponseNewFromFactory(
+    TRITONBACKEND_Response** response, TRITONBACKEND_ResponseFactory* factory) {
+  PYRUNTIME_REQUIRE(response);
+  PYRUNTIME_REQUIRE(factory);
+  PYRUNTIME_GUARD({
+    auto made = std::make_unique<TRITONBACKEND_Response>();
+    made->state = factory->state;
+    *response = made.release();
+    return nullptr;
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ResponseDelete(TRITONBACKEND_Response* response) {
+  PYRUNTIME_REQUIRE(response);
+  PYRUNTIME_GUARD({
+    std::unique_ptr<TRITONBACKEND_Response> owned(response);
+    return nullptr;
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ResponseSetStringParameter(
+    TRITONBACKEND_Response* response, const char* name, const char* value) {
+  PYRUNTIME_REQUIRE(response);
+  PYRUNTIME_REQUIRE(name);
+  PYRUNTIME_REQUIRE(value);
+  PYRUNTIME_GUARD({ return pyruntime::AddParameter(response, name, std::string(value)); });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ResponseSetIntParameter(
+    TRITONBACKEND_Response* response, const char* name, const int64_t value) {
+  PYRUNTIME_REQUIRE(response);
+  PYRUNTIME_REQUIRE(name);
+  return pyruntime::AddParameter(response, name, value);
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ResponseSetBoolParameter(
+    TRITONBACKEND_Response* response, const char* name, const bool value) {
+  PYRUNTIME_REQUIRE(response);
+  PYRUNTIME_REQUIRE(name);
+  return pyruntime::AddParameter(response, name, value);
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ResponseSetDoubleParameter(
+    TRITONBACKEND_Response* response, const char* name, const double value) {
+  PYRUNTIME_REQUIRE(response);
+  PYRUNTIME_REQUIRE(name);
+  return pyruntime::AddParameter(response, name, value);
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ResponseOutput(
+    TRITONBACKEND_Response* response, TRITONBACKEND_Output** output, const char* name,
+    const TRITONSERVER_DataType datatype, const int64_t* shape, const uint32_t dims_count) {
+  PYRUNTIME_REQUIRE(response);
+  PYRUNTIME_REQUIRE(output);
+  PYRUNTIME_REQUIRE(name);
+  if (dims_count != 0) PYRUNTIME_REQUIRE(shape);
+  PYRUNTIME_GUARD({
+    *output = nullptr;
+    const TRITONBACKEND_Model& model = *response->state->model();
+    if (!pyruntime::HasOutput(model, name)) {
+      return pyruntime::NewError(
+          TRITONSERVER_ERROR_INVALID_ARG,
+          std::string("unexpected inference output '") + name + "' for model '" + model.name + "'");
+    }
+    if (!pyruntime::IsDatatype(datatype)) {
+      return pyruntime::InvalidArgument(__func__, std::string("output '") + name + "' has no datatype");
+    }
+    TRITONBACKEND_Output& made = response->outputs.emplace_back();
+    made.name = name;
+    made.datatype = datatype;
+    made.shape.assign(shape, shape + dims_count);
+    *output = &made;
+    return nullptr;
+  });
+}
+
+// Wherever a backend would like to have it: the memory is the host's, and the backend is told so.
+TRITONSERVER_Error* TRITONBACKEND_OutputBuffer(
+    TRITONBACKEND_Output* output, void** buffer, const uint64_t buffer_byte_size, TRITONSERVER_MemoryType* memory_type,
+    int64_t* memory_type_id) {
+  PYRUNTIME_REQUIRE(output);
+  PYRUNTIME_REQUIRE(buffer);
+  PYRUNTIME_REQUIRE(memory_type);
+  PYRUNTIME_REQUIRE(memory_type_id);
+  PYRUNTIME_GUARD({
+    *buffer = nullptr;
+    if (output->buffer.size() != 0) {
+      return pyruntime::NewError(
+          TRITONSERVER_ERROR_ALREADY_EXISTS, "allocated buffer for output '" + output->name + "' already exists");
+    }
+    try {
+      output->buffer = pyruntime::Buffer(&pyruntime::Host::Get().buffers(), buffer_byte_size);
+    } catch (const std::bad_alloc&) {
+      return pyruntime::NewError(
+          TRITONSERVER_ERROR_UNAVAILABLE,
+          "no memory for the " + std::to_string(buffer_byte_size) + " bytes of output '" + output->name + "'");
+    }
+    output->attributes.byte_size = buffer_byte_size;
+    *buffer = output->buffer.data();
+    *memory_type = TRITONSERVER_MEMORY_CPU;
+    *memory_type_id = 0;
+    return nullptr;
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_OutputBufferAttributes(
+    TRITONBACKEND_Output* output, TRITONSERVER_BufferAttributes** buffer_attributes) {
+  PYRUNTIME_REQUIRE(output);
+  PYRUNTIME_REQUIRE(buffer_attributes);
+  *buffer_attributes = &output->attributes;
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ResponseSend(
+    TRITONBACKEND_Response* response, const uint32_t send_flags, TRITONSERVER_Error* error) {
+  PYRUNTIME_REQUIRE(response);
+  PYRUNTIME_GUARD({
+    std::unique_ptr<TRITONBACKEND_Response> owned(response);
+    const pyruntime::RequestStatePtr state = owned->state;
+    const bool final = (send_flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) != 0;
+    std::optional<pyruntime::Failure> failure;
+    if (error != nullptr) {
+      // A failure has no outputs: their memory is of use to others now.
+      owned.reset();
+      failure = pyruntime::Failure{error->code, error->message};
+    }
+    auto event = std::make_unique<pyruntime::ResponseEvent>(state, std::move(owned), std::move(failure), final);
+    if (!final) event->WaitForRoom();
+    return pyruntime::Send(state, std::move(event), final);
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_InferenceResponseOutput(
+    TRITONBACKEND_Response* response, const uint32_t index, const char** name, TRITONSERVER_DataType* datatype,
+    const int64_t** shape, uint64_t* dim_count) {
+  PYRUNTIME_REQUIRE(response);
+  PYRUNTIME_REQUIRE(name);
+  PYRUNTIME_REQUIRE(datatype);
+  PYRUNTIME_REQUIRE(shape);
+  PYRUNTIME_REQUIRE(dim_count);
+  PYRUNTIME_GUARD({
+    uint32_t left = index;
+    for (const TRITONBACKEND_Output& output : response->outputs) {
+      if (left-- != 0) continue;
+      *name = output.name.c_str();
+      pyruntime::Describe(output, datatype, shape, dim_count);
+      return nullptr;
+    }
+    return pyruntime::NewError(
+        TRITONSERVER_ERROR_INVALID_ARG, "out of bounds index " + std::to_string(index) + ": response has " +
+                                            std::to_string(response->outputs.size()) + " outputs");
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_InferenceResponseOutputByName(
+    TRITONBACKEND_Response* response, const char* name, TRITONSERVER_DataType* datatype, const int64_t** shape,
+    uint64_t* dim_count) {
+  PYRUNTIME_REQUIRE(response);
+  PYRUNTIME_REQUIRE(name);
+  PYRUNTIME_REQUIRE(datatype);
+  PYRUNTIME_REQUIRE(shape);
+  PYRUNTIME_REQUIRE(dim_count);
+  PYRUNTIME_GUARD({
+    for (const TRITONBACKEND_Output& output : response->outputs) {
+      if (output.name != name) continue;
+      pyruntime::Describe(output, datatype, shape, dim_count);
+      return nullptr;
+    }
+    return pyruntime::NewError(TRITONSERVER_ERROR_NOT_FOUND, "Output name " + std::string(name) + " not found.");
+  });
+}
+
+}  // extern "C"

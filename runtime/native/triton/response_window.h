@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// How far a backend may be ahead of the client of a request that has any number of responses.
+//
+// A backend can send responses faster than their client takes them, and each of them is memory. So a thread that sends
+// one waits while too many are ahead. Neither the event loop nor the GIL is needed to wait, or held meanwhile.
+
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <mutex>
+
+namespace pyruntime {
+
+// Of one request. Any thread.
+class ResponseWindow {
+ public:
+  // Far more than a stub may be ahead (stub/windows.py), since there only one sender waits: here it is a thread of the
+  // backend's, which may serve others. A stream of small responses, such as words, is held up only by a client that
+  // looks away for many seconds. Fewer than what a client of generate_stream may let wait before it is cut off.
+  static constexpr size_t kResponsesMax = 1000;
+  // As of a stub. The last one may go beyond it, however large it is.
+  static constexpr size_t kBytesMax = size_t{64} << 20;
+  // Who had to wait goes on when no more than one part of this many is ahead: to wake a thread costs more than a
+  // response does.
+  static constexpr size_t kResumeFraction = 2;
+
+  // A response of so many bytes is about to be sent. Waits until there is room for it.
+  void Enter(size_t bytes);
+  // Python has been given one, of so many bytes.
+  void Deliver(size_t bytes);
+  // The client has taken the first of those ahead; nothing if there is none.
+  void Take();
+
+  // The client is not waited for any longer, since it may never take anything: it has gone, or the server answers in
+  // place of the backend. Only what Python has not been given counts from now on, which it always comes to.
+  void LetGo();
+  // Nobody waits any longer: there will be no more responses, or whoever sends them has to come to an end.
+  void Close();
+
+ private:
+  struct Amount {
+    size_t responses = 0;
+    size_t bytes = 0;
+  };
+
+  // With the mutex. Whether there are so many ahead that who comes has to wait, and who waits has to go on waiting.
+  bool IsFull() const;
+  bool IsHigh() const;
+  const Amount& Ahead() const { return let_go_ ? undelivered_ : untaken_; }
+  void WaitForRoom(std::unique_lock<std::mutex>* lock);
+  void WakeIfLow();
+
+  std::mutex mutex_;
+  std::condition_variable room_;
+  size_t waiting_ = 0;
+  Amount untaken_;
+  Amount undelivered_;
+  // Of those that are not taken, in order.
+  std::deque<size_t> sizes_;
+  bool let_go_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace pyruntime

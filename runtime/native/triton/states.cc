@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// TRITONBACKEND_State*: how a backend writes the states of a sequence. Python keeps them, and knows which there are; it
+// hears of each one that was updated, before it hears that the request was released.
+
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "arguments.h"
+#include "backend.h"
+#include "host.h"
+#include "python.h"
+#include "request.h"
+
+namespace pyruntime {
+namespace {
+
+class StateEvent : public Event {
+ public:
+  // Takes the contents of the state over.
+  explicit StateEvent(TRITONBACKEND_State* state)
+      : request_(state->request),
+        name_(state->name),
+        datatype_(state->datatype),
+        shape_(state->shape),
+        buffer_(std::move(state->buffer)) {}
+
+  PyObject* ToPython() override {
+    Ref name(pyruntime::ToPython(name_));
+    Ref shape(pyruntime::ToPython(shape_));
+    Ref buffer(pyruntime::ToPython(std::move(buffer_)));
+    if (!name || !shape || !buffer) return nullptr;
+    return Py_BuildValue(
+        "(iONsNN)", kState, request_->job(), name.release(), NameOf(datatype_), shape.release(), buffer.release());
+  }
+
+ private:
+  RequestStatePtr request_;
+  std::string name_;
+  TRITONSERVER_DataType datatype_;
+  Shape shape_;
+  Buffer buffer_;
+};
+
+}  // namespace
+}  // namespace pyruntime
+
+extern "C" {
+
+TRITONSERVER_Error* TRITONBACKEND_StateNew(
+    TRITONBACKEND_State** state, TRITONBACKEND_Request* request, const char* name, const TRITONSERVER_DataType datatype,
+    const int64_t* shape, const uint32_t dims_count) {
+  PYRUNTIME_REQUIRE(state);
+  PYRUNTIME_REQUIRE(request);
+  PYRUNTIME_REQUIRE(name);
+  if (dims_count != 0) PYRUNTIME_REQUIRE(shape);
+  PYRUNTIME_GUARD({
+    *state = nullptr;
+    if (!pyruntime::IsDatatype(datatype)) {
+      return pyruntime::InvalidArgument(__func__, std::string("state '") + name + "' has no datatype");
+    }
+    TRITONBACKEND_State& made = request->states.emplace_back();
+    made.request = request->state;
+    made.name = name;
+    made.datatype = datatype;
+    made.shape.assign(shape, shape + dims_count);
+    *state = &made;
+    return nullptr;
+  });
+}
+
+// The buffer that there is, if it has this size; a new one for another size, and once the state was updated: the old
+// one is what the next request of the sequence reads.
+TRITONSERVER_Error* TRITONBACKEND_StateBuffer(
+    TRITONBACKEND_State* state, void** buffer, const uint64_t buffer_byte_size, TRITONSERVER_MemoryType* memory_type,
+    int64_t* memory_type_id) {
+  PYRUNTIME_REQUIRE(state);
+  PYRUNTIME_REQUIRE(buffer);
+  PYRUNTIME_REQUIRE(memory_type);
+  PYRUNTIME_REQUIRE(memory_type_id);
+  PYRUNTIME_GUARD({
+    *buffer = nullptr;
+    if (state->buffer.data() == nullptr || state->buffer.size() != buffer_byte_size) {
+      try {
+        state->buffer = pyruntime::Buffer(&pyruntime::Host::Get().buffers(), buffer_byte_size);
+      } catch (const std::bad_alloc&) {
+        return pyruntime::NewError(
+            TRITONSERVER_ERROR_UNAVAILABLE,
+            "no memory for the " + std::to_string(buffer_byte_size) + " bytes of state '" + state->name + "'");
+      }
+      state->updated = false;
+      state->attributes.byte_size = buffer_byte_size;
+    }
+    *buffer = state->buffer.data();
+    *memory_type = TRITONSERVER_MEMORY_CPU;
+    *memory_type_id = 0;
+    return nullptr;
+  });
+}
+
+TRITONSERVER_Error* TRITONBACKEND_StateBufferAttributes(
+    TRITONBACKEND_State* state, TRITONSERVER_BufferAttributes** buffer_attributes) {
+  PYRUNTIME_REQUIRE(state);
+  PYRUNTIME_REQUIRE(buffer_attributes);
+  *buffer_attributes = &state->attributes;
+  return nullptr;
+}
+
+// A second time without a new buffer says nothing new.
+TRITONSERVER_Error* TRITONBACKEND_StateUpdate(TRITONBACKEND_State* state) {
+  PYRUNTIME_REQUIRE(state);
+  PYRUNTIME_GUARD({
+    if (state->updated) return nullptr;
+    state->updated = true;
+    pyruntime::Host::Get().queue().Push(std::make_unique<pyruntime::StateEvent>(state));
+    return nullptr;
+  });
+}
+
+}  // extern "C"

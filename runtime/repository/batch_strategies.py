@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds and loads the library that says which requests of a native model are executed together, if there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.config.unsupported import BATCH_STRATEGY
+from pyruntime.runtime.instances.native_host import NativeHost
+from pyruntime.runtime.native.libraries import prepare
+from pyruntime.utils.errors import LoadError
+
+_LOG = logging.getLogger("pyruntime.native")
+
+LIBRARY = "batchstrategy.so"
+ENTRY_POINT = "TRITONBACKEND_ModelBatchIncludeRequest"
+
+
+def find_strategy(spec: ModelSpec, folders: Sequence[str]) -> str:
+    """The path of a model's library, which it names or which is in the first of the folders that has one; "" if none.
+
+    Raises LoadError if there is none at the path that the model names.
+    """
+    named = spec.parameters.get(BATCH_STRATEGY, "")
+    if spec.dynamic_batching is None:
+        if named and spec.sequence_batching is not None:
+            _LOG.error("%s cannot be specified with sequence batcher, using default batching strategy", BATCH_STRATEGY)
+        elif named:
+            _LOG.warning("model '%s' has a %s but no dynamic_batching: nothing is batched", spec.name, BATCH_STRATEGY)
+        return ""
+    if named:
+        if not os.path.isfile(named):
+            raise LoadError(f"Batching library path not found: {named}")
+        return named
+    paths = [os.path.join(folder, LIBRARY) for folder in folders]
+    return next((path for path in paths if os.path.isfile(path)), "")
+
+
+async def load_strategy(path: str, model: Any, name: str, host: NativeHost) -> Any:
+    """The library at `path`, as the extension has it, which has begun with a model of its. Raises LoadError."""
+    _LOG.info("Loading custom batching strategy library %s for model %s", path, name)
+    await asyncio.to_thread(prepare, path, model=name, entry_point=ENTRY_POINT)
+    strategy = host.native.BatchStrategy(model, path)
+    await host.threads.run(strategy.open)
+    await host.threads.run(strategy.initialize, undo=strategy.finalize)
+    return strategy

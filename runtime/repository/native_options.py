@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is told of a native backend besides its library, wherever that runs: in the host, or in a stub of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import orjson
+
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.instances.native_host import backend_config
+from pyruntime.runtime.repository.backends import Backend
+from pyruntime.runtime.settings import ServerSettings
+
+# Libraries that a model wants in the process before its backend's: paths, in the model's folder unless they are
+# absolute, separated like those of LD_PRELOAD.
+PRELOAD_PARAMETER = "PRELOAD_LIBRARIES"
+
+
+def command_line(settings: ServerSettings, backend_directory: str, backend: str) -> bytes:
+    """What TRITONBACKEND_BackendConfig gives out: the options of the server, every value a text."""
+    cmdline = {
+        "auto-complete-config": str(settings.auto_complete_config).lower(),
+        "backend-directory": backend_directory,
+        "min-compute-capability": "6.000000",
+        "default-max-batch-size": str(settings.python_backend.default_max_batch_size),
+    }
+    for name in ("", backend):
+        cmdline |= settings.backend_config.get(name, {})
+    return backend_config(cmdline)
+
+
+def preloads(spec: ModelSpec, model_dir: str) -> list[str]:
+    """The libraries that a model wants before its backend, those in its folder as paths."""
+    names = re.split("[:; ]+", spec.parameters.get(PRELOAD_PARAMETER, ""))
+    return [path if os.path.isfile(path := os.path.join(model_dir, name)) else name for name in names if name]
+
+
+def stub_location(
+    backend: Backend, spec: ModelSpec, model_dir: str, settings: ServerSettings, backend_directory: str
+) -> dict[str, str]:
+    """What a stub that is to run a library finds in its `location` besides: see backends/native/library.py."""
+    if not backend.library:
+        return {}
+    return {
+        "library": backend.library,
+        "command_line": command_line(settings, backend_directory, backend.name).decode(),
+        "preload": orjson.dumps(preloads(spec, model_dir)).decode(),
+        "log_verbose": str(settings.log_verbose),
+    }

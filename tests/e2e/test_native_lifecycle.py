@@ -1,0 +1,242 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Native models come and go, and servers of them end, whatever is under way; no request is lost on the way."""
+
+import os
+import shutil
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
+
+TENSORS = """
+input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] } ]
+"""
+IDENTITY = 'backend: "identity"\n' + TENSORS
+GATE = 'backend: "gate"\n' + TENSORS
+MISUSE = 'backend: "misuse"\n' + TENSORS.replace("-1", "1")
+REPEAT = """
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }, { name: "DELAY" data_type: TYPE_UINT32 dims: [ -1 ] },
+        { name: "WAIT" data_type: TYPE_UINT32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "IDX" data_type: TYPE_UINT32 dims: [ 1 ] } ]
+model_transaction_policy { decoupled: true }
+"""
+INPUT = {"INPUT0": np.array([7], np.int32)}
+EXPLICIT = "--model-control-mode=explicit"
+# What a heap may do without that anything is lost: a page of every arena and thread that ever was.
+GROWTH_BYTES_MAX = 8 << 20
+
+
+@pytest.fixture(scope="module")
+def backends(install_backends):
+    """The option that says where the backends are."""
+    return f"--backend-directory={install_backends('identity', 'gate', 'misuse', 'repeat')}"
+
+
+def parameter(key, value):
+    """One of a model's configuration."""
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+
+
+def answer(server, model, version=""):
+    """What becomes of 7, which is 7."""
+    return server.infer(model, INPUT, model_version=version).as_numpy("OUTPUT0").tolist()
+
+
+def sizes(server):
+    """How many threads, files and bytes a server has."""
+    folder = Path(f"/proc/{server.process.pid}")
+    status = dict(line.split(":\t") for line in (folder / "status").read_text().splitlines())
+    return int(status["Threads"]), len(os.listdir(folder / "fd")), int(status["RssAnon"].split()[0]) << 10
+
+
+def test_coming_and_going(serve, model, backends, wait_until):
+    """Models that are loaded and unloaded over and over leave nothing behind."""
+    model("m", None, IDENTITY, "instance_group { count: 3 }\n")
+    model("repeat", None, 'backend: "repeat"\n' + REPEAT)
+    server = serve(backends, EXPLICIT)
+
+    def turn(client):
+        for name in ("m", "repeat"):
+            client.load_model(name)
+        assert answer(server, "m") == [7]
+        assert len(server.stream("repeat", IN=[1, 2], DELAY=[0, 0], WAIT=[0])) == 2
+        for name in ("m", "repeat"):
+            client.unload_model(name)
+        wait_until(lambda: all(row.get("reason") == "unloaded" for row in client.get_model_repository_index()))
+
+    with closing(server.client()) as client:
+        for _ in range(10):
+            turn(client)
+        threads, files, size = sizes(server)
+        for _ in range(30):
+            turn(client)
+        wait_until(lambda: sizes(server)[:2] <= (threads, files))
+        assert sizes(server)[2] < size + GROWTH_BYTES_MAX
+
+
+def test_failures_at_load_leave_nothing(serve, model, backends, wait_until):
+    """A model that fails to load may be tried as often as one likes, and is served once its fault is mended."""
+    path = model("m", None, MISUSE, parameter("AT", "instance_initialize") + parameter("DO", "error")) / "config.pbtxt"
+    server = serve(backends, EXPLICIT)
+
+    def fail(client):
+        with pytest.raises(InferenceServerException, match="failed at instance_initialize"):
+            client.load_model("m")
+
+    with closing(server.client()) as client:
+        for _ in range(5):
+            fail(client)
+        threads, files, _ = sizes(server)
+        for _ in range(20):
+            fail(client)
+        wait_until(lambda: sizes(server)[:2] <= (threads, files))
+        path.write_text(MISUSE)
+        client.load_model("m")
+    assert answer(server, "m") == [1]
+
+
+def test_two_models_and_two_versions(serve, model, backends):
+    """Models of one backend, and versions of one model, live for themselves."""
+    versions = model("versions", None, IDENTITY, "version_policy { all { } }\n")
+    (versions / "2").mkdir()
+    model("other", None, IDENTITY)
+    server = serve(backends, EXPLICIT, "--load-model=*")
+    with closing(server.client()) as client:
+        assert [answer(server, "versions", version) for version in ("1", "2")] == [[7], [7]]
+        statistics = client.get_inference_statistics("versions")["model_stats"]
+        assert [(each["version"], each["execution_count"]) for each in statistics] == [("1", 1), ("2", 1)]
+        client.unload_model("versions")
+        assert answer(server, "other") == [7]
+        shutil.rmtree(versions / "1")
+        client.load_model("versions")
+        assert answer(server, "versions", "2") == [7]
+        assert not client.is_model_ready("versions", "1")
+
+
+class Gate:
+    """A model of the backend `gate`: closed while the file `hold` is in its folder."""
+
+    def __init__(self, folder):
+        self.hold = folder / "hold"
+        self.hold.touch()
+
+    def open(self):
+        self.hold.unlink()
+
+
+@pytest.fixture
+def gate(model):
+    return lambda name="gate", more="": Gate(model(name, None, GATE, more))
+
+
+def in_flight(server):
+    """How many requests the server has taken and not answered, but for this one."""
+    lines = server.request("GET", "/metrics", port=server.metrics_port).body.decode().splitlines()
+    return int(next(line for line in lines if line.startswith("pyruntime_requests_in_flight ")).split()[1]) - 1
+
+
+def test_unload_while_requests_are_under_way(serve, gate, backends, wait_until):
+    """Requests that a model has, and those that wait for it, are answered before it goes; no more are taken."""
+    held = gate()
+    server = serve(backends, EXPLICIT, "--load-model=gate")
+    with ThreadPoolExecutor(5) as threads, closing(server.client()) as client:
+        asked = [threads.submit(answer, server, "gate") for _ in range(4)]
+        wait_until(lambda: in_flight(server) == 4)
+        client.unload_model("gate")
+        assert server.refusal("gate", INPUT)[1] == "Request for unknown model: 'gate' has no available versions"
+        assert not any(each.done() for each in asked)
+        held.open()
+        assert [each.result() for each in asked] == [[7]] * 4
+    assert server.request("GET", "/v2/models/gate/ready").status != 200
+
+
+def test_reload_while_requests_are_under_way(serve, gate, backends, wait_until, tmp_path):
+    """What the old one has it answers; the new one takes what comes."""
+    held = gate()
+    server = serve(backends, EXPLICIT, "--load-model=gate")
+    with ThreadPoolExecutor(5) as threads, closing(server.client()) as client:
+        asked = [threads.submit(answer, server, "gate") for _ in range(2)]
+        wait_until(lambda: in_flight(server) == 2)
+        (tmp_path / "gate" / "config.pbtxt").write_text(IDENTITY)
+        client.load_model("gate")
+        assert answer(server, "gate") == [7]
+        assert not any(each.done() for each in asked)
+        held.open()
+        assert [each.result() for each in asked] == [[7]] * 2
+
+
+def test_end_under_load(serve, gate, backends, wait_until):
+    """A server that is told to end answers all that it has taken first."""
+    held = gate(more="instance_group { count: 2 }\n")
+    server = serve(backends)
+    with ThreadPoolExecutor(16) as threads:
+        asked = [threads.submit(answer, server, "gate") for _ in range(16)]
+        wait_until(lambda: in_flight(server) == 16)
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "Waiting for 16 in-flight requests to complete." in server.log)
+        held.open()
+        assert [each.result() for each in asked] == [[7]] * 16
+    assert server.wait_exit() == 0
+
+
+def test_end_of_a_stream(serve, model, backends, wait_until):
+    """So it does with responses that are still to come."""
+    model("repeat", None, 'backend: "repeat"\n' + REPEAT)
+    server = serve(backends)
+    with server.streaming("repeat", IN=list(range(200)), DELAY=[2] * 200, WAIT=[0]) as events:
+        assert next(events)["IDX"] == 0
+        server.process.send_signal(signal.SIGTERM)
+        assert [event["IDX"] for event in events] == list(range(1, 200))
+    assert server.wait_exit() == 0
+
+
+def test_end_while_a_backend_does_not(serve, gate, backends, wait_until):
+    """A backend that does not come back holds no server up for longer than it was told to wait."""
+    gate()
+    server = serve(backends, "--exit-timeout-secs=1")
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(answer, server, "gate") for _ in range(2)]
+        wait_until(lambda: in_flight(server) == 2)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait_exit() == 0
+        # A bare hang-up is whatever the client's library makes of it.
+        assert all(each.exception() is not None for each in asked)
+    assert "Exit timeout expired with 2 requests in flight" in server.log
+    assert "gate_0: did not finish within" in server.log
+
+
+def test_requests_that_are_lost(serve, model, backends):
+    """A client may wait no longer for a backend that never answers; others are answered, and the server ends."""
+    model("forgets", None, MISUSE, parameter("MISUSE", "forget"))
+    model("works", None, MISUSE)
+    server = serve(backends, "--exit-timeout-secs=1")
+    with closing(server.grpc()) as client:
+        tensor = tritonclient.grpc.InferInput("INPUT0", [1], "INT32").set_data_from_numpy(INPUT["INPUT0"])
+        for _ in range(3):
+            with pytest.raises(InferenceServerException, match="Deadline Exceeded"):
+                client.infer("forgets", [tensor], client_timeout=0.2)
+    assert answer(server, "works") == [1]
+    server.stop()
+    assert "forgets_0: did not finish within" in server.log
+
+
+def test_unload_of_a_model_that_lost_requests(serve, model, backends, wait_until):
+    """A model that does not come to an end is given up in time: its name can be used again."""
+    path = model("m", None, MISUSE, parameter("MISUSE", "forget")) / "config.pbtxt"
+    server = serve(backends, EXPLICIT, "--load-model=m", "--exit-timeout-secs=1")
+    with closing(server.grpc()) as client, closing(server.client()) as control:
+        tensor = tritonclient.grpc.InferInput("INPUT0", [1], "INT32").set_data_from_numpy(INPUT["INPUT0"])
+        with pytest.raises(InferenceServerException, match="Deadline Exceeded"):
+            client.infer("m", [tensor], client_timeout=0.2)
+        control.unload_model("m")
+        wait_until(lambda: "m_0: did not finish within" in server.log)
+        path.write_text(MISUSE)
+        control.load_model("m")
+    assert answer(server, "m") == [1]

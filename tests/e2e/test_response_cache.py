@@ -1,0 +1,328 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Response caches: libraries like tests/native/cache.cc, which writes down what it is asked."""
+
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.utils.shared_memory as shm
+from tritonclient.http import InferInput, InferRequestedOutput
+
+CACHED = "response_cache { enable: true }\n"
+# Each answer has the number of its execution beside the sum.
+COUNTER = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.count = 0
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            numbers = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            if numbers[0] < 0:
+                error = pb_utils.TritonError("no negative numbers")
+                responses.append(pb_utils.InferenceResponse([], error))
+                continue
+            self.count += 1
+            out = pb_utils.Tensor("OUT", np.array([numbers.sum(), self.count], np.int64))
+            responses.append(pb_utils.InferenceResponse([out]))
+        return responses
+"""
+CALLER = """
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            inputs = [pb_utils.get_input_tensor_by_name(request, "IN")]
+            call = pb_utils.InferenceRequest(model_name="m", requested_output_names=["OUT"], inputs=inputs)
+            responses.append(call.exec())
+        return responses
+"""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory, compile_library):
+    """The folder of the cache."""
+    folder = tmp_path_factory.mktemp("caches")
+    (folder / "tested").mkdir()
+    shutil.copy(compile_library("cache.cc"), folder / "tested" / "libtritoncache_tested.so")
+    return folder
+
+
+@pytest.fixture
+def server(serve, directory, tmp_path, monkeypatch):
+    """`server(*options, **settings)`: a server with the cache."""
+    log = tmp_path / ".cache_log"
+    log.touch()
+    monkeypatch.setenv("CACHE_LOG", str(log))
+
+    def start(*options, how=None, **settings):
+        config = [f"--cache-config=tested,{key}={value}" for key, value in ({"some": "thing"} | settings).items()]
+        server = serve(f"--cache-directory={directory}", *config, *options, **(how or {}))
+        server.cache_log = log
+        return server
+
+    return start
+
+
+@pytest.fixture
+def model(write_model, tmp_path):
+    """`model(more=)`: a model whose responses are cached."""
+    return lambda code=COUNTER, more=CACHED: write_model(tmp_path, "m", code, more=more)
+
+
+def told(server):
+    """What the cache was asked, without keys."""
+    return [line.split(" ")[0] for line in server.cache_log.read_text().splitlines()]
+
+
+def ask(server, *numbers, model="m", **options):
+    """The sum, and which execution that was."""
+    return server.infer(model, {"IN": np.array(numbers, np.int64)}, **options).as_numpy("OUT").tolist()
+
+
+def statistics(server, model="m"):
+    """How many requests were which, by the statistics."""
+    with closing(server.client()) as client:
+        (found,) = client.get_inference_statistics(model)["model_stats"]
+    counts = {name: value["count"] for name, value in found["inference_stats"].items()}
+    return counts | {"inferences": found["inference_count"], "executions": found["execution_count"]}
+
+
+def test_what_was_answered_before(server, model):
+    """It is answered from the cache, without an execution; what differs is not."""
+    model()
+    server = server()
+    assert ask(server, 1, 2) == [3, 1]
+    assert ask(server, 1, 2) == [3, 1]
+    assert ask(server, 2, 1) == [3, 2]
+    assert ask(server, 1, 2, binary=False) == [3, 1]
+    assert ask(server, 1, 2, outputs=["OUT"], request_id="with an id") == [3, 1]
+    # As in Triton. Of a model that looks at parameters nobody should cache responses.
+    assert ask(server, 1, 2, parameters={"more": 1}) == [3, 1]
+    assert statistics(server) == {
+        "success": 6,
+        "fail": 0,
+        "queue": 6,
+        "compute_input": 2,
+        "compute_infer": 2,
+        "compute_output": 2,
+        "cache_hit": 4,
+        "cache_miss": 2,
+        "inferences": 2,
+        "executions": 2,
+    }
+    server.stop()
+    assert told(server) == ["initialize", *["lookup", "insert", "lookup"] * 2, *["lookup"] * 2, "finalize"]
+    assert 'initialize {"some":"thing"}' in server.cache_log.read_text()
+
+
+def test_large_tensors(server, model):
+    """Contents of whatever size come back as they were, from wherever they lie."""
+    model(COUNTER.replace("np.array([numbers.sum(), self.count], np.int64)", "numbers"))
+    server = server("--http-max-input-size=200000000")
+    for size in (1, 1000, 1_000_000):
+        for _ in range(2):
+            assert ask(server, *range(size)) == list(range(size))
+    assert statistics(server)["cache_hit"] == 3
+
+
+def test_errors_are_not_kept(server, model):
+    """The model is asked again."""
+    model()
+    server = server()
+    for _ in range(2):
+        assert server.refusal("m", {"IN": np.array([-1], np.int64)})[1] == "no negative numbers"
+    assert told(server) == ["initialize", "lookup", "lookup"]
+    counts = statistics(server)
+    assert (counts["fail"], counts["cache_miss"], counts["cache_hit"]) == (2, 2, 0)
+
+
+def test_models_that_do_not_ask_for_it(server, model):
+    """Their requests never come to the cache, and their metrics have nothing of it."""
+    model(more="")
+    server = server()
+    assert ask(server, 1) == [1, 1]
+    assert ask(server, 1) == [1, 2]
+    assert told(server) == ["initialize"]
+    assert b"nv_cache" not in server.request("GET", "/metrics", port=server.metrics_port).body
+
+
+@pytest.mark.parametrize("summaries", [False, True])
+def test_metrics(server, model, summaries):
+    """Triton's, of models that have a cache."""
+    model()
+    server = server(*["--metrics-config=summary_latencies=true"] * summaries)
+    for number in (1, 1, 1, 2):
+        ask(server, number)
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    labels = '{model="m",version="1"}'
+    assert f"nv_cache_num_hits_per_model{labels} 2\n" in page
+    assert f"nv_cache_num_misses_per_model{labels} 2\n" in page
+    assert f"nv_inference_count{labels} 2\n" in page
+    assert f"nv_inference_request_success{labels} 4\n" in page
+    for name in ("hit", "miss"):
+        assert re.search(rf"nv_cache_{name}_duration_per_model{labels} [1-9]", page)
+        assert (f"nv_cache_{name}_summary_per_model_count{labels} 2\n" in page) is summaries
+
+
+def test_every_frontend(server, model):
+    """Over gRPC as well as over HTTP, and from a stream."""
+    model()
+    server = server()
+    assert ask(server, 4) == [4, 1]
+    tensor = tritonclient.grpc.InferInput("IN", [1], "INT64").set_data_from_numpy(np.array([4], np.int64))
+    with closing(server.grpc()) as client:
+        assert client.infer("m", [tensor]).as_numpy("OUT").tolist() == [4, 1]
+    answer = server.request("POST", "/v2/models/m/generate", '{"IN": 4}')
+    assert (answer.status, b"[4,1]" in answer.body) == (200, True)
+    assert statistics(server)["cache_hit"] == 2
+
+
+def test_calls_of_models(server, model, write_model, tmp_path):
+    """What a model asks of another one is cached as well."""
+    model()
+    write_model(tmp_path, "caller", CALLER)
+    server = server()
+    assert ask(server, 5, model="caller") == [5, 1]
+    assert ask(server, 5, model="caller") == [5, 1]
+    assert ask(server, 5) == [5, 1]
+    assert statistics(server)["cache_hit"] == 2
+
+
+def test_many_at_once(server, model):
+    """Several threads ask the cache; everybody gets what he asked for, with or without batches."""
+    model(more=CACHED + "instance_group { count: 2 kind: KIND_CPU }\n")
+    server = server()
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda number: ask(server, number % 10), range(200)))
+    assert [total for total, _ in answers] == [number % 10 for number in range(200)]
+    counts = statistics(server)
+    assert counts["cache_hit"] + counts["cache_miss"] == counts["success"] == 200
+    assert counts["cache_hit"] >= 200 - 10 * 8
+
+
+def test_memory_of_clients(server, model):
+    """Inputs count by what lies there, and outputs are put there from the cache; what lies there is not kept."""
+    model()
+    server = server("--allow-client-shm=true")
+    region = shm.create_shared_memory_region("numbers", "/pyruntime_test_cache", 32)
+    try:
+        with closing(server.client()) as client:
+            client.register_system_shared_memory("numbers", "/pyruntime_test_cache", 32)
+            tensor = InferInput("IN", [1], "INT64")
+            tensor.set_shared_memory("numbers", 8)
+            for number, expected in ((6, 1), (7, 2), (6, 1)):
+                shm.set_shared_memory_region(region, [np.array([number], np.int64)])
+                assert client.infer("m", [tensor]).as_numpy("OUT").tolist() == [number, expected]
+            there = InferRequestedOutput("OUT")
+            there.set_shared_memory("numbers", 16, offset=16)
+            client.infer("m", [tensor], outputs=[there])
+            assert shm.get_contents_as_numpy(region, np.int64, [2], offset=16).tolist() == [6, 1]
+            for expected in (3, 4):
+                shm.set_shared_memory_region(region, [np.array([8], np.int64)])
+                client.infer("m", [tensor], outputs=[there])
+                assert shm.get_contents_as_numpy(region, np.int64, [2], offset=16).tolist() == [8, expected]
+            client.unregister_system_shared_memory()
+    finally:
+        shm.destroy_shared_memory_region(region)
+
+
+@pytest.mark.parametrize(
+    ("settings", "logged"),
+    [
+        ({"fail": "lookup"}, "tested: lookup of a response of 'm' failed: no lookup"),
+        ({"throw": "lookup"}, "failed: TRITONCACHE_CacheLookup threw an exception: no lookup"),
+        ({"fail": "insert"}, "tested: a response of 'm' was not inserted: no insert"),
+        ({"throw": "insert"}, "was not inserted: TRITONCACHE_CacheInsert threw an exception: no insert"),
+        ({"lose": "true"}, "TRITONCACHE_CacheLookup has found an entry and did not copy it"),
+        ({"spoil": "true"}, "tested: lookup of a response of 'm' failed: "),
+    ],
+)
+def test_a_cache_that_fails(server, model, settings, logged):
+    """The log has it, and requests are executed as if there was none."""
+    model()
+    server = server(**settings)
+    assert ask(server, 1) == [1, 1]
+    assert ask(server, 1) == [1, 2]
+    assert logged in server.log
+
+
+def test_misuse(server, model):
+    """What a cache must not do is refused in words; the response is kept all the same."""
+    model()
+    server = server(misuse="true")
+    assert [ask(server, 1), ask(server, 1)] == [[1, 1], [1, 1]]
+    lines = server.cache_log.read_text().splitlines()
+    (size,) = (line for line in lines if line.startswith("size: "))
+    assert [line for line in lines if line.split(" ")[0] in ("index:", "set:", "gpu:", "null:")] == [
+        "index: index 9 is out of bounds: the entry has 1 buffers",
+        "set: index 9 is out of bounds: the entry has 1 buffers",
+        "gpu: Only buffers in CPU memory are allowed in cache currently",
+        "null: TRITONCACHE_CacheEntryAddBuffer: base is null",
+    ]
+    assert re.fullmatch(r"size: Expected size of buffer in cache does not match. Expected: \d+, received: 1", size)
+
+
+def test_unloaded_while_asked(server, model):
+    """Whoever was accepted is answered; the cache stays for the model that is loaded next."""
+    model()
+    server = server("--model-control-mode=explicit", "--load-model=m")
+    assert ask(server, 1) == [1, 1]
+    with closing(server.client()) as client:
+        client.unload_model("m")
+        client.load_model("m")
+    assert ask(server, 1) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("model_transaction_policy { decoupled: true }\n", "with 'decoupled' transaction policy"),
+        ("sequence_batching {}\n", "with sequence batching scheduler"),
+    ],
+)
+def test_models_that_cannot_have_it(server, model, wait_until, more, expected):
+    """Triton's message."""
+    model(more=CACHED + more)
+    server = server("--exit-on-error=false", how={"ready": False})
+    message = f"Response Cache does not currently support model m {expected}. Please disable the response cache."
+    wait_until(lambda: message in server.log)
+    with closing(server.client()) as client:
+        (row,) = client.get_model_repository_index()
+    assert message in row["reason"]
+
+
+def test_a_server_without_a_cache(serve, write_model, tmp_path):
+    """The model is served all the same, and the log says so."""
+    write_model(tmp_path, "m", COUNTER, more=CACHED)
+    server = serve()
+    assert [ask(server, 1), ask(server, 1)] == [[1, 1], [1, 2]]
+    assert "model 'm' asks for a response cache, and the server has none: see --cache-config" in server.log
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--cache-config=none,size=1"], "unable to find 'libtritoncache_none.so' for cache. Searched: {}"),
+        (["--cache-config=../x,size=1"], "unable to find 'libtritoncache_../x.so' for cache. Searched: {}"),
+        (["--response-cache-byte-size=1000"], "is NVIDIA's libtritoncache_local.so, and does not come with pyruntime"),
+        (["--cache-config=tested,fail=begin"], "no begin"),
+        (
+            ["--cache-config=wrong,size=1"],
+            "unable to find required entrypoint 'TRITONCACHE_CacheInitialize' in shared library: {}/wrong",
+        ),
+    ],
+)
+def test_a_cache_that_cannot_be_had(serve, directory, compile_library, options, expected):
+    """The server does not start, and says why."""
+    (directory / "wrong").mkdir(exist_ok=True)
+    shutil.copy(compile_library("identity.cc"), directory / "wrong" / "libtritoncache_wrong.so")
+    server = serve(f"--cache-directory={directory}", *options, ready=False)
+    assert server.wait_exit() == 1
+    assert expected.format(directory) in server.log

@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The pyruntime authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Decoupled: sends responses as fast as it may, from a thread of its own, and looks at nothing meanwhile. IN (INT64 [3])
+// says how many, of how many bytes each, and whether they are errors. OUT (INT64 [1]) is the number of a response, PAD
+// (UINT8 [-1]) are its bytes. Otherwise it does what a request's id says:
+//
+//   end      sends the final response to the request that is being answered
+//   report   is answered OUT (INT64 [2]), how many responses were sent and how many threads have come to their end, with
+//            what the server has said last as the parameter "told"
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "report.h"
+
+namespace {
+
+using testing::Must;
+using testing::Tensor;
+
+struct FactoryDelete {
+  void operator()(TRITONBACKEND_ResponseFactory* factory) const { Must(TRITONBACKEND_ResponseFactoryDelete(factory)); }
+};
+using Factory = std::unique_ptr<TRITONBACKEND_ResponseFactory, FactoryDelete>;
+
+struct Work {
+  Factory factory;
+  int64_t count;
+  size_t bytes;
+  bool is_error;
+};
+
+struct Instance {
+  std::vector<std::thread> threads;
+  std::atomic<int64_t> sent{0};
+  std::atomic<int64_t> ended{0};
+  std::mutex mutex;
+  std::string told;
+  Factory latest;
+
+  ~Instance() {
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  void Tell(const std::string& what) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    told = what;
+  }
+
+  // False if the server did not take it.
+  bool Send(const Work& work, int64_t number) {
+    TRITONBACKEND_Response* response = testing::ResponseOf(work.factory.get());
+    testing::WriteNumber(response, number);
+    if (work.bytes != 0) {
+      // It is not written to, so that it takes no memory.
+      void* buffer = nullptr;
+      TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
+      int64_t type_id = 0;
+      TRITONBACKEND_Output* pad =
+          testing::AddOutput(response, "PAD", TRITONSERVER_TYPE_UINT8, {static_cast<int64_t>(work.bytes)});
+      Must(TRITONBACKEND_OutputBuffer(pad, &buffer, work.bytes, &type, &type_id));
+    }
+    const testing::Error error(work.is_error ? testing::Fail("no. " + std::to_string(number)) : nullptr);
+    const std::string what = testing::Told(TRITONBACKEND_ResponseSend(response, 0, error.get()));
+    if (!what.empty()) Tell(what);
+    return what.empty();
+  }
+
+  void Run(const Work& work) {
+    int64_t number = 0;
+    while (number < work.count && Send(work, number)) {
+      ++number;
+      ++sent;
+    }
+    if (number == work.count) Must(TRITONBACKEND_ResponseFactorySendFlags(work.factory.get(), testing::kFinal));
+    ++ended;
+  }
+};
+
+void Report(Instance* state, TRITONBACKEND_Request* request) {
+  const int64_t numbers[] = {state->sent, state->ended};
+  TRITONBACKEND_Response* response = testing::ResponseOf(request);
+  Must(testing::WriteOutput(response, "OUT", TRITONSERVER_TYPE_INT64, {2}, numbers, sizeof numbers));
+  {
+    const std::lock_guard<std::mutex> lock(state->mutex);
+    Must(TRITONBACKEND_ResponseSetStringParameter(response, "told", state->told.c_str()));
+  }
+  Must(TRITONBACKEND_ResponseSend(response, testing::kFinal, nullptr));
+}
+
+void Flood(Instance* state, TRITONBACKEND_Request* request) {
+  Tensor in;
+  Must(testing::ReadInput(request, "IN", &in));
+  const int64_t* numbers = in.as<int64_t>();
+  Work work{Factory(testing::FactoryOf(request)), numbers[0], static_cast<size_t>(numbers[1]), numbers[2] != 0};
+  state->latest.reset(testing::FactoryOf(request));
+  state->threads.emplace_back([state, work = std::move(work)] { state->Run(work); });
+}
+
+}  // namespace
+
+extern "C" {
+
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstance* instance) {
+  auto state = std::make_unique<Instance>();
+  RETURN_IF_ERROR(TRITONBACKEND_ModelInstanceSetState(instance, state.get()));
+  state.release();
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance* instance) {
+  const std::unique_ptr<Instance> state(testing::StateOf<Instance>(instance));
+  return nullptr;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance* instance,
+                                                       TRITONBACKEND_Request** requests, const uint32_t count) {
+  auto* state = testing::StateOf<Instance>(instance);
+  for (uint32_t index = 0; index < count; ++index) {
+    const char* id = nullptr;
+    Must(TRITONBACKEND_RequestId(requests[index], &id));
+    if (std::string(id) == "report") {
+      Report(state, requests[index]);
+    } else if (std::string(id) == "end") {
+      Must(TRITONBACKEND_ResponseFactorySendFlags(state->latest.get(), testing::kFinal));
+      Report(state, requests[index]);
+    } else {
+      Flood(state, requests[index]);
+    }
+    testing::Release(requests[index]);
+  }
+  return nullptr;
+}
+
+}  // extern "C"

@@ -1,0 +1,231 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Backends and models of libraries: how they begin and end, and what they are told."""
+
+import pytest
+
+from pyruntime.runtime.native import _triton
+from pyruntime.utils.errors import Code
+
+INTERNAL, NOT_FOUND, UNAVAILABLE = int(Code.INTERNAL), int(Code.NOT_FOUND), int(Code.UNAVAILABLE)
+
+
+class TestOpening:
+    """The library."""
+
+    def test_names_what_the_loader_says(self, lifecycle, tmp_path):
+        """Of a library that is not there."""
+        lifecycle.path = tmp_path / "libtriton_x.so"
+        with pytest.raises(_triton.NativeError) as caught:
+            lifecycle.backend()
+        code, message = caught.value.args
+        assert code == NOT_FOUND
+        assert message.startswith(f"unable to load shared library: {lifecycle.path}: cannot open")
+
+    def test_wants_a_backend(self, lifecycle, compile_library):
+        """A library that cannot execute is none."""
+        lifecycle.path = compile_library("no_backend.c")
+        with pytest.raises(_triton.NativeError) as caught:
+            lifecycle.backend()
+        code, message = caught.value.args
+        assert code == NOT_FOUND
+        assert message.startswith(
+            "unable to find required entrypoint 'TRITONBACKEND_ModelInstanceExecute' in shared library: "
+        )
+
+    def test_finds_paths_that_are_no_text(self, lifecycle, tmp_path):
+        """Names of files are bytes."""
+        path = tmp_path / "lib\udcff.so"
+        path.symlink_to(lifecycle.path)
+        lifecycle.path = str(path)
+        lifecycle.backend()
+
+    def test_is_enough_with_one_function(self, native, request_of, compile_library):
+        """All functions but one are optional; and a backend may be written in C."""
+        (job,) = native("minimal.c").run(request_of("1"))
+        assert job.responses == [(True, None, [], None)]
+        assert native("minimal.c").instance.is_ready() is None
+
+
+class TestBackend:
+    """What happens to a backend."""
+
+    def test_is_told_what_it_is(self, lifecycle):
+        """By everything it can ask."""
+        backend = lifecycle.backend()
+        backend.initialize()
+        told, steps = lifecycle.learned()
+        assert steps == ["Initialize backend", "GetBackendAttribute backend"]
+        assert told["Backend config"] == '{"cmdline":{}}'
+        assert told["Backend artifacts"] == "0 /artifacts"
+        assert told["Backend state"] == "none"
+        assert told["Backend policy"] == "0"
+        backend.finalize()
+        assert lifecycle.learned()[1] == ["Finalize backend"]
+
+    def test_says_what_it_wants(self, lifecycle):
+        """Attributes; before it is initialised there are none."""
+        backend = lifecycle.backend("shares threads")
+        assert (backend.policy, backend.preferred_groups, backend.parallel_loading) == (0, [], False)
+        backend.initialize()
+        assert (backend.policy, backend.parallel_loading) == (1, True)
+        assert backend.preferred_groups == [(2, 0, [1, 2]), (1, 3, [])]
+        backend.finalize()
+
+    @pytest.mark.parametrize("function", ["Initialize", "GetBackendAttribute"])
+    def test_that_fails_is_finalised(self, lifecycle, function):
+        """With what it says; it may free then what it had made. Nothing is finalised twice."""
+        backend = lifecycle.backend(f"fails in {function}")
+        with pytest.raises(_triton.NativeError) as caught:
+            backend.initialize()
+        assert caught.value.args == (UNAVAILABLE, f"no {function}")
+        assert lifecycle.learned()[1][-1] == f"Finalize fails in {function}"
+        backend.finalize()
+        assert lifecycle.learned()[1] == []
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("throws in Initialize", "TRITONBACKEND_Initialize threw an exception: nothing there"),
+            ("breaks in Initialize", "TRITONBACKEND_Initialize threw something that is no exception"),
+            ("throws in GetBackendAttribute", "TRITONBACKEND_GetBackendAttribute threw an exception: nothing there"),
+        ],
+    )
+    def test_that_throws_has_failed(self, lifecycle, name, message):
+        """What a backend lets out kills nobody."""
+        with pytest.raises(_triton.NativeError) as caught:
+            lifecycle.backend(name).initialize()
+        assert caught.value.args == (INTERNAL, message)
+
+    def test_says_how_its_end_failed(self, lifecycle):
+        """And is over all the same."""
+        backend = lifecycle.backend("fails in Finalize")
+        backend.initialize()
+        with pytest.raises(_triton.NativeError, match="no Finalize"):
+            backend.finalize()
+        backend.finalize()
+
+    def test_that_never_began_has_no_end(self, lifecycle):
+        """There is nothing to free."""
+        lifecycle.backend().finalize()
+        assert lifecycle.learned()[1] == []
+
+
+class TestModel:
+    """What happens to a model."""
+
+    @pytest.fixture
+    def backend(self, lifecycle):
+        """An initialised backend."""
+        backend = lifecycle.backend()
+        backend.initialize()
+        lifecycle.learned()
+        yield backend
+        backend.finalize()
+
+    def test_is_told_what_it_is(self, lifecycle, backend):
+        """By everything it can ask."""
+        model = lifecycle.model(backend)
+        model.initialize()
+        told, steps = lifecycle.learned()
+        assert steps == ["ModelInitialize model"]
+        assert told["Model version"] == "3"
+        assert told["Model repository"] == "0 /models/model"
+        assert told["Model completes"] == "no"
+        assert told["Model server"] == "some"
+        assert told["Model backend"] == "backend"
+        assert told["Model state of its backend"] == "kept"
+        assert told["Model state"] == "none"
+        assert told["Model config"] == '{"name":"model"}'
+        assert told["Model config 2"] == (
+            "Invalid argument: model configuration version 2 not supported, supported versions are: 1"
+        )
+        model.finalize()
+        told, steps = lifecycle.learned()
+        assert steps == ["ModelFinalize model"]
+        assert told["Model state at the end"] == "some"
+
+    def test_completes_its_configuration(self, lifecycle, backend):
+        """The backend sees at once what it has set. It can say so in a version only that there is."""
+        model = lifecycle.model(backend, auto_complete=True)
+        assert model.config is None
+        model.initialize()
+        told, _ = lifecycle.learned()
+        assert told["Model completes"] == "yes"
+        assert told["Model completion 2"].endswith("supported versions are: 1")
+        assert told["Model completed"] == model.config == '{"max_batch_size":8}'
+        model.finalize()
+
+    def test_has_its_final_configuration(self, lifecycle, backend):
+        """Its instances are told that; it is too late for them to set another one."""
+        model = lifecycle.model(backend)
+        model.initialize()
+        assert model.config is None
+        model.configure('{"name":"final"}', True, ["OUT", "MORE"])
+        instance = lifecycle.instance(model)
+        instance.initialize()
+        told, _ = lifecycle.learned()
+        assert told["Instance config"] == '{"name":"final"}'
+        assert told["Instance completion"] == (
+            "Unsupported: the configuration of model 'model' can be set by TRITONBACKEND_ModelInitialize only"
+        )
+        instance.finalize()
+        model.finalize()
+
+    def test_says_what_memory_it_takes(self, lifecycle, backend):
+        """What it said last."""
+        model = lifecycle.model(backend)
+        assert model.memory_usage == []
+        model.initialize()
+        assert model.memory_usage == [(2, 3, 4096), (1, 0, 1 << 40)]
+        model.finalize()
+
+    def test_that_fails_is_finalised(self, lifecycle, backend):
+        """As a backend."""
+        model = lifecycle.model(backend, "fails in ModelInitialize")
+        with pytest.raises(_triton.NativeError) as caught:
+            model.initialize()
+        assert caught.value.args == (UNAVAILABLE, "no ModelInitialize")
+        assert lifecycle.learned()[1] == [
+            "ModelInitialize fails in ModelInitialize",
+            "ModelFinalize fails in ModelInitialize",
+        ]
+        model.finalize()
+        assert lifecycle.learned()[1] == []
+
+    @pytest.mark.parametrize("function", ["ModelInitialize", "ModelFinalize"])
+    def test_that_throws_has_failed(self, lifecycle, backend, function):
+        """What a backend lets out kills nobody."""
+        model = lifecycle.model(backend, f"throws in {function}")
+        with pytest.raises(_triton.NativeError) as caught:
+            model.initialize()
+            model.finalize()
+        assert caught.value.args == (INTERNAL, f"TRITONBACKEND_{function} threw an exception: nothing there")
+
+    def test_ends_after_its_instances(self, lifecycle, backend):
+        """They use it."""
+        model = lifecycle.model(backend)
+        model.initialize()
+        instance = lifecycle.instance(model)
+        instance.initialize()
+        with pytest.raises(_triton.NativeError, match="model 'model' is not finalized: instances of it still run"):
+            model.finalize()
+        instance.finalize()
+        lifecycle.learned()
+        model.finalize()
+        assert lifecycle.learned()[1] == ["ModelFinalize model"]
+
+    def test_keeps_its_backend(self, lifecycle):
+        """Also where Python has let go of it."""
+        backend = lifecycle.backend()
+        backend.initialize()
+        model = lifecycle.model(backend)
+        del backend
+        model.initialize()
+        assert lifecycle.learned()[0]["Model backend"] == "backend"
+        model.finalize()
+
+    def test_needs_a_backend(self):
+        """Of its own kind."""
+        with pytest.raises(TypeError):
+            _triton.Model("backend", "model", 1, "/", "{}", False, False, [])

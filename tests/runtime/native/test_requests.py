@@ -1,0 +1,260 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Requests as backends see them, and what backends do with them: see tests/native/requests.cc."""
+
+import gc
+import sys
+import weakref
+
+import pytest
+
+IN = ("IN", "INT32", [1, 2], b"\1\0\0\0\2\0\0\0")
+START = 1
+NO_TEXT = "Invalid argument: [request id: describe] correlation ID in request is not a string"
+
+
+@pytest.fixture
+def backend(native):
+    """Does with a batch what the id of its first request says."""
+    return native("requests.cc", outputs=("OUT", "MORE"))
+
+
+def inputs_of(parameters, index):
+    """What is reported of an input."""
+    prefix = f"input {index} "
+    return {name.removeprefix(prefix): value for name, value in parameters.items() if name.startswith(prefix)}
+
+
+class TestDescription:
+    """All that a backend can ask a request for."""
+
+    def test_is_what_was_sent(self, backend, request_of):
+        """Id, flags, time limit, and the outputs of the model where the request names none."""
+        (job,) = backend.run(request_of("describe", IN, flags=START, timeout=2**40))
+        told = job.parameters
+        assert told["id"] == "describe"
+        assert told["flags"] == START
+        assert told["timeout"] == 2**40
+        assert told["cancelled"] is False
+        assert told["outputs"] == "OUT:CPU0 MORE:CPU0 "
+
+    @pytest.mark.parametrize("outputs", [[], ["MORE"], ["MORE", "OUT"]])
+    def test_has_the_outputs_that_are_asked_for(self, backend, request_of, outputs):
+        """In their order; also none."""
+        (job,) = backend.run(request_of("describe", IN, outputs=outputs))
+        assert job.parameters["outputs"] == "".join(f"{name}:CPU0 " for name in outputs)
+
+    @pytest.mark.parametrize(
+        ("correlation", "number", "text"),
+        [
+            (0, "0", NO_TEXT),
+            ("", "0", NO_TEXT),
+            (2**64 - 1, str(2**64 - 1), NO_TEXT),
+            ("me", "Invalid argument: [request id: describe] correlation ID in request is not an unsigned int", "me"),
+        ],
+    )
+    def test_has_a_correlation_id_of_one_kind(self, backend, request_of, correlation, number, text):
+        """A number or a text; who asks for the other is told so."""
+        (job,) = backend.run(request_of("describe", IN, correlation=correlation))
+        assert (job.parameters["correlation id"], job.parameters["correlation text"]) == (number, text)
+
+    def test_has_parameters_of_all_types(self, backend, request_of):
+        """Each under its own type."""
+        sent = {"text": "Grüße", "long": "x" * 1000, "number": -(2**63), "yes": True, "no": False, "float": 0.5}
+        (job,) = backend.run(request_of("describe", IN, parameters=sent))
+        told = job.parameters
+        assert told["parameters"] == len(sent)
+        for name, value in sent.items():
+            assert told[f"parameter {name}"] == value
+            assert type(told[f"parameter {name}"]) is type(value)
+
+    def test_has_inputs(self, backend, request_of):
+        """By name and by index; an empty one has no buffer; whatever way a backend asks, it is told the same."""
+        inputs = [
+            IN,
+            ("TEXT", "BYTES", [2], b"\1\0\0\0a\0\0\0\0"),
+            ("EMPTY", "FP16", [0, 3], b""),
+            ("S", "BOOL", [], b"\1"),
+        ]
+        (job,) = backend.run(request_of("describe", *inputs))
+        for index, (name, datatype, shape, contents) in enumerate(inputs):
+            assert inputs_of(job.parameters, index) == {
+                "found": True,
+                "name": name,
+                "datatype": datatype,
+                "shape": ",".join(map(str, shape)),
+                "bytes": len(contents),
+                "buffers": 1 if contents else 0,
+                "memory": "CPU 0",
+                "same": True,
+            }
+
+    @pytest.mark.parametrize("trace", ["", "context"])
+    def test_may_be_followed_by_a_trace(self, backend, request_of, trace):
+        """Which is read and is not in the way."""
+        (job,) = backend.run(request_of("describe", IN, trace=trace))
+        assert job.parameters["id"] == "describe"
+
+    def test_wants_names_that_there_are(self, backend, request_of):
+        """What is not there is null, and an error says so, where one does in Triton."""
+        (job,) = backend.run(request_of("unknown", IN, parameters={"one": 1}))
+        prefix = "Invalid argument: [request id: unknown] "
+        assert job.parameters == {
+            "input": prefix + "unknown request input name NO",
+            "input by index": prefix + "out of bounds index 9: request has 1 inputs",
+            "input name": prefix + "out of bounds index 9: request has 1 inputs",
+            "input is null": True,
+            "output name": prefix + "out of bounds index 9: request has 2 requested outputs",
+            "parameter": "Invalid argument: out of bounds index 9: request has 1 parameters",
+            "parameter is null": True,
+            "buffer": "",
+            "buffer is null": True,
+        }
+
+
+class TestWire:
+    """What is no request is refused as a whole: nothing is executed and nothing is said to be lost."""
+
+    @pytest.mark.parametrize(
+        ("place", "value", "raised"),
+        [
+            (0, 5, TypeError),
+            (1, -1, OverflowError),
+            (2, "", TypeError),
+            (3, None, TypeError),
+            (4, [5], TypeError),
+            (5, {"p": None}, TypeError),
+            (5, {"p": 2**64}, OverflowError),
+            (6, [("IN", "INT32", [1], 0)], IndexError),
+            (6, [("IN", "INT32", ["x"], 0, 4)], TypeError),
+            (6, [("IN", "INT32", [1], 2**64, 4)], OverflowError),
+            (6, [("IN", "INT32", [1], 0, -4)], OverflowError),
+            (6, None, TypeError),
+        ],
+    )
+    def test_is_checked(self, backend, request_of, place, value, raised):
+        """Also behind a request that is one."""
+        bad, held = request_of("describe", IN)
+        bad[place] = value
+        with pytest.raises(raised):
+            backend.execute(request_of("describe", IN), (bad, held))
+        backend._running.clear()
+        assert backend.run(request_of("describe", IN))[0].parameters["id"] == "describe"
+
+
+class TestRelease:
+    """Requests are given back."""
+
+    def test_comes_with_flags(self, backend, request_of):
+        """Others are refused, and leave the request with its backend; RESCHEDULE asks for it to be executed again."""
+        again, all_too, job = backend.execute(*(request_of("flags", IN) for _ in range(3)))
+        backend.wait(lambda: again.released and all_too.released and job.over)
+        begin = "Invalid argument: TRITONBACKEND_RequestRelease: release flags "
+        assert job.parameters["none"].startswith(begin + "0 ")
+        assert job.parameters["unknown"].startswith(begin + "5 ")
+        assert again.released == all_too.released == [(True, None)]
+        assert job.released == [(False, None)]
+        backend.take()
+        assert again.responses == all_too.responses == []
+
+    def test_without_an_answer_is_a_fault(self, backend, request_of):
+        """Which is the backend's: whoever waits for the request is told so, in place of an answer."""
+        *lost, job = backend.run(*(request_of("lost", IN) for _ in range(4)))
+        assert job.released
+        assert job.parameters is None
+        for each in lost:
+            assert each.failure == (
+                1,
+                "model 'model' sent no final response: its backend released the request, and can send none now",
+            )
+            assert each.released == [(False, None)]
+            assert len(each.responses) == 1
+
+    def test_is_the_hosts_where_execute_failed(self, backend, request_of):
+        """Those that the backend has not released are answered with its error, and released."""
+        first, second = backend.run(request_of("fail", IN), request_of("", IN))
+        assert second.failure == (4, "cannot")
+        assert second.released == [(False, None)]
+        assert first.failure is not None
+
+    def test_lets_go_of_the_job(self, backend, request_of):
+        """Nothing of a request stays when it is over."""
+        job, lost = backend.run(request_of("lost", IN), request_of("lost", IN))
+        references = [weakref.ref(job), weakref.ref(lost)]
+        del job, lost
+        gc.collect()
+        assert [reference() for reference in references] == [None, None]
+
+    def test_leaves_what_it_was_given_as_it_was(self, backend, request_of):
+        """No reference to what a request was made of is left over."""
+        texts = ["id" * 20, "NAME" * 20, "text" * 20]
+        identity, name, text = texts
+        before = [sys.getrefcount(each) for each in texts]
+        for _ in range(10):
+            backend.run(request_of(identity, (name, "INT32", [1], b"1234"), parameters={text: text}, outputs=[text]))
+        gc.collect()
+        assert [sys.getrefcount(each) for each in texts] == before
+
+
+class TestCancel:
+    """Somebody does not want an answer any more."""
+
+    def test_reaches_the_request_and_its_factories(self, backend, request_of):
+        """A backend that looks sees it."""
+        serial = backend._serial
+        first, second = backend.execute(request_of("cancelled", IN), request_of("", IN))
+        backend.instance.cancel(serial)
+        backend.wait(lambda: first.over and second.over)
+        assert second.parameters == {"cancelled": True}
+        assert first.responses == [(True, None, None, None)]
+
+    def test_is_nothing_where_the_request_is_over(self, backend, request_of):
+        """Or never was."""
+        backend.run(request_of("describe", IN))
+        backend.instance.cancel(1)
+        backend.instance.cancel(1000)
+        (job,) = backend.run(request_of("describe", IN))
+        assert job.parameters["cancelled"] is False
+
+
+class TestStates:
+    """What a backend keeps from one request of a sequence to the next."""
+
+    def test_come_out_before_the_release(self, backend, request_of):
+        """Each as it was when it was updated."""
+        (job,) = backend.run(request_of("states", IN))
+        assert [(*rest, bytes(buffer)) for *rest, buffer in job.states] == [
+            ("SUM", "INT32", [1, 2], b"first..."),
+            ("SUM", "INT32", [1, 2], b"second.."),
+            ("TEXT", "BYTES", [], b"abc"),
+        ]
+        kinds = [kind for kind, _ in job.events]
+        assert kinds.index("released") > 2
+        assert job.parameters == {
+            "no datatype": "Invalid argument: TRITONBACKEND_StateNew: state 'SUM' has no datatype",
+            "in the CPU's memory": True,
+            "the same": True,
+            "another": True,
+            "bytes": 3,
+            "too much": f"Unavailable: no memory for the {2**64 - 1} bytes of state 'TEXT'",
+        }
+
+
+class TestMemory:
+    """What a backend allocates besides."""
+
+    def test_is_the_systems(self, backend, request_of):
+        """Of GPUs there is none, and a backend is told so by the code that lets it try another kind."""
+        (job,) = backend.run(request_of("memory", IN))
+        assert job.parameters == {
+            "gpu": "Unavailable: GPU memory allocation is not supported",
+            "pinned": "Unavailable: CPU_PINNED memory allocation is not supported",
+            "too much": "Unavailable: CPU memory allocation failed",
+            "free": "Invalid argument: TRITONBACKEND_MemoryManagerFree: no GPU memory was allocated",
+        }
+
+
+def test_null_is_refused_everywhere(native, request_of):
+    """By an error that names the function: none of them dies of it."""
+    (job,) = native("nulls.cc").run(request_of("", IN))
+    assert job.parameters == {"calls": 91}

@@ -1,0 +1,183 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""How far a backend may be ahead of its clients: see tests/native/flow.cc."""
+
+import struct
+
+import pytest
+
+# As in response_window.h: who has to wait goes on at half of it.
+RESPONSES_MAX = 1000
+BYTES_MAX = 64 << 20
+
+
+@pytest.fixture
+def backend(native):
+    """Floods its clients."""
+    return native("flow.cc", outputs=("OUT", "PAD"))
+
+
+@pytest.fixture
+def flood(backend, request_of):
+    """`flood(count, size=0, fails=False)`: a request that is to be answered so often, and its serial."""
+
+    def flood(count, size=0, fails=False):
+        serial = backend._serial
+        request = request_of("", ("IN", "INT64", [3], struct.pack("<qqq", count, size, fails)))
+        (job,) = backend.execute(request)
+        return job, serial
+
+    return flood
+
+
+@pytest.fixture
+def report(backend, request_of):
+    """`report(id="report")`: how many responses were sent, how many threads are done, and what the server said last."""
+
+    def report(id="report"):
+        (job,) = backend.run(request_of(id))
+        ((_, failure, outputs, parameters),) = job.responses
+        assert failure is None
+        sent, ended = struct.unpack("<qq", bytes(outputs[0][3]))
+        return sent, ended, parameters["told"]
+
+    return report
+
+
+@pytest.fixture
+def wait_sent(report):
+    """Wait until so many responses were sent: `sent` is counted after Python may have seen the response."""
+
+    def wait_sent(count):
+        while (sent := report()[0]) < count:
+            pass
+        assert sent == count
+
+    return wait_sent
+
+
+def numbers_of(job):
+    """What the responses say, but for the last one, which only says that it is that."""
+    return [struct.unpack("<q", bytes(outputs[0][3]))[0] for _, _, outputs, _ in job.responses if outputs]
+
+
+def take_all(backend, job, serial, taken):
+    """Take what is there and what comes, until it is over."""
+    while not job.over:
+        responses = len(job.responses)
+        for _ in range(taken, responses):
+            backend.instance.take(serial)
+        taken = responses
+        backend.wait(lambda responses=responses: len(job.responses) > responses or job.over)
+        assert len(job.responses) - taken <= RESPONSES_MAX + 1
+
+
+def test_so_many_responses(backend, flood, wait_sent):
+    """A backend waits there, until half of them is taken; nothing is lost, and order is kept."""
+    job, serial = flood(3 * RESPONSES_MAX)
+    backend.wait(lambda: len(job.responses) == RESPONSES_MAX)
+    wait_sent(RESPONSES_MAX)
+    for _ in range(RESPONSES_MAX // 2):
+        backend.instance.take(serial)
+    backend.wait(lambda: len(job.responses) == RESPONSES_MAX * 3 // 2)
+    wait_sent(RESPONSES_MAX * 3 // 2)
+    take_all(backend, job, serial, RESPONSES_MAX // 2)
+    assert numbers_of(job) == list(range(3 * RESPONSES_MAX))
+
+
+def test_so_many_bytes(backend, flood, wait_sent):
+    """One more than that at most, however few responses they are."""
+    job, serial = flood(6, BYTES_MAX * 5 // 8)
+    backend.wait(lambda: len(job.responses) == 2)
+    wait_sent(2)
+    backend.instance.take(serial)
+    wait_sent(2)
+    backend.instance.take(serial)
+    backend.wait(lambda: len(job.responses) == 4)
+    wait_sent(4)
+    take_all(backend, job, serial, 2)
+    assert numbers_of(job) == list(range(6))
+
+
+def test_one_response_of_any_size(backend, flood):
+    """It is sent where nothing is ahead."""
+    job, serial = flood(2, 2 * BYTES_MAX)
+    backend.wait(lambda: len(job.responses) == 1)
+    backend.instance.take(serial)
+    backend.wait(lambda: job.over)
+    assert numbers_of(job) == [0, 1]
+
+
+def test_errors(backend, flood, wait_sent):
+    """They count as other responses do."""
+    job, serial = flood(2 * RESPONSES_MAX, fails=True)
+    backend.wait(lambda: len(job.responses) == RESPONSES_MAX)
+    wait_sent(RESPONSES_MAX)
+    take_all(backend, job, serial, 0)
+    assert [failure[1] for _, failure, *_ in job.responses[:-1]] == [f"no. {index}" for index in range(2000)]
+
+
+def test_each_request_has_its_own(backend, flood):
+    """One client that takes nothing holds up no other."""
+    slow, slow_serial = flood(2 * RESPONSES_MAX)
+    backend.wait(lambda: len(slow.responses) == RESPONSES_MAX)
+    fast, serial = flood(2 * RESPONSES_MAX)
+    take_all(backend, fast, serial, 0)
+    assert numbers_of(fast) == list(range(2 * RESPONSES_MAX))
+    assert len(slow.responses) == RESPONSES_MAX
+    take_all(backend, slow, slow_serial, 0)
+
+
+def test_cancelled(backend, flood):
+    """Nobody waits for a client that has gone; what Python has not looked at yet is limited all the same."""
+    job, serial = flood(10 * RESPONSES_MAX)
+    backend.wait(lambda: len(job.responses) == RESPONSES_MAX)
+    backend.instance.cancel(serial)
+    while not job.over:
+        before = len(job.responses)
+        backend.wait(lambda before=before: len(job.responses) > before)
+        assert len(job.responses) - before <= RESPONSES_MAX + 1
+    assert numbers_of(job) == list(range(10 * RESPONSES_MAX))
+
+
+def test_finished(backend, flood, report):
+    """Whoever waits is told if somebody else has sent the final response."""
+    job, _ = flood(2 * RESPONSES_MAX)
+    backend.wait(lambda: len(job.responses) == RESPONSES_MAX)
+    report("end")
+    told = report()
+    while not told[1]:
+        told = report()
+    assert told[0] == RESPONSES_MAX
+    assert "has sent the final response to request '' before" in told[2]
+    assert job.over
+    assert len(job.responses) == RESPONSES_MAX + 1
+
+
+def test_finalized(native, request_of):
+    """A backend that waits for its threads when it is finalised does not wait for clients."""
+    backend = native("flow.cc", outputs=("OUT", "PAD"))
+    (job,) = backend.execute(request_of("", ("IN", "INT64", [3], struct.pack("<qqq", 2 * RESPONSES_MAX, 0, 0))))
+    backend.wait(lambda: len(job.responses) == RESPONSES_MAX)
+    backend.instance.finalize()
+    backend.wait(lambda: job.over)
+    assert numbers_of(job) == list(range(2 * RESPONSES_MAX))
+
+
+def test_none_where_there_is_one_response(native, request_of):
+    """A model that is not decoupled is not limited: what it sends before the final response is the one, or nothing."""
+    backend = native("flow.cc", outputs=("OUT", "PAD"), decoupled=False)
+    (job,) = backend.run(request_of("", ("IN", "INT64", [3], struct.pack("<qqq", 2 * RESPONSES_MAX, 0, 0))))
+    assert len(job.responses) == 2 * RESPONSES_MAX + 1
+
+
+def test_what_is_over(backend, flood):
+    """There is nothing to take of it."""
+    job, serial = flood(1)
+    backend.wait(lambda: job.over)
+    for each in (serial, serial, serial + 1000):
+        backend.instance.take(each)
+    with pytest.raises(TypeError):
+        backend.instance.take("1")
+    with pytest.raises(OverflowError):
+        backend.instance.take(-1)

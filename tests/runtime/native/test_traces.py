@@ -1,0 +1,53 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Traces as backends see them, and what they report: see tests/native/traces.cc."""
+
+import pytest
+
+CONTEXT = '{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}'
+OWN = "TRITONSERVER_InferenceTraceDelete: the trace belongs to its request"
+
+
+@pytest.fixture
+def backend(native):
+    """Says what it sees of traces."""
+    return native("traces.cc", outputs=())
+
+
+@pytest.mark.parametrize("trace", [None, ""])
+def test_none(backend, request_of, trace):
+    """A request that is not traced has no trace."""
+    (job,) = backend.run(request_of("r", trace=trace))
+    assert job.parameters == {"traced": False}
+    assert job.activities == []
+
+
+@pytest.mark.parametrize(("trace", "context"), [(CONTEXT, CONTEXT), ("17", "")])
+def test_context(backend, request_of, trace, context):
+    """A backend sees the context that other services understand; of a number, which is the server's own, nothing."""
+    (job,) = backend.run(request_of("r", trace=trace))
+    told = job.parameters
+    assert told["context"] == told["child_context"] == context
+    assert told["context_now"] == "{}"
+
+
+def test_names(backend, request_of):
+    """A trace says whose it is; it goes with its request, and nobody else deletes it."""
+    (job,) = backend.run(request_of("r", trace=CONTEXT))
+    told = job.parameters
+    assert (told["model"], told["version"], told["request"], told["refused"]) == ("model", 1, "r", OWN)
+
+
+def test_ids(backend, request_of):
+    """Each trace has a number of its own; a child knows its parent's."""
+    jobs = backend.run(*(request_of("r", trace=CONTEXT) for _ in range(3)))
+    told = [job.parameters for job in jobs]
+    assert [one["parent"] for one in told] == [one["id"] for one in told]
+    assert len({number for one in told for number in (one["id"], one["child"])}) == 6
+
+
+def test_activities(backend, request_of):
+    """What a backend reports comes to the job of its request, that of a child too, before the request is over."""
+    (job,) = backend.run(request_of("r", trace=CONTEXT))
+    assert job.activities == [(1000, "CUSTOM_ACTIVITY", "BEGIN"), (2000, "CUSTOM_ACTIVITY", "CHILD")]
+    assert [kind for kind, _ in job.events][:2] == ["activity", "activity"]

@@ -52,6 +52,11 @@ def output_names(config: Mapping[str, Any]) -> list[str]:
     return [output["name"] for output in config.get("output", [])]
 
 
+def is_iterative(config: Mapping[str, Any]) -> bool:
+    """Whether a request may be executed again."""
+    return bool(config.get("sequence_batching", {}).get("iterative_sequence", False))
+
+
 def instance(config: Mapping[str, Any], args: Mapping[str, str]) -> tuple[Any, ...]:
     """The arguments of the extension's Instance, from the name on."""
     kind, device = args["model_instance_kind"], int(args["model_instance_device_id"])

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pyruntime.backends.native.tensors import native_tensor
+from pyruntime.runtime.native.parameters import as_json
 from pyruntime.stub.host import Answers, Host
 from pyruntime.stub.pb_utils import InferenceRequest, InferenceResponse, TritonModelException
 from pyruntime.stub.pb_utils.placement import InferenceTrace
@@ -106,7 +107,7 @@ class Calls:
             trace=InferenceTrace(trace),
         )
         request._inputs = [native_tensor(name, datatype or "", shape, data) for name, datatype, shape, data in inputs]
-        request._wire[_PARAMETERS] = json.dumps(parameters) if parameters else ""
+        request._wire[_PARAMETERS] = as_json(parameters)
         try:
             host = self._host()
             if host.no_bls:

@@ -75,7 +75,9 @@ class NativeModel:
         """The configuration is final; initialise the model, if that is not done. `text` is it as JSON."""
         if self.handle is None:
             self._initialize(config, completes=False)
-        self.handle.configure(text, arguments.is_decoupled(config), arguments.output_names(config))
+        self.handle.configure(
+            text, arguments.is_decoupled(config), arguments.output_names(config), arguments.is_iterative(config)
+        )
 
     def instance(self, owner: object, config: Mapping[str, Any], args: Mapping[str, str]) -> Any:
         """An instance, initialised."""
@@ -104,6 +106,7 @@ class NativeModel:
             completes,
             arguments.is_decoupled(config),
             arguments.output_names(config),
+            arguments.is_iterative(config),
         )
         self._call(self.handle.initialize)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pyruntime.runtime.native.parameters import as_json, as_native
 from pyruntime.stub.memory import Source
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
@@ -36,7 +37,7 @@ class Inputs:
         parameters = wire[_PARAMETERS]
         return [
             *wire[:_PARAMETERS],
-            json.loads(parameters) if parameters else "",
+            as_native(json.loads(parameters)) if parameters else "",
             tensors,
             *wire[_TENSORS + 1 : _PLACES],
         ]
@@ -90,8 +91,7 @@ def response_of(
     outputs: Sequence[tuple[str, str, Sequence[int], Any]], parameters: Mapping[str, Any] | None
 ) -> InferenceResponse:
     """A backend's response."""
-    text = json.dumps(dict(parameters), ensure_ascii=False) if parameters else ""
-    return InferenceResponse._from_wire([native_tensor(*output) for output in outputs], text)
+    return InferenceResponse._from_wire([native_tensor(*output) for output in outputs], as_json(parameters or {}))
 
 
 def address_of(buffer: Any) -> int:

@@ -56,6 +56,9 @@ class NativeInstance:
             plan.secondary_devices,
             plan.host_policy,
         )
+        self._batches.wake_soon = self._wake_soon
+        self._loop = asyncio.get_running_loop()
+        self._wakes = False
         self._initialized = False
 
     def __repr__(self) -> str:
@@ -79,6 +82,16 @@ class NativeInstance:
     def execute(self, batch: Batch) -> None:
         """Run a batch. The instance must have a place. Every job's `respond` will be called, whatever happens."""
         self._batches.execute(batch)
+
+    def _wake_soon(self) -> None:
+        """Wake the thread when the loop has seen to all that has come in: once for all that is there for it."""
+        if not self._wakes:
+            self._wakes = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._wakes = False
+        self._handle.wake()
 
     def check_ready(self, call_back: CallBack) -> None:
         """Call back, at once or later, with whether the instance takes requests and its backend says that it may."""

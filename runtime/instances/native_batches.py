@@ -11,6 +11,7 @@ from execution to release counts as computing.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,10 +27,12 @@ from pyruntime.runtime.instances.native_memory import base_of, put_in_place, res
 from pyruntime.runtime.instances.native_plan import NativeHandle, NativePlan
 from pyruntime.runtime.instances.native_worker import NativeWorker
 from pyruntime.runtime.instances.plan import Batch, Owner
-from pyruntime.runtime.instances.wire import not_reschedulable
+from pyruntime.runtime.native.parameters import as_native
 from pyruntime.runtime.observe.statistics import reason_of
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
+
+_LOG = logging.getLogger("pyruntime.native")
 
 # How much the latest batch counts in the average duration: an eighth.
 _AVERAGE_SHIFT = 3
@@ -51,6 +54,8 @@ class NativeBatches:
 
     # The instance as the extension has it, whose events come here.
     handle: NativeHandle
+    # Has the instance begin with what it was given, together with what it is given until then.
+    wake_soon: Callable[[], None]
 
     def __init__(self, plan: NativePlan, owner: Owner) -> None:
         self.places = 0
@@ -61,8 +66,8 @@ class NativeBatches:
         self._reshapes = any(output.reshape is not None for output in plan.spec.outputs.values())
         # Batches whose Execute has not returned, and how many rows they have, by the serial of their first request.
         self._posted: dict[int, int] = {}
-        # The jobs that the backend has, with when each was given to it; and those of them of which it has sent the final
-        # response, or which it has released. With both a job is gone.
+        # The jobs that the backend has, with when each was given to it; and those of them that it has answered for
+        # good, or has released. With both a job is gone.
         self._jobs: dict[Job, int] = {}
         self._answered: set[Job] = set()
         self._released: set[Job] = set()
@@ -110,24 +115,31 @@ class NativeBatches:
         now_ns = time.monotonic_ns()
         serial = self._serial
         wires = [job.wire for job in batch]
-        rows = 0
         for index, job in enumerate(batch, serial):
             job.instance = self
             job.serial = index
-            rows += job.rows
             wire = job.wire
             if job.regions or wire[_PARAMETERS] or job.states is not None or _is_inline(wire[_TENSORS]):
                 batch, wires = self._prepared(batch, now_ns)
                 break
         if not batch:
-            self._owner.place_freed()
-            return
+            return  # who gave it has others, and still sees a place for them
         self._serial = serial + len(batch)
-        self._posted[serial] = rows
+        try:
+            self.handle.execute(batch, wires, serial, self._base, False)
+        except Exception:  # whatever it is: neither their clients nor the instance shall wait for ever
+            _LOG.exception("%s: a batch could not be given to the backend", self._plan.instance.name)
+            for job in batch:
+                self._fail(job, InferenceError("the request could not be given to the backend"), now_ns)
+            return
+        # What the backend does with it is not heard of before this returns.
+        rows = 0
         for job in batch:
             self._jobs[job] = now_ns
+            rows += job.rows
+        self._posted[serial] = rows
         self.places -= 1
-        self.handle.execute(batch, wires, serial, self._base)
+        self.wake_soon()
 
     def _prepared(self, batch: Batch, now_ns: int) -> tuple[Batch, list[list[Any]]]:
         """Those jobs of a batch that can be executed, and their requests as the extension reads them."""
@@ -137,16 +149,20 @@ class NativeBatches:
             try:
                 wire = resolved(job, self._plan.memory, self._base)
             except InferenceError as exc:
-                self._plan.statistics.failure(now_ns - job.arrived_ns, reason_of(exc, job.cancelled))
-                job.free()
-                job.respond(exc, True)
+                self._fail(job, exc, now_ns)
                 continue
             if wire[_PARAMETERS]:
-                wire[_PARAMETERS] = orjson.loads(wire[_PARAMETERS])
+                wire[_PARAMETERS] = as_native(orjson.loads(wire[_PARAMETERS]))
             job.instance, job.serial = self, self._serial + len(ready)
             ready.append(job)
             wires.append(wire)
         return ready, wires
+
+    def _fail(self, job: Job, failure: InferenceError, now_ns: int) -> None:
+        """Answer a job that the backend has not been given."""
+        self._plan.statistics.failure(now_ns - job.arrived_ns, reason_of(failure, job.cancelled))
+        job.free()
+        job.respond(failure, True)
 
     def cancel(self, job: Job) -> None:
         """See scheduling.job.Running. The backend may look, or not; it goes on either way."""
@@ -347,17 +363,11 @@ class NativeBatches:
             job.trace.executed(begin_ns, start_ns, end_ns)
 
     def _reschedule(self, job: Job) -> None:
-        """The backend wants to be given a request again."""
+        """The backend wants to be given a request again, as it may in an iterative model."""
         del self._jobs[job]
-        if self._plan.spec.iterative_sequence:
-            job.wire[_FLAGS] &= ~_SEQUENCE_START
-            job.instance = None
-            self._owner.reschedule(job)
-            return
-        failure = not_reschedulable()
-        self._plan.statistics.failure(time.monotonic_ns() - job.arrived_ns, reason_of(failure, job.cancelled))
-        job.free()
-        job.respond(failure, True)
+        job.wire[_FLAGS] &= ~_SEQUENCE_START
+        job.instance = None
+        self._owner.reschedule(job)
 
     def _expects_calls(self) -> None:
         """The backend makes requests: they must not be posted behind the very batch that waits for them."""

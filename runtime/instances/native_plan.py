@@ -18,7 +18,9 @@ class NativeHandle(Protocol):
 
     def initialize(self) -> None: ...
 
-    def execute(self, jobs: list[Job], wires: list[list[Any]], serial: int, base: int) -> None: ...
+    def execute(self, jobs: list[Job], wires: list[list[Any]], serial: int, base: int, wake: bool) -> None: ...
+
+    def wake(self) -> None: ...
 
     def cancel(self, serial: int) -> None: ...
 
@@ -42,3 +44,17 @@ class NativePlan:
     host_policy: str
     profiles: tuple[str, ...] = ()
     secondary_devices: tuple[tuple[str, int], ...] = ()
+
+
+def facts(spec: ModelSpec) -> tuple[bool, list[str], bool, list[tuple[str, str, list[int]]]]:
+    """What the extension's model is told of its configuration, besides the text: see Model.configure."""
+    states = () if spec.sequence_batching is None else spec.sequence_batching.states
+    return (
+        spec.decoupled,
+        list(spec.outputs),
+        spec.iterative_sequence,
+        [
+            (state.output_name, state.datatype, [1] * (len(state.shape) - len(state.dims)) + list(state.dims))
+            for state in states
+        ],
+    )

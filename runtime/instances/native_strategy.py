@@ -16,6 +16,7 @@ import orjson
 
 from pyruntime.runtime.instances.native_memory import base_of, resolved
 from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.native.parameters import as_native
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError
 
@@ -75,7 +76,7 @@ class NativeStrategy:
             for name, datatype, shape, at, size in wire[_TENSORS]
         ]
         if wire[_PARAMETERS]:
-            wire[_PARAMETERS] = orjson.loads(wire[_PARAMETERS])
+            wire[_PARAMETERS] = as_native(orjson.loads(wire[_PARAMETERS]))
         return wire
 
 

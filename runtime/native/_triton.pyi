@@ -105,7 +105,11 @@ class Backend:
         """Whether instances may be initialised at the same time."""
 
 class Model:
-    """One version of one model. `outputs` are the names of all that it has."""
+    """One version of one model. `outputs` are the names of all that it has.
+
+    An `iterative` one may have its requests executed again; `states` are those of its sequences, as (name, datatype,
+    shape), with -1 for any size.
+    """
 
     def __init__(
         self,
@@ -117,6 +121,8 @@ class Model:
         auto_complete: bool,
         decoupled: bool,
         outputs: Sequence[str],
+        iterative: bool = False,
+        states: Sequence[tuple[str, str, list[int]]] = (),
     ) -> None: ...
     def initialize(self) -> None:
         """Blocks. Raises NativeError."""
@@ -128,7 +134,15 @@ class Model:
     def config(self) -> str | None:
         """The configuration (JSON) as the backend has completed it, None if it has not."""
 
-    def configure(self, config: str, decoupled: bool, outputs: Sequence[str]) -> None:
+    def configure(
+        self,
+        config: str,
+        decoupled: bool,
+        outputs: Sequence[str],
+        iterative: bool = False,
+        states: Sequence[tuple[str, str, list[int]]] = (),
+        /,
+    ) -> None:
         """The configuration is final: normalised after the backend completed it."""
 
     @property
@@ -156,11 +170,14 @@ class Instance:
     def initialize(self) -> None:
         """Blocks. Raises NativeError. Runs on the instance's thread, as all that follows but `is_ready`."""
 
-    def execute(self, jobs: list[Any], wires: list[list[Any]], serial: int, base: int) -> None:
+    def execute(self, jobs: list[Any], wires: list[list[Any]], serial: int, base: int, wake: bool = True) -> None:
         """Give the backend a batch; `wires` as runtime/instances/wire.py makes them, parameters a dict or "".
 
         A tensor's contents lie at `base` + its offset, and stay there until its job is RELEASED.
         """
+
+    def wake(self) -> None:
+        """Have the backend begin with what `execute` has given it without waking it: that is what costs most."""
 
     def cancel(self, serial: int) -> None:
         """Let the backend see that nobody waits for a request."""

@@ -140,9 +140,15 @@ class RepositoryAgents:
         agent.users -= 1
         if agent.users:
             return
-        del self._agents[agent.name]
-        if agent.handle is not None:
-            await self._host.threads.run(agent.handle.finalize)
+        async with agent.lock:  # who wants it meanwhile waits until it has ended, and begins anew
+            handle, agent.handle = agent.handle, None
+            if handle is not None:
+                try:
+                    await self._host.threads.run(handle.finalize)
+                except LoadError as exc:
+                    _LOG.error("repository agent '%s' failed to finalize: %s", agent.name, exc)
+            if not agent.users:
+                self._agents.pop(agent.name, None)
 
     def end_later(self, model: str, step: Callable[[], Awaitable[None]]) -> None:
         """Bring a chain to its end, after those of the same model that end already."""

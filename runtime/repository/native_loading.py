@@ -23,7 +23,7 @@ from pyruntime.runtime.config.spec import InstanceSpec
 from pyruntime.runtime.config.validate import validate
 from pyruntime.runtime.instances.native import NativeInstance
 from pyruntime.runtime.instances.native_host import NativeHost
-from pyruntime.runtime.instances.native_plan import NativePlan
+from pyruntime.runtime.instances.native_plan import NativePlan, facts
 from pyruntime.runtime.instances.native_strategy import NativeStrategy
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.model import ModelVersion
@@ -118,8 +118,7 @@ class NativeLoader:
             draft.folder.path,
             spec.json.decode(),
             completes,
-            spec.decoupled,
-            list(spec.outputs),
+            *facts(spec),
         )
         await self._host.threads.run(model.initialize, undo=model.finalize)
         if not leads:
@@ -131,7 +130,7 @@ class NativeLoader:
             raise
         completed.set_result(config)
         spec = model_spec(config)
-        model.configure(spec.json.decode(), spec.decoupled, list(spec.outputs))
+        model.configure(spec.json.decode(), *facts(spec))
         return model, config
 
     def _completed(self, draft: Draft, config: Config, returned: str | None) -> Config:

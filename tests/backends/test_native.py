@@ -226,10 +226,10 @@ class TestRescheduling:
             assert model.infer(NOTHING, correlation_id=5, sequence_start=True)["OUT"].tolist() == [runs]
 
     def test_not_allowed(self, native):
-        """Elsewhere it is an error."""
+        """Elsewhere it is an error that the backend reads."""
         requests = [Request(NOTHING, request_id="flags"), Request(NOTHING), Request(NOTHING)]
-        again, _, _ = native("requests.cc", IN_OUT).execute(requests)
-        assert "RESCHEDULE" in again.error.message
+        *_, report = native("requests.cc", IN_OUT).execute(requests)
+        assert "RESCHEDULE" in report.parameters["again 0"]
 
 
 def _in_memory(datatype, shape, contents):

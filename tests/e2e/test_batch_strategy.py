@@ -22,6 +22,8 @@ input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
 instance_group { kind: KIND_CPU count: 1 }
 """
+# A question that the thread would have to answer itself, and never could.
+ASKED = "the server cannot be asked by the thread that answers for it"
 DYNAMIC = "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 600000000 }\n"
 
 
@@ -178,6 +180,9 @@ def test_parameters_and_memory_of_clients(server, model, strategy, wait_until):
             "include function failed for model m: TRITONBACKEND_ModelBatchIncludeRequest threw an exception",
             {1: 4},
         ),
+        ({"ASK": "begin"}, False, f"initialization function failed for model m: {ASKED}", {4: 1}),
+        ({"ASK": "end"}, True, f"finalization function failed for model m: {ASKED}", {4: 1}),
+        ({"ASK": "include"}, True, f"include function failed for model m: {ASKED}", {1: 4}),
     ],
 )
 def test_a_strategy_that_fails(server, model, strategy, fault, asked, logged, sizes):

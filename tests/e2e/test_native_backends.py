@@ -2,14 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Backends in C++ do what those in Python do: see tests/native for what each of them is."""
 
+import math
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import grpc
 import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 BACKENDS = ["identity", "repeat", "gather", "calls", "state", "metrics"]
 DTYPES = {
@@ -101,6 +104,7 @@ def server(tmp_path_factory, serving, write_model, backends):
     for dtype in TYPES:
         write(f"identity_{dtype}", "identity", *two(dtype), "max_batch_size: 8\ndynamic_batching { }\n")
     write("identity", "identity", *one("INT32"))
+    write("isolated", "identity", *one("INT32"), EXECUTION_MODE="process")
     write("python", "python", *one("INT32"), code=PYTHON)
     write("caller", "python", *one("INT32"), code=CALLER)
     batching = "max_batch_size: 16\ndynamic_batching {{ max_queue_delay_microseconds: {} preferred_batch_size: 4 }}\n"
@@ -150,6 +154,29 @@ def test_parameters(server):
     parameters = {"text": "\u00e4", "number": -(1 << 40), "truth": False}
     found = server.infer("identity", {"INPUT0": np.arange(2, dtype=np.int32)}, parameters=parameters).get_response()
     assert found["parameters"] == parameters
+
+
+@pytest.mark.parametrize(
+    ("model", "value", "expected"),
+    [
+        ("identity", {"uint64_param": 2**63}, {"double_param": 2.0**63}),
+        ("identity", {"double_param": math.nan}, {"double_param": math.nan}),
+        ("isolated", {"uint64_param": 2**63}, {"double_param": 2.0**63}),
+        ("isolated", {"double_param": math.nan}, {"string_param": "nan"}),
+    ],
+)
+def test_parameters_that_native_code_has_no_type_for(server, model, value, expected):
+    """They are what comes next to them, and neither the request nor those after it are lost."""
+    request = service_pb2.ModelInferRequest(model_name=model)
+    request.inputs.add(name="INPUT0", datatype="INT32", shape=[1]).contents.int_contents.append(7)
+    request.parameters["odd"].CopyFrom(service_pb2.InferParameter(**value))
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        found = stub.ModelInfer(request, timeout=60).parameters["odd"]
+    # Compared as they are written: what is not a number is not equal to itself.
+    assert str(found) == str(service_pb2.InferParameter(**expected))
+    array = np.arange(2, dtype=np.int32)
+    assert np.array_equal(server.infer(model, {"INPUT0": array}).as_numpy("OUTPUT0"), array)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 22])

@@ -8,6 +8,7 @@ Triton tells it the same in the same order, where a test does not say otherwise.
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import numpy as np
@@ -343,3 +344,41 @@ def test_files_of_a_request(server, write_model, tmp_path):
     server.stop()
     assert told(server)[-2:] == ["a finalized", "agent finalized"]
     assert not os.path.exists(location)
+
+
+def test_polling(server, write_model, tmp_path, wait_until):
+    """What the server finds changed in the repository is shown to the agents before it is loaded."""
+    folder = write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a", copy="junk")))
+    server = server("--repository-poll-secs=1", mode="poll")
+    assert answer(server) == [1]
+    path = folder / "1" / "model.py"
+    path.write_text(path.read_text().replace("[1]", "[2]"))
+    wait_until(lambda: answer(server) == [2])
+    assert [line for line in told(server) if line.endswith("LOAD there")] == ["a LOAD there"] * 2
+
+
+def test_many_models(server, write_model, tmp_path):
+    """An agent may be of many models, which come and go at once; it ends when it is of none."""
+    names = [f"m{number}" for number in range(6)]
+    for name in names:
+        write_model(tmp_path, name, MODEL.format(1), CONFIG, agents(agent(name)))
+    server = server()
+    with ThreadPoolExecutor(len(names)) as threads:
+        for action in ("load", "unload", "load", "unload"):
+            list(threads.map(lambda name, action=action: change(server, action, name), names))
+    server.stop()
+    lines = told(server)
+    for name in names:
+        own = [line.removeprefix(name + " ") for line in lines if line.startswith(name + " ")]
+        once = [
+            "initialized",
+            "LOAD there",
+            "LOAD_COMPLETE there",
+            "UNLOAD there",
+            "UNLOAD_COMPLETE there",
+            "finalized",
+        ]
+        assert own == once * 2
+    begun = [line for line in lines if line.startswith("agent ")]
+    assert begun == ["agent initialized", "agent finalized"] * (len(begun) // 2)
+    assert lines[-1] == "agent finalized"

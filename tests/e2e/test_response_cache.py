@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Response caches: libraries like tests/native/cache.cc, which writes down what it is asked."""
 
+import json
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -326,3 +327,23 @@ def test_a_cache_that_cannot_be_had(serve, directory, compile_library, options, 
     server = serve(f"--cache-directory={directory}", *options, ready=False)
     assert server.wait_exit() == 1
     assert expected.format(directory) in server.log
+
+
+@pytest.mark.parametrize("levels", [["TIMESTAMPS"], ["TIMESTAMPS", "TENSORS"]])
+def test_traces(server, model, tmp_path, levels):
+    """A request that is answered from the cache has a trace that says when it came and went, and of no execution."""
+    model()
+    file = tmp_path / ".trace.json"
+    options = [f"--trace-config=level={level}" for level in levels]
+    server = server("--trace-config=rate=1", f"--trace-config=triton,file={file}", *options)
+    assert [ask(server, 1, request_id=name) for name in ("miss", "hit")] == [[1, 1], [1, 1]]
+    server.stop()
+    activities = {}
+    names = {}
+    for event in json.loads(file.read_text()):
+        names[event["id"]] = event.get("request_id") or names.get(event["id"])
+        activities.setdefault(event["id"], set()).update(each["name"] for each in event.get("timestamps", ()))
+    found = {names[number]: noted for number, noted in activities.items()}
+    assert {"REQUEST_START", "COMPUTE_START", "REQUEST_END"} <= found["miss"]
+    assert {"REQUEST_START", "REQUEST_END"} <= found["hit"]
+    assert "COMPUTE_START" not in found["hit"]

@@ -170,8 +170,14 @@ void Flags(const Requests& requests) {
   Report report(requests.back());
   report.Text("none", Told(TRITONBACKEND_RequestRelease(requests.back(), 0)));
   report.Text("unknown", Told(TRITONBACKEND_RequestRelease(requests.back(), 5)));
-  Must(TRITONBACKEND_RequestRelease(requests[0], kReschedule));
-  Must(TRITONBACKEND_RequestRelease(requests[1], kReschedule | kAll));
+  const uint32_t flags[] = {kReschedule, kReschedule | kAll};
+  for (size_t index = 0; index < 2; ++index) {
+    const std::string told = Told(TRITONBACKEND_RequestRelease(requests[index], flags[index]));
+    report.Text("again " + std::to_string(index), told);
+    if (told.empty()) continue;
+    Must(TRITONBACKEND_ResponseSend(ResponseOf(requests[index]), kFinal, nullptr));  // it is ours still
+    Release(requests[index]);
+  }
   report.Send();
   Release(requests.back());
 }
@@ -211,9 +217,30 @@ void States(const Requests& requests) {
   Must(TRITONSERVER_BufferAttributesByteSize(attributes, &bytes));
   report.Number("bytes", static_cast<int64_t>(bytes));
   Must(TRITONBACKEND_StateUpdate(text));
+  const int64_t any[] = {1, 7};
+  const int64_t other_dims[] = {2, 2};
+  TRITONBACKEND_State* none = nullptr;
+  report.Text("no name", Told(TRITONBACKEND_StateNew(&none, request, "NO", TRITONSERVER_TYPE_INT32, shape, 2)));
+  report.Text("other type", Told(TRITONBACKEND_StateNew(&none, request, "SUM", TRITONSERVER_TYPE_FP32, shape, 2)));
+  report.Text("other dims", Told(TRITONBACKEND_StateNew(&none, request, "SUM", TRITONSERVER_TYPE_INT32, other_dims, 2)));
+  report.Text("fewer dims", Told(TRITONBACKEND_StateNew(&none, request, "SUM", TRITONSERVER_TYPE_INT32, shape, 1)));
+  report.Flag("none", none == nullptr);
+  Must(TRITONBACKEND_StateNew(&sum, request, "SUM", TRITONSERVER_TYPE_INT32, any, 2));
+  Must(TRITONBACKEND_StateBuffer(sum, &buffer, 8, &type, &type_id));
+  report.Text("other size", Told(TRITONBACKEND_StateUpdate(sum)));
   report.Text("too much", Told(TRITONBACKEND_StateBuffer(text, &buffer, UINT64_MAX, &type, &type_id)));
   report.Send();
   Release(request);
+}
+
+// A model that has none.
+void NoStates(const Requests& requests) {
+  Report report(requests.back());
+  TRITONBACKEND_State* state = nullptr;
+  report.Text("state",
+              Told(TRITONBACKEND_StateNew(&state, requests.back(), "SUM", TRITONSERVER_TYPE_INT32, nullptr, 0)));
+  report.Send();
+  Release(requests.back());
 }
 
 // Waits until somebody has cancelled the first request, by the request and by a factory.
@@ -267,6 +294,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
       {"cancelled", Cancelled},
       {"flags", Flags},
       {"states", States},
+      {"no states", NoStates},
       {"lost", Lost},
   };
   const char* id = nullptr;

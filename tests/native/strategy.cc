@@ -4,7 +4,7 @@
 // A batching strategy: requests are executed together while the first numbers of their inputs come to LIMIT at most.
 //
 // It writes down what it is asked, a line each, in the file that the environment variable STRATEGY_LOG names. Parameter
-// FAIL of the model: the function that fails, or throws with THROW.
+// FAIL of the model: the function that fails, or throws with THROW, or asks the server something with ASK.
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -17,6 +17,8 @@ struct Batcher {
   int64_t limit;
   std::string fail;
   std::string throws;
+  std::string asks;
+  TRITONSERVER_Server* server;
 };
 
 struct Batch {
@@ -27,6 +29,8 @@ struct Batch {
 TRITONSERVER_Error* Told(const Batcher& batcher, const std::string& function, const std::string& more = "") {
   const char* path = std::getenv("STRATEGY_LOG");
   if (path != nullptr) std::ofstream(path, std::ios::app) << function << more << std::endl;
+  bool live = false;
+  if (batcher.asks == function) RETURN_IF_ERROR(TRITONSERVER_ServerIsLive(batcher.server, &live));
   if (batcher.throws == function) throw std::runtime_error("no " + function);
   return batcher.fail == function ? testing::Fail("no " + function) : nullptr;
 }
@@ -44,6 +48,8 @@ TRITONBACKEND_ISPEC TRITONSERVER_Error* TRITONBACKEND_ModelBatcherInitialize(TRI
   made->limit = std::atoll(config.Parameter("LIMIT", "0").c_str());
   made->fail = config.Parameter("FAIL", "");
   made->throws = config.Parameter("THROW", "");
+  made->asks = config.Parameter("ASK", "");
+  RETURN_IF_ERROR(TRITONBACKEND_ModelServer(model, &made->server));
   RETURN_IF_ERROR(Told(*made, "initialize"));
   *batcher = reinterpret_cast<TRITONBACKEND_Batcher*>(made.release());
   return nullptr;

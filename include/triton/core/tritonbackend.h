@@ -82,8 +82,8 @@ TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_MemoryManagerFree(
  * Inputs. An input belongs to its request, and is valid until that is released.
  */
 
-/* All results but buffer_count may be asked for or not (NULL). The shape has the batch dimension where the model has
- * one. byte_size is the sum over all buffers. */
+/* What is not wanted may be NULL. The shape has the batch dimension where the model has one. byte_size is the sum over
+ * all buffers. */
 TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_InputProperties(
     TRITONBACKEND_Input* input, const char** name, TRITONSERVER_DataType* datatype, const int64_t** shape,
     uint32_t* dims_count, uint64_t* byte_size, uint32_t* buffer_count);
@@ -294,7 +294,7 @@ TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_StateBufferAttributes(
 typedef enum TRITONBACKEND_execpolicy_enum {
   /* Every instance has a thread of its own. The policy of a backend that sets none. */
   TRITONBACKEND_EXECUTION_BLOCKING,
-  /* The instances of one model on one device share a thread. */
+  /* The instances of one model on one GPU share a thread. */
   TRITONBACKEND_EXECUTION_DEVICE_BLOCKING
 } TRITONBACKEND_ExecutionPolicy;
 
@@ -483,7 +483,8 @@ TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_BackendAttributeSetPara
  * error becomes the server's.
  */
 
-/* Called once after the library was loaded, before everything else, and once before the server forgets it. */
+/* Called once after the library was loaded, before everything else, and once before the server forgets it. This holds
+ * of models and instances as well: where the first of the two fails, the second is called at once. */
 TRITONBACKEND_ISPEC TRITONSERVER_Error* TRITONBACKEND_Initialize(TRITONBACKEND_Backend* backend);
 TRITONBACKEND_ISPEC TRITONSERVER_Error* TRITONBACKEND_Finalize(TRITONBACKEND_Backend* backend);
 

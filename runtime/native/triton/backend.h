@@ -4,8 +4,8 @@
 // Backends, the models that they run, and the instances of those.
 //
 // Every call into a backend goes through `Guarded`, which turns what it throws into an error. Calls that may take long
-// (initialising, finalising) are made on threads of Python's that have let go of the GIL; an instance's own calls are made
-// on its thread.
+// (initialising, finalising) are made on threads of Python's that have let go of the GIL; an instance's own calls are
+// made on its thread.
 
 #pragma once
 
@@ -96,6 +96,13 @@ struct BatchStatistics {
   uint64_t exec_end_ns;
 };
 
+// A state of sequences, as the configuration has it; -1 in its shape is for any size.
+struct StateSpec {
+  std::string name;
+  TRITONSERVER_DataType datatype;
+  Shape shape;
+};
+
 struct Batch {
   uint64_t serial;  // of its first request
   std::vector<std::unique_ptr<TRITONBACKEND_Request>> requests;
@@ -109,8 +116,10 @@ class Worker {
   explicit Worker(const std::string& name);
   // Waits for what was posted. Not on the thread itself.
   ~Worker();
-  // Runs `work`, which must not throw, on the thread, after what was posted before.
+  // Has `work`, which must not throw, run on the thread, after what was posted before, at the latest when the thread is
+  // woken. That costs more than to post: who posts several things wakes it once.
   void Post(std::function<void()> work);
+  void Wake();
   // The same, and waits for it. Without the GIL.
   void Run(const std::function<void()>& work);
 
@@ -170,6 +179,9 @@ struct TRITONBACKEND_Model {
   // With the GIL.
   bool decoupled = false;
   std::vector<std::string> outputs;
+  // Whether a request may be released to be executed again.
+  bool iterative = false;
+  std::vector<pyruntime::StateSpec> states;
 
   // Any thread. The configuration as of now, and whether the backend has set it.
   std::string Config();
@@ -220,8 +232,10 @@ struct TRITONBACKEND_ModelInstance : std::enable_shared_from_this<TRITONBACKEND_
   std::optional<pyruntime::Failure> Finalize();
   std::optional<pyruntime::Failure> IsReady();
 
-  // With the GIL. Has the backend execute a batch; it must not be empty.
+  // With the GIL. Has the backend execute a batch, which must not be empty, at the latest after `Wake`.
   void Execute(pyruntime::Batch batch);
+  // With the GIL.
+  void Wake();
   // With the GIL. Lets the backend see that a request is cancelled, if it has it still.
   void Cancel(uint64_t serial);
   // With the GIL. The client has taken a response to a request; for one of which there is nothing left it is nothing.
@@ -250,6 +264,8 @@ struct TRITONBACKEND_ModelInstance : std::enable_shared_from_this<TRITONBACKEND_
   std::shared_ptr<TRITONBACKEND_ModelInstance> self_;
   // While it executes, the instance's thread's own.
   std::optional<pyruntime::BatchStatistics> reported_;
+  // On the instance's thread: what was given while it was being finalised, on another thread, comes too late.
+  bool ended_ = false;
   // Those who may be cancelled, by serial: with the GIL. Who is gone is forgotten when there are twice as many as were
   // left the last time, and not each time one of few goes.
   static constexpr size_t kForgetAtMin = 64;

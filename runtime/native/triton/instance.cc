@@ -26,6 +26,10 @@ uint64_t Now() {
   return static_cast<uint64_t>(now.tv_sec) * kNsPerS + static_cast<uint64_t>(now.tv_nsec);
 }
 
+Failure NotInitialized(const std::string& instance) {
+  return {TRITONSERVER_ERROR_UNAVAILABLE, "instance '" + instance + "' is not initialized"};
+}
+
 // The instance whose Execute runs on this thread.
 thread_local const TRITONBACKEND_ModelInstance* executing = nullptr;
 
@@ -109,21 +113,22 @@ std::optional<Failure> TRITONBACKEND_ModelInstance::Finalize() {
   if (phase_.exchange(Phase::kFinalized) != Phase::kInitialized) return std::nullopt;
   const auto finalize = model->backend->library.instance_finalize;
   std::optional<Failure> failure;
-  if (finalize != nullptr) {
+  {
     const std::lock_guard<std::mutex> lock(ready_mutex_);
     worker_->Run([&] {
+      ended_ = true;
+      if (finalize == nullptr) return;
       const pyruntime::CallerScope caller(model->name, nullptr);
       failure = Guarded("TRITONBACKEND_ModelInstanceFinalize", [&] { return finalize(this); });
     });
   }
-  worker_ = nullptr;  // waits for what was posted, if nobody shares the thread
   --model->instances;
   return failure;
 }
 
 std::optional<Failure> TRITONBACKEND_ModelInstance::IsReady() {
   const std::lock_guard<std::mutex> lock(ready_mutex_);
-  if (phase_ != Phase::kInitialized) return Failure{TRITONSERVER_ERROR_UNAVAILABLE, "the instance is not initialized"};
+  if (phase_ != Phase::kInitialized) return pyruntime::NotInitialized(name);
   const auto ready = model->backend->library.instance_ready;
   if (ready == nullptr) return std::nullopt;
   return Guarded("TRITONBACKEND_ModelInstanceReady", [&] { return ready(this); });
@@ -133,6 +138,10 @@ void TRITONBACKEND_ModelInstance::Execute(Batch batch) {
   Remember(batch);
   auto shared = std::make_shared<Batch>(std::move(batch));  // std::function wants what can be copied
   worker_->Post([this, shared] { Run(*shared); });
+}
+
+void TRITONBACKEND_ModelInstance::Wake() {
+  if (worker_ != nullptr) worker_->Wake();
 }
 
 void TRITONBACKEND_ModelInstance::Run(Batch& batch) {
@@ -148,9 +157,14 @@ void TRITONBACKEND_ModelInstance::Run(Batch& batch) {
   reported_.reset();
   pyruntime::executing = this;
   const uint64_t start = pyruntime::Now();
-  const std::optional<Failure> failure = Guarded("TRITONBACKEND_ModelInstanceExecute", [&] {
-    return model->backend->library.execute(this, requests.data(), static_cast<uint32_t>(requests.size()));
-  });
+  std::optional<Failure> failure;
+  if (ended_) {
+    failure = pyruntime::NotInitialized(name);
+  } else {
+    failure = Guarded("TRITONBACKEND_ModelInstanceExecute", [&] {
+      return model->backend->library.execute(this, requests.data(), static_cast<uint32_t>(requests.size()));
+    });
+  }
   const uint64_t end = pyruntime::Now();
   pyruntime::executing = nullptr;
   if (failure) {

@@ -12,8 +12,8 @@ namespace {
 
 TRITONSERVER_Error* OutOfBounds(uint32_t index, size_t count, const char* what) {
   return pyruntime::NewError(
-      TRITONSERVER_ERROR_INVALID_ARG, "out of bounds index " + std::to_string(index) + ": instance is configured with " +
-                                          std::to_string(count) + what);
+      TRITONSERVER_ERROR_INVALID_ARG,
+      "out of bounds index " + std::to_string(index) + ": instance is configured with " + std::to_string(count) + what);
 }
 
 }  // namespace

@@ -139,7 +139,8 @@ PyObject* InstanceExecute(PyObject* self, PyObject* arguments) {
   PyObject *jobs, *wires;
   unsigned long long serial = 0;
   unsigned long long base = 0;
-  if (PyArg_ParseTuple(arguments, "OOKK:execute", &jobs, &wires, &serial, &base) == 0) return nullptr;
+  int wake = 1;
+  if (PyArg_ParseTuple(arguments, "OOKK|p:execute", &jobs, &wires, &serial, &base, &wake) == 0) return nullptr;
   TRITONBACKEND_ModelInstance& instance = *InstanceOf(self);
   if (!instance.IsInitialized()) {
     Raise({TRITONSERVER_ERROR_UNAVAILABLE, "instance '" + instance.name + "' is not initialized"});
@@ -148,6 +149,12 @@ PyObject* InstanceExecute(PyObject* self, PyObject* arguments) {
   Batch batch{serial, {}};
   if (!ReadBatch(jobs, wires, base, instance.model, &batch)) return nullptr;
   instance.Execute(std::move(batch));
+  if (wake != 0) instance.Wake();
+  Py_RETURN_NONE;
+}
+
+PyObject* InstanceWake(PyObject* self, PyObject* /*unused*/) {
+  InstanceOf(self)->Wake();
   Py_RETURN_NONE;
 }
 
@@ -174,6 +181,7 @@ PyObject* InstanceMemoryUsage(PyObject* self, void* /*closure*/) {
 PyMethodDef instance_methods[] = {
     {"initialize", Caught<InstanceInitialize>, METH_NOARGS, "Initialise the instance, on its thread. Blocks."},
     {"execute", Caught<InstanceExecute>, METH_VARARGS, "Give the backend a batch."},
+    {"wake", Caught<InstanceWake>, METH_NOARGS, "Have the backend begin with what it was given."},
     {"cancel", Caught<InstanceCancel>, METH_O, "Let the backend see that nobody waits for a request."},
     {"take", Caught<InstanceTake>, METH_O, "Let the backend go on: the client has taken a response to a request."},
     {"is_ready", Caught<InstanceIsReady>, METH_NOARGS, "None if the instance is ready, else why not. Blocks."},

@@ -13,28 +13,64 @@ namespace {
 
 std::shared_ptr<TRITONBACKEND_Model>& ModelOf(PyObject* self) { return reinterpret_cast<ModelObject*>(self)->model; }
 
+// What a model's configuration says that is looked at here. False with a Python exception set.
+struct Facts {
+  int decoupled = 0;
+  int iterative = 0;
+  PyObject* outputs = nullptr;
+  PyObject* states = nullptr;
+};
+
+bool ReadStates(PyObject* sequence, std::vector<StateSpec>* states) {
+  states->clear();
+  const Py_ssize_t count = PySequence_Size(sequence);
+  if (count < 0) return false;
+  for (Py_ssize_t index = 0; index < count; ++index) {
+    const Ref item(PySequence_GetItem(sequence, index));
+    if (!item) return false;
+    PyObject *name, *datatype, *shape;
+    if (!PyTuple_Check(item.get())) {
+      PyErr_SetString(PyExc_TypeError, "a state is a tuple of its name, its datatype and its shape");
+      return false;
+    }
+    if (PyArg_ParseTuple(item.get(), "UUO", &name, &datatype, &shape) == 0) return false;
+    StateSpec& state = states->emplace_back();
+    std::string kind;
+    if (!FromPython(name, &state.name) || !FromPython(datatype, &kind) || !FromPython(shape, &state.shape)) return false;
+    state.datatype = DatatypeOf(kind);
+  }
+  return true;
+}
+
+bool ReadFacts(const Facts& facts, TRITONBACKEND_Model* model) {
+  model->decoupled = facts.decoupled != 0;
+  model->iterative = facts.iterative != 0;
+  return NamesFromPython(facts.outputs, &model->outputs) &&
+         (facts.states == nullptr || ReadStates(facts.states, &model->states));
+}
+
 PyObject* ModelNew(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
-  static const char* parameters[] = {"backend", "name",          "version",   "folder",  "config",
-                                     "auto_complete", "decoupled", "outputs", nullptr};
-  PyObject *backend, *name, *folder, *config, *outputs;
+  static const char* parameters[] = {"backend",       "name",      "version", "folder",    "config",
+                                     "auto_complete", "decoupled", "outputs", "iterative", "states", nullptr};
+  PyObject *backend, *name, *folder, *config;
   unsigned long long version = 0;
   int auto_complete = 0;
-  int decoupled = 0;
+  Facts facts;
   if (PyArg_ParseTupleAndKeywords(
-          arguments, keywords, "O!UKOUppO:Model", const_cast<char**>(parameters), Host::Get().backend_type, &backend,
-          &name, &version, &folder, &config, &auto_complete, &decoupled, &outputs) == 0) {
+          arguments, keywords, "O!UKOUppO|pO:Model", const_cast<char**>(parameters), Host::Get().backend_type, &backend,
+          &name, &version, &folder, &config, &auto_complete, &facts.decoupled, &facts.outputs, &facts.iterative,
+          &facts.states) == 0) {
     return nullptr;
   }
   auto model = std::make_shared<TRITONBACKEND_Model>();
   std::string json;
   if (!FromPython(name, &model->name) || !PathFromPython(folder, &model->repository) || !FromPython(config, &json) ||
-      !NamesFromPython(outputs, &model->outputs)) {
+      !ReadFacts(facts, model.get())) {
     return nullptr;
   }
   model->backend = reinterpret_cast<BackendObject*>(backend)->backend;
   model->version = version;
   model->auto_complete = auto_complete != 0;
-  model->decoupled = decoupled != 0;
   model->SetConfig(std::move(json));
   PyObject* self = PyType_GenericAlloc(type, 0);
   if (self == nullptr) return nullptr;
@@ -58,13 +94,16 @@ PyObject* ModelFinalize(PyObject* self, PyObject* /*unused*/) {
 }
 
 PyObject* ModelConfigure(PyObject* self, PyObject* arguments) {
-  PyObject *config, *outputs;
-  int decoupled = 0;
-  if (PyArg_ParseTuple(arguments, "UpO:configure", &config, &decoupled, &outputs) == 0) return nullptr;
+  PyObject* config;
+  Facts facts;
+  if (PyArg_ParseTuple(
+          arguments, "UpO|pO:configure", &config, &facts.decoupled, &facts.outputs, &facts.iterative,
+          &facts.states) == 0) {
+    return nullptr;
+  }
   TRITONBACKEND_Model& model = *ModelOf(self);
   std::string json;
-  if (!FromPython(config, &json) || !NamesFromPython(outputs, &model.outputs)) return nullptr;
-  model.decoupled = decoupled != 0;
+  if (!FromPython(config, &json) || !ReadFacts(facts, &model)) return nullptr;
   model.SetConfig(std::move(json));
   Py_RETURN_NONE;
 }

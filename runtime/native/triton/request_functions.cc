@@ -7,6 +7,7 @@
 #include <string>
 
 #include "arguments.h"
+#include "backend.h"
 #include "request.h"
 #include "traces.h"
 
@@ -225,6 +226,12 @@ TRITONSERVER_Error* TRITONBACKEND_RequestRelease(TRITONBACKEND_Request* request,
                         " are neither TRITONSERVER_REQUEST_RELEASE_ALL nor TRITONSERVER_REQUEST_RELEASE_RESCHEDULE");
     }
     const bool reschedule = (release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE) != 0;
+    if (reschedule && !request->state->model()->iterative) {
+      return pyruntime::NewError(
+          TRITONSERVER_ERROR_INVALID_ARG,
+          "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to "
+          "handle such a flag.");
+    }
     pyruntime::ReleaseRequest(std::unique_ptr<TRITONBACKEND_Request>(request), reschedule);
     return nullptr;
   });

@@ -4,6 +4,7 @@
 // TRITONBACKEND_State*: how a backend writes the states of a sequence. Python keeps them, and knows which there are; it
 // hears of each one that was updated, before it hears that the request was released.
 
+#include <algorithm>
 #include <memory>
 #include <new>
 #include <string>
@@ -45,6 +46,53 @@ class StateEvent : public Event {
   Buffer buffer_;
 };
 
+TRITONSERVER_Error* Refused(const std::string& name, const std::string& why) {
+  return NewError(TRITONSERVER_ERROR_INVALID_ARG, "unable to add state '" + name + "'. " + why);
+}
+
+std::string TextOf(const Shape& shape) {
+  std::string text;
+  for (const int64_t size : shape) text += (text.empty() ? "" : ", ") + std::to_string(size);
+  return "[" + text + "]";
+}
+
+bool Fits(const Shape& shape, const Shape& wanted) {
+  return std::equal(
+      shape.begin(), shape.end(), wanted.begin(), wanted.end(),
+      [](int64_t size, int64_t dim) { return size >= 0 && (dim == -1 || dim == size); });
+}
+
+// Whether the model has such a state. Unlike in Triton, where the next request of the sequence reads whatever it is, it
+// must be what the configuration says.
+TRITONSERVER_Error* Check(const TRITONBACKEND_Model& model, const TRITONBACKEND_State& state) {
+  if (model.states.empty()) {
+    return Refused(state.name, "State configuration is missing for model '" + model.name + "'.");
+  }
+  const auto spec = std::find_if(
+      model.states.begin(), model.states.end(), [&](const StateSpec& each) { return each.name == state.name; });
+  if (spec == model.states.end()) {
+    return NewError(TRITONSERVER_ERROR_INVALID_ARG, "state '" + state.name + "' is not a valid state name.");
+  }
+  if (spec->datatype != state.datatype) {
+    return Refused(
+        state.name, "Its datatype is " + std::string(NameOf(spec->datatype)) + ", got " + NameOf(state.datatype));
+  }
+  if (!Fits(state.shape, spec->shape)) {
+    return Refused(state.name, "Its shape is " + TextOf(spec->shape) + ", got " + TextOf(state.shape));
+  }
+  return nullptr;
+}
+
+// Whether its contents are as long as its shape says.
+TRITONSERVER_Error* CheckSize(const TRITONBACKEND_State& state) {
+  size_t size = TRITONSERVER_DataTypeByteSize(state.datatype);
+  if (size == 0) return nullptr;  // strings
+  for (const int64_t dim : state.shape) size *= static_cast<size_t>(dim);
+  if (size == state.buffer.size()) return nullptr;
+  return Refused(
+      state.name, "It has " + std::to_string(size) + " bytes, got " + std::to_string(state.buffer.size()));
+}
+
 }  // namespace
 }  // namespace pyruntime
 
@@ -62,13 +110,14 @@ TRITONSERVER_Error* TRITONBACKEND_StateNew(
     if (!pyruntime::IsDatatype(datatype)) {
       return pyruntime::InvalidArgument(__func__, std::string("state '") + name + "' has no datatype");
     }
-    TRITONBACKEND_State& made = request->states.emplace_back();
+    TRITONBACKEND_State made;
     made.request = request->state;
     made.name = name;
     made.datatype = datatype;
     made.shape.assign(shape, shape + dims_count);
-    *state = &made;
-    return nullptr;
+    TRITONSERVER_Error* error = pyruntime::Check(*request->state->model(), made);
+    if (error == nullptr) *state = &request->states.emplace_back(std::move(made));
+    return error;
   });
 }
 
@@ -114,6 +163,7 @@ TRITONSERVER_Error* TRITONBACKEND_StateUpdate(TRITONBACKEND_State* state) {
   PYRUNTIME_REQUIRE(state);
   PYRUNTIME_GUARD({
     if (state->updated) return nullptr;
+    if (TRITONSERVER_Error* error = pyruntime::CheckSize(*state)) return error;
     state->updated = true;
     pyruntime::Host::Get().queue().Push(std::make_unique<pyruntime::StateEvent>(state));
     return nullptr;

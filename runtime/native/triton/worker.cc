@@ -29,12 +29,11 @@ Worker::~Worker() {
 }
 
 void Worker::Post(std::function<void()> work) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    queue_.push_back(std::move(work));
-  }
-  wake_.notify_one();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  queue_.push_back(std::move(work));
 }
+
+void Worker::Wake() { wake_.notify_one(); }
 
 void Worker::Run(const std::function<void()>& work) {
   std::mutex mutex;
@@ -47,6 +46,7 @@ void Worker::Run(const std::function<void()>& work) {
     is_done = true;
     ended.notify_one();
   });
+  Wake();
   std::unique_lock<std::mutex> lock(mutex);
   ended.wait(lock, [&] { return is_done; });
 }

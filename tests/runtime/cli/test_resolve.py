@@ -157,3 +157,32 @@ def test_unknown_python_key_is_a_warning():
         "--backend-config=python,shm-defualt-byte-size is not known and has no effect; "
         "did you mean shm-default-byte-size?"
     ]
+
+
+def test_the_response_cache():
+    """What is set for it, of which the last counts. The older option is for the cache of this name."""
+    resolved = settings("--cache-config=c,a=1", "--cache-config=c,b=2,3=4", "--cache-config=c,a=5")
+    assert resolved.cache_config == {"c": {"a": "5", "b": "2,3=4"}}
+    assert settings("--response-cache-byte-size=7").cache_config == {"local": {"size": "7"}}
+    assert settings("--response-cache-byte-size=0").cache_config == settings().cache_config == {}
+
+
+@pytest.mark.parametrize("text", ["c=1", "c,=1", ",a=1"])
+def test_a_response_cache_without_its_name_or_key(text):
+    """Triton's message."""
+    expected = "--cache-config option format is <cache name>,<setting>=<value>. Got " + text
+    with pytest.raises(SettingsError, match=expected):
+        settings(f"--cache-config={text}")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--cache-config=a,b=1", "--cache-config=b,b=1"], "found multiple cache configurations"),
+        (["--cache-config=a,b=1", "--response-cache-byte-size=5"], "Incompatible flags --response-cache-byte-size"),
+    ],
+)
+def test_there_is_one_response_cache(words, expected):
+    """Triton's message."""
+    with pytest.raises(SettingsError, match=expected):
+        settings(*words)

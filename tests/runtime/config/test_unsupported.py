@@ -57,7 +57,8 @@ def test_each_feature_has_a_sentence(text, word, fatal):
     [
         "",
         "max_batch_size: 4 dynamic_batching { default_queue_policy { max_queue_size: 1 } }",
-        "response_cache { enable: true } model_repository_agents { agents { name: 'a' } } optimization { eager_batching: true }",
+        "response_cache { enable: true } model_repository_agents { agents { name: 'a' } } "
+        "optimization { eager_batching: true }",
         "sequence_batching {}",
         "sequence_batching { oldest {} control_input { name: 'START' } }",
         "backend: 'native' sequence_batching { state { input_name: 'S' output_name: 'S' } }",

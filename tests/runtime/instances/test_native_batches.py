@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The batches that are with one native instance, whose handle only notes what it is given: the test is the backend."""
 
+import math
 import time
 
 import numpy as np
@@ -34,10 +35,17 @@ class Handle:
 
     def __init__(self):
         self.given = []
+        self.wakes = 0
         self.cancelled = []
         self.taken = []
+        self.fails = False
 
-    def execute(self, jobs, wires, serial, base):
+    def wake(self):
+        self.wakes += 1
+
+    def execute(self, jobs, wires, serial, base, wake):
+        if self.fails:
+            raise OverflowError("int too big to convert")
         self.given.append((jobs, wires, serial, base))
 
     def cancel(self, serial):
@@ -96,6 +104,7 @@ class Backend:
         plan = NativePlan(self.spec.instances[0], self.spec, 1, None, self.memory, self.statistics, "{}")
         self.batches = NativeBatches(plan, self.owner)
         self.batches.handle = self.handle = Handle()
+        self.batches.wake_soon = self.handle.wake
         self.batches.open()
 
     def execute(self, *requests):
@@ -121,6 +130,7 @@ def test_one_request(backend):
     backend, request = backend(), Request()
     serial = backend.execute(request)
     assert backend.handle.given == [([request.job], [request.job.wire], serial, backend.batches._base)]
+    assert backend.handle.wakes == 1
     assert backend.batches.places == PLACES_MIN - 1
     backend.batches.responded(request.job, True, None, OUT, {"a": 1})
     (response,) = request.outcomes
@@ -220,7 +230,7 @@ def test_cancel(backend):
 
 
 def test_reschedule(backend):
-    """A request that is to be executed again goes back to the scheduler with its memory, if its model may ask for it."""
+    """A request that is to be executed again goes back to the scheduler with its memory."""
     backend, request = backend(ITERATIVE), Request()
     serial = backend.execute(request)
     backend.batches.released(request.job, True, None)
@@ -231,20 +241,49 @@ def test_reschedule(backend):
     assert not len(backend.batches)
 
 
-def test_reschedule_that_may_not_be(backend):
-    """Any other model is told so, and its client with it."""
-    backend, request = backend(), Request()
-    backend.execute(request)
-    backend.batches.released(request.job, True, None)
-    assert request.outcomes[0].code is Code.INVALID_ARG
-    assert request.slot.freed
-
-
 def test_parameters(backend):
     """They reach the extension as values."""
     backend, request = backend(), Request('{"a": 1, "b": "x"}')
     backend.execute(request)
     assert backend.handle.given[0][1][0][5] == {"a": 1, "b": "x"}
+
+
+def test_parameters_that_native_code_has_no_type_for(backend):
+    """A client of gRPC may give an integer without a sign, or no number: that is nothing to stumble over."""
+    backend, request = backend(), Request('{"large": 9223372036854775808, "odd": null}')
+    backend.execute(request)
+    parameters = backend.handle.given[0][1][0][5]
+    assert parameters["large"] == 2.0**63
+    assert type(parameters["large"]) is float
+    assert math.isnan(parameters["odd"])
+
+
+def test_rows_of_a_batch_with_parameters(backend):
+    """All of them count, whichever request has any, where the backend does not say how many there were."""
+    backend, requests = backend(), [Request(), Request('{"a": 1}'), Request()]
+    serial = backend.execute(*requests)
+    backend.batches.executed(serial, 0, 1)
+    assert list(backend.statistics.batches) == [6]
+
+
+def test_a_batch_that_the_extension_does_not_take(backend, caplog):
+    """Its requests fail, and the instance goes on with others."""
+    backend, requests, last = backend(), [Request(), Request()], Request()
+    places = backend.batches.places
+    backend.handle.fails = True
+    backend.execute(*requests)
+    for request in requests:
+        assert [outcome.message for outcome in request.outcomes] == ["the request could not be given to the backend"]
+        assert request.is_over
+        assert request.slot.freed
+    assert "int too big" in caplog.text
+    assert backend.statistics.failure_count == 2
+    assert backend.batches.places == places
+    assert not len(backend.batches)
+    backend.handle.fails = False
+    backend.execute(last)
+    backend.batches.responded(last.job, True, None, OUT, None)
+    assert last.is_over
 
 
 def test_contents_in_the_request(backend):

@@ -161,7 +161,34 @@ class TestBeginAndEnd:
             with pytest.raises(_triton.NativeError) as caught:
                 unready.execute([Job()], [wire()], 1, 0)
             assert caught.value.args[0] == UNAVAILABLE
-            assert unready.is_ready() == "the instance is not initialized"
+            assert unready.is_ready() == caught.value.args[1]
+
+    def test_what_comes_during_the_end_is_answered(self, lifecycle, lives):
+        """By the backend, or with the reason why it is too late."""
+        instance = lives()
+        jobs = []
+        given = threading.Event()
+
+        def give():
+            try:
+                while True:
+                    jobs.append(Job())
+                    instance.execute([jobs[-1]], [wire()], len(jobs), 0)
+                    given.set()
+            except _triton.NativeError:
+                jobs.pop()  # was refused
+
+        thread = threading.Thread(target=give)
+        thread.start()
+        assert given.wait(60)
+        instance.finalize()
+        thread.join()
+        responses = lifecycle.wait(*[_triton.RESPONSE] * len(jobs))
+        assert [job for job, *_ in responses] == jobs
+        assert {failure for _, _, failure, *_ in responses} <= {
+            None,
+            (UNAVAILABLE, "instance 'instance' is not initialized"),
+        }
 
     def test_the_owner_is_kept(self, lifecycle, lives):
         """As long as the instance is."""
@@ -336,64 +363,3 @@ class TestReadiness:
         lifecycle.wait_for_step("ModelInstanceExecute instance")
         assert instance.is_ready() is None
         lifecycle.wait(_triton.RESPONSE)
-
-
-class TestStatistics:
-    """What a backend reports."""
-
-    def test_of_batches_and_requests(self, lifecycle, lives):
-        """The last report on a request comes with its release."""
-        instance = lives(owner="me")
-        instance.execute([Job()], [wire("report")], 1, 0)
-        assert lifecycle.wait(_triton.BATCH_STATISTICS) == [("me", (7, 1, 2, 3, 2**63))]
-        ((_, _, statistics),) = lifecycle.wait(_triton.RELEASED)
-        assert statistics == (False, 1, 2, 3, 4)
-
-    def test_of_responses(self, lifecycle, lives):
-        """Numbered, with what became of them."""
-        instance = lives(owner="me")
-        instance.execute([Job()], [wire("report responses")], 1, 0)
-        assert lifecycle.wait(*[_triton.RESPONSE_STATISTICS] * 5) == [
-            ("me", 0, "empty", 10, 0, 30),
-            ("me", 1, "success", 10, 20, 30),
-            ("me", 2, "fail", 10, 20, 30),
-            ("me", 3, "cancel", 10, 20, 30),
-            ("me", 4, "success", 10, 20, 30),
-        ]
-        lifecycle.wait(_triton.RESPONSE)
-        assert lifecycle.learned()[0]["Statistics of nothing"].startswith("Invalid argument: ")
-
-
-class TestQueue:
-    """How what happens comes to Python."""
-
-    def test_jobs_are_given_back(self, lifecycle, lives):
-        """When their last event is taken."""
-        instance = lives()
-        job = Job()
-        seen = weakref.ref(job)
-        instance.execute([job], [wire()], 1, 0)
-        del job
-        instance.finalize()
-        lifecycle.take()
-        lifecycle.events.clear()
-        lifecycle.take()
-        assert seen() is None
-
-    def test_no_event_is_lost_between_threads(self, lifecycle, lives):
-        """Many instances at once, and the descriptor is readable as long as there is something."""
-        instances = [lives(f"instance {number}", owner=number) for number in range(4)]
-        count = 500
-
-        def give(instance):
-            for serial in range(1, count + 1):
-                instance.execute([Job()], [wire()], serial, 0)
-
-        threads = [threading.Thread(target=give, args=(instance,)) for instance in instances]
-        for thread in threads:
-            thread.start()
-        executed = lifecycle.wait(*[_triton.EXECUTED] * count * len(instances))
-        for thread in threads:
-            thread.join()
-        for number in range(4):
-            assert [serial for owner, serial, *_ in executed if owner == number] == [*range(1, count + 1)]

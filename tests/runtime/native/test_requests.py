@@ -19,6 +19,13 @@ def backend(native):
     return native("requests.cc", outputs=("OUT", "MORE"))
 
 
+@pytest.fixture
+def iterative(native):
+    """The same, of a model that may have its requests executed again, and has states."""
+    states = [("SUM", "INT32", [1, -1]), ("TEXT", "BYTES", [])]
+    return native("requests.cc", outputs=("OUT", "MORE"), iterative=True, states=states)
+
+
 def inputs_of(parameters, index):
     """What is reported of an input."""
     prefix = f"input {index} "
@@ -145,8 +152,9 @@ class TestWire:
 class TestRelease:
     """Requests are given back."""
 
-    def test_comes_with_flags(self, backend, request_of):
+    def test_comes_with_flags(self, iterative, request_of):
         """Others are refused, and leave the request with its backend; RESCHEDULE asks for it to be executed again."""
+        backend = iterative
         again, all_too, job = backend.execute(*(request_of("flags", IN) for _ in range(3)))
         backend.wait(lambda: again.released and all_too.released and job.over)
         begin = "Invalid argument: TRITONBACKEND_RequestRelease: release flags "
@@ -154,8 +162,19 @@ class TestRelease:
         assert job.parameters["unknown"].startswith(begin + "5 ")
         assert again.released == all_too.released == [(True, None)]
         assert job.released == [(False, None)]
+        assert job.parameters["again 0"] == job.parameters["again 1"] == ""
         backend.take()
         assert again.responses == all_too.responses == []
+
+    def test_to_be_executed_again_is_for_iterative_models(self, backend, request_of):
+        """In any other it is refused, in Triton's words, and leaves the request with its backend."""
+        again, all_too, job = backend.run(*(request_of("flags", IN) for _ in range(3)))
+        refusal = "Invalid argument: Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model "
+        refusal += "is not configured to handle such a flag."
+        assert job.parameters["again 0"] == job.parameters["again 1"] == refusal
+        for each in (again, all_too):
+            assert each.responses == [(True, None, [], None)]
+            assert each.released == [(False, None)]
 
     def test_without_an_answer_is_a_fault(self, backend, request_of):
         """Which is the backend's: whoever waits for the request is told so, in place of an answer."""
@@ -220,9 +239,9 @@ class TestCancel:
 class TestStates:
     """What a backend keeps from one request of a sequence to the next."""
 
-    def test_come_out_before_the_release(self, backend, request_of):
-        """Each as it was when it was updated."""
-        (job,) = backend.run(request_of("states", IN))
+    def test_come_out_before_the_release(self, iterative, request_of):
+        """Each as it was when it was updated; what the configuration has not, or has otherwise, is refused."""
+        (job,) = iterative.run(request_of("states", IN))
         assert [(*rest, bytes(buffer)) for *rest, buffer in job.states] == [
             ("SUM", "INT32", [1, 2], b"first..."),
             ("SUM", "INT32", [1, 2], b"second.."),
@@ -237,6 +256,19 @@ class TestStates:
             "another": True,
             "bytes": 3,
             "too much": f"Unavailable: no memory for the {2**64 - 1} bytes of state 'TEXT'",
+            "none": True,
+            "no name": "Invalid argument: state 'NO' is not a valid state name.",
+            "other type": "Invalid argument: unable to add state 'SUM'. Its datatype is INT32, got FP32",
+            "other dims": "Invalid argument: unable to add state 'SUM'. Its shape is [1, -1], got [2, 2]",
+            "fewer dims": "Invalid argument: unable to add state 'SUM'. Its shape is [1, -1], got [1]",
+            "other size": "Invalid argument: unable to add state 'SUM'. It has 28 bytes, got 8",
+        }
+
+    def test_are_those_of_the_model(self, backend, request_of):
+        """Most have none: Triton's words."""
+        (job,) = backend.run(request_of("no states", IN))
+        assert job.parameters == {
+            "state": "Invalid argument: unable to add state 'SUM'. State configuration is missing for model 'model'."
         }
 
 

@@ -9,6 +9,8 @@ import pytest
 # As in response_window.h: who has to wait goes on at half of it.
 RESPONSES_MAX = 1000
 BYTES_MAX = 64 << 20
+# As in callbacks.h: so many callbacks may wait for clients.
+CALLBACKS_MAX = 128
 
 
 @pytest.fixture
@@ -181,3 +183,38 @@ def test_what_is_over(backend, flood):
         backend.instance.take("1")
     with pytest.raises(OverflowError):
         backend.instance.take(-1)
+
+
+def test_callbacks_do_not_all_wait(native, request_of):
+    """A client may be native code, which takes responses in a callback: there are always threads left for that."""
+    backend = native("forward.cc")
+    triton = backend.triton
+
+    class Server:
+        """The extension, whose calls are answered at once: by one response, that has no outputs."""
+
+        descriptor = staticmethod(triton.descriptor)
+
+        def __getattr__(self, name):
+            return getattr(triton, name)
+
+        def drain(self):
+            events = triton.drain()
+            for call in [fields[0] for kind, *fields in events if kind == triton.CALL]:
+                call.answer(None)
+                if call.method == "infer":
+                    call.respond(True, None, {}, None, "callee", 1, None)
+            return [event for event in events if event[0] != triton.CALL]
+
+    backend.triton = Server()
+    count = CALLBACKS_MAX + 8
+    serial = backend._serial
+    one_too_many = struct.pack("<q", RESPONSES_MAX + 1)
+    jobs = backend.execute(*(request_of("", ("IN", "INT64", [1], one_too_many)) for _ in range(count)))
+    # Each is released, and has its responses; that there are no more is one more event.
+    backend.wait(lambda: min(len(job.events) for job in jobs) == RESPONSES_MAX + 1)
+    backend.wait(lambda: sum(len(job.events) == RESPONSES_MAX + 3 for job in jobs) == count - CALLBACKS_MAX)
+    for index in range(count):
+        backend.instance.cancel(serial + index)
+    backend.wait(lambda: all(len(job.events) == RESPONSES_MAX + 3 for job in jobs))
+    assert all(numbers_of(job) == list(range(RESPONSES_MAX + 1)) for job in jobs)

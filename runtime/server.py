@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,16 @@ _LOG = logging.getLogger("pyruntime.server")
 
 # The Python-based backends that come with pyruntime.
 OUR_BACKENDS = str(Path(__file__).resolve().parent.parent / "backends")
+
+# How long the server may take to end once it was told so twice, in seconds: longer than clients may take over the last
+# of their answers. A thread of a native backend cannot be ended.
+HURRIED_S_MAX = 5.0
+
+
+def _leave() -> None:
+    _LOG.error("What does not end is left behind")
+    logging.shutdown()
+    os._exit(1)
 
 
 def serve(settings: ServerSettings) -> int:
@@ -80,7 +91,7 @@ class Server:
         self._live = live = LiveVersions(core.table, tasks, settings.drain_s)
         directories = [settings.backend_directory, OUR_BACKENDS] if settings.backend_directory else [OUR_BACKENDS]
         services = ModelServices(core, tasks)
-        self._native = NativeHost(services, tasks)
+        self._native = NativeHost(services, tasks, settings.drain_s)
         core.log_settings.follow(self._native.adjust_log)
         core.metrics.native = self._native.metrics
         self._loader = loader = ModelLoader(settings, directories, tasks, live.lost, services, self._native)
@@ -124,6 +135,7 @@ class Server:
         if self._stop.is_set():
             _LOG.warning("Signal (%d) received again: stopping without waiting", signum)
             self._live.kill()
+            asyncio.get_running_loop().call_later(HURRIED_S_MAX, _leave)
             return
         _LOG.info("Signal (%d) received.", signum)
         self.stop()

@@ -57,7 +57,7 @@ class ResponseCache:
         """End the cache. No model may have a use for it any more."""
         self._pool.shutdown(wait=False)
         try:
-            await self._host.threads.run(self._handle.finalize)
+            await self._host.threads.end(self._handle.finalize)
         except LoadError as exc:
             _LOG.error("cache '%s' failed to finalize: %s", self.name, exc)
 

@@ -114,7 +114,7 @@ class NativeInstance:
     async def start(self) -> None:
         """Initialise the instance and begin to serve. Raises LoadError; the instance is of no use then.
 
-        Cancelling it waits for the backend all the same.
+        Cancelling it waits for the backend all the same, if that does not take too long.
         """
         await self._threads.run(self._handle.initialize, undo=self._handle.finalize)
         self._initialized = True
@@ -136,9 +136,10 @@ class NativeInstance:
             self._abandon(timeout_s)
             return
         try:
-            await self._threads.run(self._handle.finalize)
+            await self._threads.end(self._handle.finalize)
         except LoadError as exc:
             _LOG.error("%s: failed to finalize: %s", self.name, exc)
+            _ABANDONED.append(self._handle)
 
     def _abandon(self, timeout_s: float) -> None:
         """Go on without a backend that does not finish. It may still read its requests: their memory stays."""

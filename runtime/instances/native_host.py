@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import importlib
 import logging
 import os
@@ -47,8 +48,10 @@ class _Loaded:
 class NativeHost:
     """See the module. It costs nothing until the first native model loads."""
 
-    def __init__(self, server: ModelServer, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, server: ModelServer, tasks: asyncio.TaskGroup, patience_s: float) -> None:
+        """`patience_s` is how long a backend may take to end what it is to end, in seconds."""
         self._server = server
+        self._patience_s = patience_s
         self._tasks = tasks
         self._native: ModuleType | None = None
         self._events: NativeEvents | None = None
@@ -115,11 +118,10 @@ class NativeHost:
         for loaded in self._loaded.values():
             if loaded.backend is not None and not loaded.users:
                 try:
-                    await self._threads.run(loaded.backend.finalize)
+                    await self._threads.end(loaded.backend.finalize)
                 except LoadError as exc:
                     _LOG.error("a backend failed to finalize: %s", exc)
         self._events.end()
-        self._threads.close()
 
     def begin(self, what: str, model: str) -> None:
         """Bring the extension in, for `what` a model needs. Raises LoadError where there is none."""
@@ -131,11 +133,13 @@ class NativeHost:
             raise LoadError(_MISSING.format(what=what, model=model)) from exc
         except ImportError as exc:
             raise LoadError(_BROKEN.format(what=what, model=model, reason=exc)) from exc
-        self._threads = NativeThreads(native.NativeError, self._tasks)
+        self._threads = NativeThreads(native.NativeError, self._tasks, self._patience_s)
         self._calls = NativeCalls(self._server, native.accept_calls)
         self._events = NativeEvents(native, self._calls.call)
         self._events.begin()
         native.set_log(*self._log)
+        # What kills a backend kills the server: it is to say so, and where its threads were.
+        faulthandler.enable()
         self._native = native
 
 

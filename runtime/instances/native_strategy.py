@@ -50,9 +50,9 @@ class NativeStrategy:
             return True
         try:
             wire = self._question(job)
-        except InferenceError:
+            return self._try("include", lambda: self._handle.include(wire, self._base))
+        except (InferenceError, OverflowError, TypeError, ValueError):  # such as a number that native code has not
             return True  # its execution says what is wrong with it
-        return self._try("include", lambda: self._handle.include(wire, self._base))
 
     def end(self) -> None:
         """See Strategy."""

@@ -131,7 +131,7 @@ class RepositoryAgents:
         """An agent is done with a model; of whom nobody has a use any more is finalized. Raises LoadError."""
         try:
             async with agent.lock:
-                await self._host.threads.run(handle.finalize)
+                await self._host.threads.end(handle.finalize)
         finally:
             await self.drop(agent)
 
@@ -144,7 +144,7 @@ class RepositoryAgents:
             handle, agent.handle = agent.handle, None
             if handle is not None:
                 try:
-                    await self._host.threads.run(handle.finalize)
+                    await self._host.threads.end(handle.finalize)
                 except LoadError as exc:
                     _LOG.error("repository agent '%s' failed to finalize: %s", agent.name, exc)
             if not agent.users:

@@ -126,7 +126,7 @@ class NativeLoader:
         try:
             config = self._completed(draft, config, model.config)
         except LoadError:
-            await self._host.threads.run(model.finalize)
+            await self._host.threads.end(model.finalize)
             raise
         completed.set_result(config)
         spec = model_spec(config)
@@ -182,7 +182,7 @@ class NativeLoader:
             if handle is None:
                 continue
             try:
-                await self._host.threads.run(handle.finalize)
+                await self._host.threads.end(handle.finalize)
             except LoadError as exc:
                 _LOG.error("%s", exc)
         self._host.release(backend)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc
+from geventhttpclient.response import HTTPConnectionClosed
 from tritonclient.utils import InferenceServerException
 
 TENSORS = """
@@ -247,3 +248,13 @@ def test_unload_of_a_model_that_lost_requests(serve, model, backends, wait_until
         path.write_text(MISUSE)
         control.load_model("m")
     assert answer(server, "m") == [1]
+
+
+def test_a_crash_is_told(serve, model, backends):
+    """What kills a backend kills the server: its log says what it was."""
+    model("m", None, MISUSE + parameter("AT", "execute") + parameter("DO", "segfault"))
+    server = serve(backends)
+    with pytest.raises((OSError, HTTPConnectionClosed)):
+        answer(server, "m")
+    assert server.wait_exit() == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in server.log

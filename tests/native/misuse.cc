@@ -8,8 +8,9 @@
 //
 // Parameters AT and DO: what is done at one of the entry points, "execute", "model_initialize", "model_finalize",
 // "instance_initialize", "instance_finalize", "instance_ready": "error", "throw_exception", "throw_int", "abort",
-// "segfault", "exit", "bad_json" (which is no message), "set_config" (proper only in the first of these). At "initialize", "finalize" and "attribute", which come without a model, the settings of the same
-// names on the command line say it: --backend-config=<backend>,AT=initialize.
+// "segfault", "exit", "bad_json" (which is no message), "set_config" (proper only in the first of these). At
+// "initialize", "finalize" and "attribute", which come without a model, the settings of the same names on the command
+// line say it: --backend-config=<backend>,AT=initialize.
 //
 // Compiled with NO_EXECUTE it has no entry point to execute; with API_MINOR=<n> it wants that version of the interface.
 #include <csignal>

@@ -219,12 +219,18 @@ void States(const Requests& requests) {
   Must(TRITONBACKEND_StateUpdate(text));
   const int64_t any[] = {1, 7};
   const int64_t other_dims[] = {2, 2};
+  const int64_t negative[] = {1, -1};
+  const int64_t huge[] = {1, int64_t{1} << 62};
   TRITONBACKEND_State* none = nullptr;
   report.Text("no name", Told(TRITONBACKEND_StateNew(&none, request, "NO", TRITONSERVER_TYPE_INT32, shape, 2)));
   report.Text("other type", Told(TRITONBACKEND_StateNew(&none, request, "SUM", TRITONSERVER_TYPE_FP32, shape, 2)));
   report.Text("other dims", Told(TRITONBACKEND_StateNew(&none, request, "SUM", TRITONSERVER_TYPE_INT32, other_dims, 2)));
   report.Text("fewer dims", Told(TRITONBACKEND_StateNew(&none, request, "SUM", TRITONSERVER_TYPE_INT32, shape, 1)));
+  report.Text("negative dim", Told(TRITONBACKEND_StateNew(&none, request, "SUM", TRITONSERVER_TYPE_INT32, negative, 2)));
   report.Flag("none", none == nullptr);
+  Must(TRITONBACKEND_StateNew(&sum, request, "SUM", TRITONSERVER_TYPE_INT32, huge, 2));
+  Must(TRITONBACKEND_StateBuffer(sum, &buffer, 0, &type, &type_id));
+  report.Text("no size", Told(TRITONBACKEND_StateUpdate(sum)));
   Must(TRITONBACKEND_StateNew(&sum, request, "SUM", TRITONSERVER_TYPE_INT32, any, 2));
   Must(TRITONBACKEND_StateBuffer(sum, &buffer, 8, &type, &type_id));
   report.Text("other size", Told(TRITONBACKEND_StateUpdate(sum)));

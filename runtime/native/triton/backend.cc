@@ -46,6 +46,9 @@ std::optional<Failure> TRITONBACKEND_Backend::Initialize() {
 }
 
 std::optional<Failure> TRITONBACKEND_Backend::Finalize() {
+  if (models != 0) {
+    return Failure{TRITONSERVER_ERROR_INTERNAL, "backend '" + name + "' is not finalized: models of it are still loaded"};
+  }
   if (std::exchange(phase, Phase::kFinalized) != Phase::kInitialized || library.finalize == nullptr) {
     return std::nullopt;
   }

@@ -156,6 +156,8 @@ struct TRITONBACKEND_Backend {
   TRITONBACKEND_BackendAttribute attributes;
   void* state = nullptr;
   pyruntime::Phase phase = pyruntime::Phase::kNew;
+  // Models that are initialised: the backend is not finalised before them.
+  std::atomic<int> models{0};
 
   // These block, and are called without the GIL, by one thread after the other. What was finalised already, or never
   // initialised, is not finalised.
@@ -176,7 +178,7 @@ struct TRITONBACKEND_Model {
   // Instances that are initialised: the model is not finalised before them.
   std::atomic<int> instances{0};
 
-  // With the GIL.
+  // Set with the GIL, and not any more once there are instances: their threads read it.
   bool decoupled = false;
   std::vector<std::string> outputs;
   // Whether a request may be released to be executed again.
@@ -254,6 +256,7 @@ struct TRITONBACKEND_ModelInstance : std::enable_shared_from_this<TRITONBACKEND_
 
  private:
   void Run(pyruntime::Batch& batch);
+  void Call(pyruntime::Batch& batch);
   void Remember(const pyruntime::Batch& batch);
   // Null if there is nothing left of it.
   pyruntime::RequestStatePtr Find(uint64_t serial) const;

@@ -55,9 +55,16 @@ PyObject* StrategyFinalize(PyObject* self, PyObject* /*unused*/) {
   return NoneOrRaise(WithoutGil([&strategy = *StrategyOf(self)] { return strategy.Finalize(); }));
 }
 
-PyObject* StrategyBegin(PyObject* self, PyObject* /*unused*/) { return NoneOrRaise(StrategyOf(self)->Begin()); }
+// What the library asks the server on this thread, nobody could answer: it is refused where the GIL is known to be held.
+PyObject* StrategyBegin(PyObject* self, PyObject* /*unused*/) {
+  const HoldsGil holds_gil;
+  return NoneOrRaise(StrategyOf(self)->Begin());
+}
 
-PyObject* StrategyEnd(PyObject* self, PyObject* /*unused*/) { return NoneOrRaise(StrategyOf(self)->End()); }
+PyObject* StrategyEnd(PyObject* self, PyObject* /*unused*/) {
+  const HoldsGil holds_gil;
+  return NoneOrRaise(StrategyOf(self)->End());
+}
 
 PyObject* StrategyInclude(PyObject* self, PyObject* arguments) {
   PyObject* wire = nullptr;

@@ -170,9 +170,9 @@ PyObject* AcceptCalls(PyObject* /*module*/, PyObject* accepting) {
 }
 
 PyMethodDef call_methods[] = {
-    {"answer", CallAnswer, METH_O, "Give the result: what it is depends on the method."},
-    {"fail", CallFail, METH_VARARGS, "Say why there is none."},
-    {"respond", CallRespond, METH_VARARGS, "One response to a request that was taken."},
+    {"answer", Caught<CallAnswer>, METH_O, "Give the result: what it is depends on the method."},
+    {"fail", Caught<CallFail>, METH_VARARGS, "Say why there is none."},
+    {"respond", Caught<CallRespond>, METH_VARARGS, "One response to a request that was taken."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyMemberDef call_members[] = {
@@ -192,7 +192,7 @@ PyType_Spec call_spec = {
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE, call_slots};
 
 PyMethodDef functions[] = {
-    {"accept_calls", AcceptCalls, METH_O,
+    {"accept_calls", Caught<AcceptCalls>, METH_O,
      "Whether calls are answered, as they are at first. If not, those that wait fail, and all to come."},
     {nullptr, nullptr, 0, nullptr},
 };

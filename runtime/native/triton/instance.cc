@@ -145,6 +145,16 @@ void TRITONBACKEND_ModelInstance::Wake() {
 }
 
 void TRITONBACKEND_ModelInstance::Run(Batch& batch) {
+  reported_.reset();
+  const uint64_t start = pyruntime::Now();
+  Call(batch);
+  const uint64_t end = pyruntime::Now();
+  pyruntime::Host::Get().queue().Push(
+      std::make_unique<pyruntime::ExecutedEvent>(shared_from_this(), batch.serial, start, end, reported_));
+}
+
+// Nothing of the requests is left here when it returns: Python may count on that when it hears of it.
+void TRITONBACKEND_ModelInstance::Call(Batch& batch) {
   std::vector<TRITONBACKEND_Request*> requests;
   std::vector<pyruntime::RequestStatePtr> states;
   requests.reserve(batch.requests.size());
@@ -154,28 +164,22 @@ void TRITONBACKEND_ModelInstance::Run(Batch& batch) {
     requests.push_back(request.release());  // the backend's, from now on
   }
   const pyruntime::CallerScope caller(model->name, states.front());
-  reported_.reset();
-  pyruntime::executing = this;
-  const uint64_t start = pyruntime::Now();
   std::optional<Failure> failure;
   if (ended_) {
     failure = pyruntime::NotInitialized(name);
   } else {
+    pyruntime::executing = this;
     failure = Guarded("TRITONBACKEND_ModelInstanceExecute", [&] {
       return model->backend->library.execute(this, requests.data(), static_cast<uint32_t>(requests.size()));
     });
+    pyruntime::executing = nullptr;
   }
-  const uint64_t end = pyruntime::Now();
-  pyruntime::executing = nullptr;
-  if (failure) {
-    for (size_t index = 0; index < requests.size(); ++index) {
-      // A backend must not release any where it fails; one that has thrown an exception may have got as far as that.
-      if (states[index]->IsReleased()) continue;
-      pyruntime::FailRequest(std::unique_ptr<TRITONBACKEND_Request>(requests[index]), failure->code, failure->message);
-    }
+  if (!failure) return;
+  for (size_t index = 0; index < requests.size(); ++index) {
+    // A backend must not release any where it fails; one that has thrown an exception may have got as far as that.
+    if (states[index]->IsReleased()) continue;
+    pyruntime::FailRequest(std::unique_ptr<TRITONBACKEND_Request>(requests[index]), failure->code, failure->message);
   }
-  pyruntime::Host::Get().queue().Push(
-      std::make_unique<pyruntime::ExecutedEvent>(shared_from_this(), batch.serial, start, end, reported_));
 }
 
 void TRITONBACKEND_ModelInstance::Report(const pyruntime::BatchStatistics& statistics) {

@@ -67,6 +67,7 @@ std::shared_ptr<pyruntime::Worker> TRITONBACKEND_Model::WorkerOf(int32_t device_
 
 std::optional<Failure> TRITONBACKEND_Model::Initialize() {
   phase = Phase::kInitialized;
+  ++backend->models;
   if (backend->library.model_initialize == nullptr) return std::nullopt;
   const pyruntime::CallerScope caller(name, nullptr);
   const auto set_initializing = [this](bool initializing) {
@@ -86,9 +87,13 @@ std::optional<Failure> TRITONBACKEND_Model::Finalize() {
     return Failure{TRITONSERVER_ERROR_INTERNAL, "model '" + name + "' is not finalized: instances of it still run"};
   }
   if (std::exchange(phase, Phase::kFinalized) != Phase::kInitialized) return std::nullopt;
-  if (backend->library.model_finalize == nullptr) return std::nullopt;
-  const pyruntime::CallerScope caller(name, nullptr);
-  return Guarded("TRITONBACKEND_ModelFinalize", [this] { return backend->library.model_finalize(this); });
+  std::optional<Failure> failure;
+  if (backend->library.model_finalize != nullptr) {
+    const pyruntime::CallerScope caller(name, nullptr);
+    failure = Guarded("TRITONBACKEND_ModelFinalize", [this] { return backend->library.model_finalize(this); });
+  }
+  --backend->models;
+  return failure;
 }
 
 extern "C" {

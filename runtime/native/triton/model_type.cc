@@ -13,7 +13,7 @@ namespace {
 
 std::shared_ptr<TRITONBACKEND_Model>& ModelOf(PyObject* self) { return reinterpret_cast<ModelObject*>(self)->model; }
 
-// What a model's configuration says that is looked at here. False with a Python exception set.
+// What a model's configuration says that is looked at here.
 struct Facts {
   int decoupled = 0;
   int iterative = 0;

@@ -87,7 +87,11 @@ TRITONSERVER_Error* Check(const TRITONBACKEND_Model& model, const TRITONBACKEND_
 TRITONSERVER_Error* CheckSize(const TRITONBACKEND_State& state) {
   size_t size = TRITONSERVER_DataTypeByteSize(state.datatype);
   if (size == 0) return nullptr;  // strings
-  for (const int64_t dim : state.shape) size *= static_cast<size_t>(dim);
+  for (const int64_t dim : state.shape) {
+    if (__builtin_mul_overflow(size, dim, &size)) {
+      return Refused(state.name, "No memory has the shape " + TextOf(state.shape));
+    }
+  }
   if (size == state.buffer.size()) return nullptr;
   return Refused(
       state.name, "It has " + std::to_string(size) + " bytes, got " + std::to_string(state.buffer.size()));

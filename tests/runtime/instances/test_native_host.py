@@ -26,7 +26,7 @@ def load(monkeypatch):
 
         async def run():
             async with asyncio.TaskGroup() as tasks:
-                host = NativeHost(None, tasks)
+                host = NativeHost(None, tasks, 5)
                 with pytest.raises(LoadError) as caught:
                     await host.load("b", "/b/libtriton_b.so", "m", b"{}", [])
                 await host.close()
@@ -71,7 +71,7 @@ def test_log_settings(monkeypatch, settings, expected):
 
     async def run():
         async with asyncio.TaskGroup() as tasks:
-            host = NativeHost(None, tasks)
+            host = NativeHost(None, tasks, 5)
             host.adjust_log(settings)
             assert told == []
             with pytest.raises(LoadError, match="No such file"):

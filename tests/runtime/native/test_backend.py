@@ -216,6 +216,19 @@ class TestModel:
         model.finalize()
         assert lifecycle.learned()[1] == ["ModelFinalize model"]
 
+    def test_ends_before_its_backend(self, lifecycle):
+        """It uses it: one whose instances never end, too."""
+        backend = lifecycle.backend()
+        backend.initialize()
+        model = lifecycle.model(backend)
+        model.initialize()
+        with pytest.raises(_triton.NativeError, match="'backend' is not finalized: models of it are still loaded"):
+            backend.finalize()
+        model.finalize()
+        lifecycle.learned()
+        backend.finalize()
+        assert lifecycle.learned()[1] == ["Finalize backend"]
+
     def test_keeps_its_backend(self, lifecycle):
         """Also where Python has let go of it."""
         backend = lifecycle.backend()

@@ -47,17 +47,16 @@ class TestQueue:
     """How what happens comes to Python."""
 
     def test_jobs_are_given_back(self, lifecycle, lives):
-        """When their last event is taken."""
-        instance = lives()
-        job = Job()
-        seen = weakref.ref(job)
-        instance.execute([job], [wire()], 1, 0)
-        del job
-        instance.finalize()
-        lifecycle.take()
-        lifecycle.events.clear()
-        lifecycle.take()
-        assert seen() is None
+        """At the latest with the news that their batch was executed."""
+        instance = lives(owner="me")
+        for serial in range(100):
+            job = Job()
+            seen = weakref.ref(job)
+            instance.execute([job], [wire()], serial, 0)
+            del job
+            lifecycle.wait(_triton.EXECUTED)
+            lifecycle.events.clear()
+            assert seen() is None
 
     def test_no_event_is_lost_between_threads(self, lifecycle, lives):
         """Many instances at once, and the descriptor is readable as long as there is something."""

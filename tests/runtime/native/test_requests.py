@@ -261,6 +261,8 @@ class TestStates:
             "other type": "Invalid argument: unable to add state 'SUM'. Its datatype is INT32, got FP32",
             "other dims": "Invalid argument: unable to add state 'SUM'. Its shape is [1, -1], got [2, 2]",
             "fewer dims": "Invalid argument: unable to add state 'SUM'. Its shape is [1, -1], got [1]",
+            "negative dim": "Invalid argument: unable to add state 'SUM'. Its shape is [1, -1], got [1, -1]",
+            "no size": f"Invalid argument: unable to add state 'SUM'. No memory has the shape [1, {2**62}]",
             "other size": "Invalid argument: unable to add state 'SUM'. It has 28 bytes, got 8",
         }
 

@@ -151,6 +151,10 @@ class Listeners:
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S_MAX):
                 await self._connections.wait_gone()
+        self.abort()
+
+    def abort(self) -> None:
+        """Cut the connections that are left."""
         self._watch.end()
         for connection in list(self._connections):
             connection.abort()

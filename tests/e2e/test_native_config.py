@@ -226,7 +226,8 @@ def test_where_libraries_are(serve, model, folder):
     server = serve(f"--backend-directory={folder}")
     assert [answer(server, "versions", version) for version in ("1", "2")] == [14, 7]
     assert [answer(server, name) for name in ("of_model", "only_here", "runtime", "shared")] == [7, 7, 7, 14]
-    assert re.search(r"\| gather +\| \S+/libtriton_gather.so +\|", server.log)
+    # One row for each name of a backend, whichever of its libraries was loaded last.
+    assert re.search(r"\| gather +\| \S+/(libtriton_gather|other)\.so +\|", server.log)
 
 
 def test_libraries_that_are_none(serve, model, folder, tmp_path):

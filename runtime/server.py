@@ -156,8 +156,8 @@ class Server:
             "min-compute-capability": "6.000000",
             "default-max-batch-size": str(settings.python_backend.default_max_batch_size),
         }
-        backends = {"python": OUR_BACKENDS} | self.core.control.backends
-        rows = [(name, path, cmdline | dict(settings.backend_config.get(name, {}))) for name, path in backends.items()]
+        backends = {("python", OUR_BACKENDS)} | self.core.control.backends
+        rows = [(name, path, cmdline | dict(settings.backend_config.get(name, {}))) for name, path in backends]
         _LOG.info("Backends", extra={"table": backend_table(rows)})
         models = [
             (row.name, row.version, row.state if not row.reason else f"{row.state}: {row.reason}")

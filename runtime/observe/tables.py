@@ -48,8 +48,8 @@ def column_widths(needs: Sequence[int], room: int) -> list[int]:
 
 
 def backend_table(backends: Iterable[tuple[str, str, Mapping[str, str]]], width_max: int = TABLE_WIDTH_MAX) -> str:
-    """The table of (name, path, settings of the command line), by name and `python` first, as in Triton."""
-    ordered = sorted(backends, key=lambda backend: (backend[0] != "python", backend[0]))
+    """The table of (name, path, settings of the command line), by name and path and `python` first, as in Triton."""
+    ordered = sorted(backends, key=lambda backend: (backend[0] != "python", *backend[:2]))
     rows = [(name, path, _config_json(settings)) for name, path, settings in ordered]
     return table(("Backend", "Path", "Config"), rows, width_max)
 

@@ -73,7 +73,7 @@ class ModelControl:
         tasks: asyncio.TaskGroup,
         agents: RepositoryAgents,
     ) -> None:
-        self.backends: dict[str, str] = {}
+        self.backends: set[tuple[str, str]] = set()  # name and path of what models asked for, besides Python
         self._settings = settings
         self._table = table
         self._live = live
@@ -302,7 +302,7 @@ class ModelControl:
             except LoadError:
                 continue  # loading the version says so
             if backend.kind != "python":
-                self.backends[backend.name] = backend.path
+                self.backends.add((backend.name, backend.path))
 
     async def _unload_later(self, name: str, model: _Model) -> InferenceError | None:
         async with model.lock:

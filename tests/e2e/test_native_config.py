@@ -228,7 +228,8 @@ def test_where_libraries_are(serve, model, folder):
     assert [answer(server, name) for name in ("of_model", "only_here", "runtime", "shared")] == [7, 7, 7, 14]
     gathers = ("of_model/", "runtime/1/other.so", "versions/2/", "gather/")
     paths = paths_in_table(server.log, "gather")
-    assert len(paths) == len(gathers) and all(any(part in path for path in paths) for part in gathers), paths
+    assert len(paths) == len(gathers), paths
+    assert all(any(part in path for path in paths) for part in gathers), paths
 
 
 def paths_in_table(log, backend):

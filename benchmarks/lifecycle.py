@@ -24,8 +24,10 @@ import time
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import compare
+import kserve
 import proctree
+from servers import Server, free_port
+from tables import spread
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -54,12 +56,12 @@ def post(url, body=b"{}"):
 
 
 def infer_once(server, model):
-    body, head = compare.kserve_body([("INPUT0", [1.0] * 16), ("INPUT1", [2.0] * 16)])
+    body, headers = kserve.request([("INPUT0", [1.0] * 16), ("INPUT1", [2.0] * 16)])
     request = urllib.request.Request(
         f"http://127.0.0.1:{server.http}/v2/models/{model}/infer",
         data=body,
         method="POST",
-        headers={"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(head)},
+        headers=headers,
     )
     with urllib.request.urlopen(request, timeout=30) as r:
         return r.read()
@@ -91,9 +93,7 @@ def main():
     repos = {s: repository(root, *s) for s in shapes}
 
     def server(models, extra=""):
-        return compare.Server(
-            opts.name, opts.command + " " + extra, [compare.free_port() for _ in range(3)], models, opts.ready, root
-        )
+        return Server(opts.name, opts.command + " " + extra, [free_port() for _ in range(3)], models, opts.ready, root)
 
     try:
         for shape in shapes:
@@ -116,8 +116,8 @@ def main():
                     down.append(time.monotonic() - begin)
                 left |= set(os.listdir("/dev/shm")) - shm
             print(
-                f"{shape[0]} model(s) x {shape[1]} instance(s): ready after {compare.spread(up, 2)} s "
-                f"(CPU {compare.spread(cpu, 2)} s), stopped in {compare.spread(down, 2)} s, "
+                f"{shape[0]} model(s) x {shape[1]} instance(s): ready after {spread(up, 2)} s "
+                f"(CPU {spread(cpu, 2)} s), stopped in {spread(down, 2)} s, "
                 f"{len(left)} files left in /dev/shm"
             )
         if opts.explicit:
@@ -140,9 +140,9 @@ def main():
                         time.sleep(0.002)
                     gone.append((answered, time.monotonic() - begin))
                 print(
-                    f"load (one instance) {compare.spread([1e3 * x for x in load])} ms; "
-                    f"unload answered {compare.spread([1e3 * a for a, _ in gone])} ms, "
-                    f"its process gone {compare.spread([1e3 * g for _, g in gone])} ms"
+                    f"load (one instance) {spread([1e3 * x for x in load])} ms; "
+                    f"unload answered {spread([1e3 * a for a, _ in gone])} ms, "
+                    f"its process gone {spread([1e3 * g for _, g in gone])} ms"
                 )
             finally:
                 s.stop()

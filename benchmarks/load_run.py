@@ -9,7 +9,7 @@ Checked is that every request is answered exactly once, with what belongs to it;
 to, and nowhere else; that what models count is what clients count; that no process dies which was not to; that neither
 memory nor descriptors grow; and that the server ends as it should. The exit status is 1 if any of it is not so.
 
-The models are those of load_models/, the clients those of load_clients.py.
+The models are those of load_models/, the clients those of load_clients.py, what they ask that of load_requests.py.
 """
 
 import argparse
@@ -32,6 +32,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import load_clients as clients
 import load_memory
+import load_requests as requests
 import proctree
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -62,31 +63,31 @@ NO_MODEL = "(probes)"
 def fleet(sums):
     """(model, how many clients, what they do), but for the crashes."""
     return [
-        ("streamer", 4, clients.stream_tokens),
-        ("streamer", 2, clients.leave_stream),
-        ("streamer", 1, clients.stream_to_slow_reader),
-        ("relay", 2, clients.stream_tokens),
-        ("relay", 1, clients.leave_stream),
-        ("pipeline", 1, clients.show_images("large")),
-        ("pipeline", 2, clients.show_images("small")),
-        ("pipeline", 1, clients.leave_unanswered),
-        ("pipeline_async", 1, clients.show_images("large")),
-        ("pipeline_async", 2, clients.show_images("small")),
-        ("pipeline_async", 1, clients.leave_unanswered),
-        ("preprocess", 1, clients.leave_unanswered),
+        ("streamer", 4, requests.stream_tokens),
+        ("streamer", 2, requests.leave_stream),
+        ("streamer", 1, requests.stream_to_slow_reader),
+        ("relay", 2, requests.stream_tokens),
+        ("relay", 1, requests.leave_stream),
+        ("pipeline", 1, requests.show_images("large")),
+        ("pipeline", 2, requests.show_images("small")),
+        ("pipeline", 1, requests.leave_unanswered),
+        ("pipeline_async", 1, requests.show_images("large")),
+        ("pipeline_async", 2, requests.show_images("small")),
+        ("pipeline_async", 1, requests.leave_unanswered),
+        ("preprocess", 1, requests.leave_unanswered),
         ("accumulator", 3, sums.accumulate),
-        ("other_python", 1, clients.square),
-        ("failing", 2, clients.fail),
-        ("failing_initialize", 1, clients.ask_what_is_not_there),
-        ("leaking", 1, clients.stream_indexes),
-        ("threads", 2, clients.stream_by_threads),
-        ("pool", 3, clients.square),
-        ("reloaded", 2, clients.square),
-        ("reloader", 1, clients.reload),
-        ("crashing", 3, clients.square),
-        ("crashing_caller", 2, clients.image_number),
-        ("crashing_streams", 3, clients.stream_until_crash),
-        (NO_MODEL, 1, clients.probe),
+        ("other_python", 1, requests.square),
+        ("failing", 2, requests.fail),
+        ("failing_initialize", 1, requests.ask_what_is_not_there),
+        ("leaking", 1, requests.stream_indexes),
+        ("threads", 2, requests.stream_by_threads),
+        ("pool", 3, requests.square),
+        ("reloaded", 2, requests.square),
+        ("reloader", 1, requests.reload),
+        ("crashing", 3, requests.square),
+        ("crashing_caller", 2, requests.image_number),
+        ("crashing_streams", 3, requests.stream_until_crash),
+        (NO_MODEL, 1, requests.probe),
     ]
 
 
@@ -255,7 +256,7 @@ class Crasher(threading.Thread):
                     return
                 pause_s = CRASH_EVERY_S / len(CRASHES[0])
                 client = clients.Client(
-                    self._server.port, model, self._tallies[model], clients.crash(how), self._stop_event
+                    self._server.port, model, self._tallies[model], requests.crash(how), self._stop_event
                 )
                 client.once()
                 client.hang_up()
@@ -369,7 +370,7 @@ def main():
     try:
         server.wait("/v2/health/ready", "the server")
         models = {*os.listdir(repository), NO_MODEL}
-        sums = clients.Sums()
+        sums = requests.Sums()
         tallies, deaths, sampler = run_load(server, models, seconds, sums)
         for instance in deaths:
             server.wait(f"/v2/models/{instance[:-4]}/ready", instance)

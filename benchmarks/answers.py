@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a server answers as it should: one that answers quickly and wrongly would otherwise win."""
+
+import json
+import struct
+import subprocess
+import urllib.error
+import urllib.request
+
+import kserve
+
+STREAM_CHECK = """
+import queue, sys, numpy as np, tritonclient.grpc as g
+c, q, n = g.InferenceServerClient(sys.argv[1]), queue.Queue(), int(sys.argv[3])
+c.start_stream(lambda result, error: q.put((result, error)))
+i = [g.InferInput("COUNT", [1], "INT32"), g.InferInput("VALUE", [4], "FP32")]
+i[0].set_data_from_numpy(np.array([n], np.int32)); i[1].set_data_from_numpy(np.arange(4, dtype=np.float32))
+c.async_stream_infer(sys.argv[2], i)
+for k in range(n):
+    r, e = q.get(timeout=30)
+    if e or r.as_numpy("INDEX").tolist() != [k] or r.as_numpy("OUT").tolist() != [0.0, 1.0, 2.0, 3.0]:
+        sys.exit(f"response {k}: {e or r.get_response()}")
+c.stop_stream()
+"""
+
+
+def verify(sc, server, opts):
+    """None if the server answers the scenario's model with the right numbers, else what is wrong."""
+    if sc.stream and sc.protocol == "http":
+        return None  # its client looks at every stream
+    if sc.stream:
+        return verify_stream(sc, server, opts)
+    if sc.bytes:
+        x = [float(i % 1000) for i in range(sc.bytes // 4)]
+        inputs, want = [("INPUT0", x)], {"OUTPUT0": x}
+    else:
+        a, b = [float(i) for i in range(16)], [1.0] * 16
+        inputs = [("INPUT0", a), ("INPUT1", b)]
+        want = {"OUTPUT0": [p + q for p, q in zip(a, b)], "OUTPUT1": [p - q for p, q in zip(a, b)]}
+    try:
+        got = ask(server, *to_send(sc, server, opts, inputs))
+    except urllib.error.HTTPError as e:
+        return f"HTTP {e.code}: {e.read()[:200]!r}"
+    except (OSError, ValueError, KeyError, struct.error) as e:
+        return repr(e)
+    for name, values in want.items():
+        if [float(v) for v in got.get(name, [])] != values:
+            return f"{name} is {str(got.get(name))[:80]}, not {str(values)[:80]}"
+    return None
+
+
+def to_send(sc, server, opts, inputs):
+    """(path, body, headers) of the request, in a form that the server and the model take."""
+    override = opts.post.get(server.name)
+    if override:
+        path, content_type, body_file = override
+        with open(body_file, "rb") as f:
+            return path, f.read(), {"Content-Type": content_type}
+    path = f"/v2/models/{sc.model}/infer"
+    if sc.model.startswith("add_sub_batch"):
+        document = json.loads(kserve.json_body(inputs))
+        for i in document["inputs"]:
+            i["shape"] = [1] + i["shape"]
+        return path, json.dumps(document).encode(), {"Content-Type": "application/json"}
+    return path, *kserve.request(inputs, as_json=server.json_only or sc.json)
+
+
+def ask(server, path, body, headers):
+    """{name: floats} of what the server answers."""
+    request = urllib.request.Request(f"http://127.0.0.1:{server.http}{path}", data=body, headers=headers, method="POST")
+    with urllib.request.urlopen(request, timeout=30) as r:
+        return kserve.outputs(r.headers, r.read())
+
+
+def verify_stream(sc, server, opts):
+    p = subprocess.run(
+        [opts.python, "-c", STREAM_CHECK, f"127.0.0.1:{server.grpc}", sc.model, str(min(sc.stream, 5))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return None if p.returncode == 0 else p.stderr.strip()[-300:]

@@ -21,11 +21,11 @@ from pyruntime.runtime.inference import InferResponse
 def encode_generate(response: InferResponse) -> bytes:
     """The document of a response: each output is a list, or a bare value if it has one element only.
 
-    Parameters stand beside the outputs, and give way to an output of the same name. Raises InferenceError as `unpack`.
+    Parameters stand beside the outputs, and give way to all else of their names. Raises InferenceError as `unpack`.
     """
     members: dict[str, Any] = {"id": response.id} if response.id else {}
     members |= {"model_name": response.model_name, "model_version": str(response.model_version)}
-    members |= response.parameters
+    members |= {name: value for name, value in response.parameters.items() if name not in members}
     for output in response.outputs:
         members[output.name] = unpack(output, unwrap=True)
     return orjson.dumps(members)

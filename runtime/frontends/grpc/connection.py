@@ -242,7 +242,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
             if len(parts) == 1:
                 transport.write(parts[0])
             else:
+                # Views of what a large message has are among them. Clients ping while they take one.
                 transport.writelines(parts)
+                self._keepalive.said()
             self._keepalive.took()
         if self._write_paused:
             self._on_drained += releases

@@ -62,7 +62,7 @@ class Keepalive:
         self._pinged = None
 
     def said(self) -> None:
-        """Something that is no ping is sent: pings count from here, ours and the client's."""
+        """Something of a call is sent: pings count from here, ours and the client's."""
         self._pings_sent = 0
         self._strikes = 0
         self._client_pinged = -math.inf

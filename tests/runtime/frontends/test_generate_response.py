@@ -48,6 +48,14 @@ def test_parameters_stand_beside_outputs():
     )
 
 
+def test_parameters_with_names_of_the_server():
+    """What the server says of the response is not what the model calls so."""
+    parameters = {"model_name": "x", "model_version": 9, "id": "none", "a": 1}
+    assert encode_generate(respond(id="7", parameters=parameters)) == (
+        b'{"id":"7","model_name":"m","model_version":"3","a":1}'
+    )
+
+
 def test_numbers_that_are_not_finite():
     """They are written as Triton writes them."""
     output = OutputTensor("P", "FP32", [1], numbers(math.nan))

@@ -252,6 +252,30 @@ class TestTime:
         assert (int(end.error_code), end.additional_data) == (11, b"too_many_pings")
         assert peer.transport.closed
 
+    def test_pings_while_a_large_response_is_taken(self, dial, ask, server):
+        """Clients measure the line with them."""
+        window = 16 * 1024
+        peer = dial(settings={4: window})
+        peer.opens_windows = False
+        stream = peer.call(peer.INFER, ask(*LARGE))
+        while not peer[stream].ended:
+            peer.h2.ping(b"12345678")
+            peer.h2.increment_flow_control_window(window, stream)
+            peer.h2.increment_flow_control_window(window)
+            peer.pump()
+            assert not peer.saw(h2.events.ConnectionTerminated)
+        assert peer[stream].status == (0, "")
+
+    def test_pings_while_a_large_response_is_not_taken(self, dial, ask):
+        """What waits for a window does not make them count for nothing."""
+        peer = dial(settings=WINDOW)
+        peer.call(peer.INFER, ask(*LARGE))
+        for _ in range(4):
+            peer.h2.ping(b"12345678")
+            peer.pump()
+        assert peer.saw(h2.events.ConnectionTerminated)
+        peer.hang_up()
+
     def test_old_age(self, dial, ask, server):
         settings(server, grpc_max_connection_age_ms=100_000, grpc_max_connection_age_grace_ms=50_000)
         peer = dial()

@@ -5,6 +5,7 @@
 import os
 import shutil
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,29 +13,16 @@ import pytest
 from pyruntime.runtime.config.schema import new_model_config
 from pyruntime.testing import InferenceError, LoadError, Request
 
-ADD_SUB = """
-platform: "custom" max_batch_size: 4
-input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [ -1 ] } ]
-output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] },
-         { name: "OUTPUT1" data_type: TYPE_INT32 dims: [ -1 ] } ]
-"""
+LIBRARIES = Path(__file__).parent.parent / "native/custom"
+ADD_SUB = (LIBRARIES / "add_sub.pbtxt").read_text()
 ACCUMULATOR = """
 platform: "custom" max_batch_size: 4
 input [ { name: "INPUT" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "START" data_type: TYPE_INT32 dims: [ 1 ] },
         { name: "READY" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "CORRID" data_type: TYPE_UINT64 dims: [ 1 ] } ]
 output [ { name: "OUTPUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
 """
-PARAMETERS = """
-platform: "custom"
-input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ]
-output [ { name: "CONFIG" data_type: TYPE_UINT8 dims: [ -1 ] }, { name: "TEXTS" data_type: TYPE_STRING dims: [ -1 ] },
-         { name: "NUMBERS" data_type: TYPE_INT64 dims: [ 2 ] } ]
-"""
-FAULTY = """
-platform: "custom" max_batch_size: 4
-input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ]
-output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
-"""
+PARAMETERS = (LIBRARIES / "parameters.pbtxt").read_text()
+FAULTY = (LIBRARIES / "faulty.pbtxt").read_text()
 # What the input of faulty.c has it do.
 NOTHING_WRONG, PAYLOAD_ERROR, PAYLOAD_WORDLESS, EXECUTE_ERROR, _, NO_OUTPUT = range(6)
 UNKNOWN_INPUT, UNKNOWN_OUTPUT, WRONG_SIZE, NEGATIVE_SHAPE, NO_CONTEXT, HUGE_OUTPUT = range(6, 12)

@@ -31,6 +31,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+import trustme
 from tritonclient.http import InferInput, InferRequestedOutput, InferResult
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
@@ -385,6 +386,19 @@ def require_memory():
             pytest.skip(f"needs {needed} bytes of memory, {available} are available")
 
     return require
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    """Folder of root.pem, of cert.pem and key.pem for the server, and of client.pem and client-key.pem."""
+    folder = tmp_path_factory.mktemp("certificates")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "root.pem"))
+    server, client = authority.issue_cert("localhost", "127.0.0.1"), authority.issue_cert("client@example.org")
+    for issued, certificate, key in [(server, "cert", "key"), (client, "client", "client-key")]:
+        issued.cert_chain_pems[0].write_to_path(str(folder / f"{certificate}.pem"))
+        issued.private_key_pem.write_to_path(str(folder / f"{key}.pem"))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -34,12 +34,9 @@ def parameters(**values):
 
 
 @pytest.fixture(scope="module")
-def backends(tmp_path_factory, compile_library):
+def backends(install_backends):
     """The folder of the backend."""
-    folder = tmp_path_factory.mktemp("backends")
-    (folder / "identity").mkdir()
-    shutil.copy(compile_library("identity.cc"), folder / "identity" / "libtriton_identity.so")
-    return folder
+    return install_backends("identity")
 
 
 @pytest.fixture

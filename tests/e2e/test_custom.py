@@ -6,34 +6,22 @@ import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
-ADD_SUB = """
-platform: "custom" max_batch_size: 4
-input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [ -1 ] } ]
-output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] },
-         { name: "OUTPUT1" data_type: TYPE_INT32 dims: [ -1 ] } ]
-"""
+LIBRARIES = Path(__file__).parent.parent / "native/custom"
+ADD_SUB = (LIBRARIES / "add_sub.pbtxt").read_text()
 IDENTITY = """
 platform: "custom" parameters { key: "NO_BATCH" value { string_value: "" } }
 input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "INPUT1" data_type: TYPE_STRING dims: [ 2 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "OUTPUT1" data_type: TYPE_STRING dims: [ 2 ] } ]
 """
-FAULTY = """
-platform: "custom" max_batch_size: 4
-input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ]
-output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
-"""
-PARAMETERS = """
-platform: "custom"
-input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ]
-output [ { name: "CONFIG" data_type: TYPE_UINT8 dims: [ -1 ] }, { name: "TEXTS" data_type: TYPE_STRING dims: [ -1 ] },
-         { name: "NUMBERS" data_type: TYPE_INT64 dims: [ 2 ] } ]
-"""
+FAULTY = (LIBRARIES / "faulty.pbtxt").read_text()
+PARAMETERS = (LIBRARIES / "parameters.pbtxt").read_text()
 SEQUENCES = """
 platform: "custom" max_batch_size: 4
 input [ { name: "INPUT" data_type: TYPE_INT32 dims: [ 1 ] } ]

@@ -13,6 +13,7 @@ import os
 import queue
 from collections import Counter
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -46,15 +47,7 @@ class TritonPythonModel:
 """
 AND_TOLD = 'output [ { name: "TOLD" data_type: TYPE_STRING dims: [ 1 ] } ]'
 # Each of its requests is answered as often as it says.
-COUNT = """
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            sender = request.get_response_sender()
-            for number in range(request.inputs()[0].as_numpy()[0]):
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number]))]))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-"""
+COUNT = (Path(__file__).parent / "models/count.py").read_text()
 NOTHING_TOLD = {"id": "", "correlation": 0, "flags": 0, "timeout": 0, "parameters": {}}
 SEQUENCE_START = 1
 

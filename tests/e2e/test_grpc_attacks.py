@@ -5,6 +5,7 @@
 import gzip
 import socket
 from contextlib import closing, suppress
+from pathlib import Path
 
 import h2.events
 import numpy as np
@@ -13,14 +14,7 @@ import tritonclient.grpc as triton
 from hyperframe.frame import ContinuationFrame, HeadersFrame, PingFrame, SettingsFrame
 from tritonclient.grpc import service_pb2
 
-ECHO = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
-            for request in requests
-        ]
-"""
+ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize()
 # What a server may have grown by after all of an attack: heaps have holes, and slots stay warm.
 GROWTH_MAX = 64 << 20

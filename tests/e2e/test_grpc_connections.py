@@ -11,26 +11,19 @@ import ssl
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import grpc
 import h2.events
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-import trustme
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from pyruntime.runtime.frontends.grpc.connection import LARGE_BYTES, STREAM_WINDOW
 
-ECHO = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
-            for request in requests
-        ]
-"""
+ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 # Answers with as many zeros as it is told to, when there is a file `gate` in its folder, and tells that it has begun.
 GATED = """
 class TritonPythonModel:
@@ -222,20 +215,6 @@ class TestSizes:
             assert np.frombuffer(response.raw_output_contents[0], np.int64).tolist() == [size, 5]
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """Folder of root.pem, of cert.pem and key.pem for the server, and of client.pem and client.key."""
-    folder = tmp_path_factory.mktemp("certificates")
-    authority = trustme.CA()
-    server, client = authority.issue_cert("localhost", "127.0.0.1"), authority.issue_cert("client@example.org")
-    authority.cert_pem.write_to_path(str(folder / "root.pem"))
-    server.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
-    server.private_key_pem.write_to_path(str(folder / "key.pem"))
-    client.cert_chain_pems[0].write_to_path(str(folder / "client.pem"))
-    client.private_key_pem.write_to_path(str(folder / "client.key"))
-    return folder
-
-
 class TestTls:
     @pytest.fixture(params=["", "-mutual"])
     def mutual(self, request):
@@ -255,7 +234,7 @@ class TestTls:
         options = {"ssl": True, "root_certificates": str(certificates / "root.pem")}
         if mutual:
             options |= {
-                "private_key": str(certificates / "client.key"),
+                "private_key": str(certificates / "client-key.pem"),
                 "certificate_chain": str(certificates / "client.pem"),
             }
         with closing(server.grpc(**options)) as client:
@@ -269,7 +248,7 @@ class TestTls:
     def test_slow_reader(self, server, certificates, bare_client):
         """What waits for it is not changed meanwhile."""
         context = ssl.create_default_context(cafile=certificates / "root.pem")
-        context.load_cert_chain(certificates / "client.pem", certificates / "client.key")
+        context.load_cert_chain(certificates / "client.pem", certificates / "client-key.pem")
         context.set_alpn_protocols(["h2"])
         with bare_client(server.grpc_port, context=context) as client:
             assert client.sock.selected_alpn_protocol() == "h2"

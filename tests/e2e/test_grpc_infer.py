@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import queue
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -26,15 +27,7 @@ class TritonPythonModel:
         ]
 """
 DECOUPLED = "model_transaction_policy { decoupled: true }"
-COUNT = """
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            sender = request.get_response_sender()
-            for number in range(int(request.inputs()[0].as_numpy()[0])):
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number]))]))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-"""
+COUNT = (Path(__file__).parent / "models/count.py").read_text()
 # Says in a file that it runs, and waits until it is cancelled.
 UNTIL_CANCELLED = """
 class TritonPythonModel:

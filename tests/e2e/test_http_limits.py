@@ -7,18 +7,14 @@ import re
 import socket
 import sys
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 MIB = 1 << 20
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: any\r\n\r\n"
-IDENTITY = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
-                for request in requests]
-"""
+IDENTITY = (Path(__file__).parent / "models/echo.py").read_text()
 # Executes a command of Python's with less patience, in seconds, than servers have.
 IMPATIENT = """
 import runpy, sys

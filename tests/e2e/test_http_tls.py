@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 from contextlib import closing
+from pathlib import Path
 
 import gevent.ssl
 import numpy as np
@@ -16,40 +17,14 @@ import tritonclient.http
 import trustme
 
 LIMIT_S = 20
-IDENTITY = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
-                for request in requests]
-"""
-STREAM = """
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            sender = request.get_response_sender()
-            for number in range(request.inputs()[0].as_numpy()[0]):
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number]))]))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-"""
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """Folder of root.pem, of cert.pem and key.pem for the server, and of client.pem, a client's certificate and key."""
-    folder = tmp_path_factory.mktemp("certificates")
-    authority = trustme.CA()
-    server, client = authority.issue_cert("localhost", "127.0.0.1"), authority.issue_cert("client@example.org")
-    authority.cert_pem.write_to_path(str(folder / "root.pem"))
-    server.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
-    server.private_key_pem.write_to_path(str(folder / "key.pem"))
-    client.private_key_and_cert_chain_pem.write_to_path(str(folder / "client.pem"))
-    return folder
+IDENTITY = (Path(__file__).parent / "models/echo.py").read_text()
+STREAM = (Path(__file__).parent / "models/count.py").read_text()
 
 
 def trusting(certificates, with_certificate=False):
     context = ssl.create_default_context(cafile=certificates / "root.pem")
     if with_certificate:
-        context.load_cert_chain(certificates / "client.pem")
+        context.load_cert_chain(certificates / "client.pem", certificates / "client-key.pem")
     return context
 
 

@@ -13,12 +13,7 @@ from pathlib import Path
 import numpy as np
 
 ONE = {"IN": np.array([1])}
-ECHO = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
-                for request in requests]
-"""
+ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 # Long ids make long messages, so that it does not take many of them.
 ID = "x" * 2000
 WARM_UP = 50

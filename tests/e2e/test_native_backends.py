@@ -3,7 +3,6 @@
 """Backends in C++ do what those in Python do: see tests/native for what each of them is."""
 
 import math
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -84,13 +83,9 @@ def two(dtype):
 
 
 @pytest.fixture(scope="module")
-def backends(tmp_path_factory, compile_library):
+def backends(install_backends):
     """The option that says where the backends are."""
-    folder = tmp_path_factory.mktemp("backends")
-    for name in BACKENDS:
-        (folder / name).mkdir()
-        shutil.copy(compile_library(f"{name}.cc"), folder / name / f"libtriton_{name}.so")
-    return f"--backend-directory={folder}"
+    return f"--backend-directory={install_backends(*BACKENDS)}"
 
 
 @pytest.fixture(scope="module")

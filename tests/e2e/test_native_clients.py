@@ -6,6 +6,7 @@ import json
 import queue
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from uuid import uuid4
 
 import ml_dtypes
@@ -51,13 +52,7 @@ max_batch_size: 4
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 1 ] reshape { shape: [ ] } } ]
 output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] reshape { shape: [ ] } } ]
 """
-REPEAT = """
-backend: "repeat"
-input [ { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }, { name: "DELAY" data_type: TYPE_UINT32 dims: [ -1 ] },
-        { name: "WAIT" data_type: TYPE_UINT32 dims: [ 1 ] } ]
-output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "IDX" data_type: TYPE_UINT32 dims: [ 1 ] } ]
-model_transaction_policy { decoupled: true }
-"""
+REPEAT = 'backend: "repeat"\n' + (Path(__file__).parent.parent / "native/repeat.pbtxt").read_text()
 ANY = """
 backend: "identity"
 input [ { name: "INPUT0" data_type: TYPE_%s dims: [ -1 ] } ]

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Libraries beside those of backends: a model's own are in the process before its backend is."""
 
-import shutil
 import subprocess
 from contextlib import closing
 
@@ -23,12 +22,9 @@ __attribute__((constructor)) static void start(void) { fputs("loaded " NAME "\\n
 
 
 @pytest.fixture
-def backends(tmp_path_factory, compile_library):
+def backends(install_backends):
     """The option that says where the backend is."""
-    folder = tmp_path_factory.mktemp("backends")
-    (folder / "identity").mkdir()
-    shutil.copy(compile_library("identity.cc"), folder / "identity" / "libtriton_identity.so")
-    return f"--backend-directory={folder}"
+    return f"--backend-directory={install_backends('identity')}"
 
 
 def preload(names):

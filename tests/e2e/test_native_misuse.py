@@ -72,11 +72,9 @@ def install(folder, name, library):
 
 
 @pytest.fixture(scope="module")
-def backends(tmp_path_factory, compile_library):
+def backends(install_backends):
     """The option that says where the backend is."""
-    folder = tmp_path_factory.mktemp("backends")
-    install(folder, "misuse", compile_library("misuse.cc"))
-    return f"--backend-directory={folder}"
+    return f"--backend-directory={install_backends('misuse')}"
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import trustme
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # The last one that the program is in.
@@ -62,21 +61,8 @@ output [
     { name: "LENGTHS" data_type: TYPE_INT64 dims: [ 2 ] }
 ]
 """
-ECHO = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
-                for request in requests]
-"""
-COUNT = """
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            sender = request.get_response_sender()
-            for number in range(request.inputs()[0].as_numpy()[0]):
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number]))]))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-"""
+ECHO = (Path(__file__).parent / "models/echo.py").read_text()
+COUNT = (Path(__file__).parent / "models/count.py").read_text()
 
 
 def make_program(folder):
@@ -301,23 +287,10 @@ def test_report(measure, server, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """Folder of root.pem, and of certificates and keys of the server and of a client."""
-    folder = tmp_path_factory.mktemp("certificates")
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(folder / "root.pem"))
-    for name, identity in {"server": "localhost", "client": "client@example.org"}.items():
-        issued = authority.issue_cert(identity)
-        issued.cert_chain_pems[0].write_to_path(str(folder / f"{name}.pem"))
-        issued.private_key_pem.write_to_path(str(folder / f"{name}-key.pem"))
-    return folder
-
-
-@pytest.fixture(scope="module")
 def secured(tmp_path_factory, serving, certificates, wait_until):
     repository = tmp_path_factory.mktemp("tls")
     link_samples(repository, "add_sub")
-    files = {"server-cert": "server", "server-key": "server-key", "root-cert": "root"}
+    files = {"server-cert": "cert", "server-key": "key", "root-cert": "root"}
     options = [
         f"--{protocol}-{option}={certificates / file}.pem"
         for protocol in ("http", "grpc")

@@ -15,11 +15,6 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-CONFIG = """
-backend: "python"
-input [ { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] } ]
-output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
-"""
 MODEL = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -107,7 +102,7 @@ def answer(server, version=""):
 
 def test_life_of_a_model(server, write_model, tmp_path):
     """LOAD and UNLOAD come in the order of the chain, and what comes of them in the opposite one."""
-    write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a"), ("other", {"tag": "b"})))
+    write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a"), ("other", {"tag": "b"})))
     server = server()
     change(server, "load")
     assert answer(server) == [1]
@@ -138,7 +133,7 @@ def test_life_of_a_model(server, write_model, tmp_path):
 
 def test_at_the_end_of_the_server(server, write_model, tmp_path):
     """What still serves is unloaded then. There is one agent, however often a chain names it."""
-    write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a"), agent("b")))
+    write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a"), agent("b")))
     server = server(mode="none")
     before = len(told(server))
     server.stop()
@@ -156,7 +151,7 @@ def test_at_the_end_of_the_server(server, write_model, tmp_path):
 
 def test_a_changed_copy(server, write_model, tmp_path):
     """What an agent makes of a model is what is loaded, and goes with it. The next agent finds it there."""
-    folder = write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a", copy="2"), agent("b")))
+    folder = write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a", copy="2"), agent("b")))
     shutil.copytree(folder / "1", folder / "2")
     (folder / "2" / "model.py").write_text(BROKEN)
     server = server()
@@ -176,9 +171,9 @@ def test_a_changed_copy(server, write_model, tmp_path):
 
 def test_another_folder(server, write_model, tmp_path, tmp_path_factory):
     """The configuration is that of the repository, the versions are those of the other folder."""
-    elsewhere = write_model(tmp_path_factory.mktemp("elsewhere"), "x", MODEL.format(5), CONFIG, "max_batch_size: 7")
+    elsewhere = write_model(tmp_path_factory.mktemp("elsewhere"), "x", MODEL.format(5), more="max_batch_size: 7")
     (elsewhere / "1").rename(elsewhere / "3")
-    write_model(tmp_path, "m", BROKEN, CONFIG, agents(agent("a", move=elsewhere)))
+    write_model(tmp_path, "m", BROKEN, more=agents(agent("a", move=elsewhere)))
     server = server()
     change(server, "load")
     assert answer(server, "3") == [5]
@@ -189,7 +184,7 @@ def test_another_folder(server, write_model, tmp_path, tmp_path_factory):
 
 def test_another_folder_that_is_empty(server, write_model, tmp_path, tmp_path_factory):
     """As where the repository's own is; the agents are told that nothing came of it."""
-    write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a", move=tmp_path_factory.mktemp("empty"))))
+    write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a", move=tmp_path_factory.mktemp("empty"))))
     server = server()
     assert refusal(server) == (
         POLL_FAILED + "at least one version must be available under the version policy of model 'm'"
@@ -199,7 +194,7 @@ def test_another_folder_that_is_empty(server, write_model, tmp_path, tmp_path_fa
 
 def test_what_an_agent_sees_of_the_configuration(server, write_model, tmp_path):
     """All that is written down, and no default that the server would fill in."""
-    write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a", config="", log="the agent logs")))
+    write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a", config="", log="the agent logs")))
     server = server()
     change(server, "load")
     (line,) = (line for line in server.agent_log.read_text().splitlines() if line.startswith("a config "))
@@ -213,7 +208,7 @@ def test_what_an_agent_sees_of_the_configuration(server, write_model, tmp_path):
 
 def test_loaded_again(server, write_model, tmp_path):
     """A model that has not changed is not shown to its agents again; one that has is, and the old one is unloaded."""
-    folder = write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a", copy="junk")))
+    folder = write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a", copy="junk")))
     server = server()
     change(server, "load")
     before = len(told(server))
@@ -236,7 +231,7 @@ def test_loaded_again(server, write_model, tmp_path):
 
 def test_an_agent_that_refuses(server, write_model, tmp_path):
     """Its sentence is why the model does not load; those before it, and itself, hear of it, and those behind do not."""
-    write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a"), agent("b", fail="LOAD"), agent("c")))
+    write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a"), agent("b", fail="LOAD"), agent("c")))
     server = server()
     assert refusal(server) == POLL_FAILED + "the agent refuses LOAD"
     assert told(server)[1:6] == [
@@ -255,7 +250,7 @@ def test_an_agent_that_refuses(server, write_model, tmp_path):
 
 def test_an_agent_that_cannot_begin(server, write_model, tmp_path):
     """Who refuses a model before anything happens to it hears nothing more of it."""
-    write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a"), agent("b", fail="INITIALIZE")))
+    write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a"), agent("b", fail="INITIALIZE")))
     server = server()
     assert refusal(server) == POLL_FAILED + "the agent refuses INITIALIZE"
     assert told(server)[1:5] == ["a initialized", "a LOAD there", "b initialized", "a LOAD_FAIL there"]
@@ -263,7 +258,7 @@ def test_an_agent_that_cannot_begin(server, write_model, tmp_path):
 
 def test_an_agent_that_throws(server, write_model, tmp_path):
     """It is as if it refused. Triton dies of it."""
-    write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a", throw="LOAD")))
+    write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a", throw="LOAD")))
     server = server()
     message = "TRITONREPOAGENT_ModelAction threw an exception: the agent throws at LOAD"
     assert refusal(server) == POLL_FAILED + message
@@ -271,7 +266,7 @@ def test_an_agent_that_throws(server, write_model, tmp_path):
 
 def test_an_agent_that_complains_too_late(server, write_model, tmp_path):
     """The model serves all the same, and the log has it."""
-    write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a", fail="LOAD_COMPLETE")))
+    write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a", fail="LOAD_COMPLETE")))
     server = server()
     change(server, "load")
     assert answer(server) == [1]
@@ -281,7 +276,7 @@ def test_an_agent_that_complains_too_late(server, write_model, tmp_path):
 
 def test_a_model_that_does_not_load(server, write_model, tmp_path):
     """Its agents are told, and asked again when it is to be loaded again."""
-    write_model(tmp_path, "m", BROKEN, CONFIG, agents(agent("a"), agent("b")))
+    write_model(tmp_path, "m", BROKEN, more=agents(agent("a"), agent("b")))
     server = server()
     assert "it does not load" in refusal(server)
     assert "it does not load" in refusal(server)
@@ -293,7 +288,7 @@ def test_a_model_that_does_not_load(server, write_model, tmp_path):
 @pytest.mark.parametrize("name", ["missing", "../agents/tested"])
 def test_no_such_agent(server, write_model, tmp_path, directory, name):
     """The message says where it was looked for; nothing leads out of there."""
-    write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents((name, {})))
+    write_model(tmp_path, "m", MODEL.format(1), more=agents((name, {})))
     server = server()
     expected = f"unable to find 'libtritonrepoagent_{name}.so' for repo agent '{name}', searched: {directory}"
     assert refusal(server) == POLL_FAILED + expected
@@ -304,7 +299,7 @@ def test_a_library_that_is_no_agent(serve, write_model, tmp_path, tmp_path_facto
     directory = tmp_path_factory.mktemp("agents")
     (directory / "tested").mkdir()
     path = shutil.copy(compile_library("identity.cc"), directory / "tested" / "libtritonrepoagent_tested.so")
-    write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a")))
+    write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a")))
     server = serve(f"--repoagent-directory={directory}", "--model-control-mode=explicit")
     expected = f"unable to find required entrypoint 'TRITONREPOAGENT_ModelAction' in shared library: {path}"
     assert expected in refusal(server)
@@ -312,7 +307,7 @@ def test_a_library_that_is_no_agent(serve, write_model, tmp_path, tmp_path_facto
 
 def test_misuse(server, write_model, tmp_path):
     """What an agent must not do is refused in Triton's words."""
-    write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a", misuse="")))
+    write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a", misuse="")))
     server = server()
     change(server, "load")
     current = "current action type is TRITONREPOAGENT_ACTION_LOAD_COMPLETE"
@@ -327,7 +322,7 @@ def test_misuse(server, write_model, tmp_path):
 
 def test_files_of_a_request(server, write_model, tmp_path):
     """They too are shown to the agents that the configuration with them names, and are there until the end."""
-    write_model(tmp_path, "m", BROKEN, CONFIG)
+    write_model(tmp_path, "m", BROKEN)
     server = server()
     config = {
         "backend": "python",
@@ -348,7 +343,7 @@ def test_files_of_a_request(server, write_model, tmp_path):
 
 def test_polling(server, write_model, tmp_path, wait_until):
     """What the server finds changed in the repository is shown to the agents before it is loaded."""
-    folder = write_model(tmp_path, "m", MODEL.format(1), CONFIG, agents(agent("a", copy="junk")))
+    folder = write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a", copy="junk")))
     server = server("--repository-poll-secs=1", mode="poll")
     assert answer(server) == [1]
     path = folder / "1" / "model.py"
@@ -361,7 +356,7 @@ def test_many_models(server, write_model, tmp_path):
     """An agent may be of many models, which come and go at once; it ends when it is of none."""
     names = [f"m{number}" for number in range(6)]
     for name in names:
-        write_model(tmp_path, name, MODEL.format(1), CONFIG, agents(agent(name)))
+        write_model(tmp_path, name, MODEL.format(1), more=agents(agent(name)))
     server = server()
     with ThreadPoolExecutor(len(names)) as threads:
         for action in ("load", "unload", "load", "unload"):

@@ -9,12 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ECHO = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
-                for request in requests]
-"""
+ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 # Keeps of every input what the request's id says, and answers with the ends of what the kept ones hold now.
 # Id "drop": lets go of all of them; id "die": dies with them.
 KEEPER = """

@@ -7,6 +7,7 @@ import json
 import threading
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from queue import SimpleQueue
 
 import numpy as np
@@ -23,13 +24,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 SPAN = "b7ad6b7169203331"
 ONE = np.array([1], np.int64)
 
-ECHO = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())]) for request in requests
-        ]
-"""
+ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 # Calls the other one twice, and answers with the second response. The log says what it knows of its trace.
 CALLER = """
 class TritonPythonModel:
@@ -45,15 +40,7 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse(response.output_tensors(), error))
         return responses
 """
-DECOUPLED = """
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            sender = request.get_response_sender()
-            for number in range(request.inputs()[0].as_numpy()[0]):
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number]))]))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-"""
+DECOUPLED = (Path(__file__).parent / "models/count.py").read_text()
 FAILING = """
 class TritonPythonModel:
     def execute(self, requests):

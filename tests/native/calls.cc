@@ -201,16 +201,7 @@ TRITONSERVER_Error* CopyParameter(TRITONSERVER_InferenceResponse* from, uint32_t
   TRITONSERVER_ParameterType type = TRITONSERVER_PARAMETER_STRING;
   const void* value = nullptr;
   RETURN_IF_ERROR(TRITONSERVER_InferenceResponseParameter(from, index, &name, &type, &value));
-  switch (type) {
-    case TRITONSERVER_PARAMETER_STRING:
-      return TRITONBACKEND_ResponseSetStringParameter(to, name, static_cast<const char*>(value));
-    case TRITONSERVER_PARAMETER_INT:
-      return TRITONBACKEND_ResponseSetIntParameter(to, name, *static_cast<const int64_t*>(value));
-    case TRITONSERVER_PARAMETER_BOOL:
-      return TRITONBACKEND_ResponseSetBoolParameter(to, name, *static_cast<const bool*>(value));
-    default:
-      return Fail(std::string("parameter '") + name + "' is of an unexpected type");
-  }
+  return testing::SetParameter(to, name, type, value);
 }
 
 TRITONSERVER_Error* CopyResponse(TRITONSERVER_InferenceResponse* from, TRITONBACKEND_Response* to) {

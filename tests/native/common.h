@@ -181,6 +181,23 @@ inline TRITONSERVER_Error* WriteOutput(TRITONBACKEND_Response* response, const c
   return WriteOutput(response, name, tensor.datatype, tensor.shape, tensor.contents.data(), tensor.contents.size());
 }
 
+// Gives a response a parameter as the server gives it out.
+inline TRITONSERVER_Error* SetParameter(TRITONBACKEND_Response* response, const char* name,
+                                        TRITONSERVER_ParameterType type, const void* value) {
+  switch (type) {
+    case TRITONSERVER_PARAMETER_STRING:
+      return TRITONBACKEND_ResponseSetStringParameter(response, name, static_cast<const char*>(value));
+    case TRITONSERVER_PARAMETER_INT:
+      return TRITONBACKEND_ResponseSetIntParameter(response, name, *static_cast<const int64_t*>(value));
+    case TRITONSERVER_PARAMETER_BOOL:
+      return TRITONBACKEND_ResponseSetBoolParameter(response, name, *static_cast<const bool*>(value));
+    case TRITONSERVER_PARAMETER_DOUBLE:
+      return TRITONBACKEND_ResponseSetDoubleParameter(response, name, *static_cast<const double*>(value));
+    default:
+      return Fail(std::string("parameter '") + name + "' is of an unexpected type");
+  }
+}
+
 // How many rows a request has; 1 for a model that does not batch.
 inline uint64_t RowsOf(TRITONBACKEND_Request* request, bool is_batched) {
   TRITONBACKEND_Input* input = nullptr;

@@ -14,7 +14,6 @@
 
 namespace {
 
-using testing::Fail;
 using testing::StateOf;
 
 struct Model {
@@ -46,22 +45,7 @@ TRITONSERVER_Error* CopyParameters(TRITONBACKEND_Request* request, TRITONBACKEND
     TRITONSERVER_ParameterType type = TRITONSERVER_PARAMETER_STRING;
     const void* value = nullptr;
     RETURN_IF_ERROR(TRITONBACKEND_RequestParameter(request, index, &key, &type, &value));
-    switch (type) {
-      case TRITONSERVER_PARAMETER_STRING:
-        RETURN_IF_ERROR(TRITONBACKEND_ResponseSetStringParameter(response, key, static_cast<const char*>(value)));
-        break;
-      case TRITONSERVER_PARAMETER_INT:
-        RETURN_IF_ERROR(TRITONBACKEND_ResponseSetIntParameter(response, key, *static_cast<const int64_t*>(value)));
-        break;
-      case TRITONSERVER_PARAMETER_BOOL:
-        RETURN_IF_ERROR(TRITONBACKEND_ResponseSetBoolParameter(response, key, *static_cast<const bool*>(value)));
-        break;
-      case TRITONSERVER_PARAMETER_DOUBLE:
-        RETURN_IF_ERROR(TRITONBACKEND_ResponseSetDoubleParameter(response, key, *static_cast<const double*>(value)));
-        break;
-      default:
-        return Fail(std::string("parameter '") + key + "' is of an unexpected type");
-    }
+    RETURN_IF_ERROR(testing::SetParameter(response, key, type, value));
   }
   return nullptr;
 }

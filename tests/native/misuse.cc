@@ -8,11 +8,14 @@
 //
 // Parameters AT and DO: what is done at one of the entry points, "execute", "model_initialize", "model_finalize",
 // "instance_initialize", "instance_finalize", "instance_ready": "error", "throw_exception", "throw_int", "abort",
-// "segfault", "exit", "bad_json" (which is no message), "set_config" (proper only in the first of these). At
-// "initialize", "finalize" and "attribute", which come without a model, the settings of the same names on the command
-// line say it: --backend-config=<backend>,AT=initialize.
+// "segfault", "exit", "leave" (the folder that the process began in), "fork" (a process that does nothing until it is
+// ended), "bad_json" (which is no message), "set_config" (proper only in the first of these). At "initialize",
+// "finalize" and "attribute", which come without a model, the settings of the same names on the command line say it:
+// --backend-config=<backend>,AT=initialize.
 //
 // Compiled with NO_EXECUTE it has no entry point to execute; with API_MINOR=<n> it wants that version of the interface.
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <map>
@@ -310,6 +313,11 @@ Misuse Find(const std::string& name) {
   return found == misuses.end() ? nullptr : found->second;
 }
 
+void Fork() {
+  if (fork() != 0) return;
+  while (true) pause();
+}
+
 // Does what is asked for at an entry point; the error, if that is it.
 TRITONSERVER_Error* Do(const std::string& what, const std::string& at) {
   if (what == "error") return Fail("failed at " + at, TRITONSERVER_ERROR_UNAVAILABLE);
@@ -318,6 +326,8 @@ TRITONSERVER_Error* Do(const std::string& what, const std::string& at) {
   if (what == "abort") std::abort();
   if (what == "segfault") std::raise(SIGSEGV);
   if (what == "exit") std::_Exit(3);
+  if (what == "leave" && chdir("/") != 0) return Fail("cannot leave", TRITONSERVER_ERROR_INTERNAL);
+  if (what == "fork") Fork();
   if (what == "bad_json") {
     TRITONSERVER_Message* message = nullptr;
     return TRITONSERVER_MessageNewFromSerializedJson(&message, "{", 1);

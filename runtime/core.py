@@ -8,6 +8,7 @@ Frontends see this and nothing behind it; it knows no frontend.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -21,6 +22,10 @@ from pyruntime.runtime.repository.lifecycle import LATEST, IndexRow, LifecycleTa
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import Code, InferenceError
+
+
+def _nothing() -> None:
+    """There is nothing of which one hears late."""
 
 
 class Core:
@@ -45,6 +50,8 @@ class Core:
         self.in_flight = 0
         # Of bodies that are on their way, and have all their memory already.
         self.expected_bytes = 0
+        # Has that told of which one hears late: what native threads have sent to clients themselves.
+        self.settle: Callable[[], None] = _nothing
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -97,6 +104,7 @@ class Core:
 
         Raises InferenceError INVALID_ARG in Triton's words for what is not there.
         """
+        self.settle()
         versions = self.table.ready_versions(name) if name else ()
         if name and not versions:
             raise InferenceError(f"requested model '{name}' is not available", Code.INVALID_ARG)

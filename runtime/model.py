@@ -186,6 +186,18 @@ class ModelVersion:
                 job.trace.refused(failure)
             raise
 
+    def know(self, document: bytes, size: int, wire: list[Any]) -> Any | None:
+        """Something by which instances find requests like one that was accepted: see ModelInstance.
+
+        None where each has to be looked at, or nothing is gained.
+        """
+        spec = self.spec
+        if spec.is_batched or spec.iterative_sequence or self._cached is not None or not self._active:
+            return None
+        if any(output.reshape is not None for output in spec.outputs.values()):
+            return None
+        return self._active[0].know(document, size, wire)
+
     def queue(self, job: Job) -> None:
         """Queue a job that is to be executed. Raises InferenceError if it cannot be: its memory is free then."""
         try:

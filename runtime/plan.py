@@ -25,35 +25,57 @@ Sizes = int | tuple[int, ...]
 
 
 class Plan:
-    """What a header leads to. `sizes` are the only ones that it fits; `options` are the frontend's own."""
+    """What a header leads to. `sizes` are the only ones that it fits; `options` are the frontend's own.
 
-    __slots__ = ("_fields", "_rows", "_signature", "_tensors", "options", "sizes")
+    `known` is what the model's instances find such requests by, None if it has not been asked for, False if by nothing.
+    """
+
+    __slots__ = ("_fields", "_signature", "_tensors", "known", "options", "rows", "sizes")
 
     def __init__(self, job: Job, base: int, sizes: Sizes, options: Any) -> None:
         _, *self._fields, tensors = job.wire
         self._tensors = [(name, datatype, shape, at - base, size) for name, datatype, shape, at, size in tensors]
-        self._rows = job.rows
+        self.rows = job.rows
         self._signature: Hashable | None = job.signature
         self.sizes = sizes
         self.options = options
+        self.known: Any = None
 
     def job(self, slot: RequestSlot, respond: Respond, now_ns: int, id: str = "") -> Job:
         """The job of a request that arrives now and whose tensors lie in `slot`."""
         base = slot.offset
         tensors: list[Any] = [(name, kind, shape, base + at, size) for name, kind, shape, at, size in self._tensors]
-        return Job(id, [id, *self._fields, tensors], self._rows, self._signature, [slot], respond, now_ns)
+        return Job(id, [id, *self._fields, tensors], self.rows, self._signature, [slot], respond, now_ns)
+
+    def wire(self, base: int) -> list[Any]:
+        """The request on the wire, without an id, its tensors counted from `base` on."""
+        tensors = [(name, kind, shape, at - base, size) for name, kind, shape, at, size in self._tensors]
+        return ["", *self._fields, tensors]
 
 
 class Plans:
-    """The plans of one model, by header."""
+    """The plans of one model, by header; and the latest ones, by what frontends have that goes with it."""
 
     def __init__(self) -> None:
         self._plans: dict[bytes, Plan] = {}
+        # By the identity of heads, with those, so that they keep it.
+        self._by_head: dict[int, tuple[object, Plan]] = {}
 
     def find(self, header: bytes, sizes: Sizes) -> Plan | None:
         """The plan for a request with this header and contents of these sizes."""
         plan = self._plans.get(header)
         return plan if plan is not None and plan.sizes == sizes else None
+
+    def find_known(self, head: object) -> Plan | None:
+        """The plan of the latest request with this very head, if its like can be found by the instances."""
+        found = self._by_head.get(id(head))
+        return None if found is None else found[1]
+
+    def remember_known(self, head: object, plan: Plan) -> None:
+        """Have a plan found by the head of its request."""
+        if len(self._by_head) >= PLANS_KEPT_MAX:
+            self._by_head.clear()
+        self._by_head[id(head)] = head, plan
 
     def remember(self, header: bytes, sizes: Sizes, job: Job, slot: RequestSlot, options: Any) -> None:
         """Keep a plan of `job`, whose tensors lie in `slot`: if every request with this header is as right as this one.

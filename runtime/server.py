@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import uvloop
@@ -44,6 +45,21 @@ def _leave() -> None:
     os._exit(1)
 
 
+def _from_here(settings: ServerSettings) -> ServerSettings:
+    """The same, with absolute paths: a native backend may change the folder that the server is in."""
+    return replace(
+        settings,
+        model_repositories=tuple(map(_absolute, settings.model_repositories)),
+        backend_directory=_absolute(settings.backend_directory) if settings.backend_directory else None,
+        cache_directory=_absolute(settings.cache_directory),
+        repoagent_directory=_absolute(settings.repoagent_directory),
+    )
+
+
+def _absolute(path: str) -> str:
+    return os.fspath(Path(path).absolute())
+
+
 def serve(settings: ServerSettings) -> int:
     """Serve until SIGTERM or SIGINT; the exit status: 0 after a clean stop, 1 when the server could not start."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -56,7 +72,7 @@ class Server:
     core: Core
 
     def __init__(self, settings: ServerSettings) -> None:
-        self._settings = settings
+        self._settings = _from_here(settings)
         self._live: LiveVersions
         self._listeners: Listeners
         self._metrics: ServerMetrics
@@ -94,6 +110,7 @@ class Server:
         self._native = NativeHost(services, tasks, settings.drain_s)
         core.log_settings.follow(self._native.adjust_log)
         core.metrics.native = self._native.metrics
+        core.settle = self._native.settle
         self._loader = loader = ModelLoader(settings, directories, tasks, live.lost, services, self._native)
         self._agents = RepositoryAgents(self._native, settings.repoagent_directory, tasks)
         core.control = ModelControl(settings, core.table, live, loader, tasks, self._agents)
@@ -175,6 +192,7 @@ class Server:
             self._polling.cancel()
         await core.control.close()
         self._listeners.shut_down()
+        self._native.hurry()
         _LOG.info("Waiting for %d in-flight requests to complete.", core.in_flight)
         if core.in_flight and self._settings.debug_model:
             _LOG.info("There is no time limit while a model is debugged; a second signal does not wait.")

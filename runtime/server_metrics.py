@@ -41,6 +41,7 @@ class ServerMetrics:
 
     def lines(self) -> str:
         """The families. See Metrics.sources."""
+        self._core.settle()
         models = self._core.models()
         readings = [
             ModelReading(labels_of(model.spec, model.version), model.statistics, model.pending, model.load_s)

@@ -35,9 +35,8 @@ from pyruntime.testing.runner import Runner, StillRunning
 from pyruntime.testing.server import ModelServer
 from pyruntime.testing.tensors import OwnMemory, wire_tensor
 from pyruntime.utils.errors import InferenceError, LoadError
-from pyruntime.utils.messages import Failed, Infer
+from pyruntime.utils.messages import TENSORS, Failed, Infer
 
-_TENSORS = 6
 # What was waited for in vain gets this much longer, in seconds, to notice that it is cancelled.
 _AFTER_TIMEOUT_S = 2.0
 
@@ -209,7 +208,7 @@ class Instance:
         else:
             exchange.rows = checked.batch_size
             exchange.wire = request_wire(checked)
-            exchange.wire[_TENSORS] = [
+            exchange.wire[TENSORS] = [
                 wire_tensor(each.name, each.datatype, each.shape, each.data) for each in checked.inputs
             ]
         return exchange

@@ -28,13 +28,11 @@ from pyruntime.testing.exchange import Exchange
 from pyruntime.testing.modules import OwnModules
 from pyruntime.testing.result import Result
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.messages import OK, Failed, Infer, Message
+from pyruntime.utils.messages import FLAGS, OK, SEQUENCE_START, Failed, Infer, Message
 from pyruntime.utils.messages import Result as Executed
 
 # What the server grows a response region by, unless it is told otherwise.
 _GROWTH_BYTES = 1 << 20
-_FLAGS = 2
-_SEQUENCE_START = 1
 _NOT_RESCHEDULABLE = (
     "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
     "such a flag."
@@ -116,7 +114,7 @@ class ModelServer(Host):
         if exchange.is_dropped:
             self._add(exchange, None, True)
             return
-        exchange.wire[_FLAGS] &= ~_SEQUENCE_START
+        exchange.wire[FLAGS] &= ~SEQUENCE_START
         with self._lock:  # it is open all the time, for whoever looks
             del self._open[exchange.serial]
             self.post([exchange])

@@ -39,6 +39,11 @@ NO_SLOT = -1
 # Up to here contents are cheaper to send along than to point to.
 INLINE_BYTES_MAX = 8 << 10
 
+# What stands where in a request.
+ID, CORRELATION_ID, FLAGS, TIMEOUT_US, OUTPUTS, PARAMETERS, TENSORS, TRACE, PLACES = range(9)
+# The flags of a sequence's first and last request.
+SEQUENCE_START, SEQUENCE_END = 1, 2
+
 # In place of a response in a Result: the request is, or will be, answered through its sender; or it wants to be
 # executed again.
 SENDER = None

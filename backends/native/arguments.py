@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pyruntime.runtime.repository.instance_mode import PARAMETER as INSTANCE_MODE
+from pyruntime.runtime.repository.instance_mode import THREAD
 from pyruntime.utils.errors import LoadError
 
 # TRITONSERVER_InstanceGroupKind.
@@ -22,7 +24,7 @@ _LIBRARY_NAME = re.compile(r"libtriton_(.+)\.so")
 def check(config: Mapping[str, Any]) -> None:
     """Raise LoadError for what a native model in a process of its own cannot be."""
     name = config["name"]
-    if config["parameters"].get("INSTANCE_MODE", {}).get("string_value") == "thread":
+    if config["parameters"].get(INSTANCE_MODE, {}).get("string_value") == THREAD:
         raise LoadError(f"model '{name}' has instances in threads, and with EXECUTION_MODE 'process' each is a process")
     if config.get("sequence_batching", {}).get("state"):
         raise LoadError(

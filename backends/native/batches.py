@@ -179,7 +179,7 @@ class Batches:
         failure: tuple[int, str] | None,
         outputs: Sequence[tuple[str, str, Sequence[int], Any]] | None,
         parameters: Mapping[str, Any] | None,
-        _: object,
+        *_: object,
     ) -> None:
         """The backend has sent the final response, and is done with the inputs."""
         self.released(job, False)

@@ -19,12 +19,13 @@ from pyruntime.stub.host import Answers, Host
 from pyruntime.stub.pb_utils import InferenceRequest, InferenceResponse, TritonModelException
 from pyruntime.stub.pb_utils.placement import InferenceTrace
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.messages import PARAMETERS
 
 # Each call that waits for its answers takes a thread. No more calls than this are under way.
 THREADS_MAX = 1024
 
-_PARAMETERS = 5
 _RAW = "raw inputs are not supported, where the model that calls runs in a process: state datatype and shape"
+_NO_RESPONSE = "a response of the model that was called cannot be handed over: {}"
 
 
 class Calls:
@@ -107,7 +108,7 @@ class Calls:
             trace=InferenceTrace(trace),
         )
         request._inputs = [native_tensor(name, datatype or "", shape, data) for name, datatype, shape, data in inputs]
-        request._wire[_PARAMETERS] = as_json(parameters)
+        request._wire[PARAMETERS] = as_json(parameters)
         try:
             host = self._host()
             if host.no_bls:
@@ -121,17 +122,19 @@ class Calls:
         self.run(self._pass_on, call, number, answers, model, max(version, 1))
 
     def _pass_on(self, call: Any, number: int, answers: Answers, model: str, version: int) -> None:
-        """Hand the answers to a request over, as they come."""
-        response: InferenceResponse | None = None
+        """Hand the answers to a request over, as they come; one that cannot be handed over is an error."""
         final = False
         while not final:
             try:
                 response = answers.next()
-                final = answers.finished or response is None
-                _respond(call, response, final, model, version)
-            except Exception as exc:  # the server is gone, or a response is no response
-                final = True
+            except Exception as exc:  # the server is gone; if not, the rest is cancelled with the last reference to it
                 call.respond(True, None, {}, (int(Code.INTERNAL), str(exc)), model, version, None)
+                break
+            final = answers.finished or response is None
+            try:
+                _respond(call, response, final, model, version)
+            except Exception as exc:  # such as a number that no int64_t holds
+                call.respond(final, None, {}, (int(Code.INTERNAL), _NO_RESPONSE.format(exc)), model, version, None)
         del self._open[number]
 
 

@@ -13,6 +13,7 @@ from pyruntime.backends.native.calls import Calls
 from pyruntime.backends.native.events import Events, log
 from pyruntime.backends.native.library import import_extension
 from pyruntime.backends.native.metrics import NativeMetrics
+from pyruntime.runtime.native.process import prepare_process
 from pyruntime.stub.host import Host, get_host
 
 # The levels of TRITONSERVER_LogMessage, verbose last.
@@ -30,6 +31,7 @@ class Server:
     def __init__(self, model: str) -> None:
         """Raises LoadError if this process cannot have the extension."""
         self.native = native = import_extension(model)
+        prepare_process(native)
         self._calls = Calls(get_host)
         self._metrics = NativeMetrics(native.metrics)
         self._batches: Batches | None = None

@@ -15,8 +15,7 @@ from pyruntime.runtime.native.parameters import as_json, as_native
 from pyruntime.stub.memory import Source
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
-
-_PARAMETERS, _TENSORS, _PLACES = 5, 6, 8
+from pyruntime.utils.messages import PARAMETERS, PLACES, TENSORS
 
 
 class Inputs:
@@ -32,14 +31,14 @@ class Inputs:
         `memory` gets what has to live for as long as those are used. Raises LocalError if memory of a client's is gone.
         """
         tensors = []
-        for name, datatype, shape, at, size in wire[_TENSORS]:
+        for name, datatype, shape, at, size in wire[TENSORS]:
             tensors.append((name, datatype, shape, self._find(region, at, size, memory) if size else 0, size))
-        parameters = wire[_PARAMETERS]
+        parameters = wire[PARAMETERS]
         return [
-            *wire[:_PARAMETERS],
+            *wire[:PARAMETERS],
             as_native(json.loads(parameters)) if parameters else "",
             tensors,
-            *wire[_TENSORS + 1 : _PLACES],
+            *wire[TENSORS + 1 : PLACES],
         ]
 
     def _find(self, region: Source, at: Any, size: int, memory: list[Any]) -> int:

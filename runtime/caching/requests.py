@@ -27,11 +27,9 @@ from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.messages import OUTPUTS, TENSORS
 
 _LOG = logging.getLogger("pyruntime.caching")
-
-_OUTPUTS = 4
-_TENSORS = 6
 
 # A key, and the outputs that are kept under it, if any are.
 Found = tuple[str, list[OutputTensor] | None]
@@ -92,8 +90,8 @@ class CachedRequests:
         key = request_key(
             model.spec.name,
             model.version,
-            model.spec.outputs if wire[_OUTPUTS] is None else wire[_OUTPUTS],
-            [(tensor[0], tensor[1], tensor[2], _contents(job, model.memory, *tensor[3:])) for tensor in wire[_TENSORS]],
+            model.spec.outputs if wire[OUTPUTS] is None else wire[OUTPUTS],
+            [(tensor[0], tensor[1], tensor[2], _contents(job, model.memory, *tensor[3:])) for tensor in wire[TENSORS]],
         )
         try:
             entry = self._cache.lookup(key)

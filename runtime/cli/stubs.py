@@ -131,27 +131,43 @@ def ask_for_stacks(stubs: Iterable[Stub]) -> None:
 
 
 def find_stubs(resources: ExitStack) -> list[Stub]:
-    """Every stub of this user; what it takes to ask them is closed by `resources`."""
+    """Every stub of this user; what it takes to ask them is closed by `resources`.
+
+    A server counts as the stub of each of its native instances.
+    """
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-    return [stub for pid in pids if (stub := _stub_of(pid, resources)) is not None]
+    return [stub for pid in pids for stub in _stubs_of(pid, resources)]
 
 
-def _stub_of(pid: int, resources: ExitStack) -> Stub | None:
-    """The stub that a process is; None if it is none, is not this user's, or ends while we look."""
+def _stubs_of(pid: int, resources: ExitStack) -> list[Stub]:
+    """The stubs that a process is; none if it is not this user's, or ends while we look."""
     folder = Path(f"/proc/{pid}/fd")
     with ExitStack() as ours:
         try:
             if folder.stat().st_uid != os.geteuid():
-                return None
+                return []
             # First of all: what we learn of the number from now on is of this process, or this will not reach any.
             pidfd = os.pidfd_open(pid)
             ours.callback(os.close, pidfd)
             links = _links(folder)
-            file = ours.enter_context(links[LINK].open("r+b", buffering=0))
+        except OSError:
+            return []
+        found = [_stub_of(pid, pidfd, each, links, resources) for each in links.get(LINK, ())]
+        stubs = [stub for stub in found if stub is not None]
+        if stubs:
+            resources.push(ours.pop_all())
+        return stubs
+
+
+def _stub_of(pid: int, pidfd: int, path: Path, links: dict[str, list[Path]], resources: ExitStack) -> Stub | None:
+    """The stub that has this file open; None if it is none."""
+    with ExitStack() as ours:
+        try:
+            file = ours.enter_context(path.open("r+b", buffering=0))
             heading = decode_heading(file.readline(HEADING_BYTES_MAX))
             if heading is None or heading.pid != _threads(pid)[pid].own_pid:
                 return None
-            bell = os.open(links[heading.bell], os.O_WRONLY | os.O_NONBLOCK)
+            bell = os.open(links[heading.bell][0], os.O_WRONLY | os.O_NONBLOCK)
             ours.callback(os.close, bell)
         except (OSError, ValueError, KeyError):
             return None
@@ -159,12 +175,12 @@ def _stub_of(pid: int, resources: ExitStack) -> Stub | None:
         return Stub(pid, pidfd, bell, file, heading)
 
 
-def _links(folder: Path) -> dict[str, Path]:
+def _links(folder: Path) -> dict[str, list[Path]]:
     """What a process has open, by its names, and where; but for what it closes while we look."""
-    links = {}
+    links: dict[str, list[Path]] = {}
     for entry in folder.iterdir():
         with suppress(FileNotFoundError):
-            links[os.readlink(entry)] = entry
+            links.setdefault(os.readlink(entry), []).append(entry)
     return links
 
 

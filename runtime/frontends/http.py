@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from pyruntime.runtime.core import Core
@@ -29,6 +30,7 @@ from pyruntime.runtime.frontends.http_request import (
 )
 from pyruntime.runtime.frontends.http_sender import HttpSender
 from pyruntime.runtime.frontends.infer_exchange import InferExchange
+from pyruntime.runtime.frontends.known_exchange import begin_known, may_be_known
 from pyruntime.runtime.frontends.kserve_response import encode_error
 from pyruntime.runtime.frontends.patience import Patience, Phase
 from pyruntime.runtime.frontends.routes import Endpoint
@@ -67,6 +69,8 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
     _discarded = 0
     # A request said that it is the last one.
     _ended = False
+    # The connection as native threads have it; None if they never had, False if they cannot.
+    _client: Any = None
     # A request has begun since the last `check`.
     _heard = True
     _connections_max = connections_max()
@@ -94,7 +98,11 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._core.settle()
         self._transport = None
+        if self._client:
+            self._client.shut_down()
+        self._client = False
         self._end_stall()
         self._connections.discard(self)
         self._current = self._direct = self._chunked = None
@@ -108,6 +116,7 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
 
         All of it is answered, as far as the model does.
         """
+        self._core.settle()
         if self._current is not None or not self._exchanges:
             return False
         self._exchanges[-1].keep_alive = False
@@ -125,12 +134,27 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
                 self._direct = None
                 self._complete()
             return
+        data = _READ_BUFFER[:nbytes].tobytes()
+        if self._exchanges:
+            self._core.settle()
         try:
-            self._received(_READ_BUFFER[:nbytes].tobytes())
+            self._received(data)
         except BadRequest as exc:
             self._refuse(exc.status, str(exc))
 
     # Requests.
+
+    def client_socket(self, make: Callable[[int], Any]) -> Any | None:
+        """See KnownConnection. It takes one more descriptor, which is not to be had for the last ones that connect."""
+        transport = self._transport
+        if self._exchanges or transport is None or transport.get_write_buffer_size():
+            return None
+        if self._client is None and len(self._connections) <= self._connections_max // 2:
+            self._client = False
+            if transport.get_extra_info("sslcontext") is None:
+                with suppress(OSError):
+                    self._client = make(transport.get_extra_info("socket").fileno())
+        return self._client or None
 
     def _received(self, data: bytes) -> None:
         """Take `data` apart into heads and bodies."""
@@ -156,14 +180,23 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
             if self._ended:
                 return  # an earlier request said that nothing would follow it
             head = self._read_head(data[:end])
+            endpoint = head.route.endpoint
+            stop = end + head.content_length
+            if endpoint is _INFER and stop > len(data) and may_be_known(self._core, head):
+                self._rest = data  # no longer than a known request: the rest is about to come
+                return
             self._heard = True
             if not head.keep_alive:
                 self._ended = True
-            endpoint = head.route.endpoint
+            if endpoint is _INFER and stop <= len(data):
+                known = begin_known(self._core, self, head, data, end)
+                if known is not None:
+                    self._exchanges.append(known)
+                    data = data[stop:] if stop < len(data) else b""
+                    continue
             kind = InferExchange if endpoint is _INFER else exchange_of(endpoint)
             exchange = kind(self._core, self, head)
             self._exchanges.append(exchange)
-            stop = end + head.content_length
             if stop <= len(data) and not head.chunked:  # all of it is here already, as nearly always
                 body = data[end:stop]
                 data = data[stop:] if stop < len(data) else b""
@@ -254,6 +287,8 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
 
     def check(self, now: float, crowded: bool) -> None:
         """Every now and then: end the connection if its client takes too long. `now` is in seconds, of any clock."""
+        if self._exchanges:
+            self._core.settle()
         phase = self._phase()
         heard, self._heard = self._heard, False
         if not self._patience.is_over(now, phase, anew=heard, taken=self._taken(), crowded=crowded):
@@ -261,7 +296,8 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
         if phase is Phase.REQUEST:
             self.close_idle()
         else:
-            self._refuse(408, f"the request's {phase.name.lower()} takes too long to come in")
+            what = Phase.BODY if HEAD_END in self._rest else phase
+            self._refuse(408, f"the request's {what.name.lower()} takes too long to come in")
 
     def _phase(self) -> Phase:
         if self._read_paused or self._owes_continue or self._transport is None or self._transport.is_closing():

@@ -14,6 +14,7 @@ from pyruntime.runtime.frontends.forwarding import forward
 from pyruntime.runtime.frontends.http_head import infer_head
 from pyruntime.runtime.frontends.infer_answer import Answer, costs_time, make_answer
 from pyruntime.runtime.frontends.json_large import parse_large
+from pyruntime.runtime.frontends.known_exchange import know
 from pyruntime.runtime.frontends.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions, decode_infer
 from pyruntime.runtime.frontends.kserve_response import encode_infer
 from pyruntime.runtime.frontends.threads import at_once, in_thread
@@ -88,6 +89,8 @@ class InferExchange(Exchange):
         header = bytes(self._body[:lead]) if self._body else slot.view[:lead].tobytes()
         plan = None if forwarded else model.plans.find(header, slot.size)
         if plan is not None:
+            if plan.known is not False:
+                know(model, self._head, header, slot.size, plan)
             self._options = plan.options
             self._slot = None  # the job's from here on
             job = plan.job(slot, self._done, time.monotonic_ns())

@@ -31,7 +31,7 @@ from pyruntime.runtime.memory.requests import SharedSlot
 from pyruntime.runtime.observe.statistics import reason_of
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError, LocalError, PeerError
-from pyruntime.utils.messages import Failed, PutBack, Respond, Result, Retired
+from pyruntime.utils.messages import FLAGS, SEQUENCE_START, Failed, PutBack, Respond, Result, Retired
 from pyruntime.utils.regions import FLAGS_BYTES
 
 # One batch runs, one waits behind it: without the second, a third of the throughput is lost.
@@ -43,9 +43,6 @@ PLACES_MAX = 8
 AHEAD_NS_MAX = 500_000
 # How much the latest batch counts in the average duration: an eighth.
 _AVERAGE_SHIFT = 3
-
-_SEQUENCE_START = 1
-_FLAGS = 2
 
 
 class PostedBatches:
@@ -320,7 +317,7 @@ class PostedBatches:
         if not self._plan.spec.iterative_sequence:
             self._fail(job, not_reschedulable(), now_ns)
             return
-        job.wire[_FLAGS] &= ~_SEQUENCE_START
+        job.wire[FLAGS] &= ~SEQUENCE_START
         self._recall([job])
         self._owner.reschedule(job)
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.instances.plan import Batch
@@ -35,6 +35,18 @@ class ModelInstance(Protocol):
     def response_bytes(self) -> int: ...
 
     def execute(self, batch: Batch) -> None: ...
+
+    def know(self, document: bytes, size: int, wire: list[Any]) -> Any | None:
+        """Something by which `execute_known` finds requests like this one; None if the instance gains nothing by it.
+
+        Their bodies are `size` bytes long and begin with `document`; the offsets in `wire` are counted from its end.
+        """
+
+    def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
+        """Run a request that is known, if that is what begins at a place in `data`. The instance must have a place.
+
+        `job` is as good as a Job, without memory of its model's. It may be answered by `encoded`.
+        """
 
     def check_ready(self, call_back: CallBack) -> None: ...
 

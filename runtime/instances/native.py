@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
+
+import orjson
 
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
 from pyruntime.runtime.instances.native_batches import NativeBatches
@@ -20,12 +23,17 @@ from pyruntime.runtime.instances.native_plan import NativePlan
 from pyruntime.runtime.instances.native_threads import NativeThreads
 from pyruntime.runtime.instances.plan import Batch, Owner
 from pyruntime.runtime.instances.readiness import IS_READY_TIMEOUT_S, CallBack
+from pyruntime.runtime.native.parameters import as_native
+from pyruntime.runtime.observe.statistics import MemoryUsage
 from pyruntime.utils.errors import InferenceError, LoadError
+from pyruntime.utils.messages import PARAMETERS
 
 _LOG = logging.getLogger("pyruntime.native")
 
 # TRITONSERVER_InstanceGroupKind.
 _KINDS = {"AUTO": 0, "CPU": 1, "GPU": 2, "MODEL": 3}
+# What Linux keeps of a thread's name.
+THREAD_NAME_MAX = 15
 # Handles of instances whose backend did not come to an end. It may still use them, so they are never given back.
 _ABANDONED: list[Any] = []
 
@@ -42,9 +50,12 @@ class NativeInstance:
         self.down = ""
         self.is_ready = False
         self._plan = plan
+        self._native = native
         self._threads = threads
         instance = plan.instance
         self._batches = NativeBatches(plan, owner)
+        # See ModelInstance. Every request counts here.
+        self.execute_known = self._batches.execute_known
         self._handle = self._batches.handle = native.Instance(
             plan.model,
             self._batches,
@@ -57,6 +68,7 @@ class NativeInstance:
             plan.host_policy,
         )
         self._batches.wake_soon = self._wake_soon
+        self._batches.make_client = native.ClientSocket
         self._loop = asyncio.get_running_loop()
         self._wakes = False
         self._initialized = False
@@ -79,9 +91,27 @@ class NativeInstance:
         """Whether the instance executes nothing now."""
         return not self._batches.running
 
+    @property
+    def memory_usage(self) -> list[MemoryUsage]:
+        """What memory it takes, as its backend says."""
+        usage: list[MemoryUsage] = self._handle.memory_usage
+        return usage
+
+    def tell(self) -> str:
+        """What `pyruntime stack` says of it."""
+        knows = self._initialized or self._batches.running
+        doing = self._batches.doing(time.monotonic_ns()) if knows else "begins, or ends"
+        return f"Thread {self.name[:THREAD_NAME_MAX]} of the server (native code): {doing}\n"
+
     def execute(self, batch: Batch) -> None:
         """Run a batch. The instance must have a place. Every job's `respond` will be called, whatever happens."""
         self._batches.execute(batch)
+
+    def know(self, document: bytes, size: int, wire: list[Any]) -> Any | None:
+        """See ModelInstance."""
+        if wire[PARAMETERS]:
+            wire[PARAMETERS] = as_native(orjson.loads(wire[PARAMETERS]))
+        return self._native.KnownRequest(self._plan.model, document, size, wire)
 
     def _wake_soon(self) -> None:
         """Wake the thread when the loop has seen to all that has come in: once for all that is there for it."""
@@ -129,12 +159,15 @@ class NativeInstance:
         self._initialized = False
         drained = asyncio.Event()
         self._batches.close(drained.set)
+        self._native.set_hurried(True)
         try:
             async with asyncio.timeout(timeout_s):
                 await drained.wait()
         except TimeoutError:
             self._abandon(timeout_s)
             return
+        finally:
+            self._native.set_hurried(False)
         try:
             await self._threads.end(self._handle.finalize)
         except LoadError as exc:

@@ -4,9 +4,6 @@
 
 Its thread executes them one after the other. A request is over when two things have happened, in whatever order: the
 backend has sent its final response, and it has released the request, whose memory is free from then on.
-
-Times are those that the backend reports. A backend that reports none is taken at its word for nothing: what it took
-from execution to release counts as computing.
 """
 
 from __future__ import annotations
@@ -18,35 +15,30 @@ from typing import Any
 
 import orjson
 
-from pyruntime.runtime.config.inputs import client_shape
-from pyruntime.runtime.inference import InferResponse, OutputTensor, Parameter
-from pyruntime.runtime.instances.batches import AHEAD_NS_MAX, PLACES_MAX, PLACES_MIN
+from pyruntime.runtime.inference import Parameter
+from pyruntime.runtime.instances.batches import AHEAD_NS_MAX, PLACES_MIN
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
 from pyruntime.runtime.instances.native_credit import credit
-from pyruntime.runtime.instances.native_memory import base_of, put_in_place, resolved
+from pyruntime.runtime.instances.native_memory import base_of, is_inline, resolved
 from pyruntime.runtime.instances.native_plan import NativeHandle, NativePlan
+from pyruntime.runtime.instances.native_responses import NativeResponses, Outcome
+from pyruntime.runtime.instances.native_stacks import describe
+from pyruntime.runtime.instances.native_times import BatchTimes, Execution, NativeTimes, Times
 from pyruntime.runtime.instances.native_worker import NativeWorker
 from pyruntime.runtime.instances.plan import Batch, Owner
 from pyruntime.runtime.native.parameters import as_native
 from pyruntime.runtime.observe.statistics import reason_of
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.messages import FLAGS, PARAMETERS, SEQUENCE_START, TENSORS
 
 _LOG = logging.getLogger("pyruntime.native")
 
+# As many as a stub's, for the same reasons, but for how many there are at most: each that is posted past the queue of
+# its model costs less by far.
+PLACES_MAX = 64
 # How much the latest batch counts in the average duration: an eighth.
 _AVERAGE_SHIFT = 3
-_FLAGS = 2
-_PARAMETERS = 5
-_TENSORS = 6
-_SEQUENCE_START = 1
-_NO_PARAMETERS: dict[str, Parameter] = {}
-
-Outcome = InferResponse | InferenceError
-# Success, and when execution began, computing began, computing ended and execution ended, in monotonic nanoseconds.
-Times = tuple[bool, int, int, int, int]
-# Rows, and the same times.
-BatchTimes = tuple[int, int, int, int, int]
 
 
 class NativeBatches:
@@ -56,14 +48,17 @@ class NativeBatches:
     handle: NativeHandle
     # Has the instance begin with what it was given, together with what it is given until then.
     wake_soon: Callable[[], None]
+    # Makes of a connection's descriptor what native threads may send responses in.
+    make_client: Callable[[int], Any]
 
     def __init__(self, plan: NativePlan, owner: Owner) -> None:
         self.places = 0
         self._plan = plan
         self._owner = owner
+        self.times = NativeTimes(plan.statistics)
         self.worker = NativeWorker(plan.spec.name, self._expects_calls)
         self._base = base_of(plan.memory.region)
-        self._reshapes = any(output.reshape is not None for output in plan.spec.outputs.values())
+        self._responses = NativeResponses(plan.spec, plan.version)
         # Batches whose Execute has not returned, and how many rows they have, by the serial of their first request.
         self._posted: dict[int, int] = {}
         # The jobs that the backend has, with when each was given to it; and those of them that it has answered for
@@ -94,6 +89,10 @@ class NativeBatches:
         """How many requests are with the instance, behind those that it executes."""
         return sum(list(self._posted.values())[1:])
 
+    def doing(self, now_ns: int) -> str:
+        """What it does, in words; `now_ns` is a time of the monotonic clock."""
+        return describe(self._posted, self._jobs, now_ns)
+
     def worker_of(self, job: Job) -> Waiting:
         """See scheduling.job.Running."""
         return self.worker if self._is_unanswered(job) else FREE
@@ -119,7 +118,7 @@ class NativeBatches:
             job.instance = self
             job.serial = index
             wire = job.wire
-            if job.regions or wire[_PARAMETERS] or job.states is not None or _is_inline(wire[_TENSORS]):
+            if job.regions or wire[PARAMETERS] or job.states is not None or is_inline(wire[TENSORS]):
                 batch, wires = self._prepared(batch, now_ns)
                 break
         if not batch:
@@ -141,6 +140,24 @@ class NativeBatches:
         self.places -= 1
         self.wake_soon()
 
+    def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
+        """See ModelInstance."""
+        serial = job.serial = self._serial
+        job.instance = self
+        # Of what is sent past us we hear late: not where others may come to wait for a place.
+        client = job.client_socket(self.make_client) if self.places > len(self._posted) else None
+        try:
+            if not self.handle.execute_known(known, job, data, at, serial, client):
+                return False
+        except MemoryError:
+            return False  # it is given as others are, or refused
+        self._serial = serial + 1
+        self._jobs[job] = job.arrived_ns
+        self._posted[serial] = job.rows
+        self.places -= 1
+        self.wake_soon()
+        return True
+
     def _prepared(self, batch: Batch, now_ns: int) -> tuple[Batch, list[list[Any]]]:
         """Those jobs of a batch that can be executed, and their requests as the extension reads them."""
         ready: Batch = []
@@ -151,8 +168,8 @@ class NativeBatches:
             except InferenceError as exc:
                 self._fail(job, exc, now_ns)
                 continue
-            if wire[_PARAMETERS]:
-                wire[_PARAMETERS] = as_native(orjson.loads(wire[_PARAMETERS]))
+            if wire[PARAMETERS]:
+                wire[PARAMETERS] = as_native(orjson.loads(wire[PARAMETERS]))
             job.instance, job.serial = self, self._serial + len(ready)
             ready.append(job)
             wires.append(wire)
@@ -179,21 +196,60 @@ class NativeBatches:
         outputs: list[tuple[str, str, list[int], Any]] | None,
         parameters: dict[str, Parameter] | None,
         times: Times | None,
+        execution: Execution | None = None,
     ) -> None:
-        """The backend has sent the final response and released the request."""
+        """The backend has sent the final response and released the request; with `execution`, it is done with both."""
         plain = failure is None and outputs is not None and job.trace is None and times is not None and times[0]
         if not plain or job in self._answered or job in self._kept:
             self.responded(job, True, failure, outputs, parameters)
             self.released(job, False, times)
-            return
-        assert outputs is not None
-        assert times is not None
-        del self._jobs[job]
-        outcome = self._response(job, outputs, parameters)
-        self._count(job, times)
-        job.free()
-        job.respond(outcome, True)
-        if self._when_idle is not None:
+        else:
+            assert outputs is not None
+            assert times is not None
+            del self._jobs[job]
+            outcome = self._made(job, outputs, parameters)
+            self._count(job, times)
+            job.free()
+            job.respond(outcome, True)
+        if execution is not None:
+            self.executed(*execution)
+        elif self._when_idle is not None:
+            self._check_idle()
+
+    def encoded(self, job: Any, response: bytes, times: Times, execution: Execution | None) -> None:
+        """The same for a request that is known, whose response is there as the client gets it."""
+        if job in self._answered:
+            self.released(job, False, times)
+        else:
+            del self._jobs[job]
+            self.times.request(job, times, None, time.monotonic_ns())
+            job.encoded(response)
+        if execution is not None:
+            self.executed(*execution)
+        elif self._when_idle is not None:
+            self._check_idle()
+
+    def sent(
+        self,
+        job: Any,
+        rest: bytes | None,
+        sent_ns: int,
+        released: bool,
+        times: Times | None,
+        execution: Execution | None,
+    ) -> None:
+        """The same for one whose response the client was sent already, but for the rest; the request may be in use."""
+        if released and job not in self._answered:
+            given_ns = self._jobs.pop(job)
+            self.times.request(job, times or (True, given_ns, given_ns, sent_ns, sent_ns), None, sent_ns)
+        else:
+            self._answer(job)
+            if released:
+                self.released(job, False, times)
+        job.sent(rest)
+        if execution is not None:
+            self.executed(*execution)
+        elif self._when_idle is not None:
             self._check_idle()
 
     def responded(
@@ -211,7 +267,7 @@ class NativeBatches:
         if failure is not None:
             outcome = self._failures[job] = InferenceError(failure[1], Code(failure[0]))
         elif outputs is not None:
-            outcome = self._response(job, outputs, parameters)
+            outcome = self._made(job, outputs, parameters)
         if not self._plan.spec.decoupled and not final:
             self._kept[job] = outcome
             return
@@ -260,33 +316,12 @@ class NativeBatches:
         self.worker.returned()
         duration_ns = end_ns - start_ns
         self._average_ns += (duration_ns - self._average_ns) >> _AVERAGE_SHIFT
-        self.batch_reported(reported or (rows, start_ns, start_ns, end_ns, end_ns))
+        self.times.batch(reported or (rows, start_ns, start_ns, end_ns, end_ns), time.time_ns() // 1_000_000)
         if self._open:
             self.places = self._places() - len(self._posted)
         self._owner.place_freed()
         if self._when_idle is not None:
             self._check_idle()
-
-    def batch_reported(self, times: BatchTimes) -> None:
-        """The backend tells how long a batch took."""
-        rows, begin_ns, start_ns, end_ns, over_ns = times
-        self._plan.statistics.execution(
-            rows, start_ns - begin_ns, end_ns - start_ns, over_ns - end_ns, time.time_ns() // 1_000_000
-        )
-
-    def response_reported(self, index: int, kind: str, start_ns: int, output_ns: int, end_ns: int) -> None:
-        """The backend tells how long it took to the response at a place in its answers."""
-        responses = self._plan.statistics.response(index)
-        if responses is None:
-            return
-        if kind == "success":
-            responses.success(output_ns - start_ns, end_ns - output_ns)
-        elif kind == "fail":
-            responses.fail(output_ns - start_ns, end_ns - output_ns)
-        elif kind == "empty":
-            responses.empty(end_ns - start_ns)
-        else:
-            responses.cancel(end_ns - start_ns)
 
     def state_updated(self, job: Job, name: str, datatype: str, shape: list[int], contents: Any) -> None:
         """The backend has written a state of the job's sequence."""
@@ -301,6 +336,8 @@ class NativeBatches:
     def give_up(self, failure: InferenceError) -> None:
         """The backend does not come to an end: answer for it. Its threads still read the memory of their requests."""
         for job in [job for job in self._jobs if job not in self._answered]:
+            if not self.handle.claim(job.serial):
+                continue  # its client is being answered
             self._answer(job)
             self.handle.cancel(job.serial)  # a thread of the backend's may wait for the client
             self._plan.statistics.failure(time.monotonic_ns() - job.arrived_ns, reason_of(failure, job.cancelled))
@@ -317,29 +354,16 @@ class NativeBatches:
         else:
             self._answered.add(job)
 
-    def _response(
+    def _made(
         self,
         job: Job,
         outputs: list[tuple[str, str, list[int], Any]],
         parameters: dict[str, Parameter] | None,
     ) -> Outcome:
-        spec = self._plan.spec
-        if self._reshapes:
-            outputs = [(name, kind, client_shape(spec, name, shape), data) for name, kind, shape, data in outputs]
-        response = InferResponse(
-            spec.name,
-            self._plan.version,
-            job.id,
-            [OutputTensor(name, datatype, shape, memoryview(data)) for name, datatype, shape, data in outputs],
-            parameters or _NO_PARAMETERS,
-        )
-        if job.client is None or not job.client.places:
-            return response
-        try:
-            return put_in_place(response, job.client)
-        except InferenceError as exc:
-            self._failures[job] = exc
-            return exc
+        outcome = self._responses.make(job, outputs, parameters)
+        if isinstance(outcome, InferenceError):
+            self._failures[job] = outcome
+        return outcome
 
     def _ended_without(self, job: Job) -> InferenceError:
         failure = self._failures[job] = InferenceError("the model ended the request without a response")
@@ -347,25 +371,12 @@ class NativeBatches:
 
     def _count(self, job: Job, times: Times) -> None:
         """Record how long a job took, whose backend is done with it."""
-        success, begin_ns, start_ns, end_ns, over_ns = times
-        total_ns = time.monotonic_ns() - job.arrived_ns
-        failure = self._failures.pop(job, None)
-        statistics = self._plan.statistics
-        if job.is_padding:
-            return
-        if success:
-            statistics.success(
-                job.rows, begin_ns - job.arrived_ns, start_ns - begin_ns, end_ns - start_ns, over_ns - end_ns, total_ns
-            )
-        else:
-            statistics.failure(total_ns, reason_of(failure or _FAILED, job.cancelled))
-        if job.trace is not None:
-            job.trace.executed(begin_ns, start_ns, end_ns)
+        self.times.request(job, times, self._failures.pop(job, None), time.monotonic_ns())
 
     def _reschedule(self, job: Job) -> None:
         """The backend wants to be given a request again, as it may in an iterative model."""
         del self._jobs[job]
-        job.wire[_FLAGS] &= ~_SEQUENCE_START
+        job.wire[FLAGS] &= ~SEQUENCE_START
         job.instance = None
         self._owner.reschedule(job)
 
@@ -387,12 +398,3 @@ class NativeBatches:
         if self._when_idle is not None and not self:
             when_idle, self._when_idle = self._when_idle, None
             when_idle()
-
-
-def _is_inline(tensors: list[Any]) -> bool:
-    """Whether the contents of inputs stand in the request: those of all, or of none."""
-    return bool(tensors) and type(tensors[0][3]) is bytes
-
-
-# Stands for a failure of which the backend has told only that there was one.
-_FAILED = InferenceError("")

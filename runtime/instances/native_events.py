@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -27,14 +28,15 @@ class NativeEvents:
         self._acts: dict[int, Callable[..., None]] = {
             native.RESPONSE: _responded,
             native.RELEASED: _released,
-            native.BATCH_STATISTICS: lambda owner, times: owner.batch_reported(times),
-            native.RESPONSE_STATISTICS: lambda owner, *rest: owner.response_reported(*rest),
+            native.BATCH_STATISTICS: lambda owner, times: owner.times.batch(times, time.time_ns() // 1_000_000),
+            native.RESPONSE_STATISTICS: lambda owner, *rest: owner.times.response(*rest),
             native.STATE: lambda job, *rest: job.instance.state_updated(job, *rest),
             native.LOG: _log,
             native.CALL: on_call,
             native.ACTIVITY: _noted,
         }
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining = False
 
     def begin(self) -> None:
         """Listen, from now on, on the running event loop."""
@@ -48,19 +50,38 @@ class NativeEvents:
             self._loop = None
             self.drain()
 
+    def settle(self) -> None:
+        """Pass on all events so far, unless that is being done."""
+        if not self._draining:
+            self.drain()
+
     def drain(self) -> None:
         """Pass on all events so far."""
-        answered, executed = self._native.ANSWERED, self._native.EXECUTED
+        self._draining = True
+        try:
+            self._pass_on()
+        finally:
+            self._draining = False
+
+    def _pass_on(self) -> None:
+        native = self._native
+        sent, encoded, answered, executed = native.SENT, native.ENCODED, native.ANSWERED, native.EXECUTED
         for event in self._native.drain():
             kind = event[0]
             try:
-                # Nearly all are one of these two.
-                if kind == answered:
-                    _, job, failure, outputs, parameters, times = event
-                    job.instance.answered(job, failure, outputs, parameters, times)
+                # Nearly all are one of these.
+                if kind == sent:
+                    _, job, *rest = event
+                    job.instance.sent(job, *rest)
+                elif kind == encoded:
+                    _, job, response, times, execution = event
+                    job.instance.encoded(job, response, times, execution)
+                elif kind == answered:
+                    _, job, failure, outputs, parameters, times, execution = event
+                    job.instance.answered(job, failure, outputs, parameters, times, execution)
                 elif kind == executed:
-                    _, batches, serial, start_ns, end_ns, reported = event
-                    batches.executed(serial, start_ns, end_ns, reported)
+                    _, batches, execution = event
+                    batches.executed(*execution)
                 else:
                     self._acts[kind](*event[1:])
             except Exception:  # one event must not cost the others

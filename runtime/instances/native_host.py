@@ -17,9 +17,11 @@ import orjson
 
 from pyruntime.runtime.instances.native_calls import NativeCalls
 from pyruntime.runtime.instances.native_events import NativeEvents
+from pyruntime.runtime.instances.native_stacks import NativeStacks
 from pyruntime.runtime.instances.native_threads import NativeThreads
 from pyruntime.runtime.instances.plan import ModelServer
 from pyruntime.runtime.native.libraries import explain, prepare
+from pyruntime.runtime.native.process import prepare_process
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import LoadError
 
@@ -56,6 +58,7 @@ class NativeHost:
         self._native: ModuleType | None = None
         self._events: NativeEvents | None = None
         self._threads: NativeThreads | None = None
+        self._stacks: NativeStacks | None = None
         self._calls: NativeCalls | None = None
         self._loaded: dict[str, _Loaded] = {}
         # Which levels native code is to log, and its verbose level, as _triton.set_log has them.
@@ -72,6 +75,12 @@ class NativeHost:
         """Threads that may wait for backends."""
         assert self._threads is not None  # made with the extension
         return self._threads
+
+    @property
+    def stacks(self) -> NativeStacks:
+        """Who answers `pyruntime stack`."""
+        assert self._stacks is not None  # made with the extension
+        return self._stacks
 
     def adjust_log(self, settings: ServerSettings) -> None:
         """Have native code log what `settings` say, from now on: what is not to be written is then not made either."""
@@ -106,6 +115,16 @@ class NativeHost:
             if loaded.backend is backend:
                 loaded.users -= 1
 
+    def settle(self) -> None:
+        """Have that told now of which one hears late: what native threads have sent to clients themselves."""
+        if self._events is not None:
+            self._events.settle()
+
+    def hurry(self) -> None:
+        """Have all of it told at once from now on."""
+        if self._native is not None:
+            self._native.set_hurried(True)
+
     def metrics(self) -> list[tuple[str, int, str, list[tuple[dict[str, str], Any]]]]:
         """The metrics that backends have made: see _triton.pyi."""
         return self._native.metrics() if self._native is not None else []
@@ -122,6 +141,7 @@ class NativeHost:
                 except LoadError as exc:
                     _LOG.error("a backend failed to finalize: %s", exc)
         self._events.end()
+        self.stacks.close()
 
     def begin(self, what: str, model: str) -> None:
         """Bring the extension in, for `what` a model needs. Raises LoadError where there is none."""
@@ -133,6 +153,7 @@ class NativeHost:
             raise LoadError(_MISSING.format(what=what, model=model)) from exc
         except ImportError as exc:
             raise LoadError(_BROKEN.format(what=what, model=model, reason=exc)) from exc
+        self._stacks = NativeStacks()
         self._threads = NativeThreads(native.NativeError, self._tasks, self._patience_s)
         self._calls = NativeCalls(self._server, native.accept_calls)
         self._events = NativeEvents(native, self._calls.call)
@@ -140,6 +161,7 @@ class NativeHost:
         native.set_log(*self._log)
         # What kills a backend kills the server: it is to say so, and where its threads were.
         faulthandler.enable()
+        prepare_process(native)
         self._native = native
 
 

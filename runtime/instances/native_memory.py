@@ -24,14 +24,18 @@ from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import Code, InferenceError
-
-_TENSORS = 6
+from pyruntime.utils.messages import TENSORS
 
 
 def base_of(region: SharedRegion) -> int:
     """The address of a region's first byte in this process. It stays there until the region is closed."""
     base: int = np.frombuffer(region.view[:1], np.uint8).ctypes.data
     return base
+
+
+def is_inline(tensors: list[Any]) -> bool:
+    """Whether the contents of inputs stand in the request: those of all, or of none."""
+    return bool(tensors) and type(tensors[0][3]) is bytes
 
 
 def resolved(job: Job, memory: RequestMemory, base: int) -> list[Any]:
@@ -41,7 +45,7 @@ def resolved(job: Job, memory: RequestMemory, base: int) -> list[Any]:
     """
     regions = {region.number: region for region in job.regions}
     tensors = []
-    for name, datatype, shape, at, size in job.wire[_TENSORS]:
+    for name, datatype, shape, at, size in job.wire[TENSORS]:
         if type(at) is bytes:
             slot = memory.allocate(size)
             slot.fill(at)
@@ -53,7 +57,7 @@ def resolved(job: Job, memory: RequestMemory, base: int) -> list[Any]:
             else:
                 at = base_of(region) + split(at)[1] - base
         tensors.append((name, datatype, shape, at, size))
-    return [*job.wire[:_TENSORS], tensors, *job.wire[_TENSORS + 1 :]]
+    return [*job.wire[:TENSORS], tensors, *job.wire[TENSORS + 1 :]]
 
 
 def _copied(job: Job, memory: RequestMemory, region: ClientRegion, offset: int, size: int) -> int:

@@ -19,11 +19,9 @@ from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.native.parameters import as_native
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.messages import PARAMETERS, TENSORS
 
 _LOG = logging.getLogger("pyruntime.native")
-
-_PARAMETERS = 5
-_TENSORS = 6
 
 
 class NativeStrategy:
@@ -71,12 +69,12 @@ class NativeStrategy:
         """The request as the extension reads it. Raises InferenceError if its memory cannot be read."""
         wire = resolved(job, self._memory, self._base) if job.regions else list(job.wire)
         # What stands in the request itself is where it is: nobody needs a copy that lasts longer than the question.
-        wire[_TENSORS] = [
+        wire[TENSORS] = [
             (name, datatype, shape, _address(at) - self._base if type(at) is bytes else at, size)
-            for name, datatype, shape, at, size in wire[_TENSORS]
+            for name, datatype, shape, at, size in wire[TENSORS]
         ]
-        if wire[_PARAMETERS]:
-            wire[_PARAMETERS] = as_native(orjson.loads(wire[_PARAMETERS]))
+        if wire[PARAMETERS]:
+            wire[PARAMETERS] = as_native(orjson.loads(wire[PARAMETERS]))
         return wire
 
 

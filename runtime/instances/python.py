@@ -104,6 +104,13 @@ class PythonInstance:
         assert self._batches is not None  # there are no places without a stub
         self._batches.execute(batch)
 
+    def know(self, document: bytes, size: int, wire: list[Any]) -> None:
+        """See ModelInstance. The stub reads what the host gives it: there is nothing to be gained."""
+
+    def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
+        """See ModelInstance."""
+        return False
+
     @property
     def is_ready(self) -> bool:
         """Whether the instance takes requests now."""

@@ -23,13 +23,9 @@ from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError, PeerError
-from pyruntime.utils.messages import NO_SLOT, OK, RESCHEDULED, SENDER
+from pyruntime.utils.messages import NO_SLOT, OK, RESCHEDULED, SENDER, SEQUENCE_END, SEQUENCE_START, TENSORS
 
-_SEQUENCE_START = 1
-_SEQUENCE_END = 2
 _SCALARS = (str, int, float, bool)
-# The place of the inputs in a request on the wire.
-_TENSORS = 6
 
 
 def request_wire(request: InferRequest) -> list[object]:
@@ -38,7 +34,7 @@ def request_wire(request: InferRequest) -> list[object]:
     wire: list[object] = [
         request.id,
         request.sequence_id,
-        (_SEQUENCE_START if request.sequence_start else 0) | (_SEQUENCE_END if request.sequence_end else 0),
+        (SEQUENCE_START if request.sequence_start else 0) | (SEQUENCE_END if request.sequence_end else 0),
         request.timeout_us,
         request.requested_outputs,
         orjson.dumps(parameters).decode() if parameters else "",
@@ -52,7 +48,7 @@ def request_wire(request: InferRequest) -> list[object]:
 def client_request_wire(request: InferRequest) -> list[object]:
     """A request that has to do with the memory of clients, as the stub reads it."""
     wire = request_wire(request)
-    wire[_TENSORS] = [
+    wire[TENSORS] = [
         (tensor.name, tensor.datatype, tensor.shape, tensor.offset, tensor.byte_size) for tensor in request.inputs
     ]
     if not request.trace:

@@ -15,7 +15,7 @@ from typing import Any, Final
 RESPONSE: Final[int]
 # job, reschedule: bool, statistics: (success, exec start, compute start, compute end, exec end; ns) | None.
 RELEASED: Final[int]
-# instance owner, serial of the batch, start ns, end ns, what BATCH_STATISTICS has | None: Execute has returned.
+# instance owner, (serial of the batch, start ns, end ns, what BATCH_STATISTICS has | None): Execute has returned.
 EXECUTED: Final[int]
 # instance owner, (rows, exec start, compute start, compute end, exec end; ns).
 BATCH_STATISTICS: Final[int]
@@ -29,8 +29,16 @@ LOG: Final[int]
 CALL: Final[int]
 # job | None, ns, activity, name: what a backend reports of a traced request.
 ACTIVITY: Final[int]
-# job, failure, outputs, parameters, statistics: RESPONSE, which is final, and RELEASED in one.
+# job, failure, outputs, parameters, statistics, what EXECUTED has behind its owner | None: in one RESPONSE, which is
+# final, and RELEASED; and of a known request EXECUTED as well.
 ANSWERED: Final[int]
+# job, response: bytes, statistics, and what EXECUTED has behind its owner | None: ANSWERED of a known request whose
+# response is like the one that is remembered.
+ENCODED: Final[int]
+# job, rest: bytes | None, ns, released: bool, statistics | None, what EXECUTED has behind its owner | None: the client
+# of a known request was sent its response at that time, but for the rest. The descriptor is not readable for that
+# alone; but whoever reads what the client sends next finds the event.
+SENT: Final[int]
 
 class NativeError(Exception):
     """A backend, or the system for it, has failed: `args` are the code (see utils/errors.py) and the message."""
@@ -73,6 +81,9 @@ class Call:
 
         Outputs are copied on another thread. Their buffers are held until then; `done` is called by `drain` after that.
         """
+
+def set_hurried(hurried: bool, /) -> None:
+    """Whether the descriptor is to be readable with every event, at once if there are any. Calls are counted."""
 
 def accept_calls(accepting: bool, /) -> None:
     """Whether calls are answered, as they are at first. If not, those that wait fail now, and all others at once."""
@@ -149,6 +160,24 @@ class Model:
     def memory_usage(self) -> list[tuple[int, int, int]]:
         """(kind as TRITONSERVER_MemoryType, id, bytes) of what the model takes, as its backend says; often nothing."""
 
+class ClientSocket:
+    """A connection in which native threads may send responses; it has a descriptor of its own. Raises OSError."""
+
+    def __init__(self, descriptor: int) -> None: ...
+    def shut_down(self) -> None:
+        """Send nothing any more: the connection is closed."""
+
+class KnownRequest:
+    """What requests to a model have in common that differ in nothing but the contents of their tensors.
+
+    Their bodies are `size` bytes long and begin with `document`; `wire` is as for `Instance.execute`, with the offsets
+    counted from the end of the document, and no id.
+    """
+
+    def __init__(self, model: Model, document: bytes, size: int, wire: list[Any]) -> None: ...
+    def remember(self, head: bytes, outputs: Sequence[tuple[str, str, Sequence[int], int]], /) -> None:
+        """Encode responses whose outputs have these names, datatypes, shapes and sizes: `head`, then contents."""
+
 class Instance:
     """One instance. `owner` comes back with its events; it is held weakly in no way: the instance holds it.
 
@@ -175,6 +204,18 @@ class Instance:
 
         A tensor's contents lie at `base` + its offset, and stay there until its job is RELEASED.
         """
+
+    def execute_known(
+        self, known: KnownRequest, job: Any, data: bytes, at: int, serial: int, client: ClientSocket | None, /
+    ) -> bool:
+        """Give the backend the request in the body that begins at a place in `data`, without waking it; alone.
+
+        False if it is none of those that are known, or no request can be taken. Its inputs are copied. A `client` may
+        be sent the response by the thread that makes it, which is heard of late then: see SENT.
+        """
+
+    def claim(self, serial: int, /) -> bool:
+        """Have nobody else answer the client of a known request. False if that has happened, or is happening."""
 
     def wake(self) -> None:
         """Have the backend begin with what `execute` has given it without waking it: that is what costs most."""
@@ -281,6 +322,12 @@ def drain() -> list[tuple[Any, ...]]:
 
 def set_log(levels: int, verbose: int) -> None:
     """Which levels native code is to log: bit 0 error, 1 warning, 2 info; and the verbose level."""
+
+def trace_crashes() -> None:
+    """From now on have a crash tell where the thread's native code was, before whoever else is to tell of it."""
+
+def reset_at_fork(signum: int, /) -> None:
+    """From now on have this signal kill the processes that native code forks, though it does not kill this one."""
 
 def metrics() -> list[tuple[str, int, str, list[tuple[dict[str, str], Any]]]]:
     """Families that native code has made: name, kind, description, and each metric's labels and value.

@@ -22,14 +22,14 @@ Image = bytes | mmap.mmap
 
 # A program header, an entry of DYNAMIC and a symbol have these sizes in every 64-bit file.
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SEGMENT = struct.Struct("<IIQQQQQQ")
-_ENTRY = struct.Struct("<qQ")
+SEGMENT = struct.Struct("<IIQQQQQQ")
+ENTRY = struct.Struct("<qQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _WORD = struct.Struct("<I")
 _HASH = struct.Struct("<II")
 _GNU_HASH = struct.Struct("<IIII")
 
-_MACHINES = {62: "x86_64", 183: "aarch64"}
+MACHINES = {62: "x86_64", 183: "aarch64"}
 _SHARED = 3
 _LOAD, _DYNAMIC = 1, 2
 _NULL, _NEEDED, _OLD_HASH, _STRINGS, _SYMBOLS, _STRINGS_BYTES = 0, 1, 4, 5, 6, 10
@@ -103,9 +103,9 @@ class _Reader:
         header = self._unpack(_HEADER, 0)
         if header[1] != _SHARED:
             raise ElfError("is no shared library")
-        if header[2] not in _MACHINES:
+        if header[2] not in MACHINES:
             raise ElfError(f"is built for machine {header[2]} of ELF, which is neither x86_64 nor aarch64")
-        self._machine = _MACHINES[header[2]]
+        self._machine = MACHINES[header[2]]
         self._entries = self._read_dynamic(segments_at=header[5], segment_bytes=header[9], count=header[10])
         strings_bytes = self._one(_STRINGS_BYTES)
         self._strings = self._offset_of(self._one(_STRINGS))
@@ -146,11 +146,11 @@ class _Reader:
 
     def _read_dynamic(self, segments_at: int, segment_bytes: int, count: int) -> dict[int, list[int]]:
         """Take note of what is mapped where, and read DYNAMIC."""
-        if segment_bytes != _SEGMENT.size or count > SEGMENTS_MAX:
+        if segment_bytes != SEGMENT.size or count > SEGMENTS_MAX:
             raise ElfError(f"is damaged: it has {count} segments of {segment_bytes} bytes")
         dynamic = None
         for index in range(count):
-            segment = self._unpack(_SEGMENT, segments_at + index * _SEGMENT.size)
+            segment = self._unpack(SEGMENT, segments_at + index * SEGMENT.size)
             kind, _, offset, address, _, file_bytes, _, _ = segment
             if kind == _LOAD:
                 self._loads.append((address, file_bytes, offset))
@@ -162,11 +162,11 @@ class _Reader:
 
     def _read_entries(self, offset: int, size: int) -> dict[int, list[int]]:
         entries: dict[int, list[int]] = {}
-        count = size // _ENTRY.size
+        count = size // ENTRY.size
         if count > ENTRIES_MAX:
             raise ElfError(f"is damaged: its dynamic segment has {count} entries")
         for index in range(count):
-            tag, value = self._unpack(_ENTRY, offset + index * _ENTRY.size)
+            tag, value = self._unpack(ENTRY, offset + index * ENTRY.size)
             if tag == _NULL:
                 break
             entries.setdefault(tag, []).append(value)

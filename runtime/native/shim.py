@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import struct
 
-_MACHINES = {"x86_64": 62, "aarch64": 183}
-_SEGMENT = struct.Struct("<IIQQQQQQ")
-_ENTRY = struct.Struct("<qQ")
+from pyruntime.runtime.native.elf import ENTRY, MACHINES, SEGMENT
+
+_MACHINES = {name: number for number, name in MACHINES.items()}
 _HEADER_BYTES = 64
 _SYMBOL_BYTES = 24
 # What the loader maps is aligned to pages, and pages of aarch64 have up to this many bytes.
@@ -28,8 +28,8 @@ def make_shim(soname: str, needed: str, machine: str) -> bytes:
     strings = b"\0" + soname.encode() + b"\0" + needed.encode() + b"\0"
     segments = 3
     entries = 8
-    dynamic_at = _HEADER_BYTES + segments * _SEGMENT.size
-    symbols_at = dynamic_at + entries * _ENTRY.size
+    dynamic_at = _HEADER_BYTES + segments * SEGMENT.size
+    symbols_at = dynamic_at + entries * ENTRY.size
     # The table of symbols cannot be left out. Its first is no symbol; the hash table is one chain, and empty.
     hashes = struct.pack("<IIII", 1, 1, 0, 0)
     hash_at = symbols_at + _SYMBOL_BYTES
@@ -49,14 +49,14 @@ def make_shim(soname: str, needed: str, machine: str) -> bytes:
         (
             struct.pack("<4s5B7x", b"\x7fELF", 2, 1, 1, 0, 0),
             struct.pack("<HHIQQQ", 3, _MACHINES[machine], 1, 0, _HEADER_BYTES, 0),
-            struct.pack("<IHHHHHH", 0, _HEADER_BYTES, _SEGMENT.size, segments, 0, 0, 0),
+            struct.pack("<IHHHHHH", 0, _HEADER_BYTES, SEGMENT.size, segments, 0, 0, 0),
             # LOAD, writable: loaders turn the addresses in the dynamic segment into real ones, in place.
-            _SEGMENT.pack(1, 6, 0, 0, 0, size, size, _PAGE_BYTES),
+            SEGMENT.pack(1, 6, 0, 0, 0, size, size, _PAGE_BYTES),
             # DYNAMIC
-            _SEGMENT.pack(2, 6, dynamic_at, dynamic_at, dynamic_at, entries * 16, entries * 16, 8),
+            SEGMENT.pack(2, 6, dynamic_at, dynamic_at, dynamic_at, entries * ENTRY.size, entries * ENTRY.size, 8),
             # GNU_STACK: without it the loader would make every stack of the process executable.
-            _SEGMENT.pack(0x6474E551, 6, 0, 0, 0, 0, 0, 16),
-            b"".join(_ENTRY.pack(*entry) for entry in dynamic),
+            SEGMENT.pack(0x6474E551, 6, 0, 0, 0, 0, 0, 16),
+            b"".join(ENTRY.pack(*entry) for entry in dynamic),
             bytes(_SYMBOL_BYTES),
             hashes,
             strings,

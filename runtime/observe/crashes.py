@@ -1,12 +1,15 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tells what faulthandler writes about a crash from what a model prints, line by line. (pure)"""
+"""Tells what is written about a crash from what a model prints, line by line. (pure)
+
+That is what faulthandler writes, and before it where native code was: see native/triton/process.cc.
+"""
 
 from __future__ import annotations
 
 import re
 
-_BEGIN = "Fatal Python error: "
+_BEGIN = ("Current thread's C stack trace ", "Fatal Python error: ")
 # Everything that may follow, in any CPython from 3.8 on: blank lines between threads, their headings, frames of Python
 # and of C, and the modules that have C code.
 _REST = re.compile(

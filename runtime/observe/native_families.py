@@ -37,9 +37,7 @@ def native_lines(snapshot: Snapshot, families: Mapping[str, Family]) -> dict[str
             metrics = [each for each in metrics if labels_text(each[0]) not in there.metrics]
             head = "" if there.metrics else family_head(name, description, kind)
         elif not taken.isdisjoint(sample_names(name, kind)):
-            lines[name] = (
-                f"# metric family '{name}' of a native backend is left out: another has samples of its names\n"
-            )
+            lines[name] = _LEFT_OUT.format(name)
             continue
         else:
             head = family_head(name, description, kind)

@@ -9,6 +9,7 @@ made of the same numbers: see model_families.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
@@ -19,6 +20,13 @@ from pyruntime.utils.errors import Code, InferenceError
 # Responses to one request that are told apart by their place. A model that streams tokens sends thousands, and each
 # place has a row of six in the statistics of its model.
 RESPONSE_INDEXES_MAX = 256
+# What the protocol has for a number of bytes or nanoseconds. Backends may report any.
+_UINT64_MAX = (1 << 64) - 1
+# The names of TRITONSERVER_MemoryType.
+_MEMORY_TYPES = {0: "CPU", 1: "CPU_PINNED", 2: "GPU"}
+
+# Memory that a model, or an instance, takes: a TRITONSERVER_MemoryType, the number of the device, and how many bytes.
+MemoryUsage = tuple[int, int, int]
 
 
 class FailureReason(Enum):
@@ -47,13 +55,13 @@ class ResponseStatistics:
     """The responses at one place in the answers of a decoupled model: the first ones, or the second ones, and so on.
 
     The time of a response goes from the one before it, or from the beginning of execute, until it came from the model
-    (`infer_ns`), and on until the client's frontend had it (`output_ns`). An end without a response is `empty`.
+    (`infer_ns`), and on until the client's frontend had it (`output_ns`). An end without a response is `empty`: it was
+    computed, but there was nothing to put out.
     """
 
     __slots__ = (
         "cancel_count",
         "cancel_ns",
-        "compute_count",
         "compute_infer_ns",
         "compute_output_ns",
         "empty_count",
@@ -65,7 +73,7 @@ class ResponseStatistics:
     )
 
     def __init__(self) -> None:
-        self.compute_count = self.compute_infer_ns = self.compute_output_ns = 0
+        self.compute_infer_ns = self.compute_output_ns = 0
         self.success_count = self.success_ns = self.fail_count = self.fail_ns = 0
         self.empty_count = self.empty_ns = self.cancel_count = self.cancel_ns = 0
 
@@ -83,6 +91,7 @@ class ResponseStatistics:
 
     def empty(self, infer_ns: int) -> None:
         """The end of the request, without a response."""
+        self.compute_infer_ns += infer_ns
         self.empty_count += 1
         self.empty_ns += infer_ns
 
@@ -93,9 +102,10 @@ class ResponseStatistics:
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         """One value of `response_stats`, by the names of the protocol."""
+        put_out = self.success_count + self.fail_count
         return {
-            "compute_infer": _duration(self.compute_count, self.compute_infer_ns),
-            "compute_output": _duration(self.compute_count, self.compute_output_ns),
+            "compute_infer": _duration(put_out + self.empty_count, self.compute_infer_ns),
+            "compute_output": _duration(put_out, self.compute_output_ns),
             "success": _duration(self.success_count, self.success_ns),
             "fail": _duration(self.fail_count, self.fail_ns),
             "empty_response": _duration(self.empty_count, self.empty_ns),
@@ -103,7 +113,6 @@ class ResponseStatistics:
         }
 
     def _computed(self, infer_ns: int, output_ns: int) -> None:
-        self.compute_count += 1
         self.compute_infer_ns += infer_ns
         self.compute_output_ns += output_ns
 
@@ -123,7 +132,7 @@ class ModelStatistics:
     `success_count` counts requests, `failures` those that failed, by reason, `inference_count` the rows of the
     successful ones, and `execution_count` the batches that instances executed. A batch's times count in full for every
     request in it. `latencies` and `first_responses` are for who asked for more than sums, else None; `cache` is for
-    models that have a response cache.
+    models that have a response cache. `memory_usage` says what memory the version takes now, as far as that is known.
     """
 
     __slots__ = (
@@ -139,6 +148,7 @@ class ModelStatistics:
         "inference_count",
         "last_inference_ms",
         "latencies",
+        "memory_usage",
         "queue_ns",
         "responses",
         "success_count",
@@ -149,6 +159,7 @@ class ModelStatistics:
         self.latencies = latencies
         self.first_responses = first_responses
         self.cache: CacheStatistics | None = None
+        self.memory_usage: Callable[[], Iterable[MemoryUsage]] = tuple
         self.success_count = self.success_ns = self.failure_ns = 0
         self.queue_ns = self.compute_input_ns = self.compute_infer_ns = self.compute_output_ns = 0
         self.inference_count = self.execution_count = self.last_inference_ms = 0
@@ -252,7 +263,7 @@ class ModelStatistics:
                 for batch_size, batch in sorted(self.batches.items())
             ],
             "response_stats": {str(index): self.responses[index].as_dict() for index in sorted(self.responses)},
-            "memory_usage": [],
+            "memory_usage": _memory_usage(self.memory_usage()),
         }
 
 
@@ -262,4 +273,14 @@ def reason_of(failure: InferenceError, cancelled: bool) -> FailureReason:
 
 
 def _duration(count: int, ns: int) -> dict[str, int]:
-    return {"count": count, "ns": ns}
+    return {"count": count, "ns": min(max(0, ns), _UINT64_MAX)}
+
+
+def _memory_usage(reported: Iterable[MemoryUsage]) -> list[dict[str, Any]]:
+    sums: dict[tuple[int, int], int] = {}
+    for kind, device, size in reported:
+        sums[kind, device] = sums.get((kind, device), 0) + size
+    return [
+        {"type": _MEMORY_TYPES.get(kind, "<invalid>"), "id": device, "byte_size": min(size, _UINT64_MAX)}
+        for (kind, device), size in sorted(sums.items())
+    ]

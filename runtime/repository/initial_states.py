@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import replace
 from math import prod
 from pathlib import Path
 
 from pyruntime.runtime.config.sequences import STATE_BYTES_MAX
 from pyruntime.runtime.config.spec import ModelSpec, StateSpec
+from pyruntime.runtime.repository.model_files import read_file, reading
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import LoadError
 
@@ -30,18 +29,12 @@ def with_initial_states(spec: ModelSpec, folder: str) -> ModelSpec:
 def _read(state: StateSpec, folder: Path) -> StateSpec:
     path = folder / state.data_file
     is_text = state.datatype == "BYTES"
-    try:
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise LoadError(f"the initial state of '{state.input_name}' is to be read from {path}, outside of {folder}")
-        with open(path, "rb", opener=_open_at_once) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise LoadError(f"failed to open text file for read {path}: it is no file")
-            # As in Triton, what comes behind the state is of no meaning.
-            data = file.read(STATE_BYTES_MAX if is_text else len(state.initial)) or b""
-    except OSError as exc:
-        raise LoadError(f"failed to open text file for read {path}: {exc.strerror}") from exc
-    except ValueError as exc:  # A name with a NUL in it.
-        raise LoadError(f"failed to open text file for read {path}: {exc}") from exc
+    with reading(path):
+        is_inside = path.resolve().is_relative_to(folder.resolve())
+    if not is_inside:
+        raise LoadError(f"the initial state of '{state.input_name}' is to be read from {path}, outside of {folder}")
+    # As in Triton, what comes behind the state is of no meaning.
+    data = read_file(path, STATE_BYTES_MAX if is_text else len(state.initial))
     if len(data) < len(state.initial):
         raise LoadError(
             f"initial_state setting expects {len(state.initial)} bytes, but the data provided from {state.data_file} "
@@ -58,8 +51,3 @@ def _strings(data: bytes, count: int, path: Path) -> bytes:
     if end > len(data):
         raise LoadError(f"{path} ends within the {count} strings that initial_state setting expects")
     return data[:end]
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    # To open a pipe takes until somebody writes to it, and nobody else is served meanwhile.
-    return os.open(path, flags | os.O_NONBLOCK)

@@ -9,7 +9,9 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -78,6 +80,7 @@ class NativeLoader:
         strategy: Any = None
         memory: RequestMemory | None = None
         instances: list[NativeInstance] = []
+        with_it = ExitStack()
         try:
             model, config = await self._model(draft, version, backend, completed)
             spec = model_spec(config)
@@ -88,15 +91,18 @@ class NativeLoader:
             served = ModelVersion(spec, version, memory, self._on_lost, statistics)
             strategy = await self._strategy(served, model, draft.folder.path, found.path)
             instances.extend(self._instances(served, model, config))
+            for each in instances:
+                with_it.callback(self._host.stacks.open(spec.name, version, each.name, each.tell))
             await _start(instances, at_once=backend.parallel_loading)
         except BaseException:
             for instance in instances:
                 await instance.stop(0)
-            await self._finalize(strategy, model, backend)
+            await self._finalize(with_it, strategy, model, backend)
             if memory is not None:
                 memory.close()
             raise
-        served.finalize = lambda: self._finalize(strategy, model, backend)
+        statistics.memory_usage = lambda: chain(model.memory_usage, *(each.memory_usage for each in instances))
+        served.finalize = lambda: self._finalize(with_it, strategy, model, backend)
         served.load_s = time.monotonic() - begun
         served.serve(instances)
         return served
@@ -157,7 +163,7 @@ class NativeLoader:
                 model,
                 served.memory,
                 served.statistics,
-                _host_policy(instance),
+                _host_policy(instance, group),
                 tuple(group.profile),
                 tuple((each.SecondaryDeviceKind.Name(each.kind), each.device_id) for each in group.secondary_devices),
             )
@@ -177,7 +183,8 @@ class NativeLoader:
         served.consult(NativeStrategy(strategy, host.native.NativeError, spec.name, served.memory))
         return strategy
 
-    async def _finalize(self, strategy: Any, model: Any, backend: Any) -> None:
+    async def _finalize(self, with_it: ExitStack, strategy: Any, model: Any, backend: Any) -> None:
+        with_it.close()
         for handle in (strategy, model):
             if handle is None:
                 continue
@@ -199,12 +206,13 @@ def _completion(name: str, returned: str) -> dict[str, Any]:
     return document
 
 
-def _host_policy(instance: InstanceSpec) -> str:
+def _host_policy(instance: InstanceSpec, group: Config) -> str:
     """The message that says where an instance's threads and memory are to be: nowhere in particular.
 
-    As in Triton it is that of the device, where the policy that the group names was not set on the command line.
+    As in Triton it is the policy that the group names, or else that of the device, and empty.
     """
-    return orjson.dumps({f"gpu_{instance.device_id}" if instance.kind == "GPU" else "cpu": {}}).decode()
+    of_device = f"gpu_{instance.device_id}" if instance.kind == "GPU" else "cpu"
+    return orjson.dumps({group.host_policy or of_device: {}}).decode()
 
 
 def _groups(config: Config) -> list[Config]:

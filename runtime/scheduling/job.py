@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyruntime.runtime.inference import InferResponse, Slot
 from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.messages import CORRELATION_ID, FLAGS, SEQUENCE_END, SEQUENCE_START, TIMEOUT_US
 
 if TYPE_CHECKING:
     from pyruntime.runtime.memory.client_use import ClientUse
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 # last call may bring None: nothing more follows what came before. Only decoupled models call it more than once, and
 # never again after the last one. It must not raise.
 Respond = Callable[[InferResponse | InferenceError | None, bool], None]
-
-# Places in a request on the wire, and the flags of a sequence's first and last request: see utils/messages.py.
-_CORRELATION_ID, _FLAGS, _TIMEOUT_US = 1, 2, 3
-_SEQUENCE_START, _SEQUENCE_END = 1, 2
 
 
 class Running(Protocol):
@@ -111,28 +108,28 @@ class Job:
     @property
     def sequence_id(self) -> int | str:
         """The correlation id, 0 or "" for none."""
-        sequence_id: int | str = self.wire[_CORRELATION_ID]
+        sequence_id: int | str = self.wire[CORRELATION_ID]
         return sequence_id
 
     @property
     def is_start(self) -> bool:
         """Whether it begins a sequence."""
-        return bool(self.wire[_FLAGS] & _SEQUENCE_START)
+        return bool(self.wire[FLAGS] & SEQUENCE_START)
 
     @property
     def is_end(self) -> bool:
         """Whether it ends its sequence."""
-        return bool(self.wire[_FLAGS] & _SEQUENCE_END)
+        return bool(self.wire[FLAGS] & SEQUENCE_END)
 
     @property
     def timeout_s(self) -> float:
         """How long its client has it wait, in seconds; 0 for as long as it takes."""
-        return float(self.wire[_TIMEOUT_US] / 1e6)
+        return float(self.wire[TIMEOUT_US] / 1e6)
 
     def begin_sequence(self, sequence_id: int) -> None:
         """Make it the first request of a sequence."""
-        self.wire[_CORRELATION_ID] = sequence_id
-        self.wire[_FLAGS] |= _SEQUENCE_START
+        self.wire[CORRELATION_ID] = sequence_id
+        self.wire[FLAGS] |= SEQUENCE_START
 
     def free(self) -> None:
         """Give back the request memory. Safe to call again: the slots are forgotten."""

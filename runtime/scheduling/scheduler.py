@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
@@ -37,6 +37,9 @@ class Instance(Protocol):
 
     def execute(self, batch: list[Job]) -> None:
         """Run a batch; every job's `respond` will be called."""
+
+    def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
+        """See instances.instance.ModelInstance."""
 
 
 class JobScheduler(ABC):
@@ -63,6 +66,10 @@ class JobScheduler(ABC):
     @abstractmethod
     def submit(self, job: Job) -> None:
         """Queue a job, or start it. Raises InferenceError or QueueFull; `respond` is not called then."""
+
+    def free_instance(self) -> Instance | None:
+        """An instance that a request may go to past the queue, which nothing waits in; None if there is none."""
+        return None
 
     @abstractmethod
     def cancel(self, job: Job) -> None:
@@ -135,6 +142,10 @@ class Scheduler(JobScheduler):
         self._batcher.submit(job)
         self._dispatch()
 
+    def free_instance(self) -> Instance | None:
+        """See JobScheduler."""
+        return None if len(self._batcher) else self._freest()
+
     def cancel(self, job: Job) -> None:
         """See JobScheduler."""
         if self._batcher.remove(job):
@@ -149,7 +160,8 @@ class Scheduler(JobScheduler):
 
     def place_freed(self) -> None:
         """See JobScheduler."""
-        self._dispatch()
+        if len(self._batcher):  # mostly there is nobody, and every request is counted here
+            self._dispatch()
 
     def put_back(self, batch: list[Job]) -> None:
         """See JobScheduler."""

@@ -26,11 +26,9 @@ from pyruntime.runtime.scheduling.sequences import Sequences
 from pyruntime.runtime.scheduling.states import SequenceStates
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.messages import OUTPUTS, TENSORS
 
 _LOG = logging.getLogger("pyruntime.scheduling")
-
-# Places in a request on the wire: see utils/messages.py.
-_OUTPUTS, _TENSORS = 4, 6
 
 # Requests without an id that their model executes again are sequences of their own. Clients number theirs from one.
 _OWN_SEQUENCE_IDS_FROM = 1 << 63
@@ -195,30 +193,30 @@ class SequenceScheduler(JobScheduler):
         job.states = sequence.states
         states = job.states.inputs
         names = {state.name for state in states}
-        others = [tensor for tensor in job.wire[_TENSORS] if tensor[0] not in names]
+        others = [tensor for tensor in job.wire[TENSORS] if tensor[0] not in names]
         # Contents stand in the message itself where they are in no shared memory.
-        job.wire[_TENSORS] = [*others, *[(*state, len(state.data)) for state in states]]
+        job.wire[TENSORS] = [*others, *[(*state, len(state.data)) for state in states]]
 
     def _control(self, job: Job) -> None:
         """Add the control inputs of a job; instead of those that it has. Raises InferenceError."""
         if names := self._controls.names:
             tensors = self._controls.tensors(job.sequence_id, job.is_start, job.is_end)
-            others = [tensor for tensor in job.wire[_TENSORS] if tensor[0] not in names]
-            job.wire[_TENSORS] = [*others, *self._place(tensors, job)]
+            others = [tensor for tensor in job.wire[TENSORS] if tensor[0] not in names]
+            job.wire[TENSORS] = [*others, *self._place(tensors, job)]
 
     def _padding(self, model: Job) -> Job:
         """A job of zeros, with inputs like those of another one. Raises InferenceError."""
         names = self._controls.names
         tensors = [
             InputTensor(name, datatype, list(shape), bytes(_size_of_zeros(datatype, shape, size)))
-            for name, datatype, shape, _, size in model.wire[_TENSORS]
+            for name, datatype, shape, _, size in model.wire[TENSORS]
             if name not in names
         ]
         tensors += self._controls.tensors(0, False, False, ready=False)
-        wire = ["", 0, 0, 0, model.wire[_OUTPUTS], "", []]
+        wire = ["", 0, 0, 0, model.wire[OUTPUTS], "", []]
         padding = Job("", wire, 1, model.signature, [], _discard, time.monotonic_ns())
         padding.is_padding = True
-        wire[_TENSORS] = self._place(tensors, padding)
+        wire[TENSORS] = self._place(tensors, padding)
         return padding
 
     def _place(self, tensors: list[InputTensor], job: Job) -> list[tuple[Any, ...]]:

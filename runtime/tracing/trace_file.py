@@ -22,7 +22,7 @@ class TraceFile:
     """`path` and, for traces that go to files of their own, `path`.0, `path`.1 and so on. Older ones are replaced."""
 
     def __init__(self, path: str) -> None:
-        self._path = Path(path)
+        self._path = Path(path).absolute()  # a native backend may change the folder that the server is in
         self._numbers = count()
         self._begun = False
         self._failed = False

@@ -19,13 +19,21 @@ from pyruntime.stub.pb_utils.placement import InferenceTrace, PreferredMemory
 from pyruntime.stub.pb_utils.response import InferenceResponse, check_parameters
 from pyruntime.stub.pb_utils.sender import InferenceResponseSender
 from pyruntime.stub.pb_utils.tensor import Tensor
+from pyruntime.utils.messages import (
+    CORRELATION_ID,
+    FLAGS,
+    ID,
+    OUTPUTS,
+    PARAMETERS,
+    PLACES,
+    TENSORS,
+    TIMEOUT_US,
+    TRACE,
+)
 
 if TYPE_CHECKING:
     from pyruntime.stub.memory import Regions, Source
     from pyruntime.stub.streams import Stream
-
-# Places in a request on the wire: see utils/messages.py.
-_ID, _CORRELATION_ID, _FLAGS, _TIMEOUT_US, _OUTPUTS, _PARAMETERS, _TENSORS, _TRACE, _PLACES = range(9)
 
 
 # For the moment in which a request gets its stream: threads may ask for senders, and execute may return, all at once.
@@ -117,8 +125,8 @@ class InferenceRequest:
         request = cls.__new__(cls)
         request._wire = wire
         request._region = region
-        request._outputs = all_outputs if wire[_OUTPUTS] is None else set(wire[_OUTPUTS])
-        if len(wire) > _PLACES:
+        request._outputs = all_outputs if wire[OUTPUTS] is None else set(wire[OUTPUTS])
+        if len(wire) > PLACES:
             request._use_client_memory()
         request._inputs = request._stream = None
         request._answered = False
@@ -127,30 +135,30 @@ class InferenceRequest:
         return request
 
     def _use_client_memory(self) -> None:
-        memory = ClientMemory(cast("Regions", self._region), self._wire[_PLACES], self._wire[_TENSORS])
+        memory = ClientMemory(cast("Regions", self._region), self._wire[PLACES], self._wire[TENSORS])
         memory.belong(self)
         self._region = memory
         self._outputs = ClientOutputs(self._outputs, memory)
 
     def __repr__(self) -> str:
-        return f"<InferenceRequest {self._wire[_ID]!r} {self.inputs()}>"
+        return f"<InferenceRequest {self._wire[ID]!r} {self.inputs()}>"
 
     def inputs(self) -> List[Tensor]:
         """The inputs that came; optional ones may be missing."""
         inputs = self._inputs
         if inputs is None:
             region = self._region
-            inputs = self._inputs = [Tensor._from_region(region, tensor) for tensor in self._wire[_TENSORS]]
+            inputs = self._inputs = [Tensor._from_region(region, tensor) for tensor in self._wire[TENSORS]]
         return inputs
 
     def request_id(self) -> str:
         """The client's id for the request, "" if it gave none."""
-        request_id: str = self._wire[_ID]
+        request_id: str = self._wire[ID]
         return request_id
 
     def correlation_id(self) -> Union[int, str]:
         """The sequence's id: a str if the client's was one; 0 if there is none."""
-        correlation_id: Union[int, str] = self._wire[_CORRELATION_ID]
+        correlation_id: Union[int, str] = self._wire[CORRELATION_ID]
         return correlation_id
 
     def requested_output_names(self) -> Set[str]:
@@ -159,26 +167,26 @@ class InferenceRequest:
 
     def flags(self) -> int:
         """Bits of TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END."""
-        flags: int = self._wire[_FLAGS]
+        flags: int = self._wire[FLAGS]
         return flags
 
     def set_flags(self, flags: int) -> None:
         """Replace the flags."""
-        self._wire[_FLAGS] = flags
+        self._wire[FLAGS] = flags
 
     def timeout(self) -> int:
         """The client's timeout in microseconds; 0 if there is none."""
-        timeout_us: int = self._wire[_TIMEOUT_US]
+        timeout_us: int = self._wire[TIMEOUT_US]
         return timeout_us
 
     def parameters(self) -> str:
         """The client's own parameters as a JSON object in text."""
-        return self._wire[_PARAMETERS] or "{}"
+        return self._wire[PARAMETERS] or "{}"
 
     def trace(self) -> InferenceTrace:
         """The trace that the request belongs to."""
         wire = self._wire
-        return InferenceTrace(wire[_TRACE] if len(wire) > _TRACE else "")
+        return InferenceTrace(wire[TRACE] if len(wire) > TRACE else "")
 
     def get_response_sender(self) -> InferenceResponseSender:
         """What the request can be answered with at any time, beside or instead of what `execute` returns."""

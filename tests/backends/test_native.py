@@ -3,6 +3,7 @@
 """Native backends as those models have them that run them in a process of their own: here, in that of the test."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ input [ { name: "IN" data_type: TYPE_INT64 dims: [ 1 ] } ] output [ { name: "OUT
 # What responses.cc has besides.
 ECHO = IN_OUT + 'output [ { name: "IN" data_type: TYPE_INT64 dims: [ 1 ] } ]'
 DECOUPLED = "model_transaction_policy { decoupled: true }"
+REPEAT = (Path(__file__).parent.parent / "native/repeat.pbtxt").read_text()
 NOTHING = {"IN": [0]}
 
 
@@ -178,13 +180,7 @@ class TestDecoupled:
 
     def test_after_execute(self, native):
         """Responses that come when Execute has returned, from a thread of the backend's."""
-        config = f"""{DECOUPLED}
-            input [ {{ name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }},
-                    {{ name: "DELAY" data_type: TYPE_UINT32 dims: [ -1 ] }},
-                    {{ name: "WAIT" data_type: TYPE_UINT32 dims: [ 1 ] }} ]
-            output [ {{ name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }},
-                     {{ name: "IDX" data_type: TYPE_UINT32 dims: [ 1 ] }} ]"""
-        model = native("repeat.cc", config)
+        model = native("repeat.cc", REPEAT)
         many = model.stream({"IN": [4, 5, 6], "DELAY": [1, 1, 1], "WAIT": [0]})
         none = model.stream({"IN": [], "DELAY": [], "WAIT": [0]})
         assert [(result["OUT"].item(), result["IDX"].item()) for result in many] == [(4, 0), (5, 1), (6, 2)]
@@ -203,16 +199,8 @@ class TestCancellation:
 
     def test_after_execute(self, native):
         """The same where Execute has returned."""
-        config = """
-            input [ { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] },
-                    { name: "DELAY" data_type: TYPE_UINT32 dims: [ -1 ] },
-                    { name: "WAIT" data_type: TYPE_UINT32 dims: [ 1 ] } ]
-            output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] },
-                     { name: "IDX" data_type: TYPE_UINT32 dims: [ 1 ] } ]"""
         count = 5000
-        responses = native("repeat.cc", config + DECOUPLED).stream(
-            {"IN": list(range(count)), "DELAY": [1] * count, "WAIT": [0]}
-        )
+        responses = native("repeat.cc", REPEAT).stream({"IN": list(range(count)), "DELAY": [1] * count, "WAIT": [0]})
         next(responses)
         responses.cancel()
         assert len(list(responses)) < count - 1

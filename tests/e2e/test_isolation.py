@@ -2,10 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Native backends in processes of their own: what they do there as they do in the server's, and what only there."""
 
+import os
+import re
 import shutil
+import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +19,6 @@ import tritonclient.utils.shared_memory as system_memory
 
 BACKENDS = ["identity", "repeat", "calls", "metrics", "misuse", "lifecycle", "requests", "server_steps"]
 ISOLATED = 'parameters { key: "EXECUTION_MODE" value { string_value: "process" } }\n'
-DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 NUMBERS = {
     "BOOL": bool,
     **{f"{kind}{bits}": f"{kind.lower()}{bits}" for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)},
@@ -23,11 +26,7 @@ NUMBERS = {
     "BF16": ml_dtypes.bfloat16,
 }
 DATATYPES = [*NUMBERS, "STRING"]
-REPEAT = """
-input [ { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }, { name: "DELAY" data_type: TYPE_UINT32 dims: [ -1 ] },
-        { name: "WAIT" data_type: TYPE_UINT32 dims: [ 1 ] } ]
-output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "IDX" data_type: TYPE_UINT32 dims: [ 1 ] } ]
-"""
+REPEAT = (Path(__file__).parent.parent / "native/repeat.pbtxt").read_text()
 MISUSE = """
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
@@ -50,6 +49,9 @@ class TritonPythonModel:
 """
 # A library that a model wants before its backend's: each has the same symbol.
 PRELOADED = "int number_of_preload(void) { return NUMBER; }\n"
+# Of what a crash leaves.
+NATIVE_STACK = re.escape("Current thread's C stack trace (most recent call first):")
+IN_BACKEND = r'  Binary file ".*/libtriton_misuse\.so", at TRITONBACKEND_ModelInstanceExecute\+0x'
 ONE = {"INPUT0": np.array([7], np.int32)}
 SOME = {"INPUT": np.arange(3, dtype=np.int32)}
 
@@ -73,13 +75,9 @@ def repeated(count, delay_ms=0):
 
 
 @pytest.fixture(scope="session")
-def backends(tmp_path_factory, compile_library):
+def backends(install_backends):
     """The option that says where the backends are."""
-    folder = tmp_path_factory.mktemp("backends")
-    for name in BACKENDS:
-        (folder / name).mkdir()
-        shutil.copy(compile_library(f"{name}.cc"), folder / name / f"libtriton_{name}.so")
-    return f"--backend-directory={folder}"
+    return f"--backend-directory={install_backends(*BACKENDS)}"
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +91,9 @@ def server(tmp_path_factory, serving, write_model, backends):
     for datatype in DATATYPES:
         write(f"identity_{datatype}", "identity", tensors(datatype), "max_batch_size: 8 dynamic_batching { }")
     write("identity", "identity", tensors("INT32"))
-    write("repeat", "repeat", REPEAT, DECOUPLED)
+    write("repeat", "repeat", REPEAT)
     write("calls", "calls", tensors("INT32"), parameters(MODEL="identity"))
-    write("calls_repeat", "calls", REPEAT, DECOUPLED + parameters(MODEL="repeat"))
+    write("calls_repeat", "calls", REPEAT, parameters(MODEL="repeat"))
     write("steps", "server_steps", STEPS)
     write("failing", "misuse", MISUSE, parameters(AT="execute", DO="error"))
     write("throwing", "misuse", MISUSE, parameters(AT="execute", DO="throw_exception"))
@@ -240,6 +238,9 @@ class TestCrashes:
             status, message = server.refusal("mortal", ONE)
             assert (status, message.rpartition(": ")[2]) == (500, f"killed by {cause}")
             assert server.infer("bystander", ONE).as_numpy("OUTPUT0").tolist() == [1]
+        assert re.search(rf"^E.*mortal_0: {NATIVE_STACK}", server.log, re.MULTILINE)
+        assert re.search(rf"^E.*mortal_0: {IN_BACKEND}", server.log, re.MULTILINE)
+        assert "mortal_0: Fatal Python error: " in server.log
         assert not crashed.is_alive()
         assert server.stub("bystander_0") == bystander
 
@@ -266,6 +267,17 @@ class TestCrashes:
         assert (rows["mortal"]["state"], rows["bystander"]["state"]) == ("UNAVAILABLE", "READY")
         assert "killed by SIGSEGV" in rows["mortal"]["reason"]
         assert server.infer("bystander", ONE).as_numpy("OUTPUT0").tolist() == [1]
+
+    def test_processes_that_it_leaves_behind(self, serve, model, backends, wait_until):
+        """What a backend forks is ended with its stub, as what a Python model does: though nothing else is executed."""
+        faulty(model, "parent", AT="execute", DO="fork")
+        server = serve(backends)
+        parent = server.stub("parent_0")
+        server.infer("parent", ONE)
+        (child,) = (each for each in server.stubs("parent_0") if each != parent)
+        os.kill(parent.pid, signal.SIGKILL)
+        wait_until(lambda: not child.is_alive())
+        wait_until(server.is_ready)
 
 
 class TestLibraries:

@@ -229,9 +229,9 @@ def test_decoupled(model, serve):
         index: {name: each["count"] for name, each in row.items() if each["count"]} for index, row in responses.items()
     }
     assert counts == {
-        "0": {"compute_infer": 2, "compute_output": 2, "success": 2, "empty_response": 1},
+        "0": {"compute_infer": 3, "compute_output": 2, "success": 2, "empty_response": 1},
         "1": {"compute_infer": 2, "compute_output": 2, "success": 1, "fail": 1},
-        "2": {"empty_response": 2},
+        "2": {"compute_infer": 2, "empty_response": 2},
     }
     assert set(responses["0"]) == {"compute_infer", "compute_output", "success", "fail", "empty_response", "cancel"}
     assert all(responses["0"][name]["ns"] > 0 for name in counts["0"])

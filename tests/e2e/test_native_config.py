@@ -58,6 +58,8 @@ def server(tmp_path_factory, serving, write_model, folder):
     (write_model(repository, "complete", None, TOLD) / "complete.json").write_text(json.dumps(COMPLETION))
     one = "instance_group { count: 1 kind: KIND_CPU }\n"
     (write_model(repository, "own", None, TOLD + TENSORS + one) / "complete.json").write_text("{}")
+    near = 'instance_group { count: 1 kind: KIND_CPU host_policy: "mine" }\n'
+    write_model(repository, "near", None, TOLD + TENSORS + near)
     three = 'instance_group { count: 3 }\nparameters { key: "TOGETHER" value { string_value: "3" } }\n'
     write_model(repository, "together", None, 'backend: "at_once"\n' + TENSORS + three)
     write_model(repository, "in_turn", None, TOLD + TENSORS + "instance_group { count: 3 }\n")
@@ -118,14 +120,16 @@ def test_backend_config(server, folder):
 
 
 def test_of_instances(server):
-    """Names and devices of instances; a host policy that nobody has set is that of the device."""
+    """Names and devices of instances; the host policy is that of the group, or else that of the device."""
     assert ask(server, "instance", "own") == "own_0_0 CPU 0"
     assert {ask(server, "instance", "full", (1,)) for _ in range(20)} <= {
         "ones_0 CPU 0",
         "ones_1 CPU 0",
         "full_1_0 CPU 0",
     }
-    assert json.loads(ask(server, "host_policy", "full", (1,))) == {"cpu": {}}
+    assert json.loads(ask(server, "host_policy", "own")) == {"cpu": {}}
+    assert json.loads(ask(server, "host_policy", "near")) == {"mine": {}}
+    assert json.loads(ask(server, "host_policy", "full", (1,))) in ({"cpu": {}}, {"mine": {}})
 
 
 def test_location(server):

@@ -3,8 +3,11 @@
 """Native models come and go, and servers of them end, whatever is under way; no request is lost on the way."""
 
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -22,12 +25,7 @@ output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] } ]
 IDENTITY = 'backend: "identity"\n' + TENSORS
 GATE = 'backend: "gate"\n' + TENSORS
 MISUSE = 'backend: "misuse"\n' + TENSORS.replace("-1", "1")
-REPEAT = """
-input [ { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }, { name: "DELAY" data_type: TYPE_UINT32 dims: [ -1 ] },
-        { name: "WAIT" data_type: TYPE_UINT32 dims: [ 1 ] } ]
-output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "IDX" data_type: TYPE_UINT32 dims: [ 1 ] } ]
-model_transaction_policy { decoupled: true }
-"""
+REPEAT = (Path(__file__).parent.parent / "native/repeat.pbtxt").read_text()
 INPUT = {"INPUT0": np.array([7], np.int32)}
 EXPLICIT = "--model-control-mode=explicit"
 # How often something is done that must leave nothing behind: a thread or a file each time would be as many. Pools of
@@ -258,3 +256,92 @@ def test_a_crash_is_told(serve, model, backends):
         answer(server, "m")
     assert server.wait_exit() == -signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in server.log
+    assert re.search(
+        r'^  Binary file ".*/libtriton_misuse\.so", at TRITONBACKEND_ModelInstanceExecute\+0x', server.log, re.MULTILINE
+    )
+
+
+def test_a_backend_that_goes_elsewhere(serve, model, backends, tmp_path_factory):
+    """One that changes the folder of the server's process: paths that were given from there are what they were."""
+    here = tmp_path_factory.mktemp("here")
+    model("m", None, MISUSE, parameter("AT", "model_initialize") + parameter("DO", "leave"))
+    directory = Path(backends.partition("=")[2])
+    (here / "backends").symlink_to(directory)
+    (here / "models/later/1").mkdir(parents=True)
+    (here / "models/later/config.pbtxt").write_text(IDENTITY)
+    server = serve(
+        "--model-repository=models",
+        "--backend-directory=backends",
+        "--trace-config=triton,file=traces.json",
+        "--trace-config=rate=1",
+        "--trace-config=level=TIMESTAMPS",
+        EXPLICIT,
+        "--load-model=m",
+        wrapper=("env", "-C", str(here)),
+    )
+    assert os.readlink(f"/proc/{server.process.pid}/cwd") == "/"
+    with closing(server.client()) as client:
+        client.load_model("later")
+        assert {row["name"] for row in client.get_model_repository_index()} == {"m", "later"}
+    assert answer(server, "later") == [7]
+    server.stop()
+    assert (here / "traces.json").exists()
+
+
+def test_a_process_that_a_backend_forks(serve, model, backends, wait_until):
+    """A signal that ends it is none to the server."""
+    model("m", None, MISUSE, parameter("AT", "execute") + parameter("DO", "fork"))
+    server = serve(backends)
+    before = set(server.family())
+    assert server.infer("m", {"INPUT0": np.array([7], np.int32)}).as_numpy("OUTPUT0").tolist() == [1]
+    (child,) = set(server.family()) - before
+    os.kill(child.pid, signal.SIGTERM)
+    wait_until(lambda: not child.is_alive())
+    assert server.is_ready()
+    assert "Signal (15) received" not in server.log
+
+
+def stack(*words):
+    """What `pyruntime stack ...` prints; its status must be 0."""
+    command = [sys.executable, "-m", "pyruntime.runtime", "stack", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_stacks(serve, model, gate, backends, wait_until):
+    """`pyruntime stack` says of each instance where it runs, and what it does."""
+    name = f"gate_of_the_test_{os.getpid()}"  # that no model of another server has
+    held = gate(name, "instance_group { count: 2 kind: KIND_CPU }\n")
+    model(f"{name}_other", None, IDENTITY)
+    server = serve(backends)
+    pid = server.process.pid
+    with ThreadPoolExecutor(1) as clients:
+        asked = clients.submit(answer, server, name)
+        wait_until(lambda: "gate: 1 requests" in server.log)
+        shown = stack(name)
+        held.open()
+        assert asked.result() == [7]
+    heads = [f"{name}_0_{number} of {name} version 1, process {pid}" for number in (0, 1)]
+    assert [line for line in shown.splitlines() if " of gate" in line] == heads
+    threads = [entry.read_text() for entry in Path(f"/proc/{pid}/task").glob("*/comm")]
+    assert "gate_of_the_tes\n" in threads
+    thread = "Thread gate_of_the_tes of the server (native code): executes "
+    lines = sorted(line for line in shown.splitlines() if line.startswith("Thread "))
+    assert re.fullmatch(re.escape(thread) + r"a batch, which it was given \d+\.\d{3} s ago; 0 wait behind it", lines[0])
+    assert lines[1] == thread + "nothing; 0 requests are not done with"
+    for _ in range(2):
+        assert stack(name, "--instance", f"{name}_0_1").splitlines() == [heads[1], "", lines[1], ""]
+    with closing(server.client()) as client:
+        assert client.is_server_live()
+
+
+def test_stacks_of_what_is_gone(serve, model, backends, wait_until):
+    """An instance that has ended is not found any more."""
+    name = f"m_of_{os.getpid()}"
+    model(name, None, IDENTITY)
+    server = serve(backends, EXPLICIT, f"--load-model={name}")
+    assert stack(name).startswith(f"{name}_0 of {name} ")
+    with closing(server.client()) as client:
+        client.unload_model(name)
+        wait_until(lambda: all(row.get("reason") == "unloaded" for row in client.get_model_repository_index()))
+    command = [sys.executable, "-m", "pyruntime.runtime", "stack", name]
+    assert subprocess.run(command, capture_output=True, text=True).returncode == 1

@@ -5,6 +5,7 @@
 import json
 import re
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,13 +26,7 @@ backend: "metrics"
 input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_FP64 dims: [ 2 ] } ]
 """
-REPEAT = """
-backend: "repeat"
-input [ { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }, { name: "DELAY" data_type: TYPE_UINT32 dims: [ -1 ] },
-        { name: "WAIT" data_type: TYPE_UINT32 dims: [ 1 ] } ]
-output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "IDX" data_type: TYPE_UINT32 dims: [ 1 ] } ]
-model_transaction_policy { decoupled: true }
-"""
+REPEAT = 'backend: "repeat"\n' + (Path(__file__).parent.parent / "native/repeat.pbtxt").read_text()
 # A gauge and a counter of the names that the native backend takes, or would take, for something else.
 PYTHON = """
 class TritonPythonModel:
@@ -49,7 +44,8 @@ class TritonPythonModel:
 @pytest.fixture(scope="module")
 def backends(install_backends):
     """The option that says where the backends are."""
-    return f"--backend-directory={install_backends('identity', 'gather', 'calls', 'metrics', 'repeat', 'misuse')}"
+    names = ("identity", "gather", "calls", "lifecycle", "metrics", "repeat", "misuse")
+    return f"--backend-directory={install_backends(*names)}"
 
 
 def parameters(**values):
@@ -172,6 +168,20 @@ def test_statistics_of_responses(serve, model, backends):
     counts = {key: (each["success"]["count"], each["empty_response"]["count"]) for key, each in found.items()}
     assert counts == {"0": (2, 0), "1": (1, 1), "2": (1, 0), "3": (0, 1)}
     assert statistics(server, "repeat")["inference_stats"]["success"]["count"] == 2
+
+
+def test_memory_usage(serve, model, backends):
+    """What a backend says of memory, for the model and for each of its instances, is added up; and gone with them."""
+    model("lifecycle", None, 'backend: "lifecycle"' + INTEGERS, "instance_group { count: 2 kind: KIND_CPU }")
+    server = serve(backends)
+    usage = [
+        {"type": "CPU_PINNED", "id": 0, "byte_size": 3 << 40},
+        {"type": "GPU", "id": 3, "byte_size": 3 * 4096},
+    ]
+    assert statistics(server, "lifecycle")["memory_usage"] == usage
+    with closing(server.grpc()) as client:
+        (found,) = client.get_inference_statistics("lifecycle").model_stats
+        assert [{"type": each.type, "id": each.id, "byte_size": each.byte_size} for each in found.memory_usage] == usage
 
 
 # Traces.

@@ -20,6 +20,9 @@ using testing::Told;
 // Whether the readiness of an instance was asked for since one was initialised.
 std::atomic<bool> asked{false};
 
+// The last model that was initialised, if it was not finalized.
+std::atomic<TRITONBACKEND_Model*> unfinished{nullptr};
+
 void Learn(const std::string& function, const std::string& what, const std::string& value) {
   Log(TRITONSERVER_LOG_INFO, function + " " + what + ": " + value);
 }
@@ -248,6 +251,7 @@ TRITONSERVER_Error* TRITONBACKEND_GetBackendAttribute(
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
   RETURN_IF_ERROR(Step("ModelInitialize", NameOf(model)));
+  if (TRITONBACKEND_Model* before = unfinished.exchange(model)) Learn("Model", "before it", NameOf(before));
   Describe(model);
   ReportUsage(model, TRITONBACKEND_ModelReportMemoryUsage);
   bool completes = false;
@@ -261,6 +265,8 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
 
 TRITONSERVER_Error* TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model* model) {
   void* state = nullptr;
+  TRITONBACKEND_Model* last = model;
+  unfinished.compare_exchange_strong(last, nullptr);
   Must(TRITONBACKEND_ModelState(model, &state));
   Learn("Model", "state at the end", state == nullptr ? "none" : "some");
   return Step("ModelFinalize", NameOf(model));

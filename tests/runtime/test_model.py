@@ -41,6 +41,11 @@ class Instance:
         self.checks = []
         self.stops = []
         self.kills = 0
+        self.asked = []
+
+    def know(self, document, size, wire):
+        self.asked.append((document, size, wire))
+        return "known"
 
     def execute(self, batch):
         self.places -= 1
@@ -423,3 +428,39 @@ class TestStop:
 def test_repr(memory):
     """A model version shows what waits."""
     assert repr(model(memory, Instance())) == "<ModelVersion m 3 <Scheduler m [0 queued | 1 instances]>>"
+
+
+class TestKnown:
+    """Requests that instances find."""
+
+    def test_asked_of_an_active_instance(self, memory):
+        """What one knows all of them do."""
+        passive, active = Instance("m_0_0"), Instance("m_1_0")
+        made = model(memory, passive, active, text="instance_group [ { passive: true }, { count: 1 } ]")
+        assert made.know(b"document", 10, ["wire"]) == "known"
+        assert (passive.asked, active.asked) == ([], [(b"document", 10, ["wire"])])
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "dynamic_batching { }",
+            "sequence_batching { iterative_sequence: true }",
+            "output { name: 'X' data_type: TYPE_FP32 dims: 2 reshape { shape: [ 2, 1 ] } }",
+        ],
+    )
+    def test_models_that_look_at_each(self, memory, text):
+        """Nothing is known of their requests."""
+        instance = Instance()
+        assert model(memory, instance, text=text).know(b"", 10, []) is None
+        assert instance.asked == []
+
+    def test_a_cache(self, memory):
+        """Whoever answers from a cache has to see the request."""
+        instance = Instance()
+        made = model(memory, instance)
+        made.use_cache(SimpleNamespace())
+        assert made.know(b"", 10, []) is None
+
+    def test_no_instance(self, memory):
+        """Nobody knows anything."""
+        assert model(memory).know(b"", 10, []) is None

@@ -88,3 +88,48 @@ def test_limits(memory):
     for header in headers:
         plans.remember(header, 100, job(slot), slot, ALL_BINARY)
     assert [header for header in headers if plans.find(header, 100)] == headers[-1:]
+
+
+class TestKnown:
+    """Plans by what frontends have that goes with them."""
+
+    @pytest.fixture
+    def plan(self, memory):
+        plans = Plans()
+        slot = memory.allocate(100, 20)
+        plans.remember(HEADER, 100, job(slot, ("FP32", 20, 64), ("INT8", 84, 16)), slot, ALL_BINARY)
+        return plans.find(HEADER, 100)
+
+    def test_by_identity(self, plan):
+        """What is equal is not the same."""
+        plans, head, other = Plans(), ["head"], ["head"]
+        assert plan.known is None
+        assert plans.find_known(head) is None
+        plans.remember_known(head, plan)
+        assert plans.find_known(head) is plan
+        assert plans.find_known(other) is None
+
+    def test_the_latest(self, plan, memory):
+        """Another plan takes its place."""
+        plans, head, slot = Plans(), ("head",), memory.allocate(64)
+        plans.remember(HEADER, 64, job(slot, ("FP32", 0, 64)), slot, ALL_BINARY)
+        plans.remember_known(head, plan)
+        plans.remember_known(head, plans.find(HEADER, 64))
+        assert plans.find_known(head) is plans.find(HEADER, 64)
+
+    def test_limit(self, plan):
+        """As many as plans are kept, and none is found by a head that has come to be where another one was."""
+        plans = Plans()
+        for number in range(3 * PLANS_KEPT_MAX):
+            head = [number]
+            assert plans.find_known(head) is None
+            plans.remember_known(head, plan)
+            assert plans.find_known(head) is plan
+            assert len(plans._by_head) <= PLANS_KEPT_MAX
+
+    def test_on_the_wire(self, plan):
+        """Without an id, and its tensors counted from where one wants."""
+        wire = plan.wire(20)
+        assert wire == ["", 0, 0, 0, None, "", [("IN0", "FP32", [64], 0, 64), ("IN1", "INT8", [16], 64, 16)]]
+        wire[5] = "changed"
+        assert plan.wire(0)[5:] == ["", [("IN0", "FP32", [64], 20, 64), ("IN1", "INT8", [16], 84, 16)]]

@@ -127,7 +127,7 @@ SCHEMAS: dict[str, Schema] = {
             ),
             "batch_stats": _list(_object({"batch_size": _UNSIGNED, **_COMPUTE})),
             "response_stats": {"type": "object", "additionalProperties": _object(_RESPONSES)},
-            "memory_usage": _list({"type": "object"}),
+            "memory_usage": _list(_object({"type": _TEXT, "id": {"type": "integer"}, "byte_size": _UNSIGNED})),
         },
         "name", "version", "inference_stats",
     ),

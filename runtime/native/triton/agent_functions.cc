@@ -86,10 +86,7 @@ TRITONSERVER_Error* TRITONREPOAGENT_ModelRepositoryUpdate(
 TRITONSERVER_Error* TRITONREPOAGENT_ModelParameterCount(
     TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model, uint32_t* count) {
   PYRUNTIME_REQUIRE(agent);
-  PYRUNTIME_REQUIRE(model);
-  PYRUNTIME_REQUIRE(count);
-  *count = static_cast<uint32_t>(model->parameters.size());
-  return nullptr;
+  PYRUNTIME_GET(model, count, static_cast<uint32_t>(model->parameters.size()));
 }
 
 TRITONSERVER_Error* TRITONREPOAGENT_ModelParameter(
@@ -115,9 +112,7 @@ TRITONSERVER_Error* TRITONREPOAGENT_ModelConfig(
   PYRUNTIME_REQUIRE(model_config);
   PYRUNTIME_GUARD({
     *model_config = nullptr;
-    if (std::optional<pyruntime::Failure> failure = pyruntime::CheckConfigVersion(config_version)) {
-      return pyruntime::NewError(failure->code, std::move(failure->message));
-    }
+    if (auto failure = pyruntime::CheckConfigVersion(config_version)) return pyruntime::ToError(std::move(failure));
     auto message = std::make_unique<TRITONSERVER_Message>();
     message->json = model->config;
     *model_config = message.release();
@@ -126,10 +121,7 @@ TRITONSERVER_Error* TRITONREPOAGENT_ModelConfig(
 }
 
 TRITONSERVER_Error* TRITONREPOAGENT_ModelState(TRITONREPOAGENT_AgentModel* model, void** state) {
-  PYRUNTIME_REQUIRE(model);
-  PYRUNTIME_REQUIRE(state);
-  *state = model->state;
-  return nullptr;
+  PYRUNTIME_GET(model, state, model->state);
 }
 
 TRITONSERVER_Error* TRITONREPOAGENT_ModelSetState(TRITONREPOAGENT_AgentModel* model, void* state) {
@@ -139,10 +131,7 @@ TRITONSERVER_Error* TRITONREPOAGENT_ModelSetState(TRITONREPOAGENT_AgentModel* mo
 }
 
 TRITONSERVER_Error* TRITONREPOAGENT_State(TRITONREPOAGENT_Agent* agent, void** state) {
-  PYRUNTIME_REQUIRE(agent);
-  PYRUNTIME_REQUIRE(state);
-  *state = agent->state;
-  return nullptr;
+  PYRUNTIME_GET(agent, state, agent->state);
 }
 
 TRITONSERVER_Error* TRITONREPOAGENT_SetState(TRITONREPOAGENT_Agent* agent, void* state) {

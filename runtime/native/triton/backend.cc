@@ -58,26 +58,17 @@ std::optional<Failure> TRITONBACKEND_Backend::Finalize() {
 extern "C" {
 
 TRITONSERVER_Error* TRITONBACKEND_BackendName(TRITONBACKEND_Backend* backend, const char** name) {
-  PYRUNTIME_REQUIRE(backend);
-  PYRUNTIME_REQUIRE(name);
-  *name = backend->name.c_str();
-  return nullptr;
+  PYRUNTIME_GET(backend, name, backend->name.c_str());
 }
 
 TRITONSERVER_Error* TRITONBACKEND_BackendConfig(
     TRITONBACKEND_Backend* backend, TRITONSERVER_Message** backend_config) {
-  PYRUNTIME_REQUIRE(backend);
-  PYRUNTIME_REQUIRE(backend_config);
-  *backend_config = &backend->config;
-  return nullptr;
+  PYRUNTIME_GET(backend, backend_config, &backend->config);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_BackendExecutionPolicy(
     TRITONBACKEND_Backend* backend, TRITONBACKEND_ExecutionPolicy* policy) {
-  PYRUNTIME_REQUIRE(backend);
-  PYRUNTIME_REQUIRE(policy);
-  *policy = backend->policy;
-  return nullptr;
+  PYRUNTIME_GET(backend, policy, backend->policy);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_BackendSetExecutionPolicy(
@@ -99,17 +90,11 @@ TRITONSERVER_Error* TRITONBACKEND_BackendArtifacts(
 
 TRITONSERVER_Error* TRITONBACKEND_BackendMemoryManager(
     TRITONBACKEND_Backend* backend, TRITONBACKEND_MemoryManager** manager) {
-  PYRUNTIME_REQUIRE(backend);
-  PYRUNTIME_REQUIRE(manager);
-  *manager = &backend->memory;
-  return nullptr;
+  PYRUNTIME_GET(backend, manager, &backend->memory);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_BackendState(TRITONBACKEND_Backend* backend, void** state) {
-  PYRUNTIME_REQUIRE(backend);
-  PYRUNTIME_REQUIRE(state);
-  *state = backend->state;
-  return nullptr;
+  PYRUNTIME_GET(backend, state, backend->state);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_BackendSetState(TRITONBACKEND_Backend* backend, void* state) {

@@ -87,15 +87,6 @@ class MemoryUsage {
   std::vector<TRITONSERVER_BufferAttributes> usage_;
 };
 
-// The times of a batch, as the backend reports them.
-struct BatchStatistics {
-  uint64_t rows;
-  uint64_t exec_start_ns;
-  uint64_t compute_start_ns;
-  uint64_t compute_end_ns;
-  uint64_t exec_end_ns;
-};
-
 // A state of sequences, as the configuration has it; -1 in its shape is for any size.
 struct StateSpec {
   std::string name;
@@ -240,6 +231,8 @@ struct TRITONBACKEND_ModelInstance : std::enable_shared_from_this<TRITONBACKEND_
   void Wake();
   // With the GIL. Lets the backend see that a request is cancelled, if it has it still.
   void Cancel(uint64_t serial);
+  // With the GIL. False if the client of a known request has been answered, or is being answered.
+  bool Claim(uint64_t serial);
   // With the GIL. The client has taken a response to a request; for one of which there is nothing left it is nothing.
   void Take(uint64_t serial);
   // With the GIL. Nobody who sends responses waits for clients any longer: whoever has the instance is to end it.
@@ -256,7 +249,8 @@ struct TRITONBACKEND_ModelInstance : std::enable_shared_from_this<TRITONBACKEND_
 
  private:
   void Run(pyruntime::Batch& batch);
-  void Call(pyruntime::Batch& batch);
+  // Where the answer is to the one request, if that is known: see known_request.h.
+  pyruntime::EventPlace Call(pyruntime::Batch& batch);
   void Remember(const pyruntime::Batch& batch);
   // Null if there is nothing left of it.
   pyruntime::RequestStatePtr Find(uint64_t serial) const;

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "backend.h"
+#include "known_request.h"
 #include "python.h"
 
 namespace pyruntime {
@@ -28,9 +29,21 @@ struct ModelObject {
   std::shared_ptr<TRITONBACKEND_Model> model;
 };
 
+struct KnownRequestObject {
+  PyObject_HEAD
+  std::unique_ptr<KnownRequest> known;
+};
+
+struct ClientSocketObject {
+  PyObject_HEAD
+  std::shared_ptr<ClientSocket> client;
+};
+
 // Each adds its type to the module; false with a Python exception set. In this order.
 bool AddBackendType(PyObject* module);
 bool AddModelType(PyObject* module);
+bool AddKnownRequestType(PyObject* module);
+bool AddClientSocketType(PyObject* module);
 bool AddInstanceType(PyObject* module);
 
 // A path as the system has it; false with a Python exception set.
@@ -61,14 +74,6 @@ inline PyObject* NoneOrRaise(const std::optional<Failure>& failure) {
   if (!failure) Py_RETURN_NONE;
   Raise(*failure);
   return nullptr;
-}
-
-// Frees the memory of an object whose members are destroyed.
-inline void FreeObject(PyObject* self) {
-  PyTypeObject* type = Py_TYPE(self);
-  auto* free = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
-  free(self);
-  Py_DECREF(type);
 }
 
 }  // namespace pyruntime

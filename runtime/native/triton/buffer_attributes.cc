@@ -50,30 +50,18 @@ TRITONSERVER_Error* TRITONSERVER_BufferAttributesSetByteSize(Attributes* buffer_
 }
 
 TRITONSERVER_Error* TRITONSERVER_BufferAttributesMemoryTypeId(Attributes* buffer_attributes, int64_t* memory_type_id) {
-  PYRUNTIME_REQUIRE(buffer_attributes);
-  PYRUNTIME_REQUIRE(memory_type_id);
-  *memory_type_id = buffer_attributes->memory_type_id;
-  return nullptr;
+  PYRUNTIME_GET(buffer_attributes, memory_type_id, buffer_attributes->memory_type_id);
 }
 
 TRITONSERVER_Error* TRITONSERVER_BufferAttributesMemoryType(
     Attributes* buffer_attributes, TRITONSERVER_MemoryType* memory_type) {
-  PYRUNTIME_REQUIRE(buffer_attributes);
-  PYRUNTIME_REQUIRE(memory_type);
-  *memory_type = buffer_attributes->memory_type;
-  return nullptr;
+  PYRUNTIME_GET(buffer_attributes, memory_type, buffer_attributes->memory_type);
 }
 
 TRITONSERVER_Error* TRITONSERVER_BufferAttributesCudaIpcHandle(Attributes* buffer_attributes, void** cuda_ipc_handle) {
-  PYRUNTIME_REQUIRE(buffer_attributes);
-  PYRUNTIME_REQUIRE(cuda_ipc_handle);
-  *cuda_ipc_handle = buffer_attributes->cuda_ipc_handle;
-  return nullptr;
+  PYRUNTIME_GET(buffer_attributes, cuda_ipc_handle, buffer_attributes->cuda_ipc_handle);
 }
 
 TRITONSERVER_Error* TRITONSERVER_BufferAttributesByteSize(Attributes* buffer_attributes, size_t* byte_size) {
-  PYRUNTIME_REQUIRE(buffer_attributes);
-  PYRUNTIME_REQUIRE(byte_size);
-  *byte_size = buffer_attributes->byte_size;
-  return nullptr;
+  PYRUNTIME_GET(buffer_attributes, byte_size, buffer_attributes->byte_size);
 }

@@ -32,16 +32,9 @@ struct ViewObject {
 Buffer& BufferOf(PyObject* self) { return reinterpret_cast<BufferObject*>(self)->buffer; }
 ViewObject* ViewOf(PyObject* self) { return reinterpret_cast<ViewObject*>(self); }
 
-void Free(PyObject* self) {
-  PyTypeObject* type = Py_TYPE(self);
-  auto* free = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
-  free(self);
-  Py_DECREF(type);
-}
-
 void BufferDealloc(PyObject* self) {
   BufferOf(self).~Buffer();
-  Free(self);
+  FreeObject(self);
 }
 
 int BufferGet(PyObject* self, Py_buffer* view, int flags) {
@@ -54,7 +47,7 @@ Py_ssize_t BufferLength(PyObject* self) { return static_cast<Py_ssize_t>(BufferO
 void ViewDealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
   Py_CLEAR(ViewOf(self)->owner);
-  Free(self);
+  FreeObject(self);
 }
 
 int ViewTraverse(PyObject* self, visitproc visit, void* arg) {

@@ -62,10 +62,7 @@ void CopyOut(const std::vector<Slot>& slots, std::vector<pyruntime::Buffer>* cop
 extern "C" {
 
 TRITONSERVER_Error* TRITONCACHE_CacheEntryBufferCount(TRITONCACHE_CacheEntry* entry, size_t* count) {
-  PYRUNTIME_REQUIRE(entry);
-  PYRUNTIME_REQUIRE(count);
-  *count = entry->slots.size();
-  return nullptr;
+  PYRUNTIME_GET(entry, count, entry->slots.size());
 }
 
 TRITONSERVER_Error* TRITONCACHE_CacheEntryAddBuffer(

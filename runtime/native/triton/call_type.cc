@@ -31,9 +31,7 @@ void CallDealloc(PyObject* self) {
   object->call.~ServerCallPtr();
   Py_XDECREF(object->method);
   Py_XDECREF(object->arguments);
-  PyTypeObject* type = Py_TYPE(self);
-  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
-  Py_DECREF(type);
+  FreeObject(self);
 }
 
 bool ReadAnswer(PyObject* object, Answer* answer) {

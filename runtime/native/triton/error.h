@@ -7,6 +7,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "triton/core/tritonserver.h"
@@ -32,6 +33,9 @@ struct Failure {
   std::string message;
 };
 Failure TakeFailure(TRITONSERVER_Error* error);
+
+// The way back: a new error, or null where nothing has failed.
+TRITONSERVER_Error* ToError(std::optional<Failure> failure);
 
 }  // namespace pyruntime
 

@@ -21,6 +21,10 @@ Failure TakeFailure(TRITONSERVER_Error* error) {
   return {owned->code, std::move(owned->message)};
 }
 
+TRITONSERVER_Error* ToError(std::optional<Failure> failure) {
+  return failure ? NewError(failure->code, std::move(failure->message)) : nullptr;
+}
+
 }  // namespace pyruntime
 
 using pyruntime::ErrorPtr;

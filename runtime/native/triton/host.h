@@ -13,6 +13,7 @@
 
 #include "buffer.h"
 #include "metrics.h"
+#include "process.h"
 #include "queue.h"
 
 namespace pyruntime {
@@ -25,6 +26,7 @@ class Host {
   EventQueue& queue() { return queue_; }
   BufferPool& buffers() { return buffers_; }
   MetricRegistry& metrics() { return metrics_; }
+  ProcessSignals& signals() { return signals_; }
 
   // A number for a trace, never given before.
   uint64_t NextTraceId() { return ++last_trace_id_; }
@@ -42,12 +44,15 @@ class Host {
   PyTypeObject* backend_type = nullptr;
   PyTypeObject* model_type = nullptr;
   PyTypeObject* agent_type = nullptr;
+  PyTypeObject* known_request_type = nullptr;
+  PyTypeObject* client_socket_type = nullptr;
   PyObject* native_error = nullptr;
 
  private:
   EventQueue queue_;
   BufferPool buffers_;
   MetricRegistry metrics_;
+  ProcessSignals signals_;
   std::atomic<uint64_t> last_trace_id_{0};
 };
 

@@ -48,7 +48,7 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestNew(
     Answer answer;
     const std::vector<Query::Argument> arguments{std::string(model_name), model_version, pyruntime::LoadingModel()};
     if (auto failure = server->Ask(std::make_shared<Query>("InferenceRequestNew", arguments), &answer)) {
-      return pyruntime::NewError(failure->code, failure->message);
+      return pyruntime::ToError(std::move(failure));
     }
     auto request = std::make_unique<Request>();
     request->model = model_name;
@@ -67,10 +67,7 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestDelete(Request* inference_reque
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestId(Request* inference_request, const char** id) {
-  PYRUNTIME_REQUIRE(inference_request);
-  PYRUNTIME_REQUIRE(id);
-  *id = inference_request->id.c_str();
-  return nullptr;
+  PYRUNTIME_GET(inference_request, id, inference_request->id.c_str());
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestSetId(Request* inference_request, const char* id) {
@@ -83,10 +80,7 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestSetId(Request* inference_reques
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestFlags(Request* inference_request, uint32_t* flags) {
-  PYRUNTIME_REQUIRE(inference_request);
-  PYRUNTIME_REQUIRE(flags);
-  *flags = inference_request->flags;
-  return nullptr;
+  PYRUNTIME_GET(inference_request, flags, inference_request->flags);
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestSetFlags(Request* inference_request, uint32_t flags) {
@@ -167,10 +161,7 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestPriority(Request* inference_req
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestPriorityUInt64(Request* inference_request, uint64_t* priority) {
-  PYRUNTIME_REQUIRE(inference_request);
-  PYRUNTIME_REQUIRE(priority);
-  *priority = inference_request->priority;
-  return nullptr;
+  PYRUNTIME_GET(inference_request, priority, inference_request->priority);
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestSetPriority(Request* inference_request, uint32_t priority) {
@@ -184,10 +175,7 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestSetPriorityUInt64(Request* infe
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestTimeoutMicroseconds(Request* inference_request, uint64_t* timeout_us) {
-  PYRUNTIME_REQUIRE(inference_request);
-  PYRUNTIME_REQUIRE(timeout_us);
-  *timeout_us = inference_request->timeout_us;
-  return nullptr;
+  PYRUNTIME_GET(inference_request, timeout_us, inference_request->timeout_us);
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(

@@ -39,18 +39,14 @@ TRITONSERVER_Error* TRITONSERVER_InferenceResponseDelete(Response* inference_res
   PYRUNTIME_GUARD({
     const std::unique_ptr<Response> response(inference_response);
     if (response == nullptr) return nullptr;
-    const auto failure = response->ReleaseOutputs();
-    return failure ? pyruntime::NewError(failure->code, failure->message) : nullptr;
+    return pyruntime::ToError(response->ReleaseOutputs());
   });
 }
 
 // A new error each time: those who ask delete it.
 TRITONSERVER_Error* TRITONSERVER_InferenceResponseError(Response* inference_response) {
   PYRUNTIME_REQUIRE(inference_response);
-  PYRUNTIME_GUARD({
-    const auto& failure = inference_response->failure;
-    return failure ? pyruntime::NewError(failure->code, failure->message) : nullptr;
-  });
+  PYRUNTIME_GUARD({ return pyruntime::ToError(inference_response->failure); });
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceResponseModel(
@@ -64,17 +60,11 @@ TRITONSERVER_Error* TRITONSERVER_InferenceResponseModel(
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceResponseId(Response* inference_response, const char** request_id) {
-  PYRUNTIME_REQUIRE(inference_response);
-  PYRUNTIME_REQUIRE(request_id);
-  *request_id = inference_response->id.c_str();
-  return nullptr;
+  PYRUNTIME_GET(inference_response, request_id, inference_response->id.c_str());
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceResponseParameterCount(Response* inference_response, uint32_t* count) {
-  PYRUNTIME_REQUIRE(inference_response);
-  PYRUNTIME_REQUIRE(count);
-  *count = static_cast<uint32_t>(inference_response->parameters.size());
-  return nullptr;
+  PYRUNTIME_GET(inference_response, count, static_cast<uint32_t>(inference_response->parameters.size()));
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceResponseParameter(
@@ -93,10 +83,7 @@ TRITONSERVER_Error* TRITONSERVER_InferenceResponseParameter(
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceResponseOutputCount(Response* inference_response, uint32_t* count) {
-  PYRUNTIME_REQUIRE(inference_response);
-  PYRUNTIME_REQUIRE(count);
-  *count = static_cast<uint32_t>(inference_response->outputs.size());
-  return nullptr;
+  PYRUNTIME_GET(inference_response, count, static_cast<uint32_t>(inference_response->outputs.size()));
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceResponseOutput(

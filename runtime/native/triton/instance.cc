@@ -3,8 +3,6 @@
 //
 // Instances: their thread, and how it executes batches.
 
-#include <time.h>
-
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -12,19 +10,11 @@
 #include "backend.h"
 #include "host.h"
 #include "python.h"
+#include "response.h"
 #include "server.h"
 
 namespace pyruntime {
 namespace {
-
-constexpr uint64_t kNsPerS = 1'000'000'000;
-
-// The clock that Python's time.monotonic_ns reads, and that backends report by.
-uint64_t Now() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * kNsPerS + static_cast<uint64_t>(now.tv_nsec);
-}
 
 Failure NotInitialized(const std::string& instance) {
   return {TRITONSERVER_ERROR_UNAVAILABLE, "instance '" + instance + "' is not initialized"};
@@ -33,15 +23,6 @@ Failure NotInitialized(const std::string& instance) {
 // The instance whose Execute runs on this thread.
 thread_local const TRITONBACKEND_ModelInstance* executing = nullptr;
 
-PyObject* TimesToPython(const BatchStatistics& statistics) {
-  return Py_BuildValue(
-      "(KKKKK)", static_cast<unsigned long long>(statistics.rows),
-      static_cast<unsigned long long>(statistics.exec_start_ns),
-      static_cast<unsigned long long>(statistics.compute_start_ns),
-      static_cast<unsigned long long>(statistics.compute_end_ns),
-      static_cast<unsigned long long>(statistics.exec_end_ns));
-}
-
 class BatchStatisticsEvent : public Event {
  public:
   BatchStatisticsEvent(std::shared_ptr<TRITONBACKEND_ModelInstance> instance, const BatchStatistics& statistics)
@@ -49,7 +30,7 @@ class BatchStatisticsEvent : public Event {
 
   PyObject* ToPython() override {
     if (instance_->owner == nullptr) return nullptr;
-    Ref times(TimesToPython(statistics_));
+    Ref times(pyruntime::ToPython(statistics_));
     if (!times) return nullptr;
     return Py_BuildValue("(iON)", kBatchStatistics, instance_->owner, times.release());
   }
@@ -61,26 +42,19 @@ class BatchStatisticsEvent : public Event {
 
 class ExecutedEvent : public Event {
  public:
-  ExecutedEvent(
-      std::shared_ptr<TRITONBACKEND_ModelInstance> instance, uint64_t serial, uint64_t start, uint64_t end,
-      std::optional<BatchStatistics> reported)
-      : instance_(std::move(instance)), serial_(serial), start_(start), end_(end), reported_(reported) {}
+  ExecutedEvent(std::shared_ptr<TRITONBACKEND_ModelInstance> instance, const Execution& execution)
+      : instance_(std::move(instance)), execution_(execution) {}
 
   PyObject* ToPython() override {
     if (instance_->owner == nullptr) return nullptr;
-    Ref times(reported_ ? TimesToPython(*reported_) : Py_NewRef(Py_None));
-    if (!times) return nullptr;
-    return Py_BuildValue(
-        "(iOKKKN)", kExecuted, instance_->owner, static_cast<unsigned long long>(serial_),
-        static_cast<unsigned long long>(start_), static_cast<unsigned long long>(end_), times.release());
+    Ref execution(pyruntime::ToPython(execution_));
+    if (!execution) return nullptr;
+    return Py_BuildValue("(iON)", kExecuted, instance_->owner, execution.release());
   }
 
  private:
   std::shared_ptr<TRITONBACKEND_ModelInstance> instance_;
-  uint64_t serial_;
-  uint64_t start_;
-  uint64_t end_;
-  std::optional<BatchStatistics> reported_;
+  Execution execution_;
 };
 
 }  // namespace
@@ -147,14 +121,18 @@ void TRITONBACKEND_ModelInstance::Wake() {
 void TRITONBACKEND_ModelInstance::Run(Batch& batch) {
   reported_.reset();
   const uint64_t start = pyruntime::Now();
-  Call(batch);
-  const uint64_t end = pyruntime::Now();
-  pyruntime::Host::Get().queue().Push(
-      std::make_unique<pyruntime::ExecutedEvent>(shared_from_this(), batch.serial, start, end, reported_));
+  const pyruntime::EventPlace answer = Call(batch);
+  const pyruntime::Execution execution{batch.serial, start, pyruntime::Now(), reported_};
+  pyruntime::EventQueue& queue = pyruntime::Host::Get().queue();
+  // As a part of the answer, if Python has not taken that yet: two events cost nearly twice as much as one.
+  const bool is_told = queue.AmendLast(answer, [&](pyruntime::Event* event) {
+    return static_cast<pyruntime::ResponseEvent*>(event)->Execute(execution);
+  });
+  if (!is_told) queue.Push(std::make_unique<pyruntime::ExecutedEvent>(shared_from_this(), execution));
 }
 
 // Nothing of the requests is left here when it returns: Python may count on that when it hears of it.
-void TRITONBACKEND_ModelInstance::Call(Batch& batch) {
+pyruntime::EventPlace TRITONBACKEND_ModelInstance::Call(Batch& batch) {
   std::vector<TRITONBACKEND_Request*> requests;
   std::vector<pyruntime::RequestStatePtr> states;
   requests.reserve(batch.requests.size());
@@ -174,12 +152,13 @@ void TRITONBACKEND_ModelInstance::Call(Batch& batch) {
     });
     pyruntime::executing = nullptr;
   }
-  if (!failure) return;
-  for (size_t index = 0; index < requests.size(); ++index) {
+  for (size_t index = 0; failure && index < requests.size(); ++index) {
     // A backend must not release any where it fails; one that has thrown an exception may have got as far as that.
     if (states[index]->IsReleased()) continue;
     pyruntime::FailRequest(std::unique_ptr<TRITONBACKEND_Request>(requests[index]), failure->code, failure->message);
   }
+  if (!states.front()->known()) return {};
+  return pyruntime::Host::Get().queue().Look(*states.front()->answer());
 }
 
 void TRITONBACKEND_ModelInstance::Report(const pyruntime::BatchStatistics& statistics) {
@@ -206,6 +185,11 @@ void TRITONBACKEND_ModelInstance::Remember(const Batch& batch) {
 
 void TRITONBACKEND_ModelInstance::Cancel(uint64_t serial) {
   if (const pyruntime::RequestStatePtr state = Find(serial)) state->Cancel();
+}
+
+bool TRITONBACKEND_ModelInstance::Claim(uint64_t serial) {
+  const pyruntime::RequestStatePtr state = Find(serial);
+  return state == nullptr || state->Claim();
 }
 
 void TRITONBACKEND_ModelInstance::Take(uint64_t serial) {

@@ -21,47 +21,29 @@ TRITONSERVER_Error* OutOfBounds(uint32_t index, size_t count, const char* what) 
 extern "C" {
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceName(TRITONBACKEND_ModelInstance* instance, const char** name) {
-  PYRUNTIME_REQUIRE(instance);
-  PYRUNTIME_REQUIRE(name);
-  *name = instance->name.c_str();
-  return nullptr;
+  PYRUNTIME_GET(instance, name, instance->name.c_str());
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceKind(
     TRITONBACKEND_ModelInstance* instance, TRITONSERVER_InstanceGroupKind* kind) {
-  PYRUNTIME_REQUIRE(instance);
-  PYRUNTIME_REQUIRE(kind);
-  *kind = instance->kind;
-  return nullptr;
+  PYRUNTIME_GET(instance, kind, instance->kind);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceDeviceId(TRITONBACKEND_ModelInstance* instance, int32_t* device_id) {
-  PYRUNTIME_REQUIRE(instance);
-  PYRUNTIME_REQUIRE(device_id);
-  *device_id = instance->device_id;
-  return nullptr;
+  PYRUNTIME_GET(instance, device_id, instance->device_id);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceHostPolicy(
     TRITONBACKEND_ModelInstance* instance, TRITONSERVER_Message** host_policy) {
-  PYRUNTIME_REQUIRE(instance);
-  PYRUNTIME_REQUIRE(host_policy);
-  *host_policy = &instance->host_policy;
-  return nullptr;
+  PYRUNTIME_GET(instance, host_policy, &instance->host_policy);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceIsPassive(TRITONBACKEND_ModelInstance* instance, bool* is_passive) {
-  PYRUNTIME_REQUIRE(instance);
-  PYRUNTIME_REQUIRE(is_passive);
-  *is_passive = instance->passive;
-  return nullptr;
+  PYRUNTIME_GET(instance, is_passive, instance->passive);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceProfileCount(TRITONBACKEND_ModelInstance* instance, uint32_t* count) {
-  PYRUNTIME_REQUIRE(instance);
-  PYRUNTIME_REQUIRE(count);
-  *count = static_cast<uint32_t>(instance->profiles.size());
-  return nullptr;
+  PYRUNTIME_GET(instance, count, static_cast<uint32_t>(instance->profiles.size()));
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceProfileName(
@@ -79,10 +61,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceProfileName(
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceSecondaryDeviceCount(
     TRITONBACKEND_ModelInstance* instance, uint32_t* count) {
-  PYRUNTIME_REQUIRE(instance);
-  PYRUNTIME_REQUIRE(count);
-  *count = static_cast<uint32_t>(instance->secondary_devices.size());
-  return nullptr;
+  PYRUNTIME_GET(instance, count, static_cast<uint32_t>(instance->secondary_devices.size()));
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(
@@ -103,17 +82,11 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceSecondaryDeviceProperties(
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceModel(
     TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Model** model) {
-  PYRUNTIME_REQUIRE(instance);
-  PYRUNTIME_REQUIRE(model);
-  *model = instance->model.get();
-  return nullptr;
+  PYRUNTIME_GET(instance, model, instance->model.get());
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceState(TRITONBACKEND_ModelInstance* instance, void** state) {
-  PYRUNTIME_REQUIRE(instance);
-  PYRUNTIME_REQUIRE(state);
-  *state = instance->state;
-  return nullptr;
+  PYRUNTIME_GET(instance, state, instance->state);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceSetState(TRITONBACKEND_ModelInstance* instance, void* state) {

@@ -3,7 +3,9 @@
 //
 // _triton.Instance
 
+#include <algorithm>
 #include <new>
+#include <string_view>
 
 #include "backend_objects.h"
 #include "host.h"
@@ -153,25 +155,61 @@ PyObject* InstanceExecute(PyObject* self, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+// Whether the body from `at` on is one that is known: then the request is with the backend.
+PyObject* InstanceExecuteKnown(PyObject* self, PyObject* arguments) {
+  const HoldsGil holds_gil;
+  PyObject *object, *job, *data, *socket;
+  Py_ssize_t at = 0;
+  unsigned long long serial = 0;
+  if (PyArg_ParseTuple(
+          arguments, "O!OSnKO:execute_known", Host::Get().known_request_type, &object, &job, &data, &at, &serial,
+          &socket) == 0) {
+    return nullptr;
+  }
+  const KnownRequest& known = *reinterpret_cast<KnownRequestObject*>(object)->known;
+  TRITONBACKEND_ModelInstance& instance = *InstanceOf(self);
+  std::string_view body(PyBytes_AsString(data), static_cast<size_t>(PyBytes_Size(data)));
+  body.remove_prefix(std::min(body.size(), static_cast<size_t>(at)));
+  if (!instance.IsInitialized() || known.model() != instance.model.get() || !known.Matches(body)) Py_RETURN_FALSE;
+  std::shared_ptr<ClientSocket> client;
+  if (Py_TYPE(socket) == Host::Get().client_socket_type) client = reinterpret_cast<ClientSocketObject*>(socket)->client;
+  Batch batch{serial, {}};
+  batch.requests.push_back(known.Make(body, job, serial, std::move(client)));
+  instance.Execute(std::move(batch));
+  Py_RETURN_TRUE;
+}
+
 PyObject* InstanceWake(PyObject* self, PyObject* /*unused*/) {
   InstanceOf(self)->Wake();
   Py_RETURN_NONE;
 }
 
+bool ReadSerial(PyObject* object, uint64_t* serial) {
+  *serial = PyLong_AsUnsignedLongLong(object);
+  return *serial != static_cast<uint64_t>(-1) || PyErr_Occurred() == nullptr;
+}
+
 PyObject* InstanceCancel(PyObject* self, PyObject* serial) {
-  const unsigned long long number = PyLong_AsUnsignedLongLong(serial);
-  if (number == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) return nullptr;
+  uint64_t number = 0;
+  if (!ReadSerial(serial, &number)) return nullptr;
   const HoldsGil holds_gil;
   InstanceOf(self)->Cancel(number);
   Py_RETURN_NONE;
 }
 
 PyObject* InstanceTake(PyObject* self, PyObject* serial) {
-  const unsigned long long number = PyLong_AsUnsignedLongLong(serial);
-  if (number == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) return nullptr;
+  uint64_t number = 0;
+  if (!ReadSerial(serial, &number)) return nullptr;
   const HoldsGil holds_gil;
   InstanceOf(self)->Take(number);
   Py_RETURN_NONE;
+}
+
+PyObject* InstanceClaim(PyObject* self, PyObject* serial) {
+  uint64_t number = 0;
+  if (!ReadSerial(serial, &number)) return nullptr;
+  const HoldsGil holds_gil;
+  return PyBool_FromLong(InstanceOf(self)->Claim(number) ? 1 : 0);
 }
 
 PyObject* InstanceMemoryUsage(PyObject* self, void* /*closure*/) {
@@ -181,9 +219,11 @@ PyObject* InstanceMemoryUsage(PyObject* self, void* /*closure*/) {
 PyMethodDef instance_methods[] = {
     {"initialize", Caught<InstanceInitialize>, METH_NOARGS, "Initialise the instance, on its thread. Blocks."},
     {"execute", Caught<InstanceExecute>, METH_VARARGS, "Give the backend a batch."},
+    {"execute_known", Caught<InstanceExecuteKnown>, METH_VARARGS, "Give the backend a request that is known."},
     {"wake", Caught<InstanceWake>, METH_NOARGS, "Have the backend begin with what it was given."},
     {"cancel", Caught<InstanceCancel>, METH_O, "Let the backend see that nobody waits for a request."},
     {"take", Caught<InstanceTake>, METH_O, "Let the backend go on: the client has taken a response to a request."},
+    {"claim", Caught<InstanceClaim>, METH_O, "Have nobody else answer a known request."},
     {"is_ready", Caught<InstanceIsReady>, METH_NOARGS, "None if the instance is ready, else why not. Blocks."},
     {"finalize", Caught<InstanceFinalize>, METH_NOARGS, "Finalise the instance, after what it was given. Blocks."},
     {nullptr, nullptr, 0, nullptr},

@@ -48,16 +48,12 @@ namespace {
 using Metric = TRITONSERVER_Metric;
 using MetricArgs = TRITONSERVER_MetricArgs;
 using MetricFamily = TRITONSERVER_MetricFamily;
-using pyruntime::Failure;
+using pyruntime::ToError;
 
 pyruntime::MetricRegistry& Registry() { return pyruntime::Host::Get().metrics(); }
 
 TRITONSERVER_Error* Invalid(std::string message) {
   return pyruntime::NewError(TRITONSERVER_ERROR_INVALID_ARG, std::move(message));
-}
-
-TRITONSERVER_Error* ToError(std::optional<Failure> failure) {
-  return failure ? pyruntime::NewError(failure->code, std::move(failure->message)) : nullptr;
 }
 
 const char* NameOf(TRITONSERVER_MetricKind kind) {
@@ -133,10 +129,7 @@ TRITONSERVER_Error* TRITONSERVER_MetricFamilyDelete(MetricFamily* family) {
 }
 
 TRITONSERVER_Error* TRITONSERVER_GetMetricFamilyKind(MetricFamily* family, TRITONSERVER_MetricKind* kind) {
-  PYRUNTIME_REQUIRE(family);
-  PYRUNTIME_REQUIRE(kind);
-  *kind = family->data->kind;
-  return nullptr;
+  PYRUNTIME_GET(family, kind, family->data->kind);
 }
 
 TRITONSERVER_Error* TRITONSERVER_MetricArgsNew(MetricArgs** args) {
@@ -233,8 +226,5 @@ TRITONSERVER_Error* TRITONSERVER_MetricObserve(Metric* metric, double value) {
 }
 
 TRITONSERVER_Error* TRITONSERVER_GetMetricKind(Metric* metric, TRITONSERVER_MetricKind* kind) {
-  PYRUNTIME_REQUIRE(metric);
-  PYRUNTIME_REQUIRE(kind);
-  *kind = KindOf(metric);
-  return nullptr;
+  PYRUNTIME_GET(metric, kind, KindOf(metric));
 }

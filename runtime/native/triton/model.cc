@@ -12,13 +12,12 @@
 using pyruntime::Failure;
 using pyruntime::Guarded;
 using pyruntime::Phase;
+using pyruntime::ToError;
 
 namespace {
 
 // The version of the form that the configuration has as JSON: there is only one.
 constexpr uint32_t kConfigVersion = 1;
-
-TRITONSERVER_Error* ToError(Failure failure) { return pyruntime::NewError(failure.code, std::move(failure.message)); }
 
 }  // namespace
 
@@ -99,17 +98,11 @@ std::optional<Failure> TRITONBACKEND_Model::Finalize() {
 extern "C" {
 
 TRITONSERVER_Error* TRITONBACKEND_ModelName(TRITONBACKEND_Model* model, const char** name) {
-  PYRUNTIME_REQUIRE(model);
-  PYRUNTIME_REQUIRE(name);
-  *name = model->name.c_str();
-  return nullptr;
+  PYRUNTIME_GET(model, name, model->name.c_str());
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelVersion(TRITONBACKEND_Model* model, uint64_t* version) {
-  PYRUNTIME_REQUIRE(model);
-  PYRUNTIME_REQUIRE(version);
-  *version = model->version;
-  return nullptr;
+  PYRUNTIME_GET(model, version, model->version);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelRepository(
@@ -128,7 +121,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelConfig(
   PYRUNTIME_REQUIRE(model_config);
   PYRUNTIME_GUARD({
     *model_config = nullptr;
-    if (std::optional<Failure> failure = pyruntime::CheckConfigVersion(config_version)) return ToError(*std::move(failure));
+    if (auto failure = pyruntime::CheckConfigVersion(config_version)) return ToError(std::move(failure));
     auto message = std::make_unique<TRITONSERVER_Message>();
     message->json = model->Config();
     *model_config = message.release();
@@ -137,10 +130,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelConfig(
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelAutoCompleteConfig(TRITONBACKEND_Model* model, bool* auto_complete_config) {
-  PYRUNTIME_REQUIRE(model);
-  PYRUNTIME_REQUIRE(auto_complete_config);
-  *auto_complete_config = model->auto_complete;
-  return nullptr;
+  PYRUNTIME_GET(model, auto_complete_config, model->auto_complete);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelSetConfig(
@@ -150,29 +140,20 @@ TRITONSERVER_Error* TRITONBACKEND_ModelSetConfig(
   PYRUNTIME_GUARD({
     std::optional<Failure> failure = pyruntime::CheckConfigVersion(config_version);
     if (!failure) failure = model->CompleteConfig(model_config->json);
-    return failure ? ToError(*std::move(failure)) : nullptr;
+    return ToError(std::move(failure));
   });
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelServer(TRITONBACKEND_Model* model, TRITONSERVER_Server** server) {
-  PYRUNTIME_REQUIRE(model);
-  PYRUNTIME_REQUIRE(server);
-  *server = &TRITONSERVER_Server::Get();
-  return nullptr;
+  PYRUNTIME_GET(model, server, &TRITONSERVER_Server::Get());
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelBackend(TRITONBACKEND_Model* model, TRITONBACKEND_Backend** backend) {
-  PYRUNTIME_REQUIRE(model);
-  PYRUNTIME_REQUIRE(backend);
-  *backend = model->backend.get();
-  return nullptr;
+  PYRUNTIME_GET(model, backend, model->backend.get());
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelState(TRITONBACKEND_Model* model, void** state) {
-  PYRUNTIME_REQUIRE(model);
-  PYRUNTIME_REQUIRE(state);
-  *state = model->state;
-  return nullptr;
+  PYRUNTIME_GET(model, state, model->state);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelSetState(TRITONBACKEND_Model* model, void* state) {

@@ -78,8 +78,10 @@ PyObject* ModelNew(PyTypeObject* type, PyObject* arguments, PyObject* keywords) 
   return self;
 }
 
+// Like an instance, a model that was not finalised stays, because its backend may use it for ever: this reference to it
+// is never given up.
 void ModelDealloc(PyObject* self) {
-  std::destroy_at(&ModelOf(self));
+  if (ModelOf(self)->phase != Phase::kInitialized) std::destroy_at(&ModelOf(self));
   FreeObject(self);
 }
 

@@ -42,11 +42,17 @@ PyObject* SetLog(PyObject* /*module*/, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+PyObject* SetHurried(PyObject* /*module*/, PyObject* hurried) {
+  Host::Get().queue().SetHurried(PyObject_IsTrue(hurried) == 1);
+  Py_RETURN_NONE;
+}
+
 PyObject* Metrics(PyObject* /*module*/, PyObject* /*unused*/) { return MetricsToPython(); }
 
 PyMethodDef functions[] = {
     {"descriptor", Caught<Descriptor>, METH_NOARGS, "Readable while there are events."},
     {"drain", Caught<Drain>, METH_NOARGS, "All events so far, in order."},
+    {"set_hurried", Caught<SetHurried>, METH_O, "Whether the descriptor is to be readable with every event."},
     {"set_log", Caught<SetLog>, METH_VARARGS, "Set which levels native code is to log, and the verbose level."},
     {"metrics", Caught<Metrics>, METH_NOARGS, "Families that native code has made."},
     {"view", View, METH_VARARGS, "Native memory, readable."},
@@ -68,6 +74,8 @@ constexpr Constant kConstants[] = {
     {"CALL", kCall},
     {"ACTIVITY", kActivity},
     {"ANSWERED", kAnswered},
+    {"ENCODED", kEncoded},
+    {"SENT", kSent},
 };
 
 // Python loads its modules for themselves alone. Backends that do not name the library they take their functions from
@@ -88,7 +96,7 @@ bool AddAll(PyObject* module) {
     if (PyModule_AddIntConstant(module, constant.name, constant.kind) < 0) return false;
   }
   return AddNativeError(module) && AddBufferType(module) && AddCallType(module) && AddBackendTypes(module) &&
-         AddAgentTypes(module) && AddBatchStrategyType(module) && AddCacheType(module);
+         AddAgentTypes(module) && AddBatchStrategyType(module) && AddCacheType(module) && AddProcessFunctions(module);
 }
 
 PyModuleDef definition = {
@@ -106,7 +114,8 @@ PyModuleDef definition = {
 }  // namespace
 
 bool AddBackendTypes(PyObject* module) {
-  return AddBackendType(module) && AddModelType(module) && AddInstanceType(module);
+  return AddBackendType(module) && AddModelType(module) && AddKnownRequestType(module) && AddClientSocketType(module) &&
+         AddInstanceType(module);
 }
 
 }  // namespace pyruntime

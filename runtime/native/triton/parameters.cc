@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -16,12 +17,30 @@ Parameter::Value Read(const void* value) {
   return *static_cast<const T*>(value);
 }
 
-// There is no error to return: null, as for a type that there is not.
-Parameter* NewParameter(const char* name, Parameter::Value value) noexcept {
-  auto parameter = std::make_unique<Parameter>();
-  parameter->name = name;
-  parameter->value = std::move(value);
-  return parameter.release();
+// There is no error to return where there is no memory for it: null, as for a type that there is not.
+template <typename Make>
+Parameter* NewParameter(const char* name, Make&& make) noexcept {
+  try {
+    return std::make_unique<Parameter>(Parameter{name, make()}).release();
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+Parameter::Value ReadBytes(const void* data, uint64_t size) {
+  Parameter::Bytes bytes;
+  if (size != 0) bytes.data.assign(static_cast<const char*>(data), size);
+  return bytes;
+}
+
+// `type` is one that there is, but not bytes, of which it does not say how many.
+Parameter::Value ReadValue(TRITONSERVER_ParameterType type, const void* value) {
+  switch (type) {
+    case TRITONSERVER_PARAMETER_INT: return Read<int64_t>(value);
+    case TRITONSERVER_PARAMETER_BOOL: return Read<bool>(value);
+    case TRITONSERVER_PARAMETER_DOUBLE: return Read<double>(value);
+    default: return std::string(static_cast<const char*>(value));
+  }
 }
 
 }  // namespace
@@ -57,21 +76,13 @@ const void* TRITONSERVER_Parameter::pointer() const {
 TRITONSERVER_Parameter* TRITONSERVER_ParameterNew(
     const char* name, const TRITONSERVER_ParameterType type, const void* value) {
   if (name == nullptr || value == nullptr) return nullptr;
-  switch (type) {
-    case TRITONSERVER_PARAMETER_STRING: return NewParameter(name, std::string(static_cast<const char*>(value)));
-    case TRITONSERVER_PARAMETER_INT: return NewParameter(name, Read<int64_t>(value));
-    case TRITONSERVER_PARAMETER_BOOL: return NewParameter(name, Read<bool>(value));
-    case TRITONSERVER_PARAMETER_DOUBLE: return NewParameter(name, Read<double>(value));
-    case TRITONSERVER_PARAMETER_BYTES: break;
-  }
-  return nullptr;
+  if (type < TRITONSERVER_PARAMETER_STRING || type > TRITONSERVER_PARAMETER_DOUBLE) return nullptr;
+  return NewParameter(name, [=] { return ReadValue(type, value); });
 }
 
 TRITONSERVER_Parameter* TRITONSERVER_ParameterBytesNew(const char* name, const void* byte_ptr, const uint64_t size) {
   if (name == nullptr || (byte_ptr == nullptr && size != 0)) return nullptr;
-  Parameter::Bytes bytes;
-  if (size != 0) bytes.data.assign(static_cast<const char*>(byte_ptr), size);
-  return NewParameter(name, std::move(bytes));
+  return NewParameter(name, [=] { return ReadBytes(byte_ptr, size); });
 }
 
 void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter* parameter) { std::unique_ptr<Parameter>{parameter}; }

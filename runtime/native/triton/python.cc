@@ -102,6 +102,13 @@ void Raise(const Failure& failure) {
   if (arguments) PyErr_SetObject(Host::Get().native_error, arguments.get());
 }
 
+void FreeObject(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  auto* free = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  free(self);
+  Py_DECREF(type);
+}
+
 bool AddNativeError(PyObject* module) {
   Ref error(PyErr_NewExceptionWithDoc(
       "pyruntime.runtime.native._triton.NativeError",

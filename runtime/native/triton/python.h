@@ -7,6 +7,7 @@
 
 #include <Python.h>
 
+#include <cstddef>
 #include <exception>
 #include <new>
 #include <string>
@@ -45,6 +46,22 @@ PyObject* ToPython(const TRITONSERVER_Parameter& parameter);  // its value
 PyObject* ToPython(const Failure& failure);              // (code, message)
 PyObject* ToPython(Buffer buffer);                       // a _triton.Buffer that owns it
 
+// A tuple that takes these references over; null, and they are given back, if one of them is.
+template <size_t Count>
+PyObject* Tuple(PyObject* (&&items)[Count]) {
+  Ref tuple(PyTuple_New(Count));
+  bool complete = static_cast<bool>(tuple);
+  for (size_t index = 0; index < Count; ++index) {
+    complete = complete && items[index] != nullptr;
+    if (tuple) {
+      PyTuple_SetItem(tuple.get(), static_cast<Py_ssize_t>(index), items[index]);
+    } else {
+      Py_XDECREF(items[index]);
+    }
+  }
+  return complete ? tuple.release() : nullptr;
+}
+
 // False with a Python exception set.
 bool FromPython(PyObject* object, std::string* text);
 bool FromPython(PyObject* object, Shape* shape);
@@ -60,6 +77,9 @@ PyObject* NewView(const void* data, size_t size, PyObject* owner);
 
 // The module's function: view(address, size, owner), METH_VARARGS.
 PyObject* View(PyObject* module, PyObject* arguments);
+
+// Frees the memory of an object of one of our types, whose members are destroyed.
+void FreeObject(PyObject* self);
 
 // A function of Python's that throws nothing: what one of ours throws, which is that there is no memory or no thread,
 // becomes an exception of Python's.

@@ -36,25 +36,43 @@ EventQueue::EventQueue() : descriptor_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
 
 EventQueue::~EventQueue() { close(descriptor_); }
 
-void EventQueue::Push(std::unique_ptr<Event> event, EventPlace* place) {
-  bool was_empty;
+void EventQueue::Push(std::unique_ptr<Event> event, EventPlace* place, Hurry hurry) {
+  bool signals;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (place != nullptr) *place = {takings_, event.get()};
-    was_empty = events_.empty();
     events_.push_back(std::move(event));
+    signals = !signalled_ && (hurried_ > 0 || hurry == kSoon);
+    signalled_ = signalled_ || signals;
   }
   // It can only fail where the counter is at its end, and then it is readable anyway.
-  if (was_empty) eventfd_write(descriptor_, 1);
+  if (signals) eventfd_write(descriptor_, 1);
+}
+
+void EventQueue::Signal() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (signalled_ || events_.empty()) return;
+  signalled_ = true;
+  eventfd_write(descriptor_, 1);
+}
+
+void EventQueue::SetHurried(bool hurried) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    hurried_ += hurried ? 1 : -1;
+  }
+  if (hurried) Signal();
 }
 
 std::vector<std::unique_ptr<Event>> EventQueue::TakeAll() {
-  // First of all: what is pushed after the events are taken writes to it again. (What is pushed before, and writes
-  // after, makes Python look once in vain.)
-  eventfd_t count;
-  eventfd_read(descriptor_, &count);
   std::vector<std::unique_ptr<Event>> events;
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (signalled_) {
+    // What was pushed, and is written to it only after this, makes Python look once in vain.
+    eventfd_t count;
+    eventfd_read(descriptor_, &count);
+    signalled_ = false;
+  }
   events.swap(events_);
   ++takings_;
   return events;

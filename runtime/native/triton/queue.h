@@ -27,6 +27,8 @@ enum EventKind : int {
   kCall = 7,
   kActivity = 8,
   kAnswered = 9,
+  kEncoded = 10,
+  kSent = 11,
 };
 
 // Something that happened. Made on any thread, without the GIL; read and destroyed on Python's, with it.
@@ -44,7 +46,10 @@ struct EventPlace {
   Event* event = nullptr;
 };
 
-// Any thread may push; one takes. The descriptor is written to when the queue stops being empty.
+// When Python is to hear of an event: kLater is with the next that it is to hear of soon, or when it asks.
+enum Hurry { kSoon, kLater };
+
+// Any thread may push; one takes. The descriptor is written to with the first event that Python is to hear of soon.
 class EventQueue {
  public:
   EventQueue();
@@ -54,7 +59,13 @@ class EventQueue {
   int descriptor() const { return descriptor_; }
 
   // `place`, if it is not null, is where the event is from now on.
-  void Push(std::unique_ptr<Event> event, EventPlace* place = nullptr);
+  void Push(std::unique_ptr<Event> event, EventPlace* place = nullptr, Hurry hurry = kSoon);
+
+  // Python is to hear soon of what it was to hear of later.
+  void Signal();
+
+  // It is to hear of everything soon: until it has said as often that it need not.
+  void SetHurried(bool hurried);
 
   // Changes an event that Python has not taken yet; false if it has, or there was none. What would be one more event
   // for Python may be part of one that waits: that is cheaper by far.
@@ -66,6 +77,19 @@ class EventQueue {
     return true;
   }
 
+  // The same for an event that none has followed. `change` says whether it did.
+  template <class Change>
+  bool AmendLast(const EventPlace& place, const Change& change) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return place.taking == takings_ && events_.back().get() == place.event && change(place.event);
+  }
+
+  // A place, for when what it is a part of is gone.
+  EventPlace Look(const EventPlace& place) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return place;
+  }
+
   // All events so far, in order; the descriptor is not readable then.
   std::vector<std::unique_ptr<Event>> TakeAll();
 
@@ -73,6 +97,9 @@ class EventQueue {
   int descriptor_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Event>> events_;
+  // The descriptor is readable, or about to be.
+  bool signalled_ = false;
+  int hurried_ = 0;
   // How often events were taken, and once more: no event was put anywhere at 0.
   uint64_t takings_ = 1;
 };

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "buffer.h"
+#include "execution.h"
 #include "queue.h"
 #include "response_window.h"
 #include "triton/core/tritonbackend.h"
@@ -26,6 +27,8 @@
 
 namespace pyruntime {
 
+class ClientSocket;
+class KnownAnswer;
 class RequestState;
 using RequestStatePtr = std::shared_ptr<RequestState>;
 
@@ -35,8 +38,16 @@ using RequestStatePtr = std::shared_ptr<RequestState>;
 // may stay after everything else.
 class RequestState {
  public:
+  // Of a request that is known (see known_request.h): what its response will be like, and who may be sent it without
+  // asking Python; either may be null.
+  struct Known {
+    std::shared_ptr<const KnownAnswer> answer;
+    std::shared_ptr<ClientSocket> client;
+  };
+
   // Takes a reference to `job` for itself: call it with the GIL held.
-  RequestState(PyObject* job, std::shared_ptr<TRITONBACKEND_Model> model, std::string id, uint64_t serial);
+  RequestState(PyObject* job, std::shared_ptr<TRITONBACKEND_Model> model, std::string id, uint64_t serial,
+               std::optional<Known> known = std::nullopt);
   ~RequestState();
   RequestState(const RequestState&) = delete;
   RequestState& operator=(const RequestState&) = delete;
@@ -45,6 +56,7 @@ class RequestState {
   TRITONBACKEND_Model* model() const { return model_.get(); }
   const std::string& id() const { return id_; }
   uint64_t serial() const { return serial_; }
+  const std::optional<Known>& known() const { return known_; }
 
   void Cancel();
   bool IsCancelled() const { return cancelled_; }
@@ -52,6 +64,9 @@ class RequestState {
   // Marks the request as answered for good: false if it was before.
   bool Finish();
   bool IsFinished() const { return finished_; }
+
+  // True for the first who wants to answer the client, of a native thread that can and Python that cannot wait for it.
+  bool Claim() { return !claimed_.exchange(true); }
 
   // The request will be executed again: it is not lost if nobody has answered it.
   void Reschedule();
@@ -76,8 +91,10 @@ class RequestState {
   std::shared_ptr<TRITONBACKEND_Model> model_;
   std::string id_;
   uint64_t serial_;
+  const std::optional<Known> known_;
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> finished_{false};
+  std::atomic<bool> claimed_{false};
   std::atomic<bool> rescheduled_{false};
   std::atomic<bool> released_{false};
   std::atomic<uint64_t> reported_{0};
@@ -85,19 +102,10 @@ class RequestState {
   const std::unique_ptr<ResponseWindow> window_;
 };
 
-// The times of one execution, on the monotonic clock, in nanoseconds, as the backend reports them.
-struct Statistics {
-  bool success;
-  uint64_t exec_start_ns;
-  uint64_t compute_start_ns;
-  uint64_t compute_end_ns;
-  uint64_t exec_end_ns;
-};
-
 }  // namespace pyruntime
 
-// One input. Its contents lie in the model's request memory, which stays until the request is released: one buffer,
-// not copied. `attributes` say the same as size and memory type.
+// One input. Its contents lie in the model's request memory, which stays until the request is released, or are the
+// request's own: one buffer, not copied. `attributes` say the same as size and memory type.
 struct TRITONBACKEND_Input {
   std::string name;
   TRITONSERVER_DataType datatype;
@@ -135,6 +143,8 @@ struct TRITONBACKEND_Request {
   std::string correlation_text;
   uint64_t timeout_us = 0;
   std::vector<TRITONBACKEND_Input> inputs;
+  // What they lie in, where that is the request's own.
+  pyruntime::Buffer contents;
   // Those that the client asked for, or all that the model has.
   std::vector<std::string> outputs;
   std::vector<TRITONSERVER_Parameter> parameters;
@@ -157,8 +167,8 @@ namespace pyruntime {
 std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
     PyObject* job, PyObject* wire, uint64_t serial, uintptr_t base, const std::shared_ptr<TRITONBACKEND_Model>& model);
 
-// The times as Python reads them, None without any. With the GIL.
-PyObject* StatisticsToPython(const std::optional<Statistics>& statistics);
+// A request that such a list describes, without a state: none that could be executed. As above.
+std::unique_ptr<TRITONBACKEND_Request> ReadPattern(PyObject* wire, const TRITONBACKEND_Model& model);
 
 // Ends a request that its backend is done with: Python is told so, and its statistics, with the final response if that
 // still waits to be taken, and else by kReleased.

@@ -36,10 +36,7 @@ using pyruntime::Prefix;
 extern "C" {
 
 TRITONSERVER_Error* TRITONBACKEND_RequestId(TRITONBACKEND_Request* request, const char** id) {
-  PYRUNTIME_REQUIRE(request);
-  PYRUNTIME_REQUIRE(id);
-  *id = request->state->id().c_str();
-  return nullptr;
+  PYRUNTIME_GET(request, id, request->state->id().c_str());
 }
 
 TRITONSERVER_Error* TRITONBACKEND_RequestCorrelationId(TRITONBACKEND_Request* request, uint64_t* id) {
@@ -69,17 +66,11 @@ TRITONSERVER_Error* TRITONBACKEND_RequestCorrelationIdString(TRITONBACKEND_Reque
 }
 
 TRITONSERVER_Error* TRITONBACKEND_RequestFlags(TRITONBACKEND_Request* request, uint32_t* flags) {
-  PYRUNTIME_REQUIRE(request);
-  PYRUNTIME_REQUIRE(flags);
-  *flags = request->flags;
-  return nullptr;
+  PYRUNTIME_GET(request, flags, request->flags);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_RequestParameterCount(TRITONBACKEND_Request* request, uint32_t* count) {
-  PYRUNTIME_REQUIRE(request);
-  PYRUNTIME_REQUIRE(count);
-  *count = static_cast<uint32_t>(request->parameters.size());
-  return nullptr;
+  PYRUNTIME_GET(request, count, static_cast<uint32_t>(request->parameters.size()));
 }
 
 TRITONSERVER_Error* TRITONBACKEND_RequestParameter(
@@ -107,10 +98,7 @@ TRITONSERVER_Error* TRITONBACKEND_RequestParameter(
 }
 
 TRITONSERVER_Error* TRITONBACKEND_RequestInputCount(TRITONBACKEND_Request* request, uint32_t* count) {
-  PYRUNTIME_REQUIRE(request);
-  PYRUNTIME_REQUIRE(count);
-  *count = static_cast<uint32_t>(request->inputs.size());
-  return nullptr;
+  PYRUNTIME_GET(request, count, static_cast<uint32_t>(request->inputs.size()));
 }
 
 TRITONSERVER_Error* TRITONBACKEND_RequestInputName(
@@ -156,10 +144,7 @@ TRITONSERVER_Error* TRITONBACKEND_RequestInputByIndex(
 }
 
 TRITONSERVER_Error* TRITONBACKEND_RequestOutputCount(TRITONBACKEND_Request* request, uint32_t* count) {
-  PYRUNTIME_REQUIRE(request);
-  PYRUNTIME_REQUIRE(count);
-  *count = static_cast<uint32_t>(request->outputs.size());
-  return nullptr;
+  PYRUNTIME_GET(request, count, static_cast<uint32_t>(request->outputs.size()));
 }
 
 TRITONSERVER_Error* TRITONBACKEND_RequestOutputName(
@@ -190,18 +175,12 @@ TRITONSERVER_Error* TRITONBACKEND_RequestOutputBufferProperties(
 }
 
 TRITONSERVER_Error* TRITONBACKEND_RequestIsCancelled(TRITONBACKEND_Request* request, bool* is_cancelled) {
-  PYRUNTIME_REQUIRE(request);
-  PYRUNTIME_REQUIRE(is_cancelled);
-  *is_cancelled = request->state->IsCancelled();
-  return nullptr;
+  PYRUNTIME_GET(request, is_cancelled, request->state->IsCancelled());
 }
 
 TRITONSERVER_Error* TRITONBACKEND_InferenceRequestTimeoutMicroseconds(
     TRITONBACKEND_Request* request, uint64_t* timeout) {
-  PYRUNTIME_REQUIRE(request);
-  PYRUNTIME_REQUIRE(timeout);
-  *timeout = request->timeout_us;
-  return nullptr;
+  PYRUNTIME_GET(request, timeout, request->timeout_us);
 }
 
 TRITONSERVER_Error* TRITONBACKEND_RequestTrace(TRITONBACKEND_Request* request, TRITONSERVER_InferenceTrace** trace) {

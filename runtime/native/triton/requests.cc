@@ -39,7 +39,7 @@ class ReleasedEvent : public Event {
       : state_(std::move(state)), reschedule_(reschedule), statistics_(statistics) {}
 
   PyObject* ToPython() override {
-    Ref statistics(StatisticsToPython(statistics_));
+    Ref statistics(pyruntime::ToPython(statistics_));
     if (!statistics) return nullptr;
     return Py_BuildValue(
         "(iOON)", kReleased, state_->job(), reschedule_ ? Py_True : Py_False, statistics.release());
@@ -152,22 +152,14 @@ bool Read(PyObject* wire, uintptr_t base, const TRITONBACKEND_Model& model, std:
 
 }  // namespace
 
-PyObject* StatisticsToPython(const std::optional<Statistics>& statistics) {
-  if (!statistics) return Py_NewRef(Py_None);
-  return Py_BuildValue(
-      "(OKKKK)", statistics->success ? Py_True : Py_False,
-      static_cast<unsigned long long>(statistics->exec_start_ns),
-      static_cast<unsigned long long>(statistics->compute_start_ns),
-      static_cast<unsigned long long>(statistics->compute_end_ns),
-      static_cast<unsigned long long>(statistics->exec_end_ns));
-}
-
 RequestState::RequestState(
-    PyObject* job, std::shared_ptr<TRITONBACKEND_Model> model, std::string id, uint64_t serial)
+    PyObject* job, std::shared_ptr<TRITONBACKEND_Model> model, std::string id, uint64_t serial,
+    std::optional<Known> known)
     : job_(Py_NewRef(job)),
       model_(std::move(model)),
       id_(std::move(id)),
       serial_(serial),
+      known_(std::move(known)),
       window_(model_->decoupled ? std::make_unique<ResponseWindow>() : nullptr) {}
 
 RequestState::~RequestState() {
@@ -214,6 +206,12 @@ std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
     PyErr_NoMemory();
     return nullptr;
   }
+}
+
+std::unique_ptr<TRITONBACKEND_Request> ReadPattern(PyObject* wire, const TRITONBACKEND_Model& model) {
+  auto request = std::make_unique<TRITONBACKEND_Request>();
+  std::string id;
+  return Read(wire, 0, model, &id, request.get()) ? std::move(request) : nullptr;
 }
 
 void ReleaseRequest(std::unique_ptr<TRITONBACKEND_Request> request, bool reschedule) {

@@ -41,7 +41,7 @@ namespace pyruntime {
 
 // A response, or a failure, or only the news that it was the last (neither): becomes a kResponse tuple, its outputs
 // Python objects that own their buffers. Or a kAnswered tuple, if it is the last, and the request is released as well
-// before Python takes it.
+// before Python takes it; or a kEncoded one, if moreover it is like what is known of the request; or a kSent one.
 class ResponseEvent : public Event {
  public:
   ResponseEvent(RequestStatePtr state, std::unique_ptr<TRITONBACKEND_Response> response,
@@ -52,10 +52,22 @@ class ResponseEvent : public Event {
   // response.
   void WaitForRoom();
 
+  // Of the last response only: whether the client may be sent it without Python, by nobody but who asks.
+  bool ClaimClient();
+  // Sends it then, with the client's mutex held. What is left of it is for Python to send; false if that is anything.
+  bool SendToClient();
+
   // The backend has released the request, and reported these times, if any. Of the last response only.
   void Release(const std::optional<Statistics>& statistics);
 
+  // Execute has returned, of a batch of this one request. False if the request is not released: they are told apart then.
+  bool Execute(const Execution& execution);
+
  private:
+  const KnownAnswer* Answer() const;
+  PyObject* Encoded();
+  PyObject* Sent();
+
   RequestStatePtr state_;
   std::unique_ptr<TRITONBACKEND_Response> response_;
   std::optional<Failure> failure_;
@@ -64,6 +76,11 @@ class ResponseEvent : public Event {
   size_t bytes_ = 0;
   bool released_ = false;
   std::optional<Statistics> statistics_;
+  std::optional<Execution> execution_;
+  bool claimed_ = false;
+  // How many bytes the client was sent, and when.
+  size_t sent_ = 0;
+  uint64_t sent_ns_ = 0;
 };
 
 }  // namespace pyruntime

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "arguments.h"
+#include "client_socket.h"
 #include "backend.h"
 #include "host.h"
 #include "response.h"
@@ -27,13 +28,24 @@ TRITONSERVER_Error* AddParameter(
 }
 
 // Gives an event to Python unless the request was answered for good before.
-TRITONSERVER_Error* Send(const RequestStatePtr& state, std::unique_ptr<Event> event, bool final) {
+TRITONSERVER_Error* Send(const RequestStatePtr& state, std::unique_ptr<ResponseEvent> event, bool final) {
   if (final ? !state->Finish() : state->IsFinished()) {
     return NewError(
         TRITONSERVER_ERROR_INVALID_ARG, "model '" + state->model()->name + "' has sent the final response to request '"
                                             + state->id() + "' before: what comes after it is not sent");
   }
-  Host::Get().queue().Push(std::move(event), final ? state->answer() : nullptr);
+  EventQueue& queue = Host::Get().queue();
+  if (!final || !event->ClaimClient()) {
+    queue.Push(std::move(event), final ? state->answer() : nullptr);
+    return nullptr;
+  }
+  // The event comes first: when the client has its response, and sends its next request, Python is to find it there. It
+  // stays until Python has had the mutex.
+  ClientSocket& client = *state->known()->client;
+  ResponseEvent& sent = *event;
+  const std::lock_guard<std::mutex> lock(client.mutex());
+  queue.Push(std::move(event), state->answer(), kLater);
+  if (!sent.SendToClient()) queue.Signal();
   return nullptr;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "known_request.h"
 #include "python.h"
 #include "response.h"
 
@@ -15,21 +16,8 @@ namespace {
 
 // (name, datatype, shape, Buffer); the buffer is the tuple's from then on.
 PyObject* OutputTuple(TRITONBACKEND_Output* output) {
-  Ref tuple(PyTuple_New(4));
-  if (!tuple) return nullptr;
-  PyObject* items[] = {
-      ToPython(output->name),
-      PyUnicode_FromString(NameOf(output->datatype)),
-      ToPython(output->shape),
-      ToPython(std::move(output->buffer)),
-  };
-  // The tuple takes the references over, and gives them back if it goes with one of them missing.
-  bool complete = true;
-  for (Py_ssize_t index = 0; index < 4; ++index) {
-    complete = complete && items[index] != nullptr;
-    PyTuple_SetItem(tuple.get(), index, items[index]);
-  }
-  return complete ? tuple.release() : nullptr;
+  return Tuple({ToPython(output->name), PyUnicode_FromString(NameOf(output->datatype)), ToPython(output->shape),
+                ToPython(std::move(output->buffer))});
 }
 
 PyObject* OutputList(std::list<TRITONBACKEND_Output>* outputs) {
@@ -85,27 +73,70 @@ void ResponseEvent::Release(const std::optional<Statistics>& statistics) {
   statistics_ = statistics;
 }
 
+bool ResponseEvent::Execute(const Execution& execution) {
+  if (released_) execution_ = execution;
+  return released_;
+}
+
 PyObject* ResponseEvent::ToPython() {
   if (!final_ && state_->window() != nullptr) state_->window()->Deliver(bytes_);
+  if (claimed_) return Sent();
+  if (PyObject* encoded = Encoded(); encoded != nullptr || PyErr_Occurred() != nullptr) return encoded;
   Ref failure(failure_ ? pyruntime::ToPython(*failure_) : None());
   Ref outputs(response_ ? OutputList(&response_->outputs) : None());
   Ref parameters(response_ ? ParameterDict(response_->parameters) : None());
   if (!failure || !outputs || !parameters) return nullptr;
   if (released_) {
-    Ref statistics(StatisticsToPython(statistics_));
-    if (!statistics) return nullptr;
-    // Nearly every event is of this kind, and no format is read for it.
-    Ref tuple(PyTuple_New(6));
-    Ref kind(PyLong_FromLong(kAnswered));
-    if (!tuple || !kind) return nullptr;
-    PyObject* items[] = {kind.release(),    Py_NewRef(state_->job()), failure.release(),
-                         outputs.release(), parameters.release(),     statistics.release()};
-    for (Py_ssize_t index = 0; index < 6; ++index) PyTuple_SetItem(tuple.get(), index, items[index]);
-    return tuple.release();
+    return Tuple({PyLong_FromLong(kAnswered), Py_NewRef(state_->job()), failure.release(), outputs.release(),
+                  parameters.release(), pyruntime::ToPython(statistics_), pyruntime::ToPython(execution_)});
   }
   return Py_BuildValue(
       "(iOONNN)", kResponse, state_->job(), final_ ? Py_True : Py_False, failure.release(), outputs.release(),
       parameters.release());
+}
+
+// What the response is like; null if nothing is known of that.
+const KnownAnswer* ResponseEvent::Answer() const {
+  const auto& known = state_->known();
+  if (!known || !known->answer || !response_ || failure_) return nullptr;
+  return known->answer->IsLike(*response_) ? known->answer.get() : nullptr;
+}
+
+bool ResponseEvent::ClaimClient() {
+  const auto& known = state_->known();
+  claimed_ = known && known->client && Answer() != nullptr && state_->Claim();
+  return claimed_;
+}
+
+bool ResponseEvent::SendToClient() {
+  const KnownAnswer& answer = *state_->known()->answer;
+  sent_ = answer.Send(*response_, state_->known()->client.get());
+  sent_ns_ = Now();
+  return sent_ == answer.size();
+}
+
+// Null without an exception where it is not to be told so.
+PyObject* ResponseEvent::Encoded() {
+  if (!released_ || !statistics_ || !statistics_->success) return nullptr;
+  const KnownAnswer* answer = Answer();
+  if (answer == nullptr) return nullptr;
+  return Tuple({PyLong_FromLong(kEncoded), Py_NewRef(state_->job()), answer->Encode(*response_),
+                pyruntime::ToPython(*statistics_), pyruntime::ToPython(execution_)});
+}
+
+PyObject* ResponseEvent::Sent() {
+  const KnownAnswer* answer = state_->known()->answer.get();
+  const std::lock_guard<std::mutex> lock(state_->known()->client->mutex());
+  Ref rest(None());
+  if (sent_ != answer->size()) {
+    const Ref all(answer->Encode(*response_));
+    if (!all) return nullptr;
+    rest = Ref(PyBytes_FromStringAndSize(
+        PyBytes_AsString(all.get()) + sent_, static_cast<Py_ssize_t>(answer->size() - sent_)));
+  }
+  return Tuple({PyLong_FromLong(kSent), Py_NewRef(state_->job()), rest.release(), PyLong_FromUnsignedLongLong(sent_ns_),
+                PyBool_FromLong(released_ ? 1 : 0), pyruntime::ToPython(statistics_),
+                pyruntime::ToPython(execution_)});
 }
 
 }  // namespace pyruntime

@@ -29,7 +29,7 @@ TRITONSERVER_Error* Ask(Server* server, const char* method, Arguments arguments,
   PYRUNTIME_GUARD({
     Answer answer;
     if (auto failure = server->Ask(std::make_shared<Query>(method, std::move(arguments)), &answer)) {
-      return pyruntime::NewError(failure->code, failure->message);
+      return pyruntime::ToError(std::move(failure));
     }
     Result* result = std::get_if<Result>(&answer);
     if (result == nullptr) {
@@ -264,10 +264,10 @@ TRITONSERVER_Error* TRITONSERVER_ServerInferAsync(
     auto call = std::make_shared<pyruntime::InferCall>(inference_request, trace);
     inference_request->call = call;
     Answer answer;
-    const auto failure = server->Ask(call, &answer);
+    auto failure = server->Ask(call, &answer);
     if (!failure) return nullptr;  // the request is the server's, if it is not released already
     inference_request->under_way = false;
-    return pyruntime::NewError(failure->code, failure->message);
+    return pyruntime::ToError(std::move(failure));
   });
 }
 

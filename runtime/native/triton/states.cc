@@ -156,10 +156,7 @@ TRITONSERVER_Error* TRITONBACKEND_StateBuffer(
 
 TRITONSERVER_Error* TRITONBACKEND_StateBufferAttributes(
     TRITONBACKEND_State* state, TRITONSERVER_BufferAttributes** buffer_attributes) {
-  PYRUNTIME_REQUIRE(state);
-  PYRUNTIME_REQUIRE(buffer_attributes);
-  *buffer_attributes = &state->attributes;
-  return nullptr;
+  PYRUNTIME_GET(state, buffer_attributes, &state->attributes);
 }
 
 // A second time without a new buffer says nothing new.

@@ -66,38 +66,23 @@ TRITONSERVER_Error* TRITONSERVER_InferenceTraceDelete(Trace* trace) {
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceTraceId(Trace* trace, uint64_t* id) {
-  PYRUNTIME_REQUIRE(trace);
-  PYRUNTIME_REQUIRE(id);
-  *id = trace->id;
-  return nullptr;
+  PYRUNTIME_GET(trace, id, trace->id);
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceTraceParentId(Trace* trace, uint64_t* parent_id) {
-  PYRUNTIME_REQUIRE(trace);
-  PYRUNTIME_REQUIRE(parent_id);
-  *parent_id = trace->parent_id;
-  return nullptr;
+  PYRUNTIME_GET(trace, parent_id, trace->parent_id);
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceTraceModelName(Trace* trace, const char** model_name) {
-  PYRUNTIME_REQUIRE(trace);
-  PYRUNTIME_REQUIRE(model_name);
-  *model_name = trace->model_name.c_str();
-  return nullptr;
+  PYRUNTIME_GET(trace, model_name, trace->model_name.c_str());
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceTraceModelVersion(Trace* trace, int64_t* model_version) {
-  PYRUNTIME_REQUIRE(trace);
-  PYRUNTIME_REQUIRE(model_version);
-  *model_version = trace->model_version;
-  return nullptr;
+  PYRUNTIME_GET(trace, model_version, trace->model_version);
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceTraceRequestId(Trace* trace, const char** request_id) {
-  PYRUNTIME_REQUIRE(trace);
-  PYRUNTIME_REQUIRE(request_id);
-  *request_id = trace->request_id.c_str();
-  return nullptr;
+  PYRUNTIME_GET(trace, request_id, trace->request_id.c_str());
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceTraceSpawnChildTrace(Trace* trace, Trace** child_trace) {
@@ -138,8 +123,5 @@ TRITONSERVER_Error* TRITONSERVER_InferenceTraceSetContext(Trace* trace, const ch
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceTraceContext(Trace* trace, const char** trace_context) {
-  PYRUNTIME_REQUIRE(trace);
-  PYRUNTIME_REQUIRE(trace_context);
-  *trace_context = trace->context.c_str();
-  return nullptr;
+  PYRUNTIME_GET(trace, trace_context, trace->context.c_str());
 }

@@ -475,10 +475,15 @@ class TestDecoupled:
         decoupled.respond(1, None, True)
         decoupled.respond(2, EMPTY, True)
         found = {
-            index: (each.success_count, each.fail_count, each.empty_count, each.cancel_count, each.compute_count)
+            index: (each.success_count, each.fail_count, each.empty_count, each.cancel_count)
             for index, each in decoupled.statistics.responses.items()
         }
-        assert found == {0: (1, 1, 0, 0, 2), 1: (1, 0, 0, 1, 1), 2: (0, 0, 1, 0, 0)}
+        assert found == {0: (1, 1, 0, 0), 1: (1, 0, 0, 1), 2: (0, 0, 1, 0)}
+        counts = [
+            [each.as_dict()[name]["count"] for name in ("compute_infer", "compute_output")]
+            for each in decoupled.statistics.responses.values()
+        ]
+        assert counts == [[2, 2], [1, 1], [1, 0]]
         assert "h_count 2" in histogram.lines("h")
 
     def test_statistics_of_the_end_alone(self, decoupled):

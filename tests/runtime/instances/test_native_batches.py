@@ -13,7 +13,7 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference import InferResponse
 from pyruntime.runtime.instances.batches import PLACES_MIN
-from pyruntime.runtime.instances.native_batches import NativeBatches
+from pyruntime.runtime.instances.native_batches import PLACES_MAX, NativeBatches
 from pyruntime.runtime.instances.native_plan import NativePlan
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
@@ -39,6 +39,10 @@ class Handle:
         self.cancelled = []
         self.taken = []
         self.fails = False
+        self.known = []
+        self.knows = True
+        self.clients = []
+        self.sending = ()
 
     def wake(self):
         self.wakes += 1
@@ -47,6 +51,15 @@ class Handle:
         if self.fails:
             raise OverflowError("int too big to convert")
         self.given.append((jobs, wires, serial, base))
+
+    def execute_known(self, known, job, data, at, serial, client):
+        if self.knows:
+            self.known.append((known, job, data, at, serial))
+            self.clients.append(client)
+        return self.knows
+
+    def claim(self, serial):
+        return serial not in self.sending
 
     def cancel(self, serial):
         self.cancelled.append(serial)
@@ -92,6 +105,40 @@ class Request:
         self.outcomes.append(outcome)
 
 
+class KnownJob:
+    """A request that is known, as a frontend has it: it is its own job."""
+
+    # Only what instances ask for.
+    id = ""
+    client = states = trace = None
+    regions = ()
+    is_padding = cancelled = False
+    rows = 2
+
+    def __init__(self):
+        self.arrived_ns = time.monotonic_ns()
+        self.outcomes = []
+        self.encodings = []
+        self.rests = []
+        self.freed = 0
+
+    def respond(self, outcome, final):
+        assert final
+        self.outcomes.append(outcome)
+
+    def encoded(self, response):
+        self.encodings.append(response)
+
+    def client_socket(self, make):
+        return make(7)
+
+    def sent(self, rest):
+        self.rests.append(rest)
+
+    def free(self):
+        self.freed += 1
+
+
 class Backend:
     """The batches of one instance, and everything around them."""
 
@@ -105,11 +152,17 @@ class Backend:
         self.batches = NativeBatches(plan, self.owner)
         self.batches.handle = self.handle = Handle()
         self.batches.wake_soon = self.handle.wake
+        self.batches.make_client = str
         self.batches.open()
 
     def execute(self, *requests):
         self.batches.execute([request.job for request in requests])
         return self.handle.given[-1][2] if self.handle.given else 0
+
+    def execute_known(self, job):
+        """Its serial."""
+        assert self.batches.execute_known("known", job, b"data", 1)
+        return self.handle.known[-1][4]
 
 
 @pytest.fixture
@@ -376,3 +429,297 @@ def test_one_response_is_not_waited_for(backend):
     backend.batches.responded(request.job, True, None, None, None)
     request.outcomes[0].release()
     assert backend.handle.taken == []
+
+
+class TestKnown:
+    """Requests that the extension finds by what is known of earlier ones."""
+
+    def times(self, job):
+        """Times of a success, as a backend reports them."""
+        at = job.arrived_ns
+        return True, at + 1, at + 3, at + 7, at + 15
+
+    def test_encoded(self, backend):
+        """Its response goes on as it is, and one event says all that there is to say."""
+        backend, job = backend(), KnownJob()
+        places = backend.batches.places
+        serial = backend.execute_known(job)
+        assert backend.handle.known == [("known", job, b"data", 1, serial)]
+        assert (job.instance, job.serial) == (backend.batches, serial)
+        assert (backend.handle.wakes, backend.batches.places) == (1, places - 1)
+        assert backend.batches.running
+        assert len(backend.batches) == 2
+        at = job.arrived_ns
+        backend.batches.encoded(
+            job, b"response", self.times(job), (serial, at, at + 20, (2, at, at + 1, at + 3, at + 7))
+        )
+        assert job.encodings == [b"response"]
+        assert not job.outcomes
+        assert not len(backend.batches)
+        assert backend.owner.freed == 1
+        assert backend.batches.places >= places
+        statistics = backend.statistics
+        assert (statistics.success_count, statistics.inference_count, statistics.execution_count) == (1, 2, 1)
+        assert (statistics.queue_ns, statistics.compute_input_ns) == (1, 2)
+        assert (statistics.compute_infer_ns, statistics.compute_output_ns) == (4, 8)
+        (batch,) = statistics.batches.values()
+        assert (batch.count, batch.compute_input_ns, batch.compute_infer_ns, batch.compute_output_ns) == (1, 1, 2, 4)
+
+    def test_answered(self, backend):
+        """A response that is not known comes as any other does."""
+        backend, job = backend(), KnownJob()
+        serial = backend.execute_known(job)
+        backend.batches.answered(job, None, OUT, {"a": 1}, self.times(job), (serial, 5, 9, None))
+        ((response,), ()) = job.outcomes, job.encodings
+        assert (response.model_name, response.model_version, response.id) == ("m", 1, "")
+        assert response.parameters == {"a": 1}
+        assert not len(backend.batches)
+        assert backend.statistics.batches[2].compute_infer_ns == 4
+        assert backend.statistics.success_count == 1
+
+    @pytest.mark.parametrize("is_encoded", [False, True])
+    def test_execute_returns_later(self, backend, is_encoded):
+        """The place is free only then."""
+        backend, job = backend(), KnownJob()
+        places = backend.batches.places
+        serial = backend.execute_known(job)
+        if is_encoded:
+            backend.batches.encoded(job, b"response", self.times(job), None)
+        else:
+            backend.batches.answered(job, None, OUT, None, self.times(job))
+        assert len(job.outcomes) + len(job.encodings) == 1
+        assert backend.batches.running
+        assert (backend.batches.places, backend.owner.freed) == (places - 1, 0)
+        backend.batches.executed(serial, 0, 1)
+        assert not len(backend.batches)
+        assert backend.owner.freed == 1
+
+    def test_execute_has_returned_before(self, backend):
+        """A backend that answers from another thread frees its place first."""
+        backend, job = backend(), KnownJob()
+        serial = backend.execute_known(job)
+        backend.batches.executed(serial, 0, 1)
+        assert not backend.batches.running
+        assert len(backend.batches) == 1
+        backend.batches.encoded(job, b"response", self.times(job), None)
+        assert job.encodings == [b"response"]
+        assert not len(backend.batches)
+
+    @pytest.mark.parametrize("released_first", [False, True])
+    def test_in_parts(self, backend, released_first):
+        """Response, release and return may come one by one."""
+        backend, job = backend(), KnownJob()
+        serial = backend.execute_known(job)
+        steps = [lambda: backend.batches.responded(job, True, None, OUT, None)]
+        steps.insert(0 if released_first else 1, lambda: backend.batches.released(job, False, None))
+        for step in [*steps, lambda: backend.batches.executed(serial, 0, 1)]:
+            assert len(backend.batches)
+            step()
+        assert [type(outcome) for outcome in job.outcomes] == [InferResponse]
+        assert not len(backend.batches)
+        assert backend.statistics.success_count == backend.statistics.execution_count == 1
+
+    @pytest.mark.parametrize("times", [None, (False, 1, 2, 3, 4)])
+    def test_a_failure(self, backend, times):
+        """What the backend says goes to the client; with it Execute may have returned."""
+        backend, job = backend(), KnownJob()
+        serial = backend.execute_known(job)
+        backend.batches.answered(job, (3, "no such thing"), None, None, times, (serial, 0, 1, None))
+        (failure,) = job.outcomes
+        assert (failure.message, failure.code) == ("no such thing", Code.INVALID_ARG)
+        assert backend.statistics.failures[FailureReason.BACKEND] == 1
+        assert backend.statistics.success_count == 0
+        assert not len(backend.batches)
+        assert backend.owner.freed == 1
+
+    def test_a_backend_that_reports_no_times(self, backend):
+        """It counts from its arrival on."""
+        backend, job = backend(), KnownJob()
+        serial = backend.execute_known(job)
+        backend.batches.answered(job, None, OUT, None, None, (serial, 5, 9, None))
+        assert [type(outcome) for outcome in job.outcomes] == [InferResponse]
+        assert backend.statistics.success_count == 1
+        assert backend.statistics.queue_ns == 0
+        assert not len(backend.batches)
+
+    def test_unknown(self, backend):
+        """What the extension does not find was never there."""
+        backend, job, request = backend(), KnownJob(), Request()
+        backend.handle.knows = False
+        places = backend.batches.places
+        assert not backend.batches.execute_known("known", job, b"data", 1)
+        assert (backend.batches.places, len(backend.batches), backend.handle.wakes) == (places, 0, 0)
+        backend.handle.knows = True
+        first = backend.execute_known(job)
+        # Nor has it taken a number from anybody.
+        assert backend.execute(request) == first + 1
+        assert backend.execute_known(KnownJob()) == first + 2
+
+    def test_numbers(self, backend):
+        """Each request has one of its own, also behind a batch of several."""
+        backend = backend()
+        assert backend.execute(Request(), Request(), Request()) == 1
+        assert backend.execute_known(KnownJob()) == 4
+        assert backend.execute(Request()) == 5
+        assert backend.batches.waiting == 4  # rows behind those that are executed
+
+    def test_cancel(self, backend):
+        """The backend is told once, and not when it is done."""
+        backend, job = backend(), KnownJob()
+        serial = backend.execute_known(job)
+        backend.batches.cancel(job)
+        backend.batches.cancel(job)
+        assert backend.handle.cancelled == [serial]
+        backend.batches.answered(job, (7, "cancelled"), None, None, None, (serial, 0, 1, None))
+        assert backend.statistics.failures[FailureReason.CANCELED] == 1
+        backend.batches.cancel(job)
+        assert len(backend.handle.cancelled) == 1
+        late = KnownJob()
+        serial = backend.execute_known(late)
+        backend.batches.encoded(late, b"response", self.times(late), (serial, 0, 1, None))
+        backend.batches.cancel(late)
+        assert len(backend.handle.cancelled) == 1
+
+    @pytest.mark.parametrize("is_merged", [False, True])
+    @pytest.mark.parametrize("is_encoded", [False, True])
+    def test_close(self, backend, is_encoded, is_merged):
+        """It is idle when all that was known is over, in whatever form the news come, and takes nothing more."""
+        backend, job, idle = backend(), KnownJob(), []
+        serial = backend.execute_known(job)
+        backend.batches.close(lambda: idle.append(True))
+        execution = (serial, 0, 1, None)
+        with_it = execution if is_merged else None
+        if is_encoded:
+            backend.batches.encoded(job, b"response", self.times(job), with_it)
+        else:
+            backend.batches.answered(job, None, OUT, None, self.times(job), with_it)
+        if not is_merged:
+            assert not idle
+            backend.batches.executed(*execution)
+        assert idle == [True]
+        assert backend.batches.places == 0
+
+    def test_close_with_the_answer_last(self, backend):
+        """The answer may be what it waits for."""
+        backend, job, idle = backend(), KnownJob(), []
+        serial = backend.execute_known(job)
+        backend.batches.close(lambda: idle.append(True))
+        backend.batches.executed(serial, 0, 1)
+        assert not idle
+        backend.batches.encoded(job, b"response", self.times(job), None)
+        assert idle == [True]
+
+    @pytest.mark.parametrize("is_encoded", [False, True])
+    def test_give_up(self, backend, is_encoded):
+        """It is answered for the backend, whose own answer is not heard; it has come to its end all the same."""
+        backend, job, idle = backend(), KnownJob(), []
+        serial = backend.execute_known(job)
+        backend.batches.close(lambda: idle.append(True))
+        backend.batches.give_up(InferenceError("gone"))
+        assert [outcome.message for outcome in job.outcomes] == ["gone"]
+        assert backend.handle.cancelled == [serial]
+        execution = (serial, 0, 1, None)
+        if is_encoded:
+            backend.batches.encoded(job, b"response", self.times(job), execution)
+        else:
+            backend.batches.answered(job, None, OUT, None, self.times(job), execution)
+        assert len(job.outcomes) == 1
+        assert not job.encodings
+        assert not len(backend.batches)
+        assert idle == [True]
+        assert backend.statistics.failure_count == 1
+
+    def make_quick(self, backend):
+        """Have the instance take as many requests as it ever does."""
+        for _ in range(100):
+            job = KnownJob()
+            serial = backend.execute_known(job)
+            backend.batches.encoded(job, b"response", self.times(job), (serial, 0, 1, None))
+        return backend
+
+    def test_who_may_send(self, backend):
+        """The backend gets the client while there are places: who waits for one must hear at once of those freed."""
+        backend = self.make_quick(backend())
+        backend.handle.clients.clear()
+        for _ in range(PLACES_MAX - 1):
+            backend.execute_known(KnownJob())
+        few = backend.handle.clients.index(None)
+        assert backend.handle.clients == ["7"] * few + [None] * (PLACES_MAX - 1 - few)
+        assert 0 < few < PLACES_MAX - 1
+
+    @pytest.mark.parametrize("rest", [None, b"rest"])
+    def test_sent(self, backend, rest):
+        """It counts up to when it was sent, whenever that is heard of, also where the backend tells no times."""
+        for times in (True, None):
+            made, job = backend(), KnownJob()
+            serial = made.execute_known(job)
+            at = job.arrived_ns
+            reported = self.times(job) if times else None
+            made.batches.sent(job, rest, at + 100, True, reported, (serial, at, at + 20, None))
+            assert (job.rests, job.outcomes, job.encodings) == ([rest], [], [])
+            assert not len(made.batches)
+            statistics = made.statistics
+            assert (statistics.success_count, statistics.execution_count) == (1, 1)
+            assert statistics.compute_infer_ns == (4 if times else 100)
+
+    def test_sent_and_released_later(self, backend):
+        """It is over with its release."""
+        backend, job, idle = backend(), KnownJob(), []
+        serial = backend.execute_known(job)
+        backend.batches.sent(job, None, job.arrived_ns, False, None, None)
+        assert job.rests == [None]
+        backend.batches.close(lambda: idle.append(True))
+        backend.batches.executed(serial, 0, 1)
+        assert not idle
+        backend.batches.released(job, False, self.times(job))
+        assert idle == [True]
+        assert backend.statistics.success_count == 1
+
+    @pytest.mark.parametrize("is_merged", [False, True])
+    def test_close_with_what_was_sent(self, backend, is_merged):
+        """It is idle when it has heard of that."""
+        backend, job, idle = backend(), KnownJob(), []
+        serial = backend.execute_known(job)
+        backend.batches.close(lambda: idle.append(True))
+        backend.batches.sent(
+            job, None, job.arrived_ns, True, self.times(job), (serial, 0, 1, None) if is_merged else None
+        )
+        if not is_merged:
+            assert not idle
+            backend.batches.executed(serial, 0, 1)
+        assert idle == [True]
+
+    def test_give_up_what_is_being_sent(self, backend):
+        """It is not answered a second time."""
+        backend, sending, other = backend(), KnownJob(), KnownJob()
+        serial = backend.execute_known(sending)
+        backend.execute_known(other)
+        backend.handle.sending = (serial,)
+        backend.batches.give_up(InferenceError("gone"))
+        assert sending.outcomes == []
+        assert [outcome.message for outcome in other.outcomes] == ["gone"]
+        backend.batches.sent(sending, None, sending.arrived_ns, True, self.times(sending), (serial, 0, 1, None))
+        assert sending.rests == [None]
+
+    def test_a_strange_order_of_news(self, backend):
+        """News of a batch that nobody knows of change nothing."""
+        backend = backend()
+        places = backend.batches.places
+        backend.batches.executed(7, 0, 1)
+        assert (backend.batches.places, backend.owner.freed, backend.statistics.execution_count) == (places, 0, 0)
+
+    def test_places(self, backend):
+        """Quick requests may be there by the dozen, and each that comes back frees its place."""
+        backend = backend()
+        for _ in range(100):
+            job = KnownJob()
+            serial = backend.execute_known(job)
+            backend.batches.encoded(job, b"response", self.times(job), (serial, 0, 1, None))
+        assert backend.batches.places == PLACES_MAX
+        jobs = [KnownJob() for _ in range(PLACES_MAX)]
+        serials = [backend.execute_known(job) for job in jobs]
+        assert backend.batches.places == 0
+        for index, (job, serial) in enumerate(zip(jobs, serials, strict=True)):
+            backend.batches.encoded(job, b"response", self.times(job), (serial, 0, 1, None))
+            assert backend.batches.places == index + 1
+        assert not len(backend.batches)

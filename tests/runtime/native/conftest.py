@@ -214,10 +214,12 @@ class NativeInstance:
             if kind in self._kinds:
                 subject.events.append((self._kinds[kind], tuple(rest)))
             elif kind == self.triton.ANSWERED:
-                *response, statistics = rest
+                *response, statistics, execution = rest
+                assert execution is None  # nothing is known
                 subject.events += [("response", (True, *response)), ("released", (False, statistics))]
             elif kind == self.triton.EXECUTED:
-                del subject._running[rest[0]]
+                ((serial, *_),) = rest
+                del subject._running[serial]
             elif kind == self.triton.LOG:
                 self.logged.append(rest[-1])
 
@@ -290,10 +292,11 @@ class Lifecycle:
             if kind == triton.LOG:
                 self.lines.append(rest[-1])
             elif kind == triton.ANSWERED:
-                job, *response, statistics = rest
+                job, *response, statistics, execution = rest
+                assert execution is None  # nothing is known
                 self.events += [(triton.RESPONSE, job, True, *response), (triton.RELEASED, job, False, statistics)]
             elif kind == triton.EXECUTED:
-                owner, *executed, reported = rest
+                owner, (*executed, reported) = rest
                 self.events.append((kind, owner, *executed))
                 if reported is not None:
                     self.events.append((triton.BATCH_STATISTICS, owner, reported))

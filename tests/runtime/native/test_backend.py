@@ -239,6 +239,16 @@ class TestModel:
         assert lifecycle.learned()[0]["Model backend"] == "backend"
         model.finalize()
 
+    def test_stays_if_it_was_not_finalised(self, lifecycle):
+        """Python may let go of it: its backend may use it for ever."""
+        backend = lifecycle.backend()
+        backend.initialize()
+        lifecycle.model(backend, "one that never ends").initialize()
+        model = lifecycle.model(backend)
+        model.initialize()
+        assert lifecycle.learned()[0]["Model before it"] == "one that never ends"
+        model.finalize()
+
     def test_needs_a_backend(self):
         """Of its own kind."""
         with pytest.raises(TypeError):

@@ -115,6 +115,10 @@ class TestParameters:
         interface.get(None, "ParameterDelete", parameter)
         interface.get(None, "ParameterDelete", None)
 
+    def test_too_large(self, interface):
+        """There is no parameter where there is no memory for it: nothing is thrown at the library that asks."""
+        assert interface.get(c_void_p, "ParameterBytesNew", b"name", b"", c_size_t(-1)) is None
+
 
 class TestMessages:
     @pytest.mark.parametrize("text", [b'{"a": [1, 2.50]}', b"", b"{no JSON", b"a\0b", "é".encode()])

@@ -37,6 +37,12 @@ def test_all_of_a_report():
     )
 
 
+def test_what_comes_first():
+    """Where native code was may be told before all else."""
+    lines = ["Current thread's C stack trace (most recent call first):", '  Binary file "a.so", at f+0x48 [0x7f]', ""]
+    assert told_apart(["printed", *lines, *REPORT.splitlines(), "printed"]) == lines + REPORT.splitlines()
+
+
 @pytest.mark.parametrize(
     "code",
     ["ctypes.string_at(0)", "os.abort()", "[threading.Thread(target=time.sleep, args=(9,)).start(), os.abort()]"],

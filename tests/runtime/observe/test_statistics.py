@@ -108,7 +108,7 @@ def test_first_responses_are_recorded_on_request():
 
 
 def test_responses_are_counted_by_their_place():
-    """Each place in the answers of a decoupled model has a row; those without a response were not computed."""
+    """Each place in the answers of a decoupled model has a row; an end without one was computed, but not put out."""
     statistics = ModelStatistics()
     statistics.response(1).fail(infer_ns=5, output_ns=7)
     statistics.response(0).success(infer_ns=10, output_ns=1)
@@ -118,7 +118,7 @@ def test_responses_are_counted_by_their_place():
     shown = statistics.as_dict("m", 1)["response_stats"]
     assert list(shown) == ["0", "1"]
     assert shown["0"] == {
-        "compute_infer": {"count": 2, "ns": 30},
+        "compute_infer": {"count": 3, "ns": 130},
         "compute_output": {"count": 2, "ns": 3},
         "success": {"count": 2, "ns": 33},
         "fail": {"count": 0, "ns": 0},
@@ -161,3 +161,41 @@ def test_executions_are_counted_by_batch_size():
             "compute_output": {"count": 2, "ns": 400},
         },
     ]
+
+
+def test_times_that_cannot_be():
+    """What backends report may be anything; what is told of it is something that the protocol can hold."""
+    statistics = ModelStatistics()
+    statistics.success(1, -5, 1 << 65, 0, 0, 7)
+    statistics.execution(1, -1, 1 << 64, 2, 0)
+    statistics.response(0).success(-1, 1 << 64)
+    told = statistics.as_dict("m", 1)
+    assert (told["inference_stats"]["queue"], told["inference_stats"]["compute_input"]) == (
+        {"count": 1, "ns": 0},
+        {"count": 1, "ns": (1 << 64) - 1},
+    )
+    (batch,) = told["batch_stats"]
+    assert (batch["compute_input"]["ns"], batch["compute_infer"]["ns"]) == (0, (1 << 64) - 1)
+    assert told["response_stats"]["0"]["compute_infer"]["ns"] == 0
+    assert told["response_stats"]["0"]["compute_output"]["ns"] == (1 << 64) - 1
+
+
+def test_memory_usage():
+    """What is said of the same memory is added up, kind by kind; a number must be one that the protocol can hold."""
+    statistics = ModelStatistics()
+    statistics.memory_usage = lambda: [
+        (2, 3, 4096),
+        (1, 0, 1 << 40),
+        (2, 3, 4),
+        (2, 1, 1),
+        (0, 0, (1 << 64) - 1),
+        (0, 0, 1),
+    ]
+    assert statistics.as_dict("m", 1)["memory_usage"] == [
+        {"type": "CPU", "id": 0, "byte_size": (1 << 64) - 1},
+        {"type": "CPU_PINNED", "id": 0, "byte_size": 1 << 40},
+        {"type": "GPU", "id": 1, "byte_size": 1},
+        {"type": "GPU", "id": 3, "byte_size": 4100},
+    ]
+    statistics.memory_usage = lambda: [(7, -1, 5)]
+    assert statistics.as_dict("m", 1)["memory_usage"] == [{"type": "<invalid>", "id": -1, "byte_size": 5}]

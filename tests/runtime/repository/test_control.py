@@ -728,7 +728,7 @@ class TestStart:
             world.add("a", "b", "c")
             world.loader.backend_of = backend_of
             assert await world.control.start(world.control.find_models())
-            assert world.control.backends == {"of b": "/backends/model.py"}
+            assert world.control.backends == {("of b", "/backends/model.py")}
 
         world(test, model_control_mode="none")
 

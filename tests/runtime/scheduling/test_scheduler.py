@@ -455,3 +455,32 @@ def test_repr():
     made = scheduler(Instance(0), Instance(0))
     made.submit(job())
     assert repr(made) == "<Scheduler m [1 queued | 2 instances]>"
+
+
+class TestFreeInstance:
+    """Who may be given a request past the queue."""
+
+    def test_with_a_place(self):
+        """The one that a job would go to."""
+        busy, idle = Instance(8, is_idle=False), Instance(2)
+        made = scheduler(busy, idle)
+        assert made.free_instance() is idle
+        assert scheduler(busy).free_instance() is busy
+        idle.is_idle = False
+        assert made.free_instance() is busy
+
+    def test_without(self):
+        """Nobody, if none has a place, or there is none."""
+        assert scheduler(Instance(0)).free_instance() is None
+        assert scheduler(Instance(0), Instance(0)).free_instance() is None
+        assert scheduler().free_instance() is None
+
+    def test_behind_others(self):
+        """Nobody, while others wait."""
+        instance = Instance(0)
+        made = scheduler(instance)
+        made.submit(job())
+        instance.places = 2  # which the scheduler has not heard of
+        assert made.free_instance() is None
+        made.place_freed()
+        assert made.free_instance() is instance

@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a process says of a crash in native code, and what becomes of processes that native code forks."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# Loads the extension, prepares the process, and goes on.
+PREPARED = """
+import ctypes, faulthandler, os, signal, sys
+from pyruntime.runtime.native import _triton
+from pyruntime.runtime.native.process import prepare_process
+"""
+FORK = """
+libc = ctypes.PyDLL(None)
+child = libc.fork()
+if child == 0:
+    libc.pause()
+    os._exit(7)
+os.kill(child, {signum})
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def run(code):
+    """How a Python ends that runs `code`, and what it says."""
+    # Sanitizers, which come this way, have signal handlers of their own.
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    command = [sys.executable, "-c", PREPARED + code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+
+@pytest.mark.parametrize("first", ["faulthandler.enable()", "", "prepare_process(_triton)"])
+@pytest.mark.parametrize(("crash", "signum"), [("ctypes.string_at(0)", signal.SIGSEGV), ("os.abort()", signal.SIGABRT)])
+def test_crash(first, crash, signum):
+    """Where native code was is told once, and what would be told without us, too; and it is a crash all the same."""
+    done = run(f"{first}\nprepare_process(_triton)\nfaulthandler.enable()\n{crash}")
+    assert done.returncode == -signum
+    assert done.stderr.count("Current thread's C stack trace") == 1
+    assert re.search(r'^  Binary file ".*libc\..*", at .*\+0x[0-9a-f]+ \[0x[0-9a-f]+\]$', done.stderr, re.MULTILINE)
+    assert done.stderr.count("Fatal Python error: ") == 1
+    assert 'File "<string>"' in done.stderr
+
+
+def test_crash_of_which_nobody_else_tells():
+    """Python need not tell of crashes."""
+    done = run("_triton.trace_crashes()\nos.kill(os.getpid(), signal.SIGBUS)")
+    assert done.returncode == -signal.SIGBUS
+    assert done.stderr.count("Binary file") > 1
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_forked(signum):
+    """What is forked without Python's knowledge heeds a signal that is handled here."""
+    handled = f"signal.signal({int(signum)}, lambda *_: None)\nprepare_process(_triton)\n"
+    assert run(handled + FORK.format(signum=int(signum))).stdout == f"{-signum}\n"
+
+
+def test_forked_from_who_only_uses_us():
+    """A handler that is Python's own stays."""
+    done = run(
+        "prepare_process(_triton)\n"
+        "if (child := os.fork()) == 0:\n"
+        "    try:\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "    except KeyboardInterrupt:\n"
+        "        os._exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert done.stdout == "7\n"
+
+
+@pytest.mark.parametrize("number", [0, -1, 64, 1 << 70])
+def test_no_signal(number):
+    """There are not so many."""
+    from pyruntime.runtime.native import _triton
+
+    with pytest.raises((ValueError, OverflowError)):
+        _triton.reset_at_fork(number)

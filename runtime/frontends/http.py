@@ -41,6 +41,10 @@ PIPELINED_MAX = 64
 # What a refused request may still send before its connection is cut: clients read an answer only after they sent all.
 DISCARDED_BYTES_MAX = 1 << 30
 
+# The share of the connections that may have one more descriptor each, for native threads that answer in them. The rest
+# is left for connections, which are more important.
+CLIENT_SOCKETS_SHARE = 0.5
+
 # The port of metrics lets in some more connections than others do: whoever wants to see why there are so many.
 METRICS_CONNECTIONS_MAX = 16
 
@@ -149,7 +153,7 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
         transport = self._transport
         if self._exchanges or transport is None or transport.get_write_buffer_size():
             return None
-        if self._client is None and len(self._connections) <= self._connections_max // 2:
+        if self._client is None and len(self._connections) <= self._connections_max * CLIENT_SOCKETS_SHARE:
             self._client = False
             if transport.get_extra_info("sslcontext") is None:
                 with suppress(OSError):

@@ -208,6 +208,9 @@ class Exchange(ABC):
         if self._job is not None and self._model is not None:
             self._model.cancel(self._job)
 
+    def take_back(self) -> None:  # noqa: B027 - most cannot be answered past us
+        """More is to be done with the connection: the response must come through us, if it has not been sent."""
+
     def abandon(self) -> None:
         """The client is gone: free what the exchange holds, and drop what still comes of the response."""
         self._abandoned = True

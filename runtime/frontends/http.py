@@ -120,7 +120,7 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
 
         All of it is answered, as far as the model does.
         """
-        self._core.settle()
+        self._settle()
         if self._current is not None or not self._exchanges:
             return False
         self._exchanges[-1].keep_alive = False
@@ -145,6 +145,12 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
             self._received(data)
         except BadRequest as exc:
             self._refuse(exc.status, str(exc))
+
+    def _settle(self) -> None:
+        """Learn what was answered past us, and have all that is not come through us: there is more to be done."""
+        self._core.settle()
+        if self._exchanges:
+            self._exchanges[0].take_back()
 
     # Requests.
 
@@ -192,6 +198,8 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
             self._heard = True
             if not head.keep_alive:
                 self._ended = True
+            if self._exchanges:
+                self._exchanges[0].take_back()
             if endpoint is _INFER and stop <= len(data):
                 known = begin_known(self._core, self, head, data, end)
                 if known is not None:
@@ -323,6 +331,7 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
 
     def close_idle(self) -> None:
         """Close the connection once what is under way is answered."""
+        self._settle()
         if self._exchanges:
             self._exchanges[-1].keep_alive = False
         elif self._transport is not None:

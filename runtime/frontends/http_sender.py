@@ -107,7 +107,8 @@ class HttpSender(asyncio.BaseProtocol):
         self._core.end_request()
         if not exchange.keep_alive and self._transport is not None:
             self._transport.close()
-        self.answered()
+        if self._exchanges or self._read_paused:
+            self.answered()
 
     def _send(self, exchange: Exchange, parts: list[bytes | memoryview]) -> None:
         transport = self._transport

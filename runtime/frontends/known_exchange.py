@@ -98,6 +98,7 @@ class KnownExchange(Exchange):
     """See the module. It is its own job, to instances: see scheduling.job.Job, which says what its attributes are."""
 
     _counted = True
+    _may_be_sent = False
     # Of a job. Most say that it is an ordinary one.
     instance: Any
     serial: int
@@ -119,6 +120,12 @@ class KnownExchange(Exchange):
 
     def _act(self) -> None:
         """Its instance acts."""
+
+    def take_back(self) -> None:
+        """See Exchange. What has been sent is told at once."""
+        if self._may_be_sent and not self.instance.claim(self):
+            self._core.settle()
+        self._may_be_sent = False
 
     def cancel(self) -> None:
         """See Exchange."""
@@ -151,7 +158,9 @@ class KnownExchange(Exchange):
 
     def client_socket(self, make: Callable[[int], Any]) -> Any | None:
         """Where the instance may send its response itself, if that is possible now: see KnownConnection."""
-        return self._connection.client_socket(make)
+        client = self._connection.client_socket(make)
+        self._may_be_sent = client is not None
+        return client
 
     def sent(self, rest: bytes | None) -> None:
         """The instance has sent the client its response, but for the rest."""

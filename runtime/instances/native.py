@@ -15,18 +15,15 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-import orjson
-
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
 from pyruntime.runtime.instances.native_batches import NativeBatches
 from pyruntime.runtime.instances.native_plan import NativePlan
 from pyruntime.runtime.instances.native_threads import NativeThreads
 from pyruntime.runtime.instances.plan import Batch, Owner
 from pyruntime.runtime.instances.readiness import IS_READY_TIMEOUT_S, CallBack
-from pyruntime.runtime.native.parameters import as_native
+from pyruntime.runtime.native.parameters import read_parameters
 from pyruntime.runtime.observe.statistics import MemoryUsage
 from pyruntime.utils.errors import InferenceError, LoadError
-from pyruntime.utils.messages import PARAMETERS
 
 _LOG = logging.getLogger("pyruntime.native")
 
@@ -109,8 +106,7 @@ class NativeInstance:
 
     def know(self, document: bytes, size: int, wire: list[Any]) -> Any | None:
         """See ModelInstance."""
-        if wire[PARAMETERS]:
-            wire[PARAMETERS] = as_native(orjson.loads(wire[PARAMETERS]))
+        read_parameters(wire)
         return self._native.KnownRequest(self._plan.model, document, size, wire)
 
     def _wake_soon(self) -> None:

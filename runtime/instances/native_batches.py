@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from pyruntime.runtime.inference import Parameter
 from pyruntime.runtime.instances.batches import AHEAD_NS_MAX, PLACES_MIN
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
@@ -26,7 +24,7 @@ from pyruntime.runtime.instances.native_stacks import describe
 from pyruntime.runtime.instances.native_times import BatchTimes, Execution, NativeTimes, Times
 from pyruntime.runtime.instances.native_worker import NativeWorker
 from pyruntime.runtime.instances.plan import Batch, Owner
-from pyruntime.runtime.native.parameters import as_native
+from pyruntime.runtime.native.parameters import read_parameters
 from pyruntime.runtime.observe.statistics import reason_of
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
@@ -168,8 +166,7 @@ class NativeBatches:
             except InferenceError as exc:
                 self._fail(job, exc, now_ns)
                 continue
-            if wire[PARAMETERS]:
-                wire[PARAMETERS] = as_native(orjson.loads(wire[PARAMETERS]))
+            read_parameters(wire)
             job.instance, job.serial = self, self._serial + len(ready)
             ready.append(job)
             wires.append(wire)
@@ -180,6 +177,10 @@ class NativeBatches:
         self._plan.statistics.failure(now_ns - job.arrived_ns, reason_of(failure, job.cancelled))
         job.free()
         job.respond(failure, True)
+
+    def claim(self, job: Any) -> bool:
+        """Have no native thread answer a known request. False if one has: `sent` is told with the next events."""
+        return self.handle.claim(job.serial)
 
     def cancel(self, job: Job) -> None:
         """See scheduling.job.Running. The backend may look, or not; it goes on either way."""
@@ -211,10 +212,7 @@ class NativeBatches:
             self._count(job, times)
             job.free()
             job.respond(outcome, True)
-        if execution is not None:
-            self.executed(*execution)
-        elif self._when_idle is not None:
-            self._check_idle()
+        self._has_ended(execution)
 
     def encoded(self, job: Any, response: bytes, times: Times, execution: Execution | None) -> None:
         """The same for a request that is known, whose response is there as the client gets it."""
@@ -224,10 +222,7 @@ class NativeBatches:
             del self._jobs[job]
             self.times.request(job, times, None, time.monotonic_ns())
             job.encoded(response)
-        if execution is not None:
-            self.executed(*execution)
-        elif self._when_idle is not None:
-            self._check_idle()
+        self._has_ended(execution)
 
     def sent(
         self,
@@ -247,6 +242,10 @@ class NativeBatches:
             if released:
                 self.released(job, False, times)
         job.sent(rest)
+        self._has_ended(execution)
+
+    def _has_ended(self, execution: Execution | None) -> None:
+        """One request is over, and so may be its batch."""
         if execution is not None:
             self.executed(*execution)
         elif self._when_idle is not None:

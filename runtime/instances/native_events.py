@@ -71,8 +71,8 @@ class NativeEvents:
             try:
                 # Nearly all are one of these.
                 if kind == sent:
-                    _, job, *rest = event
-                    job.instance.sent(job, *rest)
+                    _, job, rest, sent_ns, released, times, execution = event
+                    job.instance.sent(job, rest, sent_ns, released, times, execution)
                 elif kind == encoded:
                     _, job, response, times, execution = event
                     job.instance.encoded(job, response, times, execution)

@@ -12,14 +12,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from pyruntime.runtime.instances.native_memory import base_of, resolved
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.native.parameters import as_native
+from pyruntime.runtime.native.parameters import read_parameters
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError
-from pyruntime.utils.messages import PARAMETERS, TENSORS
+from pyruntime.utils.messages import TENSORS
 
 _LOG = logging.getLogger("pyruntime.native")
 
@@ -73,8 +71,7 @@ class NativeStrategy:
             (name, datatype, shape, _address(at) - self._base if type(at) is bytes else at, size)
             for name, datatype, shape, at, size in wire[TENSORS]
         ]
-        if wire[PARAMETERS]:
-            wire[PARAMETERS] = as_native(orjson.loads(wire[PARAMETERS]))
+        read_parameters(wire)
         return wire
 
 

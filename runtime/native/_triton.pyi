@@ -215,7 +215,7 @@ class Instance:
         """
 
     def claim(self, serial: int, /) -> bool:
-        """Have nobody else answer the client of a known request. False if that has happened, or is happening."""
+        """Have no native thread answer a known request. False if one has: SENT comes with the next `drain`."""
 
     def wake(self) -> None:
         """Have the backend begin with what `execute` has given it without waking it: that is what costs most."""

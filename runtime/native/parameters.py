@@ -9,6 +9,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
+from pyruntime.utils.messages import PARAMETERS
+
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
 
@@ -20,6 +24,12 @@ def as_native(parameters: Mapping[str, Any]) -> dict[str, Any]:
     null for a double that is not finite) is not a number.
     """
     return {name: _value(value) for name, value in parameters.items()}
+
+
+def read_parameters(wire: list[Any]) -> None:
+    """Have a request on the wire carry its parameters as the extension reads them, in place of their JSON."""
+    if wire[PARAMETERS]:
+        wire[PARAMETERS] = as_native(orjson.loads(wire[PARAMETERS]))
 
 
 def as_json(parameters: Mapping[str, Any]) -> str:

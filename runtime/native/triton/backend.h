@@ -231,7 +231,8 @@ struct TRITONBACKEND_ModelInstance : std::enable_shared_from_this<TRITONBACKEND_
   void Wake();
   // With the GIL. Lets the backend see that a request is cancelled, if it has it still.
   void Cancel(uint64_t serial);
-  // With the GIL. False if the client of a known request has been answered, or is being answered.
+  // With the GIL. Python is to answer a request. False if its client has been answered: the event that says so is in the
+  // queue then.
   bool Claim(uint64_t serial);
   // With the GIL. The client has taken a response to a request; for one of which there is nothing left it is nothing.
   void Take(uint64_t serial);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend.h"
+#include "client_socket.h"
 #include "host.h"
 #include "python.h"
 #include "response.h"
@@ -189,7 +190,12 @@ void TRITONBACKEND_ModelInstance::Cancel(uint64_t serial) {
 
 bool TRITONBACKEND_ModelInstance::Claim(uint64_t serial) {
   const pyruntime::RequestStatePtr state = Find(serial);
-  return state == nullptr || state->Claim();
+  if (state == nullptr) return true;
+  pyruntime::ClientSocket* client = state->known() ? state->known()->client.get() : nullptr;
+  if (client == nullptr) return state->Claim();
+  // Where the client is answered the event that says so is in the queue after this.
+  const std::lock_guard<std::mutex> lock(client->mutex());
+  return state->Claim();
 }
 
 void TRITONBACKEND_ModelInstance::Take(uint64_t serial) {

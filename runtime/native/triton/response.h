@@ -52,9 +52,10 @@ class ResponseEvent : public Event {
   // response.
   void WaitForRoom();
 
-  // Of the last response only: whether the client may be sent it without Python, by nobody but who asks.
+  // Of the last response to a request with a client, with the mutex of that held: whether the client may be sent it
+  // without Python, by nobody but who asks.
   bool ClaimClient();
-  // Sends it then, with the client's mutex held. What is left of it is for Python to send; false if that is anything.
+  // Sends it then. What is left of it is for Python to send; false if that is anything.
   bool SendToClient();
 
   // The backend has released the request, and reported these times, if any. Of the last response only.

@@ -35,17 +35,19 @@ TRITONSERVER_Error* Send(const RequestStatePtr& state, std::unique_ptr<ResponseE
                                             + state->id() + "' before: what comes after it is not sent");
   }
   EventQueue& queue = Host::Get().queue();
-  if (!final || !event->ClaimClient()) {
-    queue.Push(std::move(event), final ? state->answer() : nullptr);
-    return nullptr;
+  ClientSocket* client = final && state->known() ? state->known()->client.get() : nullptr;
+  if (client != nullptr) {
+    const std::lock_guard<std::mutex> lock(client->mutex());
+    if (event->ClaimClient()) {
+      // The event comes first: when the client has its response, and sends its next request, Python is to find it there.
+      // It stays until Python has had the mutex.
+      ResponseEvent& sent = *event;
+      queue.Push(std::move(event), state->answer(), kLater);
+      if (!sent.SendToClient()) queue.Signal();
+      return nullptr;
+    }
   }
-  // The event comes first: when the client has its response, and sends its next request, Python is to find it there. It
-  // stays until Python has had the mutex.
-  ClientSocket& client = *state->known()->client;
-  ResponseEvent& sent = *event;
-  const std::lock_guard<std::mutex> lock(client.mutex());
-  queue.Push(std::move(event), state->answer(), kLater);
-  if (!sent.SendToClient()) queue.Signal();
+  queue.Push(std::move(event), final ? state->answer() : nullptr);
   return nullptr;
 }
 

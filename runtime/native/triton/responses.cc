@@ -103,8 +103,7 @@ const KnownAnswer* ResponseEvent::Answer() const {
 }
 
 bool ResponseEvent::ClaimClient() {
-  const auto& known = state_->known();
-  claimed_ = known && known->client && Answer() != nullptr && state_->Claim();
+  claimed_ = Answer() != nullptr && state_->Claim();
   return claimed_;
 }
 

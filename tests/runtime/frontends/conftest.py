@@ -45,6 +45,19 @@ class Known:
         self.outputs = outputs
 
 
+class ClientSocket:
+    """A connection that an instance sends in by itself."""
+
+    def __init__(self, transport):
+        self._transport = transport
+
+    def send(self, data):
+        self._transport.write(data)
+
+    def shut_down(self):
+        """The transport is closed already."""
+
+
 class Instance:
     """Echoes, at once or when it is told to; or says what it is told to say."""
 
@@ -59,6 +72,8 @@ class Instance:
         self._memory = memory
         self.waits = False
         self.knows = False
+        self.sends = False
+        self.untold = []
         self.known = 0
         self.contents = {}
         self.jobs = []
@@ -83,7 +98,8 @@ class Instance:
             return False
         (*_, offset, size) = known.tensor
         offset += at + len(known.document)
-        self.contents[job] = known, data[offset : offset + size]
+        client = job.client_socket(ClientSocket) if self.sends else None
+        self.contents[job] = known, data[offset : offset + size], client
         self.jobs.append(job)
         job.instance = self
         self.known += 1
@@ -102,7 +118,24 @@ class Instance:
             output = OutputTensor("OUT", "FP32", list(shape), memoryview(contents))
             job.respond(InferResponse("m", 1, job.id, [output], release=self._release), True)
 
-    def _answer_known(self, job, known, contents):
+    def claim(self, job):
+        """Have us send nothing to the client of a request; not if we have."""
+        if job in self.contents:
+            known, contents, _ = self.contents[job]
+            self.contents[job] = known, contents, None
+        return job not in self.untold
+
+    def settle(self):
+        """Say which requests we have answered ourselves."""
+        untold, self.untold = self.untold, []
+        for job in untold:
+            job.sent(None)
+
+    def _answer_known(self, job, known, contents, client):
+        if known.head is not None and client is not None:
+            client.send(known.head + contents)
+            self.untold.append(job)
+            return
         if known.head is not None:
             job.encoded(known.head + contents)
             return
@@ -149,9 +182,6 @@ class Transport(asyncio.Transport):
         self.stalled = False  # the client reads nothing: what is written stays here
         connection.connection_made(self)
 
-    def get_extra_info(self, name):
-        return None
-
     def set_write_buffer_limits(self, high, low):
         assert high == low == 0
 
@@ -168,7 +198,14 @@ class Transport(asyncio.Transport):
             self._connection.buffer_updated(size)
 
     def get_write_buffer_size(self):
-        return self.buffered
+        return self.buffered if self.stalled else 0
+
+    def get_extra_info(self, name):
+        return None if name == "sslcontext" else self
+
+    def fileno(self):
+        """Stands for a descriptor: see ClientSocket."""
+        return self
 
     def write(self, data):
         assert not self.closed, "written behind the end"
@@ -238,6 +275,7 @@ class Server:
         self.decoupled.waits = True
         self.model = self._serve("m", CONFIG, self.instance)
         self._serve("d", DECOUPLED, self.decoupled)
+        self.core.settle = self.instance.settle
         self.connections = set()
         self.read_head = HeadReader().read
 

@@ -105,13 +105,15 @@ def is_clean(server):
     return server.is_idle() and not server.instance.jobs and not server.instance.contents
 
 
-@pytest.fixture(scope="module")
-def pair(shared):
-    """Two servers: of one the instance finds known requests."""
-    plain = type(shared)()
-    shared.instance.knows = True
-    shared.instance.waits = plain.instance.waits = True
-    yield shared, plain
+@pytest.fixture(scope="module", params=[False, True], ids=["told", "sent"])
+def pair(request, shared):
+    """Two servers: of one the instance finds known requests, and may answer them itself."""
+    known, plain = type(shared)(), type(shared)()
+    known.instance.knows = True
+    known.instance.sends = request.param
+    known.instance.waits = plain.instance.waits = True
+    yield known, plain
+    known.memory.close()
     plain.memory.close()
 
 
@@ -670,7 +672,7 @@ class TestRemembered:
     def respond(self, server, values, **options):
         """Answer the first job, which is known, with these values."""
         job = server.instance.jobs.pop(0)
-        known, _ = server.instance.contents.pop(job)
+        known, *_ = server.instance.contents.pop(job)
         output = OutputTensor("OUT", "FP32", [len(values)], memoryview(contents(values)))
         job.respond(InferResponse("m", 1, "", [output], release=server.instance._release, **options), True)
         return known
@@ -707,8 +709,121 @@ class TestRemembered:
         transport = alike(knowing)
         transport.feed(infer(1, 2))
         job = knowing.instance.jobs.pop(0)
-        known, _ = knowing.instance.contents.pop(job)
+        known, *_ = knowing.instance.contents.pop(job)
         job.respond(InferResponse("m", 1, "", []), True)
         assert known.outputs == []
         assert transport.sent.endswith(known.head)
         assert "inference-header-content-length" not in transport.responses()[-1][1]
+
+
+class TestSent:
+    """Responses that instances send themselves, of which the connection hears late."""
+
+    @pytest.fixture
+    def sending(self, knowing):
+        """A server whose instance does so."""
+        knowing.instance.sends = True
+        return knowing
+
+    def test_alone(self, sending):
+        """The client has it, and the next request finds its predecessor gone."""
+        transport = alike(sending, count=3)
+        for turn in range(3):
+            transport.feed(infer(turn, 7))
+            sending.instance.answer()
+            assert values_of(transport.responses()[-1]) == [turn, 7]
+            assert len(sending.instance.untold) == 1
+        sending.core.settle()
+        assert is_clean(sending)
+
+    def test_before_another(self, sending):
+        """What comes behind it is not kept waiting for news that nobody brings."""
+        transport = alike(sending, count=3)
+        transport.feed(infer(1, 7))
+        transport.feed(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        sending.instance.answer()
+        assert sending.instance.untold == []
+        assert transport.statuses() == [200] * 5
+        assert is_clean(sending)
+
+    def test_with_another(self, sending):
+        """Nor if both come at once."""
+        transport = alike(sending, count=3)
+        transport.feed(infer(1, 7) + b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        sending.instance.answer()
+        assert sending.instance.untold == []
+        assert transport.statuses() == [200] * 5
+        assert is_clean(sending)
+
+    def test_behind_another(self, sending):
+        """What is not the only request is answered by its connection."""
+        transport = alike(sending, count=3)
+        transport.feed(infer(1, 7))
+        transport.feed(infer(2, 7))
+        answer_all(sending)
+        assert sending.instance.untold == []
+        assert [values_of(response) for response in transport.responses()[-2:]] == [[1, 7], [2, 7]]
+
+    @pytest.mark.parametrize("end", ["eof_received", "close_idle"])
+    @pytest.mark.parametrize("answered", [False, True])
+    def test_the_last_one(self, sending, end, answered):
+        """The connection ends with it, and says so if it can."""
+        transport = alike(sending, count=3)
+        transport.feed(infer(1, 7))
+        if answered:
+            sending.instance.answer()
+        goes_on = getattr(transport._connection, end)()
+        if not answered:
+            assert not transport.closed
+            sending.instance.answer()
+            assert transport.responses()[-1][1]["connection"] == "close"
+        assert values_of(transport.responses()[-1]) == [1, 7]
+        assert transport.closed or goes_on is False
+        assert is_clean(sending)
+
+    def test_lost(self, sending):
+        """Nothing of it is left."""
+        transport = alike(sending, count=3)
+        transport.feed(infer(1, 7))
+        sending.instance.answer()
+        transport.lose()
+        assert is_clean(sending)
+
+    def test_looked_after(self, sending):
+        """A client that sends nothing more is idle, and not waiting for us."""
+        transport = alike(sending, count=3)
+        transport.feed(infer(1, 7))
+        sending.instance.answer()
+        transport._connection.check(0.0, False)
+        assert is_clean(sending)
+
+    def test_while_something_is_unsent(self, sending):
+        """Nobody sends past what the transport has still to send."""
+        transport = alike(sending, count=3)
+        transport.get_write_buffer_size = lambda: 1
+        transport.feed(infer(1, 7))
+        sending.instance.answer()
+        assert sending.instance.untold == []
+        assert values_of(transport.responses()[-1]) == [1, 7]
+
+    def test_statistics_are_of_now(self, sending):
+        """Who asks is told of all that clients have."""
+        transport = alike(sending, count=3)
+        transport.feed(infer(1, 7))
+        sending.instance.answer()
+        sending.core.statistics("m")
+        assert is_clean(sending)
+
+    def test_no_descriptor(self, sending):
+        """Where there is none to be had the connection answers."""
+
+        def fileno():
+            raise OSError("too many")
+
+        transport = sending.connect()
+        transport.fileno = fileno
+        alike(sending, transport, count=3)
+        transport.feed(infer(1, 7))
+        sending.instance.answer()
+        assert sending.instance.untold == []
+        assert values_of(transport.responses()[-1]) == [1, 7]

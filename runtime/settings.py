@@ -136,7 +136,8 @@ class ServerSettings:
     """One server's settings. Times in seconds, sizes in bytes; port 0 asks the system for a free port.
 
     `backend_config` maps a backend's name to its keys and values; the global ones stand under "". `cache_config` maps
-    the name of the response cache, if there is one, to its keys and values.
+    the name of the response cache, if there is one, to its keys and values. `host_policies` maps a policy's name to its
+    keys and values, of which C++ backends are told.
     Restrictions are by API, in Triton's names of APIs.
     `metrics_address` is None for "where HTTP is". `debug_model` is a model that runs at the server's own terminal, with
     one instance and without time limits, "" for none.
@@ -192,6 +193,7 @@ class ServerSettings:
     backend_directory: str | None = None
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    host_policies: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cache_directory: str = "/opt/tritonserver/caches"
     repoagent_directory: str = "/opt/tritonserver/repoagents"
     python_backend: PythonBackendSettings = field(default_factory=PythonBackendSettings)

@@ -5,6 +5,7 @@
 PyruntimeError
 ├── InferenceError      a client's request fails: carries Triton's error code and the message the client reads
 ├── LoadError           a model cannot be served: its author reads why in the log and in the repository index
+│   └── ConfigError     ... because of its configuration
 ├── LocalError          we tried something our own protocol forbids: a bug of ours
 ├── PeerError           the other process broke the protocol: it is not to be trusted any further
 └── OutOfMemoryError    shared memory could not be had: it is full, or a named limit is reached
@@ -27,6 +28,11 @@ class Code(IntEnum):
     ALREADY_EXISTS = 6
     CANCELLED = 7
 
+    @property
+    def words(self) -> str:
+        """Triton's name of it, as it stands before a message: `Invalid argument`."""
+        return "Invalid argument" if self is Code.INVALID_ARG else self.name.replace("_", " ").capitalize()
+
 
 class PyruntimeError(Exception):
     """Base of every error that pyruntime raises on purpose."""
@@ -46,6 +52,17 @@ class InferenceError(PyruntimeError):
 
 class LoadError(PyruntimeError):
     """A model, or one version of it, cannot be served. The message is for whoever wrote the model."""
+
+    def __init__(self, message: str, code: Code = Code.INTERNAL) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ConfigError(LoadError):
+    """A model's configuration asks for what cannot be."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, Code.INVALID_ARG)
 
 
 class LocalError(PyruntimeError):

@@ -59,8 +59,8 @@ def is_iterative(config: Mapping[str, Any]) -> bool:
     return bool(config.get("sequence_batching", {}).get("iterative_sequence", False))
 
 
-def instance(config: Mapping[str, Any], args: Mapping[str, str]) -> tuple[Any, ...]:
-    """The arguments of the extension's Instance, from the name on."""
+def instance(config: Mapping[str, Any], args: Mapping[str, str], policies: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments of the extension's Instance, from the name on; `policies` are the host policies by their names."""
     kind, device = args["model_instance_kind"], int(args["model_instance_device_id"])
     group = _group(config, args["model_instance_name"])
     policy = group.get("host_policy", "") or (f"gpu_{device}" if kind == "GPU" else "cpu")
@@ -71,7 +71,7 @@ def instance(config: Mapping[str, Any], args: Mapping[str, str]) -> tuple[Any, .
         group.get("passive", False),
         group.get("profile", []),
         [(each["kind"], int(each["device_id"])) for each in group.get("secondary_devices", [])],
-        as_json({policy: {}}),
+        as_json({policy: policies.get(policy, {})}),
     )
 
 

@@ -81,7 +81,8 @@ class NativeModel:
 
     def instance(self, owner: object, config: Mapping[str, Any], args: Mapping[str, str]) -> Any:
         """An instance, initialised."""
-        handle = self.native.Instance(self.handle, owner, *arguments.instance(config, args))
+        policies = json.loads(self._location["host_policies"])
+        handle = self.native.Instance(self.handle, owner, *arguments.instance(config, args, policies))
         self._call(handle.initialize)
         return handle
 

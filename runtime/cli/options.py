@@ -264,7 +264,7 @@ RESOURCES = Group(
         _no_op("cuda-virtual-address-size", REPEATABLE, "", "<device>:<bytes> of address space.", _DEVICE),
         _no_op("min-supported-compute-capability", FLOAT, "6.0", "GPUs below it are not used.", _DEVICE),
         _no_op("buffer-manager-thread-count", INT, "0", "Threads that copy tensors.", "tensors are not copied"),
-        _no_op("host-policy", SETTING, "", "<policy>,<key>=<value>.", "the system places the processes of models"),
+        _works("host-policy", SETTING, "", "<policy>,<key>=<value>: where C++ backends are told to be."),
         _no_op("model-load-gpu-limit", REPEATABLE, "", "<device>:<fraction> that models may fill.", _DEVICE),
         _works("allow-client-shm", BOOL, "false", "Clients may pass tensors in shared memory.", "allow_client_shm"),
     ),

@@ -29,6 +29,8 @@ PYTHON_KEYS = {
     "default-max-batch-size": "default_max_batch_size",
 }
 _GLOBAL = ""
+# What a host policy may say, as in Triton.
+HOST_POLICY_KEYS = ("numa-node", "cpu-cores")
 
 
 def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
@@ -60,6 +62,7 @@ def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
     backend_config = _backend_config(values.get("backend-config", []))
     fields["backend_config"] = backend_config
     fields["cache_config"] = _cache_config(values)
+    fields["host_policies"] = _host_policies(values.get("host-policy", []))
     fields["python_backend"] = _python_backend(backend_config, warnings)
     return ServerSettings(**fields), warnings
 
@@ -112,6 +115,24 @@ def _cache_config(values: Mapping[str, Value]) -> dict[str, dict[str, str]]:
         )
     # In Triton 0 stands for no cache.
     return {"local": {"size": str(size)}} if size else {}
+
+
+def _host_policies(texts: Value) -> dict[str, dict[str, str]]:
+    """`["mine,numa-node=1"]` -> `{"mine": {"numa-node": "1"}}`."""
+    assert isinstance(texts, list)
+    policies: dict[str, dict[str, str]] = {}
+    for text in texts:
+        left, equals, value = text.partition("=")
+        policy, comma, key = left.partition(",")
+        if not (policy and comma and key and equals and value):
+            raise SettingsError(f"--host-policy option format is '<policy name>,<setting>=<value>'. Got {text}")
+        if key not in HOST_POLICY_KEYS:
+            supported = ", ".join(f"'{each}'" for each in HOST_POLICY_KEYS)
+            raise SettingsError(
+                f"Unsupported host policy setting '{key}' is specified, supported settings are {supported}"
+            )
+        policies.setdefault(policy, {})[key] = value
+    return policies
 
 
 def _python_backend(config: Mapping[str, Mapping[str, str]], warnings: list[str]) -> PythonBackendSettings:

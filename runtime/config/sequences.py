@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sequence_batching` of a configuration: whether it makes sense, and as the plain values of a spec. (pure)
 
-Every rule is one LoadError, in Triton's words where Triton has the rule.
+Every rule is one ConfigError, in Triton's words where Triton has the rule.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from struct import Struct
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ControlSpec, SequenceBatchingSpec, StateSpec
 from pyruntime.utils.dtypes import BY_NUMBER, BYTES_PREFIX_SIZE
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import ConfigError
 
 # Every sequence may bring a copy of it, and one tensor of a request is rarely larger: more is a misplaced digit.
 STATE_BYTES_MAX = 1 << 30
@@ -31,7 +31,7 @@ _FALSE_TRUE_NAMES = "'int32_false_true', 'fp32_false_true'"
 
 
 def validate_sequence_batching(config: Config) -> None:
-    """LoadError with the first thing that is wrong with the `sequence_batching` of `config`, normalised.
+    """ConfigError with the first thing that is wrong with the `sequence_batching` of `config`, normalised.
 
     What depends on the model's inputs and on its batch size, which may still be missing, is for `validate_completed`.
     """
@@ -41,24 +41,24 @@ def validate_sequence_batching(config: Config) -> None:
         _check_control(name, batching, kind)
     for size in batching.oldest.preferred_batch_size:
         if size < 1:
-            raise LoadError(f"sequence batching preferred batch size must be positive for {name}")
+            raise ConfigError(f"sequence batching preferred batch size must be positive for {name}")
     if not 0.0 <= batching.direct.minimum_slot_utilization <= 1.0:
-        raise LoadError(f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {name}")
+        raise ConfigError(f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {name}")
     _check_states(name, batching)
 
 
 def validate_completed(config: Config) -> None:
-    """LoadError with what is wrong with the `sequence_batching` of `config`, held against the rest of it."""
+    """ConfigError with what is wrong with the `sequence_batching` of `config`, held against the rest of it."""
     name, batching = config.name, config.sequence_batching
     inputs = {tensor.name for tensor in config.input}
     for control_input in batching.control_input:
         if control_input.name in inputs:
-            raise LoadError(f"sequence batching control tensor '{control_input.name}' is an input of {name} already")
+            raise ConfigError(f"sequence batching control tensor '{control_input.name}' is an input of {name} already")
     for state in batching.state:
         if state.input_name in inputs:
-            raise LoadError(f"the state input '{state.input_name}' of {name} is an input already")
+            raise ConfigError(f"the state input '{state.input_name}' of {name} is an input already")
     if any(size > config.max_batch_size for size in batching.oldest.preferred_batch_size):
-        raise LoadError(f"sequence batching preferred batch size must be <= max batch size for {name}")
+        raise ConfigError(f"sequence batching preferred batch size must be <= max batch size for {name}")
 
 
 def sequence_batching_spec(config: Config) -> SequenceBatchingSpec | None:
@@ -118,21 +118,21 @@ def _check_control_tensors(name: str, batching: Config) -> None:
     seen: set[str] = set()
     for control_input in batching.control_input:
         if not control_input.name:
-            raise LoadError(f"sequence batching control tensor must have a name for {name}")
+            raise ConfigError(f"sequence batching control tensor must have a name for {name}")
         if control_input.name in seen or len(control_input.control) > 1:
             kinds = Counter(control.kind for control in control_input.control)
             for kind, count in kinds.items():
                 if count > 1:
                     raise _multiple(name, control_input.control[0].Kind.Name(kind))
-            raise LoadError(
+            raise ConfigError(
                 f"sequence batching control tensor '{control_input.name}' is specified for multiple control kinds "
                 f"for {name}"
             )
         seen.add(control_input.name)
 
 
-def _multiple(name: str, kind: str) -> LoadError:
-    return LoadError(f"sequence batching specifies multiple {kind} tensors for {name}")
+def _multiple(name: str, kind: str) -> ConfigError:
+    return ConfigError(f"sequence batching specifies multiple {kind} tensors for {name}")
 
 
 def _check_control(name: str, batching: Config, kind: str) -> None:
@@ -152,28 +152,28 @@ def _check_control(name: str, batching: Config, kind: str) -> None:
         if kind == "CORRID":
             _check_correlation_id(name, label, control, given)
         elif not given:
-            raise LoadError(
+            raise ConfigError(
                 f"sequence batching must specify either {_FALSE_TRUE_NAMES} or 'bool_false_true' for {label} for {name}"
             )
         elif len(given) > 1:
-            raise LoadError(
+            raise ConfigError(
                 f"sequence batching specifies more than one from {_FALSE_TRUE_NAMES} and 'bool_false_true' for "
                 f"{label} for {name}"
             )
         elif lengths[given[0]] != 2:
-            raise LoadError(
+            raise ConfigError(
                 f"sequence batching control '{given[0]}' must have exactly 2 entries for {label} for {name}"
             )
 
 
 def _check_correlation_id(name: str, label: str, control: Config, given: list[str]) -> None:
     if given:
-        raise LoadError(
+        raise ConfigError(
             f"sequence batching must not specify either {_FALSE_TRUE_NAMES} or 'bool_false_true' for {label} for {name}"
         )
     datatype = BY_NUMBER.get(control.data_type)
     if datatype is None or datatype.name not in _CORRELATION_ID_DATATYPES:
-        raise LoadError(
+        raise ConfigError(
             f"unexpected data type for control {label} for {name}. Allowed data types are TYPE_UINT64, TYPE_INT64, "
             "TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
         )
@@ -184,19 +184,19 @@ def _check_states(name: str, batching: Config) -> None:
     written: set[str] = set()
     for state in batching.state:
         if not state.input_name or not state.output_name:
-            raise LoadError(f"a state of {name} must specify 'input_name' and 'output_name'")
+            raise ConfigError(f"a state of {name} must specify 'input_name' and 'output_name'")
         subject = f"the state input '{state.input_name}' of {name}"
         if state.input_name in read:
-            raise LoadError(f"{subject} is an input already")
+            raise ConfigError(f"{subject} is an input already")
         if state.output_name in written:
-            raise LoadError(f"{name} has more than one state output '{state.output_name}'")
+            raise ConfigError(f"{name} has more than one state output '{state.output_name}'")
         read.add(state.input_name)
         written.add(state.output_name)
         if state.data_type not in BY_NUMBER:
-            raise LoadError(f"{subject} must specify 'data_type'")
+            raise ConfigError(f"{subject} must specify 'data_type'")
         for dim in state.dims:
             if dim < 1 and dim != -1:
-                raise LoadError(
+                raise ConfigError(
                     f"{subject} dimension must be integer >= 1, or -1 to indicate a variable-size dimension, got {dim}"
                 )
         _check_initial_state(state)
@@ -205,32 +205,32 @@ def _check_states(name: str, batching: Config) -> None:
 def _check_initial_state(state: Config) -> None:
     name, dims, shape = state.input_name, list(state.dims), [max(1, dim) for dim in state.dims]
     if len(state.initial_state) > 1:
-        raise LoadError(
+        raise ConfigError(
             f"initial_state field for state input '{name}' must contain exactly one or zero element. "
             f"Found '{len(state.initial_state)}' elements."
         )
     for initial in state.initial_state:
         shape = list(initial.dims)
         if not initial.name:
-            raise LoadError(f"Field 'name' must be set when using initial_state for state input '{name}'.")
+            raise ConfigError(f"Field 'name' must be set when using initial_state for state input '{name}'.")
         if initial.data_type != state.data_type:
-            raise LoadError(
+            raise ConfigError(
                 f"The data type used for 'initial_state' field of state '{name}' does not match the state data type."
             )
         if len(shape) != len(dims):
-            raise LoadError(
+            raise ConfigError(
                 f"Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state "
                 f"input '{name}'. {len(shape)} != {len(dims)}"
             )
         for dim, wanted in zip(shape, dims, strict=True):
             if dim < 0:
-                raise LoadError(f"'initial_state' field for state input name '{name}' contains variable dimensions.")
+                raise ConfigError(f"'initial_state' field for state input name '{name}' contains variable dimensions.")
             if wanted not in (-1, dim):
-                raise LoadError(
+                raise ConfigError(
                     f"'initial_state' dim for input name '{name}' doesn't match 'state' dim description. "
                     f"{dim} != {wanted}"
                 )
         if initial.WhichOneof("state_data") is None:
-            raise LoadError(f"initial_state setting expects state'{name}' to have state_data set")
+            raise ConfigError(f"initial_state setting expects state'{name}' to have state_data set")
     if (size := _byte_size(state.data_type, tuple(shape))) > STATE_BYTES_MAX:
-        raise LoadError(f"the state input '{name}' has {size} bytes, and at most {STATE_BYTES_MAX} are allowed")
+        raise ConfigError(f"the state input '{name}' has {size} bytes, and at most {STATE_BYTES_MAX} are allowed")

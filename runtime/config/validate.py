@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a normalised configuration makes sense. (pure)
 
-Every rule is one LoadError, in Triton's words where Triton has the rule. Rules about schedulers that are not built are
-in `unsupported`; rules about files belong to whoever reads them.
+Every rule is one ConfigError, in Triton's words where Triton has the rule. Rules about schedulers that are not built
+are in `unsupported`; rules about files belong to whoever reads them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyruntime.runtime.config.normalize import BACKEND_BY_PLATFORM, ENSEMBLE_PLA
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.sequences import validate_completed, validate_sequence_batching
 from pyruntime.utils.dtypes import BY_NUMBER
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import ConfigError
 
 # Each instance is a process; a thousand of them is a misplaced digit.
 INSTANCES_MAX = 1024
@@ -24,20 +24,30 @@ INSTANCES_MAX = 1024
 INVALID_NAME_CHARACTERS = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 
 
-def validate_instances(config: Config, gpus: Sequence[int]) -> None:
+def validate_instances(config: Config) -> None:
     """The part of `validate` that must hold before a stub is started, hence before auto_complete_config has run.
 
-    LoadError if there is nothing to run, or if its instances cannot be what `config`, normalised, wants them to be.
+    ConfigError if there is nothing to run, or if there cannot be the instances that `config`, normalised, wants.
     """
     _check_backend(config)
     if config.platform != ENSEMBLE_PLATFORM:
-        _check_instance_groups(config, gpus)
+        _check_instance_groups(config)
     validate_sequence_batching(config)
 
 
+def validate_devices(config: Config, gpus: Sequence[int]) -> None:
+    """The other part that must hold before: ConfigError if instances cannot be where `config`, normalised, wants them.
+
+    Like Triton, who loads a model says so of each version; what is wrong in the first part is wrong with the model.
+    """
+    for group in config.instance_group:
+        _check_gpus(f"instance group {group.name} of model {config.name}", group, gpus)
+
+
 def validate(config: Config, gpus: Sequence[int]) -> None:
-    """LoadError with the first thing that is wrong with `config`, normalised and complete, on a host with `gpus`."""
-    validate_instances(config, gpus)
+    """ConfigError with the first thing that is wrong with `config`, normalised and complete, on a host with `gpus`."""
+    validate_instances(config)
+    validate_devices(config, gpus)
     _check_tensors(config)
     _check_max_batch_size(config)
     if config.HasField("dynamic_batching"):
@@ -49,20 +59,20 @@ def validate(config: Config, gpus: Sequence[int]) -> None:
 def _check_backend(config: Config) -> None:
     name, platform, backend = config.name, config.platform, config.backend
     if platform == ENSEMBLE_PLATFORM and not config.HasField("ensemble_scheduling"):
-        raise LoadError(f"ensemble scheduling must be set for ensemble '{name}' whose platform is ensemble")
+        raise ConfigError(f"ensemble scheduling must be set for ensemble '{name}' whose platform is ensemble")
     if platform != ENSEMBLE_PLATFORM and config.HasField("ensemble_scheduling"):
-        raise LoadError(f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble")
+        raise ConfigError(f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble")
     if backend and (platform == ENSEMBLE_PLATFORM or BACKEND_BY_PLATFORM.get(platform, backend) != backend):
-        raise LoadError(f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}")
+        raise ConfigError(f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}")
     if not backend and platform and platform != ENSEMBLE_PLATFORM:
-        raise LoadError(f"unexpected platform type '{platform}' for {name}")
+        raise ConfigError(f"unexpected platform type '{platform}' for {name}")
     if not backend and not platform:
-        raise LoadError(f"must specify 'backend' for {name}: its configuration names none, and it has no model.py")
+        raise ConfigError(f"must specify 'backend' for {name}: its configuration names none, and it has no model.py")
     filename = config.default_model_filename
     if backend == "python" and not filename.endswith(".py"):
-        raise LoadError(f"Model name must end with '.py'. Model name is \"{filename}\".")
+        raise ConfigError(f"Model name must end with '.py'. Model name is \"{filename}\".")
     if (config.batch_input or config.batch_output) and backend != "tensorrt":
-        raise LoadError("batch inputs and batch outputs are only supported for custom platform and TensorRT platform")
+        raise ConfigError("batch inputs and batch outputs are only supported for custom platform and TensorRT platform")
 
 
 def _check_tensors(config: Config) -> None:
@@ -70,18 +80,18 @@ def _check_tensors(config: Config) -> None:
         seen: set[str] = set()
         for tensor in tensors:
             if not tensor.name:
-                raise LoadError(f"model {noun} must specify 'name'")
+                raise ConfigError(f"model {noun} must specify 'name'")
             if tensor.name in seen:
-                raise LoadError(f"model '{config.name}' has more than one {noun} named '{tensor.name}'")
+                raise ConfigError(f"model '{config.name}' has more than one {noun} named '{tensor.name}'")
             seen.add(tensor.name)
             _check_tensor(f"model {noun} '{tensor.name}'", tensor, config.max_batch_size)
 
 
 def _check_tensor(subject: str, tensor: Config, max_batch_size: int) -> None:
     if tensor.data_type == 0:
-        raise LoadError(f"{subject} must specify 'data_type'")
+        raise ConfigError(f"{subject} must specify 'data_type'")
     if tensor.data_type not in BY_NUMBER:
-        raise LoadError(f"{subject} has an unknown 'data_type', {tensor.data_type}")
+        raise ConfigError(f"{subject} has an unknown 'data_type', {tensor.data_type}")
     dims = list(tensor.dims)
     # No dims are a scalar. Triton refuses them: see docs/decisions/0008-an-empty-dims-is-a-scalar.md.
     _check_dims(subject, "dimension", dims)
@@ -92,19 +102,19 @@ def _check_tensor(subject: str, tensor: Config, max_batch_size: int) -> None:
 def _check_reshape(subject: str, dims: list[int], reshape: list[int], max_batch_size: int) -> None:
     _check_dims(subject, "reshape dimension", reshape)
     if not reshape and max_batch_size == 0:
-        raise LoadError(
+        raise ConfigError(
             f"{subject} cannot have empty reshape for non-batching model as scalar tensors are not supported"
         )
     if dims.count(-1) != reshape.count(-1):
-        raise LoadError(f"{subject} has different number of variable-size dimensions for dims and reshape")
+        raise ConfigError(f"{subject} has different number of variable-size dimensions for dims and reshape")
     if _fixed_counts(dims) != _fixed_counts(reshape):
-        raise LoadError(f"{subject} has different size for dims and reshape")
+        raise ConfigError(f"{subject} has different size for dims and reshape")
 
 
 def _check_dims(subject: str, noun: str, dims: list[int]) -> None:
     for dim in dims:
         if dim < 1 and dim != -1:
-            raise LoadError(
+            raise ConfigError(
                 f"{subject} {noun} must be integer >= 1, or -1 to indicate a variable-size dimension, got {dim}"
             )
 
@@ -118,35 +128,35 @@ def _fixed_counts(dims: list[int]) -> list[int]:
 
 def _check_max_batch_size(config: Config) -> None:
     if config.max_batch_size < 0:
-        raise LoadError(f"'max_batch_size' must be non-negative value for {config.name}")
+        raise ConfigError(f"'max_batch_size' must be non-negative value for {config.name}")
 
 
 def _check_dynamic_batching(config: Config) -> None:
     name, batching = config.name, config.dynamic_batching
     for size in batching.preferred_batch_size:
         if size < 1:
-            raise LoadError(f"dynamic batching preferred size must be positive for {name}, got {size}")
+            raise ConfigError(f"dynamic batching preferred size must be positive for {name}, got {size}")
         if size > config.max_batch_size:
-            raise LoadError(
+            raise ConfigError(
                 f"dynamic batching preferred size must be <= max batch size for {name}, "
                 f"got {size} with max_batch_size {config.max_batch_size}"
             )
     levels = batching.priority_levels
     if levels > 0 and not 1 <= batching.default_priority_level <= levels:
-        raise LoadError(
+        raise ConfigError(
             f"default priority level must be in range [1, {levels}] for {name}, got {batching.default_priority_level}"
         )
     for level in sorted(batching.priority_queue_policy):
         if not 1 <= level <= levels:
-            raise LoadError(
+            raise ConfigError(
                 f"priority queue policy must have priority level in range [1, {levels}] for {name}, got {level}"
             )
     if batching.preserve_ordering:
         if levels > 1:
-            raise LoadError(f"Only one priority level is allowed when 'preserve_ordering' is true for {name}")
+            raise ConfigError(f"Only one priority level is allowed when 'preserve_ordering' is true for {name}")
         policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
         if any(policy.timeout_action == policy.DELAY for policy in policies):
-            raise LoadError(f"Queue policy can not be DELAY when 'preserve_ordering' is true for {name}")
+            raise ConfigError(f"Queue policy can not be DELAY when 'preserve_ordering' is true for {name}")
 
 
 def _check_response_cache(config: Config) -> None:
@@ -154,40 +164,38 @@ def _check_response_cache(config: Config) -> None:
         return
     refusal = f"Response Cache does not currently support model {config.name}"
     if config.HasField("sequence_batching"):
-        raise LoadError(f"{refusal} with sequence batching scheduler. Please disable the response cache.")
+        raise ConfigError(f"{refusal} with sequence batching scheduler. Please disable the response cache.")
     if config.model_transaction_policy.decoupled:
-        raise LoadError(f"{refusal} with 'decoupled' transaction policy. Please disable the response cache.")
+        raise ConfigError(f"{refusal} with 'decoupled' transaction policy. Please disable the response cache.")
 
 
-def _check_instance_groups(config: Config, gpus: Sequence[int]) -> None:
+def _check_instance_groups(config: Config) -> None:
     _check_stub_name(config.name)
     instances = 0
     for group in config.instance_group:
         _check_stub_name(group.name)
-        _check_gpus(f"instance group {group.name} of model {config.name}", group, gpus)
         instances += group.count * max(len(group.gpus), 1)
     if instances > INSTANCES_MAX:
-        raise LoadError(f"model {config.name} has {instances} instances, and at most {INSTANCES_MAX} are allowed")
+        raise ConfigError(f"model {config.name} has {instances} instances, and at most {INSTANCES_MAX} are allowed")
 
 
 def _check_stub_name(name: str) -> None:
     if not INVALID_NAME_CHARACTERS.isdisjoint(name) or not name.isprintable():
-        raise LoadError("Invalid stub name: contains invalid characters")
+        raise ConfigError("Invalid stub name: contains invalid characters")
 
 
 def _check_gpus(subject: str, group: Config, gpus: Sequence[int]) -> None:
     if group.kind not in group.Kind.values():
-        raise LoadError(f"{subject} has an unknown kind, {group.kind}")
+        raise ConfigError(f"{subject} has an unknown kind, {group.kind}")
     if group.kind == group.KIND_CPU and group.gpus:
-        raise LoadError(f"{subject} has kind KIND_CPU but specifies one or more GPU")
+        raise ConfigError(f"{subject} has kind KIND_CPU but specifies one or more GPUs")
     if group.kind != group.KIND_GPU:
         return
     if not group.gpus:
-        raise LoadError(f"{subject} has kind KIND_GPU but no GPUs are available")
+        raise ConfigError(f"{subject} has kind KIND_GPU but no GPUs are available")
     for gpu in group.gpus:
         if gpu not in gpus:
-            available = ", ".join(map(str, gpus)) or "none"
-            raise LoadError(
+            raise ConfigError(
                 f"{subject} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required "
-                f"CUDA compute compatibility are: {available}"
+                f"CUDA compute compatibility of 6.000000 are: {', '.join(map(str, gpus))}"
             )

@@ -103,7 +103,7 @@ class NativeHost:
                 try:
                     await self.threads.run(backend.open)
                 except LoadError as exc:
-                    raise LoadError(explain(str(exc), path, model)) from exc
+                    raise LoadError(explain(str(exc), path, model), exc.code) from exc
                 await self.threads.run(backend.initialize, undo=backend.finalize)
                 loaded.backend = backend
             loaded.users += 1

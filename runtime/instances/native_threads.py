@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import Code, LoadError
 
 # As many instances are initialised at a time; the others wait for their turn.
 THREADS_MAX = 32
@@ -67,7 +67,7 @@ class NativeThreads:
         try:
             return future.result()
         except self._failure as exc:
-            raise LoadError(exc.args[1]) from exc
+            raise LoadError(exc.args[1], Code(exc.args[0])) from exc
 
     def ask(self, question: Callable[[], Any], timeout_s: float, call_back: Callable[[Any], None]) -> None:
         """Call back with the answer to `question`, or with why there is none after `timeout_s` seconds.

@@ -38,7 +38,7 @@ from pyruntime.runtime.native.linker import (
     read_library,
 )
 from pyruntime.runtime.native.shim import make_shim
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import Code, LoadError
 
 EXECUTE = "TRITONBACKEND_ModelInstanceExecute"
 
@@ -68,7 +68,8 @@ def prepare(path: str, *, model: str, preload: Sequence[str] = (), entry_point: 
     if entry_point not in symbols.exported:
         raise LoadError(
             f"unable to find required entrypoint '{entry_point}' in shared library: {path}: undefined symbol:"
-            f" {entry_point}"
+            f" {entry_point}",
+            Code.NOT_FOUND,
         )
     _refuse_other_server(path, model)
     for library in preload:
@@ -76,7 +77,7 @@ def prepare(path: str, *, model: str, preload: Sequence[str] = (), entry_point: 
     try:
         _provide(path, shared, symbols)
     except OSError as error:
-        raise LoadError(explain(str(error), path, model)) from error
+        raise LoadError(explain(str(error), path, model), Code.NOT_FOUND) from error
 
 
 def explain(dlerror: str, path: str, model: str) -> str:
@@ -98,16 +99,20 @@ def _read(path: str, model: str) -> tuple[SharedObject, Symbols]:
     try:
         return read_library(path)
     except OSError as error:
-        raise LoadError(f"unable to load shared library of model '{model}': {path}: {error.strerror}") from error
+        raise LoadError(
+            f"unable to load shared library of model '{model}': {path}: {error.strerror}", Code.NOT_FOUND
+        ) from error
     except ElfError as error:
-        raise LoadError(f"unable to load shared library of model '{model}': {path} {error}") from error
+        raise LoadError(f"unable to load shared library of model '{model}': {path} {error}", Code.NOT_FOUND) from error
 
 
 def _refuse(path: str, model: str, shared: SharedObject, symbols: Symbols) -> None:
     """Raise LoadError if the library itself is none that can be run here."""
     what = f"unable to load shared library of model '{model}': {path}"
     if shared.machine != platform.machine():
-        raise LoadError(f"{what} is built for {shared.machine}, and this machine is {platform.machine()}")
+        raise LoadError(
+            f"{what} is built for {shared.machine}, and this machine is {platform.machine()}", Code.NOT_FOUND
+        )
     if _PYTHON_BACKEND in (shared.soname, Path(path).name):
         raise LoadError(
             f"{what} is Triton's own Python backend. Models in Python are run by pyruntime itself: set"
@@ -118,7 +123,9 @@ def _refuse(path: str, model: str, shared: SharedObject, symbols: Symbols) -> No
     wanted = frozenset(filter(_SERVER_SYMBOL.match, symbols.undefined))
     if missing := missing_symbols(SERVER, wanted):
         names = ", ".join(missing[:_NAMES_SHOWN_MAX]) + (", ..." if len(missing) > _NAMES_SHOWN_MAX else "")
-        raise LoadError(f"{what} is built for another version of Triton: it needs {names}, which pyruntime has not")
+        raise LoadError(
+            f"{what} is built for another version of Triton: it needs {names}, which pyruntime has not", Code.NOT_FOUND
+        )
 
 
 def _refuse_other_server(path: str, model: str) -> None:
@@ -140,7 +147,9 @@ def _preload(library: str, model: str) -> None:
         open_library(library, is_global=True)
     except (OSError, ElfError) as error:
         reason = f"{library} {error}" if isinstance(error, ElfError) else str(error)
-        raise LoadError(f"unable to preload library '{library}' for model '{model}': {reason}") from error
+        raise LoadError(
+            f"unable to preload library '{library}' for model '{model}': {reason}", Code.NOT_FOUND
+        ) from error
 
 
 def _provide(path: str, shared: SharedObject, symbols: Symbols) -> None:

@@ -109,7 +109,7 @@ class RepositoryAgents:
         try:
             await self._host.threads.run(handle.open)
         except LoadError as exc:
-            raise LoadError(explain(str(exc), path, model)) from exc
+            raise LoadError(explain(str(exc), path, model), exc.code) from exc
         await self._host.threads.run(handle.initialize, undo=handle.finalize)
         return handle
 

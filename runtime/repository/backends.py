@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import ConfigError, LoadError
 
 PYTHON_FILENAME = "model.py"
 # What `runtime` may say for the Python backend itself without asking for anything unusual.
@@ -56,7 +56,7 @@ def find_backend(spec: ModelSpec, model_dir: str, version: int, backend_director
     if found.kind != "native" or mode == IN_PROCESS:
         return found
     if mode != PROCESS:
-        raise LoadError(
+        raise ConfigError(
             f"model '{spec.name}' has the parameter {EXECUTION_MODE} '{mode}', which must be '{IN_PROCESS}' or "
             f"'{PROCESS}'"
         )
@@ -84,8 +84,8 @@ def _search(spec: ModelSpec, own: list[str], shared: list[str]) -> Backend:
             if os.path.isfile(path):
                 return Backend(spec.backend, "python_based", path)
     if spec.runtime:
-        raise LoadError(f"unable to find backend library '{spec.runtime}' for model '{spec.name}'")
-    raise LoadError(
+        raise ConfigError(f"unable to find backend library '{spec.runtime}' for model '{spec.name}'")
+    raise ConfigError(
         f"unable to find backend library for backend '{spec.backend}',"
         " try specifying runtime on the model configuration."
     )
@@ -96,5 +96,5 @@ def _inside(folder: str, name: str, what: str) -> str:
     folder = os.path.abspath(folder)
     path = os.path.normpath(os.path.join(folder, name))
     if not path.startswith(os.path.join(folder, "")):
-        raise LoadError(f"{what} '{name}' escapes backend directory")
+        raise ConfigError(f"{what} '{name}' escapes backend directory")
     return path

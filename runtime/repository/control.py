@@ -373,4 +373,4 @@ def _not_ready(name: str) -> str:
 
 def _load_failed(name: str, failures: Mapping[int, str]) -> InferenceError:
     reasons = [f"version {version} is at UNAVAILABLE state: {reason};" for version, reason in sorted(failures.items())]
-    return InferenceError(f"load failed for model '{name}': {''.join(reasons)}", Code.INVALID_ARG)
+    return InferenceError(f"load failed for model '{name}': {''.join(reasons)}\n", Code.INVALID_ARG)

@@ -28,7 +28,7 @@ from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.config.validate import validate, validate_instances
+from pyruntime.runtime.config.validate import validate, validate_devices, validate_instances
 from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.environments.forms import PARAMETER
 from pyruntime.runtime.environments.prepare import environment_path, prepare
@@ -49,7 +49,7 @@ from pyruntime.runtime.repository.scan import ModelFolder
 from pyruntime.runtime.repository.supported import refuse_unsupported, warn_unsupported
 from pyruntime.runtime.repository.versions import VersionPolicy, select_versions
 from pyruntime.runtime.settings import ServerSettings
-from pyruntime.utils.errors import LoadError, OutOfMemoryError
+from pyruntime.utils.errors import Code, LoadError, OutOfMemoryError
 
 _LOG = logging.getLogger("pyruntime.repository")
 
@@ -83,7 +83,7 @@ def read_draft(folder: ModelFolder, settings: ServerSettings, config: Config) ->
     default_instances = not config.instance_group
     has_model_file = any(Path(folder.path, str(version), "model.py").is_file() for version in folder.version_dirs)
     config = normalize(config, directory_name=folder.name, has_model_file=has_model_file, gpus=GPUS)
-    validate_instances(config, GPUS)
+    validate_instances(config)
     refuse_unsupported(config)
     selection = select_versions(VersionPolicy.from_config(config), map(str, folder.version_dirs), folder.name)
     if selection.problem:
@@ -155,7 +155,7 @@ class ModelLoader:
             try:
                 model = await self._try_version(draft, version, completed)
             except (LoadError, OutOfMemoryError) as exc:
-                report(version, LoadError(str(exc)))
+                report(version, _load_error(exc))
             else:
                 self._use_cache(model)
                 report(version, model)
@@ -190,11 +190,12 @@ class ModelLoader:
                 _LOG.warning("failed to load '%s' version %d, which is tried again: %s", name, version, reason)
         except BaseException as exc:
             if version == draft.newest and not completed.done():
-                completed.set_exception(LoadError(str(exc)))
+                completed.set_exception(_load_error(exc))
                 completed.exception()  # marks it as seen: this may be the only version
             raise
 
     async def _load_version(self, draft: Draft, version: int, completed: asyncio.Future[Config]) -> ModelVersion:
+        validate_devices(draft.config, GPUS)
         backend = self.backend_of(draft, version)
         if backend.kind == "native":
             return await self._native.load(draft, version, backend, completed)
@@ -313,6 +314,11 @@ class ModelLoader:
 T = TypeVar("T")
 
 
+def _load_error(exc: BaseException) -> LoadError:
+    """Why something could not be loaded, free of what it was raised in."""
+    return LoadError(str(exc), exc.code if isinstance(exc, LoadError) else Code.INTERNAL)
+
+
 async def _all(steps: Iterable[Coroutine[Any, Any, T]]) -> list[T | LoadError]:
     """Run all steps at once and wait for all; a step that cannot be done leaves its LoadError in its place."""
 
@@ -320,7 +326,7 @@ async def _all(steps: Iterable[Coroutine[Any, Any, T]]) -> list[T | LoadError]:
         try:
             return await step
         except (LoadError, OutOfMemoryError) as exc:
-            return LoadError(str(exc))
+            return _load_error(exc)
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(attempt(step)) for step in steps]

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
@@ -163,7 +163,7 @@ class NativeLoader:
                 model,
                 served.memory,
                 served.statistics,
-                _host_policy(instance, group),
+                _host_policy(instance, group, self._settings.host_policies),
                 tuple(group.profile),
                 tuple((each.SecondaryDeviceKind.Name(each.kind), each.device_id) for each in group.secondary_devices),
             )
@@ -206,13 +206,14 @@ def _completion(name: str, returned: str) -> dict[str, Any]:
     return document
 
 
-def _host_policy(instance: InstanceSpec, group: Config) -> str:
-    """The message that says where an instance's threads and memory are to be: nowhere in particular.
+def _host_policy(instance: InstanceSpec, group: Config, policies: Mapping[str, Mapping[str, str]]) -> str:
+    """The message that says where an instance's threads and memory are to be. That is the backend's to heed.
 
-    As in Triton it is the policy that the group names, or else that of the device, and empty.
+    As in Triton it is the policy that the group names, or else that of the device, with what the operator set for it.
     """
     of_device = f"gpu_{instance.device_id}" if instance.kind == "GPU" else "cpu"
-    return orjson.dumps({group.host_policy or of_device: {}}).decode()
+    policy = group.host_policy or of_device
+    return orjson.dumps({policy: policies.get(policy, {})}).decode()
 
 
 def _groups(config: Config) -> list[Config]:

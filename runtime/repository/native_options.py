@@ -49,4 +49,5 @@ def stub_location(
         "command_line": command_line(settings, backend_directory, backend.name).decode(),
         "preload": orjson.dumps(preloads(spec, model_dir)).decode(),
         "log_verbose": str(settings.log_verbose),
+        "host_policies": orjson.dumps(settings.host_policies).decode(),
     }

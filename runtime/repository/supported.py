@@ -8,7 +8,7 @@ import logging
 
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.unsupported import unsupported_features
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import Code, LoadError
 
 _LOG = logging.getLogger("pyruntime.repository")
 
@@ -17,7 +17,7 @@ def refuse_unsupported(config: Config) -> None:
     """Raise LoadError for what a model must not be served without."""
     for feature in unsupported_features(config):
         if feature.fatal:
-            raise LoadError(feature.sentence)
+            raise LoadError(feature.sentence, Code.UNSUPPORTED)
 
 
 def warn_unsupported(config: Config, *, is_native: bool = False) -> None:

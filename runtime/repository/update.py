@@ -20,7 +20,7 @@ from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions, Source
 from pyruntime.runtime.repository.loading import Draft
 from pyruntime.runtime.repository.origin import Origin
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import Code, LoadError
 
 _LOG = logging.getLogger("pyruntime.repository")
 
@@ -95,7 +95,7 @@ class ModelUpdate:
         try:
             self._begin((*stale, *draft.missing))
             for version, reason in draft.missing.items():
-                self._fail(version, reason)
+                self._fail(version, LoadError(reason, Code.NOT_FOUND))
             missing, self._failures = self._failures, {}
             begun()
             await self._load(stale)
@@ -129,7 +129,7 @@ class ModelUpdate:
     def _report(self, version: int, model: ModelVersion | LoadError) -> None:
         """A version is ready, or is known not to become so."""
         if isinstance(model, LoadError):
-            self._fail(version, str(model))
+            self._fail(version, model)
             return
         self._live.adopt(model, self._source)
         if self._at_once:
@@ -143,17 +143,22 @@ class ModelUpdate:
         self._live.serve(model)
         _LOG.info("successfully loaded '%s' version %d", self._name, version)
 
-    def _fail(self, version: int, reason: str) -> None:
+    def _fail(self, version: int, error: LoadError) -> None:
         self._loading.discard(version)
-        self._failures[version] = reason
-        self._live.fail(self._name, version, reason)
+        self._failures[version] = reason = self._record(version, error)
         _LOG.error("failed to load '%s' version %d: %s", self._name, version, reason)
+
+    def _record(self, version: int, error: LoadError) -> str:
+        """The load of a version has failed; why, as operators and clients read it."""
+        reason = f"{error.code.words}: {error}"
+        self._live.fail(self._name, version, reason)
+        return reason
 
     def _switch(self) -> None:
         """Let what waits take over if all of it is there, and drop it otherwise."""
         for version, model in self._waiting.items():
             if reason := self._live.why_lost(model):
-                self._fail(version, reason)
+                self._fail(version, LoadError(reason))
         if self._failures:
             self._drop(f"it is not served because version {min(self._failures)} failed to load")
         for version, model in self._waiting.items():
@@ -162,7 +167,7 @@ class ModelUpdate:
     def _drop(self, reason: str) -> None:
         """Give up what is being loaded, and what is ready and waits."""
         for version in self._loading:
-            self._live.fail(self._name, version, reason)
+            self._record(version, LoadError(reason, Code.UNAVAILABLE))
         for model in self._waiting.values():
             self._live.retire(model)
         self._loading.clear()

@@ -25,7 +25,7 @@ def instance_of(name, kind="CPU", device=0):
         "model_instance_kind": kind,
         "model_instance_device_id": str(device),
     }
-    return instance({"instance_group": GROUPS}, args)
+    return instance({"instance_group": GROUPS}, args, {"near": {"numa-node": "1"}})
 
 
 def test_backend_name():
@@ -47,7 +47,7 @@ def test_model():
     [
         ("a_0", "CPU", 0, ("a_0", 1, 0, False, [], [], '{"cpu":{}}')),
         ("a_3", "GPU", 2, ("a_3", 2, 2, False, [], [], '{"gpu_2":{}}')),
-        ("m_1_0", "MODEL", 0, ("m_1_0", 3, 0, True, ["p"], [("KIND_NVDLA", 2)], '{"near":{}}')),
+        ("m_1_0", "MODEL", 0, ("m_1_0", 3, 0, True, ["p"], [("KIND_NVDLA", 2)], '{"near":{"numa-node":"1"}}')),
         ("nobodys_0", "AUTO", 0, ("nobodys_0", 0, 0, False, [], [], '{"cpu":{}}')),
     ],
 )

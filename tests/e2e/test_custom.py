@@ -148,10 +148,14 @@ def test_models_that_cannot_be_loaded(custom, serve):
     assert {name: row["state"] for name, row in rows.items() if name != "good"} == dict.fromkeys(
         ["missing", "versioned", "incomplete", "failing"], "UNAVAILABLE"
     )
-    assert rows["missing"]["reason"] == "unable to find Custom model 'libcustom.so' for missing"
-    assert rows["versioned"]["reason"] == "unable to load custom library: invalid custom version 3 is provided"
-    assert rows["incomplete"]["reason"].startswith("unable to find 'CustomFinalize' entrypoint in custom library: ")
-    assert rows["failing"]["reason"] == f"initialize error for 'failing': (5) {WORDS}"
+    assert rows["missing"]["reason"] == "Internal: unable to find Custom model 'libcustom.so' for missing"
+    assert (
+        rows["versioned"]["reason"] == "Internal: unable to load custom library: invalid custom version 3 is provided"
+    )
+    assert rows["incomplete"]["reason"].startswith(
+        "Internal: unable to find 'CustomFinalize' entrypoint in custom library: "
+    )
+    assert rows["failing"]["reason"] == f"Internal: initialize error for 'failing': (5) {WORDS}"
     assert server.infer("good", do(NOTHING_WRONG)).as_numpy("OUT").tolist() == [[NOTHING_WRONG]]
 
 

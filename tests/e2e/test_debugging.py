@@ -438,4 +438,4 @@ def test_stack_of_a_crash_while_loading(model, serve, how, error):
     assert server.wait_exit() == 1
     assert f"actor_0: Fatal Python error: {error}" in server.log
     assert re.search(r"^E\d{4} .* actor_0:   File .*, line \d+ in initialize$", server.log, re.M)
-    assert "failed to load 'actor' version 1: the stub process of actor_0 was killed by SIG" in server.log
+    assert "failed to load 'actor' version 1: Internal: the stub process of actor_0 was killed by SIG" in server.log

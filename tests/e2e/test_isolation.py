@@ -302,7 +302,9 @@ class TestLibraries:
         with closing(server.client()) as client:
             (row,) = client.get_model_repository_index()
         assert row["state"] == "UNAVAILABLE"
-        assert row["reason"].startswith("unable to preload library 'nowhere.so' for model 'lacking': nowhere.so: ")
+        assert row["reason"].startswith(
+            "Internal: unable to preload library 'nowhere.so' for model 'lacking': nowhere.so: "
+        )
 
 
 class TestLife:

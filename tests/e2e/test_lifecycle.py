@@ -259,7 +259,7 @@ class TritonPythonModel:
 """
     model("half", code, more="instance_group { count: 2 }")
     server = serve(f"--exit-on-error={exit_on_error}", ready=False)
-    wait_until(lambda: "failed to load 'half' version 1: ValueError: not me" in server.log)
+    wait_until(lambda: "failed to load 'half' version 1: Internal: ValueError: not me" in server.log)
     if exit_on_error == "true":
         assert server.wait_exit() == 1
     else:

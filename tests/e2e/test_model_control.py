@@ -280,7 +280,7 @@ def test_a_reload_that_fails(world, constant, code, reason):
             message = await world.refused("m")
             assert message.startswith("load failed for model 'm': version 1 is at UNAVAILABLE state: ")
             assert reason in message
-            assert message.endswith(";")
+            assert message.endswith(";\n")
             assert await world.infer("m", 1) == before
         assert world.core.is_ready()
         world.answer("m", 6)

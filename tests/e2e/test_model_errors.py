@@ -29,17 +29,21 @@ UNLOADABLE = {
     ),
     "bad_syntax": ("def broken(:\n    pass", "IN_OUT", r"SyntaxError: invalid syntax \(model\.py, line \d+\)"),
     "bad_import": ("import nobody_has_this", "IN_OUT", r"ModuleNotFoundError: No module named 'nobody_has_this'"),
-    "raises_at_import": (EXPLODES, "IN_OUT", r"ValueError: exploded\n\nAt:\n  1/model\.py\(\d+\): <module>\n"),
+    "raises_at_import": (
+        EXPLODES,
+        "IN_OUT",
+        r"Internal: ValueError: exploded\n\nAt:\n  1/model\.py\(\d+\): <module>\n",
+    ),
     "raises_in_initialize": (
         f"class TritonPythonModel:\n    def initialize(self, args):\n        {EXPLODES}\n    def execute(self, r): ...",
         "IN_OUT",
-        r"ValueError: exploded\n\nAt:\n  1/model\.py\(\d+\): initialize\n",
+        r"Internal: ValueError: exploded\n\nAt:\n  1/model\.py\(\d+\): initialize\n",
     ),
     "raises_in_auto_complete": (
         "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config):\n"
         f"        {EXPLODES}\n    def execute(self, r): ...",
         "IN_OUT",
-        r"ValueError: exploded\n\nAt:\n  1/model\.py\(\d+\): auto_complete_config\n",
+        r"Internal: ValueError: exploded\n\nAt:\n  1/model\.py\(\d+\): auto_complete_config\n",
     ),
     "wrong_auto_complete": (
         "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config):\n"
@@ -57,13 +61,27 @@ UNLOADABLE = {
     "sys_exits": ("sys.exit(3)", "IN_OUT", r"SystemExit: 3"),
     "unknown_field": (GOOD, 'backend: "python"\n\n  nobody: 1\n', r"/unknown_field/config\.pbtxt:3:3: .*nobody"),
     "wrong_type": (GOOD, 'backend: "python"\nmax_batch_size: "four"', r"/wrong_type/config\.pbtxt:2:17: .*"),
+    "on_gpus": (
+        GOOD,
+        'backend: "python"\ninstance_group { kind: KIND_GPU }',
+        r"Invalid argument: instance group on_gpus_0 of model on_gpus has kind KIND_GPU but no GPUs are available",
+    ),
+    "on_gpu_0": (
+        GOOD,
+        'backend: "python"\ninstance_group { kind: KIND_GPU gpus: [ 0 ] }',
+        r"Invalid argument: instance group on_gpu_0_0 of model on_gpu_0 specifies invalid or unsupported gpu id 0\.",
+    ),
     "no_inputs_type": (
         GOOD,
         'backend: "python"\ninput { name: "IN" dims: [ 1 ] }',
-        r"model input 'IN' must specify 'data_type'",
+        r"Invalid argument: model input 'IN' must specify 'data_type'",
     ),
     "wrong_name": (GOOD, 'backend: "python"\nname: "another"', r"'?another'?.*|.*wrong_name.*"),
-    "unknown_backend": (GOOD, 'backend: "nobody"', r".*nobody.*"),
+    "unknown_backend": (
+        GOOD,
+        'backend: "nobody"',
+        r"Invalid argument: unable to find backend library for backend 'nobody', try specifying runtime on the model ",
+    ),
     "ensemble": (
         GOOD,
         'platform: "ensemble"\nensemble_scheduling { step { model_name: "good" model_version: -1 } }',
@@ -135,7 +153,7 @@ def test_tables_of_the_start(broken):
     assert re.search(r"^\+-+\+-+\+-+\+\n\| Backend +\| Path +\| Config +\|$", broken.log, re.M)
     assert re.search(r"^\+-+\+-+\+-+\+\n\| Model +\| Version +\| Status +\|$", broken.log, re.M)
     assert re.search(r"^\| good +\| 1 +\| READY +\|$", broken.log, re.M)
-    assert re.search(r"^\| bad_syntax +\| 1 +\| UNAVAILABLE: SyntaxError.*\|$", broken.log, re.M)
+    assert re.search(r"^\| bad_syntax +\| 1 +\| UNAVAILABLE: Internal: SyntaxError.*\|$", broken.log, re.M)
     for name in UNLOADABLE:
         assert re.search(rf"^\| {name} +\| 1? +\| UNAVAILABLE: ", broken.log, re.M)
 
@@ -158,9 +176,9 @@ def test_exit_on_error(model, serve):
     server = serve(ready=False)
     server.family()
     assert server.wait_exit() == 1
-    assert "failed to load 'no_class' version 1: Python model " in server.log
+    assert "failed to load 'no_class' version 1: Internal: Python model " in server.log
     assert "failed to load all models; --exit-on-error=false serves those that did load" in server.log
-    assert re.search(r"^\| no_class +\| 1 +\| UNAVAILABLE: Python model .*\|$", server.log, re.M)
+    assert re.search(r"^\| no_class +\| 1 +\| UNAVAILABLE: Internal: Python model .*\|$", server.log, re.M)
 
 
 # Does what the first of its numbers says.

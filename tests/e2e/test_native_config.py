@@ -60,6 +60,8 @@ def server(tmp_path_factory, serving, write_model, folder):
     (write_model(repository, "own", None, TOLD + TENSORS + one) / "complete.json").write_text("{}")
     near = 'instance_group { count: 1 kind: KIND_CPU host_policy: "mine" }\n'
     write_model(repository, "near", None, TOLD + TENSORS + near)
+    apart = 'parameters { key: "EXECUTION_MODE" value { string_value: "process" } }\n'
+    write_model(repository, "apart", None, TOLD + TENSORS + near + apart)
     three = 'instance_group { count: 3 }\nparameters { key: "TOGETHER" value { string_value: "3" } }\n'
     write_model(repository, "together", None, 'backend: "at_once"\n' + TENSORS + three)
     write_model(repository, "in_turn", None, TOLD + TENSORS + "instance_group { count: 3 }\n")
@@ -72,7 +74,12 @@ def server(tmp_path_factory, serving, write_model, folder):
 def options(folder):
     """Where the backends are, and what those that are told something are told."""
     settings = ["told,GROUP=2", "told,answer=42", "at_once,PARALLEL=true", "default-max-batch-size=3"]
-    return [f"--backend-directory={folder}", *(f"--backend-config={setting}" for setting in settings)]
+    policies = ["mine,numa-node=0", "mine,cpu-cores=0-1"]
+    return [
+        f"--backend-directory={folder}",
+        *(f"--backend-config={setting}" for setting in settings),
+        *(f"--host-policy={policy}" for policy in policies),
+    ]
 
 
 def ask(server, question, model="plain", rows=(), **more):
@@ -127,9 +134,11 @@ def test_of_instances(server):
         "ones_1 CPU 0",
         "full_1_0 CPU 0",
     }
+    mine = {"mine": {"numa-node": "0", "cpu-cores": "0-1"}}
     assert json.loads(ask(server, "host_policy", "own")) == {"cpu": {}}
-    assert json.loads(ask(server, "host_policy", "near")) == {"mine": {}}
-    assert json.loads(ask(server, "host_policy", "full", (1,))) in ({"cpu": {}}, {"mine": {}})
+    assert json.loads(ask(server, "host_policy", "near")) == mine
+    assert json.loads(ask(server, "host_policy", "apart")) == mine
+    assert json.loads(ask(server, "host_policy", "full", (1,))) in ({"cpu": {}}, mine)
 
 
 def test_location(server):
@@ -270,12 +279,12 @@ def test_libraries_that_are_none(serve, model, folder, tmp_path):
     server = serve(f"--backend-directory={folder}", "--exit-on-error=false", "--strict-readiness=false")
     with closing(server.client()) as client:
         reasons = {row["name"]: row.get("reason", "") for row in client.get_model_repository_index()}
-    unable = "unable to load shared library"
+    absent, unable = "Invalid argument: unable to find backend library", "Not found: unable to load shared library"
     for name, reason in {
-        "runtime": "unable to find backend library 'nowhere.so' for model 'runtime'",
-        "escape": "backend library name '../../nowhere.so' escapes backend directory",
-        "missing": "unable to find backend library for backend 'nowhere', try specifying runtime",
-        "folder": "unable to find backend library for backend 'folder', try specifying runtime",
+        "runtime": f"{absent} 'nowhere.so' for model 'runtime'",
+        "escape": "Invalid argument: backend library name '../../nowhere.so' escapes backend directory",
+        "missing": f"{absent} for backend 'nowhere', try specifying runtime",
+        "folder": f"{absent} for backend 'folder', try specifying runtime",
         "needs": f"{unable}: {needs}: undefined symbol: not_there; model 'needs' needs it",
         "empty": f"{unable} of model 'empty': {tmp_path}/empty/libtriton_empty.so is empty",
         "text": f"{unable} of model 'text': {tmp_path}/text/libtriton_text.so is no ELF file",

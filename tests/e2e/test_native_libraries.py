@@ -66,5 +66,7 @@ def test_a_library_that_is_not_there(serve, model, backends):
     with closing(server.client()) as client:
         rows = {row["name"]: row for row in client.get_model_repository_index()}
     assert rows["a"]["state"] == "UNAVAILABLE"
-    assert "unable to preload library 'nowhere.so' for model 'a': nowhere.so: cannot open" in rows["a"]["reason"]
+    assert rows["a"]["reason"].startswith(
+        "Not found: unable to preload library 'nowhere.so' for model 'a': nowhere.so: cannot"
+    )
     assert rows["b"]["state"] == "READY"

@@ -229,8 +229,9 @@ def faulty(tmp_path_factory, serving, write_model, compile_library):
 @pytest.mark.parametrize("what", FAULTS)
 @pytest.mark.parametrize("at", ["initialize", "attribute", "model_initialize", "instance_initialize"])
 def test_faults_at_load(faulty, at, what):
-    """A backend that fails to initialize, or throws, leaves its model unavailable, for a reason."""
-    assert fault(at, what) in reason(faulty, f"{at}_{what}")
+    """A backend that fails to initialize, or throws, leaves its model unavailable, for a reason of its own code."""
+    code = "Unavailable" if what == "error" else "Internal"
+    assert reason(faulty, f"{at}_{what}") == f"{code}: {fault(at, what)}"
     assert works(faulty)
 
 

@@ -74,7 +74,7 @@ def test_a_model_that_is_mended(serve, model, wait_until):
     """A model that failed at the start is served once its folder is right."""
     folder = model("m", "raise ValueError('no')")
     server = serve(*POLL, "--exit-on-error=false", ready=False)
-    wait_until(lambda: "failed to load 'm' version 1: ValueError: no" in server.log)
+    wait_until(lambda: "failed to load 'm' version 1: Internal: ValueError: no" in server.log)
     (folder / "1" / "model.py").write_text("import triton_python_backend_utils as pb_utils\n" + add(1))
     wait_until(server.is_ready)
     assert answer(server) == [2]
@@ -105,7 +105,7 @@ class TestRetries:
         server = serve("--model-load-retry-count=1", ready=False)
         assert server.wait_exit() == 1
         assert (folder / "1" / ".tries").read_text() == "xx"
-        assert "failed to load 'm' version 1: ValueError: try 1" in server.log
+        assert "failed to load 'm' version 1: Internal: ValueError: try 1" in server.log
 
     def test_none(self, serve, model):
         """A failed load is final, unless somebody says otherwise."""

@@ -194,6 +194,7 @@ EFFECTS = {
     "allow-client-shm": ("true", [], {"allow_client_shm": True}),
     "backend-directory": ("/b", [], {"backend_directory": "/b"}),
     "cache-config": ("c,size=1", [], {"cache_config": {"c": {"size": "1"}}}),
+    "host-policy": ("mine,numa-node=1", [], {"host_policies": {"mine": {"numa-node": "1"}}}),
     "cache-directory": ("/c", [], {"cache_directory": "/c"}),
     "response-cache-byte-size": ("5", [], {"cache_config": {"local": {"size": "5"}}}),
     "repoagent-directory": ("/a", [], {"repoagent_directory": "/a"}),

@@ -175,6 +175,29 @@ def test_a_response_cache_without_its_name_or_key(text):
         settings(f"--cache-config={text}")
 
 
+def test_host_policies():
+    """By their names, with all that is set for each."""
+    resolved = settings(
+        "--host-policy=a,numa-node=0", "--host-policy=a,cpu-cores=0-3,8", "--host-policy=cpu,numa-node=1"
+    )
+    assert resolved.host_policies == {"a": {"numa-node": "0", "cpu-cores": "0-3,8"}, "cpu": {"numa-node": "1"}}
+
+
+@pytest.mark.parametrize("text", ["a=1", ",numa-node=1", "a,=1", "a,numa-node="])
+def test_a_host_policy_that_lacks_something(text):
+    """Triton's message."""
+    expected = f"^--host-policy option format is '<policy name>,<setting>=<value>'. Got {text}$"
+    with pytest.raises(SettingsError, match=expected):
+        settings(f"--host-policy={text}")
+
+
+def test_a_setting_that_host_policies_have_not():
+    """Triton's message."""
+    expected = "Unsupported host policy setting 'b' is specified, supported settings are 'numa-node', 'cpu-cores'"
+    with pytest.raises(SettingsError, match=expected):
+        settings("--host-policy=a,b=1")
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

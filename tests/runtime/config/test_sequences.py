@@ -151,7 +151,7 @@ def initial(more="zero_data: true", dims="dims: 2", data_type="data_type: TYPE_I
 def test_refused(batching, reason):
     """One sentence for each rule. These are refused before a stub is started, as they depend on nothing else."""
     with pytest.raises(LoadError) as caught:
-        validate_instances(config_of(batching), ())
+        validate_instances(config_of(batching))
     assert str(caught.value) == reason
 
 
@@ -169,7 +169,7 @@ def test_refused(batching, reason):
 def test_refused_once_complete(batching, reason):
     """The model itself may say what these depend on."""
     config = config_of(batching)
-    validate_instances(config, ())
+    validate_instances(config)
     with pytest.raises(LoadError) as caught:
         validate(config, ())
     assert str(caught.value) == reason

@@ -195,20 +195,20 @@ def test_rules_of_dynamic_batching(batching, message):
         (
             "kind: KIND_CPU gpus: 0",
             (0,),
-            "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPU",
+            "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs",
         ),
         ("kind: KIND_GPU", (), "instance group m_0 of model m has kind KIND_GPU but no GPUs are available"),
         (
             "name: 'g' gpus: 42",
             (0, 1),
             "instance group g of model m specifies invalid or unsupported gpu id 42. GPUs with at least the minimum "
-            "required CUDA compute compatibility are: 0, 1",
+            "required CUDA compute compatibility of 6.000000 are: 0, 1",
         ),
         (
             "kind: KIND_GPU gpus: 0",
             (),
             "instance group m_0 of model m specifies invalid or unsupported gpu id 0. GPUs with at least the minimum "
-            "required CUDA compute compatibility are: none",
+            "required CUDA compute compatibility of 6.000000 are: ",
         ),
         ("kind: 9", (), "instance group m_0 of model m has an unknown kind, 9"),
         (
@@ -234,7 +234,7 @@ def test_instances_before_the_rest():
     """What instances need can be checked while the model has yet to complete its inputs and batch size."""
     text = "input { name: 'x' } dynamic_batching { preferred_batch_size: 4 }"
     config = normalize(parse_model_config(text, "c"), directory_name="m", has_model_file=True, gpus=())
-    validate_instances(config, ())
+    validate_instances(config)
     config.instance_group[0].count = 2**31 - 1
     with pytest.raises(LoadError, match=f"at most {INSTANCES_MAX} are allowed"):
-        validate_instances(config, ())
+        validate_instances(config)

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from pyruntime.runtime.instances.native_threads import THREADS_MAX, NativeThreads
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import Code, LoadError
 
 
 class Failure(Exception):
@@ -43,10 +43,11 @@ def test_a_step(run):
         assert await threads.run(threading.current_thread) is not threading.current_thread()
 
         def fail():
-            raise Failure(1, "no such thing")
+            raise Failure(Code.UNAVAILABLE, "no such thing")
 
-        with pytest.raises(LoadError, match="no such thing"):
+        with pytest.raises(LoadError, match="no such thing") as caught:
             await threads.run(fail)
+        assert caught.value.code is Code.UNAVAILABLE
 
     run(test)
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.errors import Code, InferenceError, LoadError
 
 ALL = "backend: 'python' version_policy { all {} }"
 
@@ -207,13 +207,33 @@ def test_first_load_version_by_version(world):
         gate.set()
         error = await load
         assert error.code is Code.INVALID_ARG
-        assert error.message == "load failed for model 'm': version 1 is at UNAVAILABLE state: ValueError: no;"
+        assert (
+            error.message == "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: ValueError: no;\n"
+        )
         assert world.states("m") == {1: "UNAVAILABLE", 2: "READY", 3: "READY"}
         assert not world.table.is_ready(strict=True)
         del world.loader.steps["m"]
         await world.control.load("m")
         assert world.states("m") == {1: "READY", 2: "READY", 3: "READY"}
         assert world.loader.log == ["m:1", "m:2", "m:3", "m:1"]
+
+    world(test)
+
+
+def test_codes_of_failures(world):
+    """The index and the error say what kind of failure it is, as Triton does."""
+
+    async def test(world):
+        world.add("m")
+        for code, words in ((Code.INVALID_ARG, "Invalid argument"), (Code.NOT_FOUND, "Not found")):
+
+            async def step(version, code=code):
+                raise LoadError("no", code)
+
+            world.loader.steps["m"] = step
+            error = await refused(world, "m")
+            assert error.message == f"load failed for model 'm': version 1 is at UNAVAILABLE state: {words}: no;\n"
+            assert [row.reason for row in world.table.index()] == [f"{words}: no"]
 
     world(test)
 
@@ -226,7 +246,8 @@ def test_all_versions_fail(world):
         world.fail("m", reason="no")
         error = await refused(world, "m")
         assert error.message == (
-            "load failed for model 'm': version 1 is at UNAVAILABLE state: no;version 2 is at UNAVAILABLE state: no;"
+            "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: no;"
+            "version 2 is at UNAVAILABLE state: Internal: no;\n"
         )
 
     world(test)
@@ -243,10 +264,12 @@ def test_a_reload_that_fails(world):
         world.add("m", versions=(3,), config=ALL + " max_batch_size: 4")
         world.fail("m", 1)
         error = await refused(world, "m")
-        assert error.message == "load failed for model 'm': version 1 is at UNAVAILABLE state: ValueError: no;"
+        assert (
+            error.message == "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: ValueError: no;\n"
+        )
         assert handles(world) == before
         assert [row.reason for row in world.table.index()] == [
-            "", "", "it is not served because version 1 failed to load",
+            "", "", "Unavailable: it is not served because version 1 failed to load",
         ]  # fmt: skip
         await world.until(lambda: repr(world.live) == "<LiveVersions [2 alive, 0 of them retiring]>")
         del world.loader.steps["m"]
@@ -284,7 +307,7 @@ def test_a_version_that_is_missing(world):
             error = await refused(world, "m")
             assert error.message == (
                 "load failed for model 'm': version 7 is at UNAVAILABLE state: "
-                "version 7 is specified for model 'm', but the version directory is not present;"
+                "Not found: version 7 is specified for model 'm', but the version directory is not present;\n"
             )
         assert world.states("m") == {1: "READY", 7: "UNAVAILABLE"}
         assert world.loader.log == ["m:1"]
@@ -330,7 +353,7 @@ def test_a_new_version_that_is_lost_at_once(world):
         world.live.lost(new, "it died")
         gate.set()
         error = await load
-        assert error.message == "load failed for model 'm': version 2 is at UNAVAILABLE state: it died;"
+        assert error.message == "load failed for model 'm': version 2 is at UNAVAILABLE state: Internal: it died;\n"
         assert handles(world) == before
 
     world(test)

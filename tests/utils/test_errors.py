@@ -1,0 +1,20 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What errors are called, and whose they are."""
+
+from pyruntime.utils.errors import Code, ConfigError, LoadError
+
+
+def test_words():
+    """Triton's names of the codes, as it writes them before messages."""
+    assert [code.words for code in Code] == [
+        "Unknown", "Internal", "Not found", "Invalid argument", "Unavailable", "Unsupported", "Already exists",
+        "Cancelled",
+    ]  # fmt: skip
+
+
+def test_codes():
+    """Whoever cannot load a model says what kind of failure it is, and a configuration is an argument."""
+    assert LoadError("no").code is Code.INTERNAL
+    assert LoadError("no", Code.NOT_FOUND).code is Code.NOT_FOUND
+    assert ConfigError("no").code is Code.INVALID_ARG

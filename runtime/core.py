@@ -50,6 +50,8 @@ class Core:
         self.in_flight = 0
         # Of bodies that are on their way, and have all their memory already.
         self.expected_bytes = 0
+        # Whether any request is known: where models are Python none ever is, and nobody need look.
+        self.knows_requests = False
         # Has that told of which one hears late: what native threads have sent to clients themselves.
         self.settle: Callable[[], None] = _nothing
         self._idle = asyncio.Event()

@@ -192,7 +192,8 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
             head = self._read_head(data[:end])
             endpoint = head.route.endpoint
             stop = end + head.content_length
-            if endpoint is _INFER and stop > len(data) and may_be_known(self._core, head):
+            looks_known = endpoint is _INFER and self._core.knows_requests
+            if looks_known and stop > len(data) and may_be_known(self._core, head):
                 self._rest = data  # no longer than a known request: the rest is about to come
                 return
             self._heard = True
@@ -200,7 +201,7 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
                 self._ended = True
             if self._exchanges:
                 self._exchanges[0].take_back()
-            if endpoint is _INFER and stop <= len(data):
+            if looks_known and stop <= len(data):
                 known = begin_known(self._core, self, head, data, end)
                 if known is not None:
                     self._exchanges.append(known)

@@ -90,7 +90,7 @@ class InferExchange(Exchange):
         plan = None if forwarded else model.plans.find(header, slot.size)
         if plan is not None:
             if plan.known is not False:
-                know(model, self._head, header, slot.size, plan)
+                know(self._core, model, self._head, header, slot.size, plan)
             self._options = plan.options
             self._slot = None  # the job's from here on
             job = plan.job(slot, self._done, time.monotonic_ns())

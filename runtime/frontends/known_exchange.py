@@ -29,7 +29,7 @@ from pyruntime.utils.errors import InferenceError
 KNOWN_BYTES_MAX = 16 << 10
 
 
-def know(model: ModelVersion, head: Head, document: bytes, size: int, plan: Plan) -> None:
+def know(core: Core, model: ModelVersion, head: Head, document: bytes, size: int, plan: Plan) -> None:
     """Have requests with this head and this document found from now on, if that is possible; `plan` is that of one.
 
     Its body has `size` bytes, however it came.
@@ -40,6 +40,7 @@ def know(model: ModelVersion, head: Head, document: bytes, size: int, plan: Plan
             plan.known = model.know(document, size, plan.wire(len(document))) or False
     if plan.known and _is_plain(head):
         model.plans.remember_known(head, plan)
+        core.knows_requests = True
 
 
 def _is_plain(head: Head) -> bool:

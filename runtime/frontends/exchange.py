@@ -16,12 +16,14 @@ from typing import NamedTuple, Protocol
 
 from pyruntime.runtime.core import Core
 from pyruntime.runtime.frontends.compression import ENCODINGS, decompress
-from pyruntime.runtime.frontends.http_head import ACCEPTED_ENCODINGS, JSON, STATUS_OF, head
+from pyruntime.runtime.frontends.http_head import ACCEPTED_ENCODINGS, JSON, STATUS_OF, head, infer_head
 from pyruntime.runtime.frontends.http_request import Head
 from pyruntime.runtime.frontends.http_trace import begin_trace, sending
-from pyruntime.runtime.frontends.kserve_response import encode_error
+from pyruntime.runtime.frontends.kserve_request import ALL_BINARY
+from pyruntime.runtime.frontends.kserve_response import encode_error, encode_infer
 from pyruntime.runtime.frontends.request_log import LoggedConnection
 from pyruntime.runtime.frontends.threads import at_once, in_thread
+from pyruntime.runtime.inference import InferResponse
 from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.tracing.trace import Trace
@@ -238,6 +240,17 @@ class Exchange(ABC):
             self.length = len(body)
             self.parts = [head(status, len(body), self.keep_alive, content_type), body]
             self._connection.answered()
+
+    def _answer_in_binary(self, response: InferResponse) -> None:
+        """Answer with all outputs as they are: `parts` are the head, the document, and each output."""
+        document, document_length, binary = encode_infer(response, ALL_BINARY)
+        length = len(document)
+        for part in binary:
+            length += len(part)
+        self.length = length
+        self.parts = [infer_head(document_length, length, self.keep_alive), document, *binary]
+        self.release = response.release
+        self._connection.answered()
 
     def _free(self) -> None:  # noqa: B027 - most have nothing
         """Give back the memory that the request came into."""

@@ -16,7 +16,6 @@ from pyruntime.runtime.frontends.infer_answer import Answer, costs_time, make_an
 from pyruntime.runtime.frontends.json_large import parse_large
 from pyruntime.runtime.frontends.known_exchange import know
 from pyruntime.runtime.frontends.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions, decode_infer
-from pyruntime.runtime.frontends.kserve_response import encode_infer
 from pyruntime.runtime.frontends.threads import at_once, in_thread
 from pyruntime.runtime.inference import InferRequest, InferResponse, Slot
 from pyruntime.runtime.memory.requests import RequestSlot
@@ -175,14 +174,7 @@ class InferExchange(Exchange):
         if self._head.response_encoding or self._options is not ALL_BINARY:
             self._make_answer(outcome)
             return
-        document, document_length, binary = encode_infer(outcome, ALL_BINARY)
-        length = len(document)
-        for part in binary:
-            length += len(part)
-        self.length = length
-        self.parts = [infer_head(document_length, length, self.keep_alive), document, *binary]
-        self.release = outcome.release
-        self._connection.answered()
+        self._answer_in_binary(outcome)
 
     def _make_answer(self, response: InferResponse) -> None:
         """Answer with a response whose contents have to be gone through first."""

@@ -14,11 +14,9 @@ from typing import Any, Protocol
 
 from pyruntime.runtime.core import Core
 from pyruntime.runtime.frontends.exchange import Connection, Exchange
-from pyruntime.runtime.frontends.http_head import infer_head
 from pyruntime.runtime.frontends.http_request import Head
 from pyruntime.runtime.frontends.http_sender import JOINED_BYTES_MAX
 from pyruntime.runtime.frontends.kserve_request import ALL_BINARY
-from pyruntime.runtime.frontends.kserve_response import encode_infer
 from pyruntime.runtime.inference import InferResponse
 from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.plan import Plan
@@ -147,15 +145,13 @@ class KnownExchange(Exchange):
         if self._abandoned:
             outcome.release()
             return
-        document, document_length, binary = encode_infer(outcome, ALL_BINARY)
-        self.length = len(document) + sum(map(len, binary))
-        head = infer_head(document_length, self.length, self.keep_alive)
-        if self.length <= JOINED_BYTES_MAX and self.keep_alive and not outcome.parameters:
-            outputs = [(output.name, output.datatype, output.shape, len(output.data)) for output in outcome.outputs]
-            self._plan.known.remember(head + document, outputs)
-        self.parts = [head, document, *binary]
-        self.release = outcome.release
-        self._connection.answered()
+        is_kept = self.keep_alive and not outcome.parameters
+        outputs = [(output.name, output.datatype, output.shape, len(output.data)) for output in outcome.outputs]
+        self._answer_in_binary(outcome)
+        if is_kept and self.length <= JOINED_BYTES_MAX:
+            assert self.parts is not None  # they were just made
+            head, document, *_ = self.parts
+            self._plan.known.remember(b"".join((head, document)), outputs)
 
     def client_socket(self, make: Callable[[int], Any]) -> Any | None:
         """Where the instance may send its response itself, if that is possible now: see KnownConnection."""

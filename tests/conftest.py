@@ -5,8 +5,11 @@
 import fcntl
 import os
 import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,26 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HOST = sys.version_info[1]
 OTHERS = [minor for minor in range(8, 15) if minor != HOST]
+
+
+@contextmanager
+def _reserve_ports(count: int) -> Iterator[list[int]]:
+    with ExitStack() as sockets:
+        found = [sockets.enter_context(socket.socket()) for _ in range(count)]
+        for sock in found:
+            sock.bind(("127.0.0.1", 0))
+            # Only now: others that ask for any port must not be given this one, a server that asks for it must.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        yield [sock.getsockname()[1] for sock in found]
+
+
+@pytest.fixture(scope="session")
+def reserve_ports():
+    """`with reserve_ports(count) as ports`: ports that a server can have, and that meanwhile nobody else is given.
+
+    A port that is only looked up can be another server's when ours comes to open it, and answer our questions.
+    """
+    return _reserve_ports
 
 
 def find_python(minor):

@@ -39,6 +39,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 # Patience, not a measure: what takes longer hangs, also where ten processes want each core.
 LIMIT_S = 60.0
 POLL_S = 0.01
+# How much of a server's log is shown with a test that failed, in characters.
+SHOWN_LOG = 20_000
 
 IMPORTS = """
 import json, logging, os, signal, sys, threading, time
@@ -281,22 +283,11 @@ class Server:
                 os.kill(process.pid, signal.SIGKILL)
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
-
-
-def start_server(repository, log_path, *options, wrapper=(), port=0) -> Server:
+def _start_server(repository, log_path, ports, *options, wrapper=(), port=0) -> Server:
     """Start a server of a repository, and do not wait for it. `wrapper` is a command that executes it in its place."""
-    free = _free_ports(3)
-    port = port or free[0]
+    port = port or ports[0]
     endpoints = ["--http-address=127.0.0.1", f"--http-port={port}"]
-    endpoints += [f"--grpc-port={free[1]}", f"--metrics-port={free[2]}"]
+    endpoints += [f"--grpc-port={ports[1]}", f"--metrics-port={ports[2]}"]
     command = [*wrapper, sys.executable, "-m", "pyruntime.runtime", "serve", f"--model-repository={repository}"]
     # Log lines as they were said, without quotes and escapes.
     environment = {**os.environ, "TRITON_SERVER_ESCAPE_LOG_MESSAGES": "0"}
@@ -308,19 +299,23 @@ def start_server(repository, log_path, *options, wrapper=(), port=0) -> Server:
             stderr=subprocess.STDOUT,
             env=environment,
         )
-    return Server(process, port, log_path, free[2], free[1])
+    return Server(process, port, log_path, ports[2], ports[1])
 
 
 @contextmanager
-def _serving(repository: Path, *options, ready=True, **how) -> Iterator[Server]:
-    server = start_server(repository, repository / f".log{len(list(repository.glob('.log*')))}", *options, **how)
-    try:
-        if ready:
-            server.wait_ready()
-        yield server
-        server.stop()
-    finally:
-        server.kill()
+def _serving(reserve_ports, repository: Path, *options, ready=True, **how) -> Iterator[Server]:
+    log_path = repository / f".log{len(list(repository.glob('.log*')))}"
+    with reserve_ports(3) as ports:
+        server = _start_server(repository, log_path, ports, *options, **how)
+        try:
+            if ready:
+                server.wait_ready()
+            yield server
+            server.stop()
+        finally:
+            server.kill()
+            # pytest shows it with a test that failed, and with no other.
+            print(server.log[-SHOWN_LOG:])
 
 
 def _write_model(repository: Path, name: str, code: str | None, config: str | None = IN_OUT, more: str = "") -> Path:
@@ -334,9 +329,9 @@ def _write_model(repository: Path, name: str, code: str | None, config: str | No
 
 
 @pytest.fixture(scope="session")
-def serving():
+def serving(reserve_ports):
     """`with serving(repository, *options, ready=True, wrapper=(), port=0) as server`: stopped, cleanly, at the end."""
-    return _serving
+    return partial(_serving, reserve_ports)
 
 
 @pytest.fixture(scope="session")
@@ -349,7 +344,7 @@ def write_model():
 
 
 @pytest.fixture(scope="session")
-def samples(tmp_path_factory) -> Iterator[Server]:
+def samples(serving, tmp_path_factory) -> Iterator[Server]:
     """A server of the sample models. Tests may send it whatever they like, but break no model.
 
     Not of `environment`, which may take a package index and half a minute to start: that one has a server of its own.
@@ -358,7 +353,7 @@ def samples(tmp_path_factory) -> Iterator[Server]:
     for folder in (ROOT / "model_repository").iterdir():
         if folder.name != "environment":
             (repository / folder.name).symlink_to(folder)
-    with _serving(repository, f"--backend-directory={ROOT / 'backends'}") as server:
+    with serving(repository, f"--backend-directory={ROOT / 'backends'}") as server:
         yield server
 
 
@@ -369,10 +364,10 @@ def model(tmp_path):
 
 
 @pytest.fixture
-def serve(tmp_path):
+def serve(serving, tmp_path):
     """`serve(*options, ...)`: a server of tmp_path, started now and stopped, cleanly, at the end of the test."""
     with ExitStack() as servers:
-        yield lambda *options, **how: servers.enter_context(_serving(tmp_path, *options, **how))
+        yield lambda *options, **how: servers.enter_context(serving(tmp_path, *options, **how))
 
 
 @pytest.fixture(scope="session")

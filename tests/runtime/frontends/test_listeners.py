@@ -16,19 +16,11 @@ from pyruntime.runtime.settings import ServerSettings, SettingsError
 LIMIT_S = 20
 
 
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
-
-
 @pytest.fixture
-def ports():
+def ports(reserve_ports):
     """Free ports, for HTTP and for metrics."""
-    return free_ports(2)
+    with reserve_ports(2) as found:
+        yield found
 
 
 def listeners_of(ports, **settings):
@@ -99,6 +91,14 @@ def test_port_that_is_taken(ports, taken, service):
 
     with socket.create_server(("127.0.0.1", ports[taken])):
         run(check())
+
+
+def test_port_that_is_reserved(ports):
+    """What all tests with servers rely on: while a server starts, its port goes to nobody who asks for any."""
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", ports[0]))
+    with socket.create_server(("127.0.0.1", ports[0])), pytest.raises(OSError, match="in use"):
+        socket.create_server(("127.0.0.1", ports[0]))
 
 
 def test_closing(ports):

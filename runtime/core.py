@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.model import ModelVersion
@@ -26,6 +26,13 @@ from pyruntime.utils.errors import Code, InferenceError
 
 def _nothing() -> None:
     """There is nothing of which one hears late."""
+
+
+class LentConnection(Protocol):
+    """A connection that can be lent."""
+
+    def take_back(self) -> None:
+        """It is read by the event loop again."""
 
 
 class Core:
@@ -52,10 +59,19 @@ class Core:
         self.expected_bytes = 0
         # Whether any request is known: where models are Python none ever is, and nobody need look.
         self.knows_requests = False
+        # Connections that native threads read by themselves.
+        self.lent: set[LentConnection] = set()
+        self.table.on_change = self.tracer.on_change = self.recall
+        self.log_settings.follow(lambda settings: self.recall())
         # Has that told of which one hears late: what native threads have sent to clients themselves.
         self.settle: Callable[[], None] = _nothing
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def recall(self) -> None:
+        """Have all connections back that were lent: what comes next must not go past Python."""
+        for connection in list(self.lent):
+            connection.take_back()
 
     def is_ready(self) -> bool:
         """Whether the server is ready, by --strict-readiness."""
@@ -91,6 +107,7 @@ class Core:
     async def drain(self, timeout_s: float) -> bool:
         """Take no more requests, and wait for those under way; False if some were left after `timeout_s` seconds."""
         self.exiting = True
+        self.recall()
         if not self.in_flight:
             return True
         self._idle.clear()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from pyruntime.runtime.core import Core
@@ -19,6 +18,7 @@ from pyruntime.runtime.frontends.exchange import Exchange
 from pyruntime.runtime.frontends.exchanges import UNREADABLE, exchange_of
 from pyruntime.runtime.frontends.http_head import CONTINUE
 from pyruntime.runtime.frontends.http_head import head as response_head
+from pyruntime.runtime.frontends.http_lender import HttpLender
 from pyruntime.runtime.frontends.http_request import (
     HEAD_BYTES_MAX,
     HEAD_END,
@@ -28,7 +28,6 @@ from pyruntime.runtime.frontends.http_request import (
     parse_metrics_head,
     too_long,
 )
-from pyruntime.runtime.frontends.http_sender import HttpSender
 from pyruntime.runtime.frontends.infer_exchange import InferExchange
 from pyruntime.runtime.frontends.known_exchange import begin_known, may_be_known
 from pyruntime.runtime.frontends.kserve_response import encode_error
@@ -40,10 +39,6 @@ from pyruntime.runtime.frontends.transports import report_unsent
 PIPELINED_MAX = 64
 # What a refused request may still send before its connection is cut: clients read an answer only after they sent all.
 DISCARDED_BYTES_MAX = 1 << 30
-
-# The share of the connections that may have one more descriptor each, for native threads that answer in them. The rest
-# is left for connections, which are more important.
-CLIENT_SOCKETS_SHARE = 0.5
 
 # The port of metrics lets in some more connections than others do: whoever wants to see why there are so many.
 METRICS_CONNECTIONS_MAX = 16
@@ -59,7 +54,7 @@ _INFER = Endpoint.MODEL_INFER
 _READ_BUFFER = memoryview(bytearray(128 << 10))
 
 
-class HttpConnection(HttpSender, asyncio.BufferedProtocol):
+class HttpConnection(HttpLender, asyncio.BufferedProtocol):
     """One client. All methods belong to the event loop's thread."""
 
     # Defaults stand here, not in __init__: a connection changes few of them in its life.
@@ -68,21 +63,13 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
     _direct: memoryview | None = None
     _chunked: ChunkedBody | None = None
     _missing = 0
-    # The beginning of a head.
-    _rest = b""
     _discarded = 0
     # A request said that it is the last one.
     _ended = False
-    # The connection as native threads have it; None if they never had, False if they cannot.
-    _client: Any = None
-    # A request has begun since the last `check`.
-    _heard = True
-    _connections_max = connections_max()
 
     def __init__(self, core: Core, connections: set[Any], read_head: Callable[[bytes], Head]) -> None:
         """`connections` are those of all ports; it adds itself to them, and takes itself out."""
-        super().__init__(core)
-        self._connections = connections
+        super().__init__(core, connections)
         self._read_head = read_head
         self._patience = Patience()
 
@@ -104,9 +91,7 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._core.settle()
         self._transport = None
-        if self._client:
-            self._client.shut_down()
-        self._client = False
+        self._end_lending()
         self._end_stall()
         self._connections.discard(self)
         self._current = self._direct = self._chunked = None
@@ -148,23 +133,12 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
 
     def _settle(self) -> None:
         """Learn what was answered past us, and have all that is not come through us: there is more to be done."""
+        self.take_back()
         self._core.settle()
         if self._exchanges:
             self._exchanges[0].take_back()
 
     # Requests.
-
-    def client_socket(self, make: Callable[[int], Any]) -> Any | None:
-        """See KnownConnection. It takes one more descriptor, which is not to be had for the last ones that connect."""
-        transport = self._transport
-        if self._exchanges or transport is None or transport.get_write_buffer_size():
-            return None
-        if self._client is None and len(self._connections) <= self._connections_max * CLIENT_SOCKETS_SHARE:
-            self._client = False
-            if transport.get_extra_info("sslcontext") is None:
-                with suppress(OSError):
-                    self._client = make(transport.get_extra_info("socket").fileno())
-        return self._client or None
 
     def _received(self, data: bytes) -> None:
         """Take `data` apart into heads and bodies."""
@@ -202,11 +176,14 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
             if self._exchanges:
                 self._exchanges[0].take_back()
             if looks_known and stop <= len(data):
+                if stop == len(data) and self._lend(head, data, end):
+                    return
                 known = begin_known(self._core, self, head, data, end)
                 if known is not None:
                     self._exchanges.append(known)
                     data = data[stop:] if stop < len(data) else b""
                     continue
+            self._alike = 0
             kind = InferExchange if endpoint is _INFER else exchange_of(endpoint)
             exchange = kind(self._core, self, head)
             self._exchanges.append(exchange)
@@ -300,6 +277,8 @@ class HttpConnection(HttpSender, asyncio.BufferedProtocol):
 
     def check(self, now: float, crowded: bool) -> None:
         """Every now and then: end the connection if its client takes too long. `now` is in seconds, of any clock."""
+        if self._is_lent():
+            return
         if self._exchanges:
             self._core.settle()
         phase = self._phase()

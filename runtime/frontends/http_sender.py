@@ -101,15 +101,6 @@ class HttpSender(asyncio.BaseProtocol):
         if self._read_paused:
             self._throttle()
 
-    def sent(self) -> None:
-        """The client was sent the response of the first exchange, past us."""
-        exchange = self._exchanges.popleft()
-        self._core.end_request()
-        if not exchange.keep_alive and self._transport is not None:
-            self._transport.close()
-        if self._exchanges or self._read_paused:
-            self.answered()
-
     def _send(self, exchange: Exchange, parts: list[bytes | memoryview]) -> None:
         transport = self._transport
         assert transport is not None  # `answered` checked it

@@ -69,6 +69,24 @@ class KnownConnection(Connection, Protocol):
         """The client was sent the response of the only exchange that was due."""
 
 
+def find_lendable(core: Core, head: Head) -> tuple[Plan, Any] | None:
+    """The plan of requests with this head, and the instance that may read them by itself; None if none may.
+
+    Not so if anybody wants to know more of them than their statistics.
+    """
+    if core.tracer.active or core.log_settings.verbose:
+        return None
+    try:
+        model = core.resolve(head.route.model, head.route.version)
+    except InferenceError:
+        return None
+    plan = model.plans.find_known(head)
+    instance = model.scheduler.lone_instance()
+    if plan is None or instance is None or not instance.may_read:
+        return None
+    return plan, instance
+
+
 def begin_known(core: Core, connection: KnownConnection, head: Head, data: bytes, at: int) -> KnownExchange | None:
     """The exchange of the request whose body begins at a place in `data`, if it is known: it is with an instance then.
 
@@ -116,6 +134,11 @@ class KnownExchange(Exchange):
         self._plan = plan
         self.rows = plan.rows
         self.arrived_ns = time.monotonic_ns()
+
+    def begin_sent(self, arrived_ns: int) -> None:
+        """Its instance has it already, and may send the response itself."""
+        self.arrived_ns = arrived_ns
+        self._may_be_sent = True
 
     def _act(self) -> None:
         """Its instance acts."""

@@ -48,6 +48,22 @@ class ModelInstance(Protocol):
         `job` is as good as a Job, without memory of its model's. It may be answered by `encoded`.
         """
 
+    @property
+    def may_read(self) -> bool:
+        """Whether it may have connections lent to it, for now."""
+
+    def lend(self, known: Any, connection: Any, data: bytes, at: int, rows: int) -> Any | None:
+        """Run the known request that is all of `data`, and read the connection for more that are like it.
+
+        `at` is where its body begins, and `rows` what each request has. What is returned gives the connection back when
+        it is asked to (`take_back`), and says how many requests have begun (`begun`); None if nothing is lent. The
+        connection is told when it is to be had back (`returned`), and makes a job of a request that is not over within
+        its execution (`adopt`).
+        """
+
+    def adopt(self, job: Any, serial: int) -> None:
+        """A request that came over a connection that was lent is this job from now on."""
+
     def check_ready(self, call_back: CallBack) -> None: ...
 
     def workers(self) -> Sequence[Waiting]: ...

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
-from pyruntime.runtime.instances.native_batches import NativeBatches
+from pyruntime.runtime.instances.native_known import KnownBatches
 from pyruntime.runtime.instances.native_plan import NativePlan
 from pyruntime.runtime.instances.native_threads import NativeThreads
 from pyruntime.runtime.instances.plan import Batch, Owner
@@ -50,9 +50,11 @@ class NativeInstance:
         self._native = native
         self._threads = threads
         instance = plan.instance
-        self._batches = NativeBatches(plan, owner)
+        self._batches = KnownBatches(plan, owner)
         # See ModelInstance. Every request counts here.
         self.execute_known = self._batches.execute_known
+        self.lend = self._batches.lend
+        self.adopt = self._batches.adopt
         self._handle = self._batches.handle = native.Instance(
             plan.model,
             self._batches,
@@ -87,6 +89,11 @@ class NativeInstance:
     def is_idle(self) -> bool:
         """Whether the instance executes nothing now."""
         return not self._batches.running
+
+    @property
+    def may_read(self) -> bool:
+        """See ModelInstance."""
+        return self._batches.may_read
 
     @property
     def memory_usage(self) -> list[MemoryUsage]:

@@ -46,8 +46,6 @@ class NativeBatches:
     handle: NativeHandle
     # Has the instance begin with what it was given, together with what it is given until then.
     wake_soon: Callable[[], None]
-    # Makes of a connection's descriptor what native threads may send responses in.
-    make_client: Callable[[int], Any]
 
     def __init__(self, plan: NativePlan, owner: Owner) -> None:
         self.places = 0
@@ -138,24 +136,6 @@ class NativeBatches:
         self.places -= 1
         self.wake_soon()
 
-    def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
-        """See ModelInstance."""
-        serial = job.serial = self._serial
-        job.instance = self
-        # Of what is sent past us we hear late: not where others may come to wait for a place.
-        client = job.client_socket(self.make_client) if self.places > len(self._posted) else None
-        try:
-            if not self.handle.execute_known(known, job, data, at, serial, client):
-                return False
-        except MemoryError:
-            return False  # it is given as others are, or refused
-        self._serial = serial + 1
-        self._jobs[job] = job.arrived_ns
-        self._posted[serial] = job.rows
-        self.places -= 1
-        self.wake_soon()
-        return True
-
     def _prepared(self, batch: Batch, now_ns: int) -> tuple[Batch, list[list[Any]]]:
         """Those jobs of a batch that can be executed, and their requests as the extension reads them."""
         ready: Batch = []
@@ -177,10 +157,6 @@ class NativeBatches:
         self._plan.statistics.failure(now_ns - job.arrived_ns, reason_of(failure, job.cancelled))
         job.free()
         job.respond(failure, True)
-
-    def claim(self, job: Any) -> bool:
-        """Have no native thread answer a known request. False if one has: `sent` is told with the next events."""
-        return self.handle.claim(job.serial)
 
     def cancel(self, job: Job) -> None:
         """See scheduling.job.Running. The backend may look, or not; it goes on either way."""
@@ -212,36 +188,6 @@ class NativeBatches:
             self._count(job, times)
             job.free()
             job.respond(outcome, True)
-        self._has_ended(execution)
-
-    def encoded(self, job: Any, response: bytes, times: Times, execution: Execution | None) -> None:
-        """The same for a request that is known, whose response is there as the client gets it."""
-        if job in self._answered:
-            self.released(job, False, times)
-        else:
-            del self._jobs[job]
-            self.times.request(job, times, None, time.monotonic_ns())
-            job.encoded(response)
-        self._has_ended(execution)
-
-    def sent(
-        self,
-        job: Any,
-        rest: bytes | None,
-        sent_ns: int,
-        released: bool,
-        times: Times | None,
-        execution: Execution | None,
-    ) -> None:
-        """The same for one whose response the client was sent already, but for the rest; the request may be in use."""
-        if released and job not in self._answered:
-            given_ns = self._jobs.pop(job)
-            self.times.request(job, times or (True, given_ns, given_ns, sent_ns, sent_ns), None, sent_ns)
-        else:
-            self._answer(job)
-            if released:
-                self.released(job, False, times)
-        job.sent(rest)
         self._has_ended(execution)
 
     def _has_ended(self, execution: Execution | None) -> None:
@@ -313,8 +259,7 @@ class NativeBatches:
         if rows is None:
             return
         self.worker.returned()
-        duration_ns = end_ns - start_ns
-        self._average_ns += (duration_ns - self._average_ns) >> _AVERAGE_SHIFT
+        self._average(end_ns - start_ns)
         self.times.batch(reported or (rows, start_ns, start_ns, end_ns, end_ns), time.time_ns() // 1_000_000)
         if self._open:
             self.places = self._places() - len(self._posted)
@@ -392,6 +337,10 @@ class NativeBatches:
         if average_ns * PLACES_MAX <= AHEAD_NS_MAX:
             return PLACES_MAX
         return max(PLACES_MIN, AHEAD_NS_MAX // average_ns)
+
+    def _average(self, duration_ns: int) -> None:
+        """Have a duration count."""
+        self._average_ns += (duration_ns - self._average_ns) >> _AVERAGE_SHIFT
 
     def _check_idle(self) -> None:
         if self._when_idle is not None and not self:

@@ -31,6 +31,8 @@ class NativeEvents:
             native.BATCH_STATISTICS: lambda owner, times: owner.times.batch(times, time.time_ns() // 1_000_000),
             native.RESPONSE_STATISTICS: lambda owner, *rest: owner.times.response(*rest),
             native.STATE: lambda job, *rest: job.instance.state_updated(job, *rest),
+            native.COUNTED: lambda owner, *rest: owner.counted(*rest),
+            native.RETURNED: lambda connection: connection.returned(),
             native.LOG: _log,
             native.CALL: on_call,
             native.ACTIVITY: _noted,

@@ -111,6 +111,15 @@ class PythonInstance:
         """See ModelInstance."""
         return False
 
+    # See ModelInstance. A stub reads no connections.
+    may_read = False
+
+    def lend(self, known: Any, connection: Any, data: bytes, at: int, rows: int) -> None:
+        """See ModelInstance."""
+
+    def adopt(self, job: Any, serial: int) -> None:
+        """See ModelInstance."""
+
     @property
     def is_ready(self) -> bool:
         """Whether the instance takes requests now."""

@@ -40,6 +40,13 @@ ENCODED: Final[int]
 # alone; but whoever reads what the client sends next finds the event.
 SENT: Final[int]
 
+# connection. One that was lent is to be taken back: its client is gone, or has sent something else.
+RETURNED: Final[int]
+# instance owner, count, rows, sums: (queue, compute input, compute infer, compute output, from arrival to response; of
+# the batches compute input, compute infer, compute output; Execute; ns). So many requests of lent connections are over,
+# each of which had so many rows and was a batch. The descriptor is not readable for that alone.
+COUNTED: Final[int]
+
 class NativeError(Exception):
     """A backend, or the system for it, has failed: `args` are the code (see utils/errors.py) and the message."""
 
@@ -178,6 +185,16 @@ class KnownRequest:
     def remember(self, head: bytes, outputs: Sequence[tuple[str, str, Sequence[int], int]], /) -> None:
         """Encode responses whose outputs have these names, datatypes, shapes and sizes: `head`, then contents."""
 
+class LentConnection:
+    """A connection that an instance reads by itself: see `Instance.lend`. It must be taken back before that ends."""
+
+    @property
+    def begun(self) -> int:
+        """How many of its requests have begun."""
+
+    def take_back(self) -> bytes:
+        """Have it back: what was read of the next request. What is under way is adopted before this returns."""
+
 class Instance:
     """One instance. `owner` comes back with its events; it is held weakly in no way: the instance holds it.
 
@@ -212,6 +229,18 @@ class Instance:
 
         False if it is none of those that are known, or no request can be taken. Its inputs are copied. A `client` may
         be sent the response by the thread that makes it, which is heard of late then: see SENT.
+        """
+
+    def lend(
+        self, known: KnownRequest, connection: Any, data: bytes, at: int, rows: int, client: ClientSocket, /
+    ) -> LentConnection | None:
+        """Execute the request in `data`, whose body begins at a place in it, and read the client for more like it.
+
+        None if it is not known, or its response is not, or there are no descriptors. All of `data` is the request.
+        Where the head, or the document, of a later one differs in anything, or the client is gone, the connection is
+        RETURNED; where the response does, or is not sent when Execute returns, `connection.adopt(serial, arrived ns)`
+        makes a job of the request, of which everything is told as of others, and has the connection back. It is called
+        by `drain` and `take_back`, and must call neither.
         """
 
     def claim(self, serial: int, /) -> bool:

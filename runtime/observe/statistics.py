@@ -9,7 +9,7 @@ made of the same numbers: see model_families.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -184,6 +184,21 @@ class ModelStatistics:
         if self.latencies is not None:
             self.latencies.observe(total_ns, queue_ns, input_ns, infer_ns, output_ns)
 
+    def counted(self, count: int, rows: int, sums: Sequence[int], now_ms: int) -> None:
+        """So many requests of `rows` rows each were successes, and every one a batch of its own.
+
+        `sums` are of times: all of `success` behind its rows, and then those of `execution`. `latencies` must be None.
+        """
+        queue_ns, input_ns, infer_ns, output_ns, total_ns, batch_input_ns, batch_infer_ns, batch_output_ns = sums
+        self.success_count += count
+        self.success_ns += total_ns
+        self.inference_count += count * rows
+        self.queue_ns += queue_ns
+        self.compute_input_ns += input_ns
+        self.compute_infer_ns += infer_ns
+        self.compute_output_ns += output_ns
+        self._executed(count, rows, batch_input_ns, batch_infer_ns, batch_output_ns, now_ms)
+
     def cache_hit(self, queue_ns: int, hit_ns: int, total_ns: int) -> None:
         """One request was answered from the cache, `total_ns` after it arrived. It counts as no inference."""
         assert self.cache is not None  # who asks has one
@@ -222,12 +237,15 @@ class ModelStatistics:
 
     def execution(self, batch_size: int, input_ns: int, infer_ns: int, output_ns: int, now_ms: int) -> None:
         """An instance executed one batch of `batch_size` rows; `now_ms` is the time of day, since the epoch."""
-        self.execution_count += 1
+        self._executed(1, batch_size, input_ns, infer_ns, output_ns, now_ms)
+
+    def _executed(self, count: int, batch_size: int, input_ns: int, infer_ns: int, output_ns: int, now_ms: int) -> None:
+        self.execution_count += count
         self.last_inference_ms = now_ms
         batch = self.batches.get(batch_size)
         if batch is None:
             batch = self.batches[batch_size] = BatchStatistics()
-        batch.count += 1
+        batch.count += count
         batch.compute_input_ns += input_ns
         batch.compute_infer_ns += infer_ns
         batch.compute_output_ns += output_ns

@@ -11,7 +11,7 @@ new load succeeds, and for good if that fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, NoReturn, TypeVar
@@ -88,7 +88,8 @@ class _Entry(Generic[H]):
 class LifecycleTable(Generic[H]):
     """Every model that is known, its versions, their states, and where requests go.
 
-    The methods that report a step raise LocalError, and change nothing, where NEXT has no such step.
+    The methods that report a step raise LocalError, and change nothing, where NEXT has no such step. `on_change` is
+    called whenever requests go elsewhere from then on.
     """
 
     def __init__(self) -> None:
@@ -97,6 +98,7 @@ class LifecycleTable(Generic[H]):
         self._problems: dict[str, str] = {}
         # For every request: (model, version) and (model, LATEST) of what serves, and nothing else.
         self._resolved: dict[tuple[str, int], H] = {}
+        self.on_change: Callable[[], None] | None = None
 
     def resolve(self, model: str, version: int = LATEST) -> H:
         """What requests of a version go to; of the highest one that is ready for LATEST.
@@ -208,6 +210,8 @@ class LifecycleTable(Generic[H]):
         ready = self.ready_versions(model)
         if ready:
             self._resolved[model, LATEST] = self._resolved[model, ready[-1]]
+        if self.on_change is not None:
+            self.on_change()
         return old
 
     def _problem(self, model: str) -> str | None:

@@ -41,6 +41,16 @@ class Instance(Protocol):
     def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
         """See instances.instance.ModelInstance."""
 
+    @property
+    def may_read(self) -> bool:
+        """See there."""
+
+    def lend(self, known: Any, connection: Any, data: bytes, at: int, rows: int) -> Any | None:
+        """See there."""
+
+    def adopt(self, job: Any, serial: int) -> None:
+        """See there."""
+
 
 class JobScheduler(ABC):
     """What a model version needs of a scheduler. `on_change` is called when an instance became ready or died."""
@@ -70,6 +80,10 @@ class JobScheduler(ABC):
     def free_instance(self) -> Instance | None:
         """An instance that a request may go to past the queue, which nothing waits in; None if there is none."""
         return None
+
+    def lone_instance(self) -> Instance | None:
+        """The one instance that requests go to, past the queue, as they come; None if it is not that simple."""
+        return self.free_instance() if len(self._instances) == 1 else None
 
     @abstractmethod
     def cancel(self, job: Job) -> None:

@@ -48,7 +48,7 @@ class TracedModel(Protocol):
 class Tracer:
     """See the module. `active`: a request may be traced. All methods belong to the event loop's thread.
 
-    `is_served` says whether there is a model of this name.
+    `is_served` says whether there is a model of this name, and `on_change` is called when settings have changed.
     """
 
     def __init__(self, settings: TraceSettings, version: str, is_served: Callable[[str], bool]) -> None:
@@ -62,6 +62,7 @@ class Tracer:
         # The traces that are not complete, by the context that their models hand on.
         self._open: dict[str, Trace] = {}
         self.active = False
+        self.on_change: Callable[[], None] | None = None
         self._review()
 
     def __repr__(self) -> str:
@@ -119,6 +120,8 @@ class Tracer:
 
     def _review(self) -> None:
         self.active = self._writer is not None and any(sampler.is_on for sampler in self._layers.samplers())
+        if self.on_change is not None:
+            self.on_change()
 
     # Requests.
 

@@ -19,99 +19,8 @@ from contextlib import closing, suppress
 import numpy as np
 import pytest
 
-CONFIG = """
-backend: "{}"
-input [ {{ name: "INPUT0" data_type: TYPE_INT32 dims: [ {} ] }} ]
-output [ {{ name: "OUTPUT0" data_type: TYPE_INT32 dims: [ {} ] }} ]
-"""
 # After so many requests that are alike all that can be known is known, and the instance is known to be quick.
 TAUGHT = 100
-
-
-def config(backend, dims="-1", more="", **parameters):
-    entry = 'parameters {{ key: "{}" value {{ string_value: "{}" }} }}\n'
-    return CONFIG.format(backend, dims, dims) + more + "".join(entry.format(*each) for each in parameters.items())
-
-
-def body_of(values, **members):
-    """(the JSON, all of the body) of a request."""
-    size = 4 * len(values)
-    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [len(values)], "parameters": {"binary_data_size": size}}
-    document = json.dumps({"inputs": [tensor], **({"parameters": {"binary_data_output": True}} | members)}).encode()
-    return document, document + struct.pack(f"<{len(values)}i", *values)
-
-
-def post(model, body, *lines):
-    lines = [f"POST /v2/models/{model}/infer HTTP/1.1", "Host: x", *lines, f"Content-Length: {len(body)}", "", ""]
-    return "\r\n".join(lines).encode() + body
-
-
-def infer(model, *values, lines=(), **members):
-    """The bytes of a request."""
-    document, body = body_of(values, **members)
-    return post(model, body, *lines, f"Inference-Header-Content-Length: {len(document)}")
-
-
-def chunked(model, *values):
-    """The same in chunks."""
-    document, body = body_of(values)
-    lines = [f"POST /v2/models/{model}/infer HTTP/1.1", "Host: x", "Transfer-Encoding: chunked"]
-    lines += [f"Inference-Header-Content-Length: {len(document)}", "", ""]
-    return "\r\n".join(lines).encode() + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-
-
-class Client:
-    """A connection that keeps what it gets as it came."""
-
-    def __init__(self, server):
-        self.sock = server.connect()
-        self.stream = self.sock.makefile("rb")
-
-    def close(self):
-        self.stream.close()
-        self.sock.close()
-
-    def send(self, *requests):
-        self.sock.sendall(b"".join(requests))
-
-    def read(self):
-        """(status, head, body) of the next response."""
-        head = b""
-        while not head.endswith(b"\r\n\r\n"):
-            line = self.stream.readline()
-            if not line:
-                assert not head
-                raise ConnectionResetError("the server has hung up")
-            head += line
-        lines = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:-2])
-        return int(head.split()[1]), head, self.stream.read(int(lines[b"content-length"]))
-
-    def ask(self, *requests):
-        """All responses to requests that are sent at a time."""
-        self.send(*requests)
-        return [self.read() for _ in requests]
-
-    def teach(self, *requests, count=TAUGHT):
-        """Have requests known; their last responses."""
-        for _ in range(count):
-            answers = [self.ask(request)[0] for request in requests]
-        return answers
-
-
-def values_of(answer):
-    status, head, body = answer
-    assert status == 200, body
-    lead = next(
-        int(line.split()[1]) for line in head.split(b"\r\n") if line.startswith(b"Inference-Header-Content-Len")
-    )
-    return list(struct.unpack(f"<{(len(body) - lead) // 4}i", body[lead:]))
-
-
-def counts(server, model):
-    """(success, failures, inferences, executions) of a model."""
-    (statistics,) = json.loads(server.request("GET", f"/v2/models/{model}/stats").body)["model_stats"]
-    each = statistics["inference_stats"]
-    return each["success"]["count"], each["fail"]["count"], statistics["inference_count"], statistics["execution_count"]
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +29,11 @@ def backends(install_backends):
 
 
 @pytest.fixture
-def start(tmp_path, model, serve, backends):
+def start(tmp_path, model, serve, backends, raw):
     """Start a server of an echo, and of other models: {name: config}."""
 
     def start(*options, **configs):
-        for name, text in ({"echo": config("identity")} | configs).items():
+        for name, text in ({"echo": raw.config("identity")} | configs).items():
             model(name, None, text)
         return serve(backends, *options)
 
@@ -132,21 +41,21 @@ def start(tmp_path, model, serve, backends):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, serving, write_model, backends):
+def server(tmp_path_factory, serving, write_model, backends, raw):
     """A server whose models tests may send anything to."""
     repository = tmp_path_factory.mktemp("known")
     texts = {
-        "echo": config("identity"),
-        "two": config("identity", more="instance_group [ { count: 2 } ]\n"),
-        "rows": config("identity", more="max_batch_size: 8\n"),
-        "batched": config("identity", more="max_batch_size: 8\ndynamic_batching { }\n"),
-        "reshaped": config("identity", "2").replace("dims: [ 2 ] }", "dims: [ 2 ] reshape { shape: [ 2, 1 ] } }"),
-        "isolated": config("identity", EXECUTION_MODE="process"),
+        "echo": raw.config("identity"),
+        "two": raw.config("identity", more="instance_group [ { count: 2 } ]\n"),
+        "rows": raw.config("identity", more="max_batch_size: 8\n"),
+        "batched": raw.config("identity", more="max_batch_size: 8\ndynamic_batching { }\n"),
+        "reshaped": raw.config("identity", "2").replace("dims: [ 2 ] }", "dims: [ 2 ] reshape { shape: [ 2, 1 ] } }"),
+        "isolated": raw.config("identity", EXECUTION_MODE="process"),
     }
     for name in ("", "never_respond", "never_final", "error_after_release", "error_after_response", "send_null"):
-        texts[f"misuse_{name}"] = config("misuse", "1", MISUSE=name)
-    texts["misuse_error"] = config("misuse", "1", AT="execute", DO="error")
-    texts["misuse_throw"] = config("misuse", "1", AT="execute", DO="throw_exception")
+        texts[f"misuse_{name}"] = raw.config("misuse", "1", MISUSE=name)
+    texts["misuse_error"] = raw.config("misuse", "1", AT="execute", DO="error")
+    texts["misuse_throw"] = raw.config("misuse", "1", AT="execute", DO="throw_exception")
     for name, text in texts.items():
         write_model(repository, name, None, text)
     with serving(repository, backends) as server:
@@ -154,8 +63,8 @@ def server(tmp_path_factory, serving, write_model, backends):
 
 
 @pytest.fixture
-def client(server):
-    with closing(Client(server)) as made:
+def client(server, raw):
+    with closing(raw.Client(server)) as made:
         yield made
 
 
@@ -163,27 +72,27 @@ class TestAnswers:
     """What is answered."""
 
     @pytest.mark.parametrize("model", ["echo", "two", "isolated", "misuse_"])
-    def test_the_same_bytes(self, client, model):
+    def test_the_same_bytes(self, client, model, raw):
         """The first response is like the hundredth, byte for byte."""
-        answers = [client.ask(infer(model, 1))[0] for _ in range(TAUGHT)]
+        answers = [client.ask(raw.infer(model, 1))[0] for _ in range(TAUGHT)]
         assert len(set(answers)) == 1
-        assert values_of(answers[0]) == [1]
+        assert raw.values_of(answers[0]) == [1]
 
     @pytest.mark.parametrize("model", ["echo", "two"])
-    def test_contents(self, client, model):
+    def test_contents(self, client, model, raw):
         """Each has its own, however many are sent at a time."""
-        client.teach(infer(model, 0, 0))
+        client.teach(raw.infer(model, 0, 0))
         for count in (1, 2, 7, 64, 200):
             pairs = [(number, -number) for number in range(count)]
-            answers = client.ask(*[infer(model, *pair) for pair in pairs])
-            assert [values_of(each) for each in answers] == [list(pair) for pair in pairs]
+            answers = client.ask(*[raw.infer(model, *pair) for pair in pairs])
+            assert [raw.values_of(each) for each in answers] == [list(pair) for pair in pairs]
 
     @pytest.mark.parametrize("model", ["rows", "batched"])
-    def test_rows(self, client, server, model):
+    def test_rows(self, client, server, model, raw):
         """Models that batch count rows."""
 
         def request(*values):
-            return infer(model, *values).replace(b'"shape": [4]', b'"shape": [2, 2]')
+            return raw.infer(model, *values).replace(b'"shape": [4]', b'"shape": [2, 2]')
 
         request = request(1, 2, 3, 4)
         document = request.split(b"\r\n\r\n")[1]
@@ -191,26 +100,26 @@ class TestAnswers:
         lines = [f"POST /v2/models/{model}/infer HTTP/1.1", f"Content-Length: {len(document)}", "Host: x"]
         request = "\r\n".join([*lines, f"Inference-Header-Content-Length: {lead}", "", ""]).encode() + document
         for _ in range(10):
-            assert values_of(client.ask(request)[0]) == [1, 2, 3, 4]
-        assert counts(server, model)[0] == 10
-        assert counts(server, model)[2] == 20
+            assert raw.values_of(client.ask(request)[0]) == [1, 2, 3, 4]
+        assert raw.counts(server, model)[0] == 10
+        assert raw.counts(server, model)[2] == 20
 
-    def test_mixed(self, client):
+    def test_mixed(self, client, raw):
         """Requests with an id, in JSON, compressed, in chunks, or wrong, between others, in order."""
-        client.teach(infer("echo", 1, 2))
-        document, body = body_of([5, 6])
+        client.teach(raw.infer("echo", 1, 2))
+        document, body = raw.body_of([5, 6])
         in_json = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [2], "data": [7, 8]}]}
         lead = f"Inference-Header-Content-Length: {len(document)}"
-        known = infer("echo", 3, 4)
+        known = raw.infer("echo", 3, 4)
         others = [
-            infer("echo", 3, 4, id="x"),
-            post("echo", json.dumps(in_json).encode()),
-            post("echo", gzip.compress(body), "Content-Encoding: gzip", lead),
-            infer("echo", 3, 4, lines=["Accept-Encoding: gzip"]),
-            chunked("echo", 5, 6),
-            infer("echo", 3, 4).replace(b"INPUT0", b"INPUT1"),
-            infer("echo", 3, 4, 5),
-            infer("nothing", 3, 4),
+            raw.infer("echo", 3, 4, id="x"),
+            raw.post("echo", json.dumps(in_json).encode()),
+            raw.post("echo", gzip.compress(body), "Content-Encoding: gzip", lead),
+            raw.infer("echo", 3, 4, lines=["Accept-Encoding: gzip"]),
+            raw.chunked("echo", 5, 6),
+            raw.infer("echo", 3, 4).replace(b"INPUT0", b"INPUT1"),
+            raw.infer("echo", 3, 4, 5),
+            raw.infer("nothing", 3, 4),
         ]
         expected = [client.ask(each)[0] for each in others]
         assert [status for status, _, _ in expected] == [200] * 5 + [400, 200, 404]
@@ -221,54 +130,54 @@ class TestAnswers:
             assert client.ask(*stream) == wanted
 
     @pytest.mark.parametrize("form", ["chunked", "gzip"])
-    def test_taught_by_another_form(self, start, form):
+    def test_taught_by_another_form(self, start, form, raw):
         """The second request with some JSON may have a body of another form."""
         server = start()
-        document, body = body_of([1, 2])
+        document, body = raw.body_of([1, 2])
         lead = f"Inference-Header-Content-Length: {len(document)}"
-        other = post("echo", gzip.compress(body), "Content-Encoding: gzip", lead)
-        with closing(Client(server)) as client:
-            for request in (infer("echo", 1, 2), chunked("echo", 1, 2) if form == "chunked" else other):
-                assert values_of(client.ask(request)[0]) == [1, 2]
-            assert values_of(client.teach(infer("echo", 1, 2))[0]) == [1, 2]
+        other = raw.post("echo", gzip.compress(body), "Content-Encoding: gzip", lead)
+        with closing(raw.Client(server)) as client:
+            for request in (raw.infer("echo", 1, 2), raw.chunked("echo", 1, 2) if form == "chunked" else other):
+                assert raw.values_of(client.ask(request)[0]) == [1, 2]
+            assert raw.values_of(client.teach(raw.infer("echo", 1, 2))[0]) == [1, 2]
 
     @pytest.mark.parametrize("cut", [1, 40, -20, -4, -1])
-    def test_in_pieces(self, server, client, cut):
+    def test_in_pieces(self, server, client, cut, raw):
         """A request that comes in two pieces is one."""
-        client.teach(infer("echo", 1, 2))
-        request = infer("echo", 3, 4)
+        client.teach(raw.infer("echo", 1, 2))
+        request = raw.infer("echo", 3, 4)
         client.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(20):
             client.send(request[:cut])
             assert server.request("GET", "/v2/health/live").status == 200  # it has had time to read
             client.send(request[cut:])
-            assert values_of(client.read()) == [3, 4]
+            assert raw.values_of(client.read()) == [3, 4]
 
     @pytest.mark.parametrize("name", ["error", "throw", "never_respond", "never_final"])
-    def test_failures(self, client, server, name):
+    def test_failures(self, client, server, name, raw):
         """A backend that fails does so in the same words each time."""
-        before = counts(server, f"misuse_{name}")
-        answers = {client.ask(infer(f"misuse_{name}", 1))[0] for _ in range(20)}
+        before = raw.counts(server, f"misuse_{name}")
+        answers = {client.ask(raw.infer(f"misuse_{name}", 1))[0] for _ in range(20)}
         assert len(answers) == 1
         assert answers.pop()[0] >= 400
-        success, failures, *_ = counts(server, f"misuse_{name}")
+        success, failures, *_ = raw.counts(server, f"misuse_{name}")
         assert success + failures == sum(before[:2]) + 20
 
     @pytest.mark.parametrize("name", ["error_after_release", "error_after_response", "send_null"])
-    def test_odd_successes(self, client, name):
+    def test_odd_successes(self, client, name, raw):
         """Backends that do more than they should answer the same each time."""
-        answers = client.teach(infer(f"misuse_{name}", 1)) + client.teach(infer(f"misuse_{name}", 1))
+        answers = client.teach(raw.infer(f"misuse_{name}", 1)) + client.teach(raw.infer(f"misuse_{name}", 1))
         assert answers[0] == answers[1]
-        assert values_of(answers[0]) == [1]
+        assert raw.values_of(answers[0]) == [1]
 
-    def test_a_reshape(self, client):
+    def test_a_reshape(self, client, raw):
         """What the client sees of it is not what the model does."""
-        answers = {client.ask(infer("reshaped", 1, 2))[0] for _ in range(10)}
+        answers = {client.ask(raw.infer("reshaped", 1, 2))[0] for _ in range(10)}
         assert len(answers) == 1
 
-    def test_parameters(self, client):
+    def test_parameters(self, client, raw):
         """They come back each time."""
-        request = infer("echo", 1, 2, parameters={"binary_data_output": True, "mine": 7})
+        request = raw.infer("echo", 1, 2, parameters={"binary_data_output": True, "mine": 7})
         for status, _, body in [client.ask(request)[0] for _ in range(10)]:
             assert (status, json.loads(body[:-8])["parameters"]["mine"]) == (200, 7)
 
@@ -277,48 +186,48 @@ class TestCounts:
     """Statistics and metrics."""
 
     @pytest.mark.parametrize("is_pipelined", [False, True])
-    def test_exact(self, server, client, wait_until, is_pipelined):
+    def test_exact(self, server, client, wait_until, is_pipelined, raw):
         """Each request counts once, in all of them."""
-        before = counts(server, "echo")
+        before = raw.counts(server, "echo")
         count = 300
         if is_pipelined:
-            client.ask(*[infer("echo", number) for number in range(count)])
+            client.ask(*[raw.infer("echo", number) for number in range(count)])
         else:
             for number in range(count):
-                client.ask(infer("echo", number))
+                client.ask(raw.infer("echo", number))
         expected = before[0] + count, before[1], before[2] + count, before[3] + count
-        wait_until(lambda: counts(server, "echo") == expected)
+        wait_until(lambda: raw.counts(server, "echo") == expected)
         metrics = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
         for name, value in (("request_success", 0), ("count", 2), ("exec_count", 3)):
             assert f'nv_inference_{name}{{model="echo",version="1"}} {expected[value]}\n' in metrics
 
-    def test_times(self, server, client):
+    def test_times(self, server, client, raw):
         """They are those of requests, not of when somebody asks, also where a backend reports none."""
         for model in ("echo", "misuse_"):
-            client.teach(infer(model, 1), count=300)
+            client.teach(raw.infer(model, 1), count=300)
         for model in ("echo", "misuse_"):
             (statistics,) = json.loads(server.request("GET", f"/v2/models/{model}/stats").body)["model_stats"]
             times = {name: each["ns"] for name, each in statistics["inference_stats"].items()}
             parts = ("queue", "compute_input", "compute_infer", "compute_output")
             assert sum(times[name] for name in parts) <= times["success"]
 
-    def test_two_instances(self, server):
+    def test_two_instances(self, server, raw):
         """Many clients of a model with two instances: everybody gets what is theirs, and all is counted."""
-        before = counts(server, "two")
+        before = raw.counts(server, "two")
         clients, rounds = 8, 150
 
         def ask(number):
-            with closing(Client(server)) as client:
+            with closing(raw.Client(server)) as client:
                 for turn in range(rounds):
                     size = 1 + (turn + number) % 5
-                    burst = [infer("two", number, turn, each) for each in range(size)]
+                    burst = [raw.infer("two", number, turn, each) for each in range(size)]
                     answers = client.ask(*burst)
-                    assert [values_of(each) for each in answers] == [[number, turn, each] for each in range(size)]
+                    assert [raw.values_of(each) for each in answers] == [[number, turn, each] for each in range(size)]
                 return sum(1 + (turn + number) % 5 for turn in range(rounds))
 
         with ThreadPoolExecutor(clients) as pool:
             total = sum(pool.map(ask, range(clients)))
-        success, failures, inferences, executions = counts(server, "two")
+        success, failures, inferences, executions = raw.counts(server, "two")
         assert (success, failures) == (before[0] + total, before[1])
         assert inferences == executions == success
 
@@ -326,7 +235,7 @@ class TestCounts:
 class TestObserved:
     """What is switched on while requests are known holds for the next one."""
 
-    def test_traces(self, start, tmp_path):
+    def test_traces(self, start, tmp_path, raw):
         """Each request has its trace while tracing is on."""
         path = tmp_path / "traces"
         server = start(f"--trace-config=triton,file={path}", "--trace-config=rate=1", "--trace-config=count=-1")
@@ -335,17 +244,17 @@ class TestObserved:
             body = json.dumps({"trace_level": [level]}).encode()
             assert server.request("POST", "/v2/trace/setting", body).status == 200
 
-        with closing(Client(server)) as client:
-            client.teach(infer("echo", 1, 2))
+        with closing(raw.Client(server)) as client:
+            client.teach(raw.infer("echo", 1, 2))
             switch("TIMESTAMPS")
-            assert {values_of(client.ask(infer("echo", 1, 2))[0])[0] for _ in range(7)} == {1}
+            assert {raw.values_of(client.ask(raw.infer("echo", 1, 2))[0])[0] for _ in range(7)} == {1}
             switch("OFF")
-            client.teach(infer("echo", 1, 2))
+            client.teach(raw.infer("echo", 1, 2))
         server.stop()
         starts = [each for each in json.loads(path.read_bytes()) if each.get("model_name") == "echo"]
         assert len(starts) == 7
 
-    def test_log(self, start, wait_until):
+    def test_log(self, start, wait_until, raw):
         """Each request has its line while lines are verbose."""
         server = start()
 
@@ -353,38 +262,38 @@ class TestObserved:
             answer = server.request("POST", "/v2/logging", json.dumps({"log_verbose_level": level}).encode())
             assert answer.status == 200
 
-        with closing(Client(server)) as client:
-            client.teach(infer("echo", 1, 2))
+        with closing(raw.Client(server)) as client:
+            client.teach(raw.infer("echo", 1, 2))
             switch(1)
-            client.teach(infer("echo", 1, 2), count=7)
+            client.teach(raw.infer("echo", 1, 2), count=7)
             switch(0)
-            client.teach(infer("echo", 1, 2))
+            client.teach(raw.infer("echo", 1, 2))
         wait_until(lambda: server.log.count("POST /v2/models/echo/infer") == 7)
 
-    def test_forwarded_headers(self, start):
+    def test_forwarded_headers(self, start, raw):
         """What models get of heads reaches them each time."""
         server = start("--http-header-forward-pattern=^x-.*")
-        with closing(Client(server)) as client:
-            client.teach(infer("echo", 1, 2))
+        with closing(raw.Client(server)) as client:
+            client.teach(raw.infer("echo", 1, 2))
             for value in ("a", "b", "b", "b", "b"):
-                ((_, _, body),) = client.ask(infer("echo", 1, 2, lines=[f"x-user: {value}"]))
+                ((_, _, body),) = client.ask(raw.infer("echo", 1, 2, lines=[f"x-user: {value}"]))
                 assert json.loads(body[:-8])["parameters"] == {"x-user": value}
 
-    def test_restricted(self, start):
+    def test_restricted(self, start, raw):
         """Only those who may are served, whatever is known."""
         server = start("--http-restricted-api=inference:key=word")
-        with closing(Client(server)) as client:
-            allowed = infer("echo", 1, 2, lines=["triton-http-protocol-key: word", "key: word"])
+        with closing(raw.Client(server)) as client:
+            allowed = raw.infer("echo", 1, 2, lines=["triton-http-protocol-key: word", "key: word"])
             client.teach(allowed, count=10)
             for _ in range(5):
-                statuses = [status for status, _, _ in client.ask(infer("echo", 1, 2), allowed)]
+                statuses = [status for status, _, _ in client.ask(raw.infer("echo", 1, 2), allowed)]
                 assert statuses == [403, 200]
 
 
 class TestLives:
     """What happens to models, to clients and to the server meanwhile."""
 
-    def test_reloaded(self, start):
+    def test_reloaded(self, start, raw):
         """Clients that send all the time get an answer to everything, or hear that the model is gone."""
         server = start("--model-control-mode=explicit", "--load-model=echo")
         ended = threading.Event()
@@ -395,12 +304,12 @@ class TestLives:
 
         def ask(number):
             found = set()
-            with closing(Client(server)) as client:
+            with closing(raw.Client(server)) as client:
                 while not ended.is_set():
-                    answers = client.ask(*[infer("echo", number, each) for each in range(3)])
+                    answers = client.ask(*[raw.infer("echo", number, each) for each in range(3)])
                     for each, answer in enumerate(answers):
                         found.add(answer[0])
-                        assert answer[0] in (400, 404, 503) or values_of(answer) == [number, each]
+                        assert answer[0] in (400, 404, 503) or raw.values_of(answer) == [number, each]
             return found
 
         with ThreadPoolExecutor(4) as pool:
@@ -414,31 +323,31 @@ class TestLives:
             finally:
                 ended.set()
             assert all(200 in each.result() for each in asked)
-        success, failures, *_ = counts(server, "echo")
+        success, failures, *_ = raw.counts(server, "echo")
         assert failures == 0
         assert success > 0
 
-    def test_unloaded_when_idle(self, start, wait_until):
+    def test_unloaded_when_idle(self, start, wait_until, raw):
         """A model whose last requests nobody has asked about goes at once."""
         server = start("--model-control-mode=explicit", "--load-model=echo")
-        with closing(Client(server)) as client:
-            client.teach(infer("echo", 1, 2))
+        with closing(raw.Client(server)) as client:
+            client.teach(raw.infer("echo", 1, 2))
             assert server.request("POST", "/v2/repository/models/echo/unload").status == 200
             index = lambda: json.loads(server.request("POST", "/v2/repository/index").body)  # noqa: E731
             wait_until(lambda: index()[0].get("state") == "UNAVAILABLE")
-            assert client.ask(infer("echo", 1, 2))[0][0] == 404
+            assert client.ask(raw.infer("echo", 1, 2))[0][0] == 404
             assert server.request("POST", "/v2/repository/models/echo/load").status == 200
-            assert values_of(client.teach(infer("echo", 1, 2))[0]) == [1, 2]
+            assert raw.values_of(client.teach(raw.infer("echo", 1, 2))[0]) == [1, 2]
         assert "did not finish" not in server.log
 
-    def test_terminated(self, start, tmp_path, wait_until):
+    def test_terminated(self, start, tmp_path, wait_until, raw):
         """What is under way is answered before the server exits, and it exits with 0."""
-        server = start(gate=config("gate"))
+        server = start(gate=raw.config("gate"))
         hold = tmp_path / "gate" / "hold"
-        with closing(Client(server)) as client:
-            client.teach(infer("gate", 1, 2), count=5)
+        with closing(raw.Client(server)) as client:
+            client.teach(raw.infer("gate", 1, 2), count=5)
             hold.touch()
-            client.send(infer("gate", 3, 4))
+            client.send(raw.infer("gate", 3, 4))
             wait_until(lambda: server.log.count("gate: 1 requests") == 6)
             server.process.send_signal(signal.SIGTERM)
             wait_until(lambda: "in-flight requests to complete" in server.log)
@@ -447,18 +356,18 @@ class TestLives:
             assert (status, body[-8:]) == (200, struct.pack("<2i", 3, 4))
             assert server.wait_exit() == 0
 
-    def test_terminated_under_load(self, start):
+    def test_terminated_under_load(self, start, raw):
         """Each client gets answers up to some point, all of them whole."""
         server = start()
         sent = threading.Barrier(5)
 
         def ask(number):
-            with closing(Client(server)) as client:
-                client.teach(infer("echo", number, 0), count=20)
+            with closing(raw.Client(server)) as client:
+                client.teach(raw.infer("echo", number, 0), count=20)
                 turn = 0
                 with suppress(ConnectionError):
-                    while (answer := client.ask(infer("echo", number, turn))[0])[0] == 200:
-                        assert values_of(answer) == [number, turn]
+                    while (answer := client.ask(raw.infer("echo", number, turn))[0])[0] == 200:
+                        assert raw.values_of(answer) == [number, turn]
                         turn += 1
                         if turn == 1:
                             sent.wait(60)
@@ -473,18 +382,18 @@ class TestLives:
             assert server.wait_exit() == 0
 
     @pytest.mark.parametrize("how", ["reset", "close", "half"])
-    def test_clients_that_leave(self, start, tmp_path, wait_until, how):
+    def test_clients_that_leave(self, start, tmp_path, wait_until, how, raw):
         """A backend sees that nobody waits; nothing of them is left, and others are served."""
-        server = start(gate=config("gate"))
+        server = start(gate=raw.config("gate"))
         hold = tmp_path / "gate" / "hold"
         descriptors = f"/proc/{server.process.pid}/fd"
-        with closing(Client(server)) as other:
-            other.teach(infer("gate", 1, 2), count=5)
+        with closing(raw.Client(server)) as other:
+            other.teach(raw.infer("gate", 1, 2), count=5)
             before = len(os.listdir(descriptors))
             hold.touch()
-            leaving = [Client(server) for _ in range(5)]
+            leaving = [raw.Client(server) for _ in range(5)]
             for client in leaving:
-                client.send(infer("gate", 1, 2))
+                client.send(raw.infer("gate", 1, 2))
             wait_until(lambda: server.log.count("gate: 1 requests") > 5)
             for client in leaving:
                 if how == "reset":
@@ -499,39 +408,39 @@ class TestLives:
                 assert client.read()[0] in (200, 400, 500)
                 assert client.stream.read() == b""
                 client.close()
-            assert values_of(other.ask(infer("gate", 3, 4))[0]) == [3, 4]
+            assert raw.values_of(other.ask(raw.infer("gate", 3, 4))[0]) == [3, 4]
             wait_until(lambda: len(os.listdir(descriptors)) <= before)
 
-    def test_connections_leave_nothing(self, start, wait_until):
+    def test_connections_leave_nothing(self, start, wait_until, raw):
         """As many as come and go."""
         server = start()
         descriptors = f"/proc/{server.process.pid}/fd"
-        with closing(Client(server)) as client:
-            client.teach(infer("echo", 1, 2))
+        with closing(raw.Client(server)) as client:
+            client.teach(raw.infer("echo", 1, 2))
             before = len(os.listdir(descriptors))
         for _ in range(20):
-            clients = [Client(server) for _ in range(10)]
+            clients = [raw.Client(server) for _ in range(10)]
             for client in clients:
-                client.send(infer("echo", 1, 2), infer("echo", 1, 2))
+                client.send(raw.infer("echo", 1, 2), raw.infer("echo", 1, 2))
             for client in clients[:5]:
-                assert values_of(client.read()) == [1, 2]
+                assert raw.values_of(client.read()) == [1, 2]
             for client in clients:
                 client.close()
         wait_until(lambda: len(os.listdir(descriptors)) <= before)
 
-    def test_a_client_that_does_not_read(self, server, client):
+    def test_a_client_that_does_not_read(self, server, client, raw):
         """What it is sent waits for it, in order, and others do not."""
         values = [7] * 1000
-        client.teach(infer("echo", *values))
+        client.teach(raw.infer("echo", *values))
         count = 2000  # more than sockets hold
 
         def send():
-            client.send(*[infer("echo", number, *values[1:]) for number in range(count)])
+            client.send(*[raw.infer("echo", number, *values[1:]) for number in range(count)])
 
-        with ThreadPoolExecutor(1) as pool, closing(Client(server)) as other:
+        with ThreadPoolExecutor(1) as pool, closing(raw.Client(server)) as other:
             sending = pool.submit(send)
-            assert values_of(other.teach(infer("echo", 1, 2))[0]) == [1, 2]
-            assert [values_of(client.read())[0] for _ in range(count)] == [*range(count)]
+            assert raw.values_of(other.teach(raw.infer("echo", 1, 2))[0]) == [1, 2]
+            assert [raw.values_of(client.read())[0] for _ in range(count)] == [*range(count)]
             sending.result()
 
 

@@ -3,7 +3,9 @@
 
 // Does with a request what the first byte of its input IN (UINT8) says; most of these give IN back as OUT. Requests that
 // differ in nothing but that are answered in many ways. What waits is done by the request that says kGo, on a thread of
-// its own. At kFence, and behind kWait, it waits for KnownLetGo, and KnownAwaitFence until it does.
+// its own. At kFence, and behind kWait, it waits for KnownLetGo, and KnownAwaitFence until it does. What the requests
+// have that say kNote, in their second byte, KnownNotes tells in the order in which they were executed.
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -52,6 +54,8 @@ enum Action : uint8_t {
   kTell = 21,
   kThrow = 22,
   kFence = 23,
+  kNote = 24,
+  kKeepFactory = 25,
 };
 
 std::mutex mutex;
@@ -61,6 +65,8 @@ bool is_at_fence = false;
 bool is_seen = false;
 // What is to be done later.
 std::vector<std::function<void()>> later;
+// What requests had to note.
+std::vector<uint8_t> notes;
 
 // Waits until it is let go. Whoever learns of this knows that all that was done before is over.
 void StandAtFence() {
@@ -183,6 +189,11 @@ void Go() {
   }).join();
 }
 
+void Note(uint8_t what) {
+  const std::lock_guard lock(mutex);
+  notes.push_back(what);
+}
+
 void WaitUntilCancelled(TRITONBACKEND_Request* request) {
   bool is_cancelled = false;
   while (!is_cancelled) {
@@ -200,6 +211,7 @@ TRITONSERVER_Error* Do(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Requ
   if (action == kGo) Go();
   if (action == kUntilCancelled) WaitUntilCancelled(request);
   if (action == kFence) StandAtFence();
+  if (action == kNote) Note(in.as<uint8_t>()[1]);
   if (action == kLost) {
     Release(request);
     return nullptr;
@@ -219,6 +231,10 @@ TRITONSERVER_Error* Do(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Requ
     respond();
     Release(request);
   };
+  if (action == kKeepFactory) {
+    TRITONBACKEND_ResponseFactory* factory = testing::FactoryOf(request);
+    DoLater([factory] { Must(TRITONBACKEND_ResponseFactoryDelete(factory)); });
+  }
   if (action == kAllLater) {
     DoLater(both);
   } else if (action == kReleaseLater) {
@@ -254,6 +270,15 @@ __attribute__((visibility("default"))) void KnownLetGo() {
   const std::lock_guard lock(mutex);
   let_go = is_at_fence;
   changed.notify_all();
+}
+
+// How many there are since it was last asked; as many of them as there is room for.
+__attribute__((visibility("default"))) size_t KnownNotes(uint8_t* told, size_t room) {
+  const std::lock_guard lock(mutex);
+  const size_t count = notes.size();
+  std::copy_n(notes.begin(), std::min(room, count), told);
+  notes.clear();
+  return count;
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance* instance,

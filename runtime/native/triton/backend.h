@@ -99,6 +99,16 @@ struct Batch {
   std::vector<std::unique_ptr<TRITONBACKEND_Request>> requests;
 };
 
+// Something that a worker reads from while it has nothing else to do.
+class Source {
+ public:
+  virtual ~Source() = default;
+  // Readable when there is something to do.
+  virtual int descriptor() const = 0;
+  // On the worker's thread: does what there is to do, once, and says whether there may be more. It must not throw.
+  virtual bool Read() = 0;
+};
+
 // A thread that calls the backend for one instance, or, where a backend is device-blocking, for all of a model's on one
 // GPU.
 class Worker {
@@ -114,13 +124,27 @@ class Worker {
   // The same, and waits for it. Without the GIL.
   void Run(const std::function<void()>& work);
 
+  // Reads from a source, in turn with what is posted, until that has no more or is forgotten. Throws std::system_error
+  // where the system has no descriptor for it.
+  void Watch(std::shared_ptr<Source> source);
+  void Forget(const Source* source);
+
  private:
   void Loop();
+  // With the mutex held, as `lock` has it; not while something is run or read.
+  void RunNext(std::unique_lock<std::mutex>* lock);
+  void ReadNext(std::unique_lock<std::mutex>* lock);
 
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> queue_;
   bool stopping_ = false;
+  // What is watched, by the address that the system has of it; and the descriptors for that, once there is anything.
+  std::unordered_map<const Source*, std::shared_ptr<Source>> sources_;
+  int poll_ = -1;
+  int poked_ = -1;
+  // The thread waits for sources, and is woken by `poked_`.
+  bool polls_ = false;
   std::thread thread_;
 };
 
@@ -241,6 +265,20 @@ struct TRITONBACKEND_ModelInstance : std::enable_shared_from_this<TRITONBACKEND_
   // With the GIL.
   bool IsInitialized() const { return phase_ == pyruntime::Phase::kInitialized; }
 
+  // With the GIL. What was read already, and then what comes, is read on the instance's thread until it is over. Throws
+  // std::system_error.
+  void Read(std::shared_ptr<pyruntime::Source> source);
+  void StopReading(const pyruntime::Source* source);
+  // With the GIL. A request may be cancelled and claimed from now on.
+  void Remember(const pyruntime::RequestStatePtr& state);
+
+  // On the instance's thread.
+  void Run(pyruntime::Batch& batch);
+  // Of requests that Python has not numbered: from where it does not come to.
+  uint64_t NextLentSerial() { return lent_serial_++; }
+  // A request that Python heard nothing of is over, and so is the batch that it was.
+  void Count(const pyruntime::CountedRequest& request);
+
   // Any thread. What a backend reports before Execute returns goes along with the news of that, the first of it.
   void Report(const pyruntime::BatchStatistics& statistics);
 
@@ -249,10 +287,8 @@ struct TRITONBACKEND_ModelInstance : std::enable_shared_from_this<TRITONBACKEND_
   void Abandon();
 
  private:
-  void Run(pyruntime::Batch& batch);
   // Where the answer is to the one request, if that is known: see known_request.h.
   pyruntime::EventPlace Call(pyruntime::Batch& batch);
-  void Remember(const pyruntime::Batch& batch);
   // Null if there is nothing left of it.
   pyruntime::RequestStatePtr Find(uint64_t serial) const;
 
@@ -264,6 +300,10 @@ struct TRITONBACKEND_ModelInstance : std::enable_shared_from_this<TRITONBACKEND_
   std::optional<pyruntime::BatchStatistics> reported_;
   // On the instance's thread: what was given while it was being finalised, on another thread, comes too late.
   bool ended_ = false;
+  // On the instance's thread.
+  uint64_t lent_serial_ = uint64_t{1} << 62;
+  // Where requests are counted of which Python has not heard yet, by their rows.
+  std::unordered_map<uint32_t, pyruntime::EventPlace> counted_;
   // Those who may be cancelled, by serial: with the GIL. Who is gone is forgotten when there are twice as many as were
   // left the last time, and not each time one of few goes.
   static constexpr size_t kForgetAtMin = 64;

@@ -15,6 +15,7 @@
 
 #include "backend.h"
 #include "known_request.h"
+#include "lent_connection.h"
 #include "python.h"
 
 namespace pyruntime {
@@ -31,7 +32,13 @@ struct ModelObject {
 
 struct KnownRequestObject {
   PyObject_HEAD
-  std::unique_ptr<KnownRequest> known;
+  std::shared_ptr<KnownRequest> known;
+};
+
+struct LentConnectionObject {
+  PyObject_HEAD
+  std::shared_ptr<LentConnection> lent;
+  PyObject* instance;  // the Python object: the instance outlives the lending
 };
 
 struct ClientSocketObject {
@@ -39,11 +46,15 @@ struct ClientSocketObject {
   std::shared_ptr<ClientSocket> client;
 };
 
+// A _triton.LentConnection; null with a Python exception set.
+PyObject* NewLentConnection(std::shared_ptr<LentConnection> lent, PyObject* instance);
+
 // Each adds its type to the module; false with a Python exception set. In this order.
 bool AddBackendType(PyObject* module);
 bool AddModelType(PyObject* module);
 bool AddKnownRequestType(PyObject* module);
 bool AddClientSocketType(PyObject* module);
+bool AddLentConnectionType(PyObject* module);
 bool AddInstanceType(PyObject* module);
 
 // A path as the system has it; false with a Python exception set.

@@ -26,6 +26,8 @@ class ClientSocket {
   // to try again.
   size_t Send(iovec* parts, size_t count, size_t bytes);
 
+  int descriptor() const { return descriptor_; }
+
   // Held while something is sent, and taken by whoever has to know how much of it was.
   std::mutex& mutex() { return mutex_; }
 

@@ -38,6 +38,15 @@ struct Execution {
   std::optional<BatchStatistics> reported;
 };
 
+// A request that was a batch of its own, from its arrival to when its response was sent.
+struct CountedRequest {
+  uint32_t rows;
+  uint64_t arrived_ns;
+  uint64_t sent_ns;
+  Statistics times;
+  Execution execution;
+};
+
 // The clock that Python's time.monotonic_ns reads, and that backends report by.
 uint64_t Now();
 

@@ -46,6 +46,7 @@ class Host {
   PyTypeObject* agent_type = nullptr;
   PyTypeObject* known_request_type = nullptr;
   PyTypeObject* client_socket_type = nullptr;
+  PyTypeObject* lent_connection_type = nullptr;
   PyObject* native_error = nullptr;
 
  private:

@@ -4,12 +4,14 @@
 // Instances: their thread, and how it executes batches.
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 
 #include "backend.h"
 #include "client_socket.h"
 #include "host.h"
+#include "lent_connection.h"
 #include "python.h"
 #include "response.h"
 #include "server.h"
@@ -56,6 +58,48 @@ class ExecutedEvent : public Event {
  private:
   std::shared_ptr<TRITONBACKEND_ModelInstance> instance_;
   Execution execution_;
+};
+
+constexpr uint64_t Span(uint64_t from, uint64_t to) { return to > from ? to - from : 0; }
+
+// Requests of so many rows each, every one a batch, and how long they took: see _triton.pyi. Changed in the queue.
+class CountedEvent : public Event {
+ public:
+  CountedEvent(std::shared_ptr<TRITONBACKEND_ModelInstance> instance, uint32_t rows)
+      : instance_(std::move(instance)), rows_(rows) {}
+
+  void Add(const CountedRequest& request) {
+    const uint64_t start = request.execution.start_ns;
+    const uint64_t end = request.execution.end_ns;
+    const Statistics& times = request.times;
+    const BatchStatistics batch = request.execution.reported.value_or(BatchStatistics{rows_, start, start, end, end});
+    ++count_;
+    // As runtime/instances/native_times.py has it.
+    const uint64_t spans[] = {
+        Span(request.arrived_ns, times.exec_start_ns), Span(times.exec_start_ns, times.compute_start_ns),
+        Span(times.compute_start_ns, times.compute_end_ns), Span(times.compute_end_ns, times.exec_end_ns),
+        Span(request.arrived_ns, request.sent_ns), Span(batch.exec_start_ns, batch.compute_start_ns),
+        Span(batch.compute_start_ns, batch.compute_end_ns), Span(batch.compute_end_ns, batch.exec_end_ns),
+        Span(start, end)};
+    for (size_t index = 0; index < sums_.size(); ++index) sums_[index] += spans[index];
+  }
+
+  PyObject* ToPython() override {
+    if (instance_->owner == nullptr) return nullptr;
+    Ref sums(PyTuple_New(static_cast<Py_ssize_t>(sums_.size())));
+    if (!sums) return nullptr;
+    for (size_t index = 0; index < sums_.size(); ++index) {
+      PyTuple_SetItem(sums.get(), static_cast<Py_ssize_t>(index), PyLong_FromUnsignedLongLong(sums_[index]));
+    }
+    return Py_BuildValue("(iOKIN)", kCounted, instance_->owner, static_cast<unsigned long long>(count_), rows_,
+                         sums.release());
+  }
+
+ private:
+  std::shared_ptr<TRITONBACKEND_ModelInstance> instance_;
+  const uint32_t rows_;
+  uint64_t count_ = 0;
+  std::array<uint64_t, 9> sums_{};
 };
 
 }  // namespace
@@ -110,7 +154,7 @@ std::optional<Failure> TRITONBACKEND_ModelInstance::IsReady() {
 }
 
 void TRITONBACKEND_ModelInstance::Execute(Batch batch) {
-  Remember(batch);
+  for (const std::unique_ptr<TRITONBACKEND_Request>& request : batch.requests) Remember(request->state);
   auto shared = std::make_shared<Batch>(std::move(batch));  // std::function wants what can be copied
   worker_->Post([this, shared] { Run(*shared); });
 }
@@ -119,11 +163,27 @@ void TRITONBACKEND_ModelInstance::Wake() {
   if (worker_ != nullptr) worker_->Wake();
 }
 
+void TRITONBACKEND_ModelInstance::Read(std::shared_ptr<pyruntime::Source> source) {
+  worker_->Watch(source);
+  // What was read already makes no descriptor readable.
+  worker_->Post([this, source] {
+    if (!source->Read()) worker_->Forget(source.get());
+  });
+  worker_->Wake();
+}
+
+void TRITONBACKEND_ModelInstance::StopReading(const pyruntime::Source* source) {
+  if (worker_ != nullptr) worker_->Forget(source);
+}
+
 void TRITONBACKEND_ModelInstance::Run(Batch& batch) {
+  const auto& known = batch.requests.front()->state->known();
+  const std::shared_ptr<pyruntime::LentConnection> lent = known ? known->lent : nullptr;
   reported_.reset();
   const uint64_t start = pyruntime::Now();
-  const pyruntime::EventPlace answer = Call(batch);
+  pyruntime::EventPlace answer = Call(batch);
   const pyruntime::Execution execution{batch.serial, start, pyruntime::Now(), reported_};
+  if (lent != nullptr && lent->Ended(execution, &answer)) return;
   pyruntime::EventQueue& queue = pyruntime::Host::Get().queue();
   // As a part of the answer, if Python has not taken that yet: two events cost nearly twice as much as one.
   const bool is_told = queue.AmendLast(answer, [&](pyruntime::Event* event) {
@@ -162,6 +222,18 @@ pyruntime::EventPlace TRITONBACKEND_ModelInstance::Call(Batch& batch) {
   return pyruntime::Host::Get().queue().Look(*states.front()->answer());
 }
 
+void TRITONBACKEND_ModelInstance::Count(const pyruntime::CountedRequest& request) {
+  pyruntime::EventQueue& queue = pyruntime::Host::Get().queue();
+  pyruntime::EventPlace& place = counted_[request.rows];
+  const bool is_counted = queue.Amend(place, [&](pyruntime::Event* event) {
+    static_cast<pyruntime::CountedEvent*>(event)->Add(request);
+  });
+  if (is_counted) return;
+  auto event = std::make_unique<pyruntime::CountedEvent>(shared_from_this(), request.rows);
+  event->Add(request);
+  queue.Push(std::move(event), &place, pyruntime::kLater);
+}
+
 void TRITONBACKEND_ModelInstance::Report(const pyruntime::BatchStatistics& statistics) {
   const bool is_first = pyruntime::executing == this && !reported_;
   if (is_first) {
@@ -172,16 +244,14 @@ void TRITONBACKEND_ModelInstance::Report(const pyruntime::BatchStatistics& stati
       std::make_unique<pyruntime::BatchStatisticsEvent>(shared_from_this(), statistics));
 }
 
-void TRITONBACKEND_ModelInstance::Remember(const Batch& batch) {
+void TRITONBACKEND_ModelInstance::Remember(const pyruntime::RequestStatePtr& state) {
   if (requests_.size() >= forget_at_) {
     for (auto known = requests_.begin(); known != requests_.end();) {
       known = known->second.expired() ? requests_.erase(known) : std::next(known);
     }
     forget_at_ = std::max(kForgetAtMin, 2 * requests_.size());
   }
-  for (const std::unique_ptr<TRITONBACKEND_Request>& request : batch.requests) {
-    requests_.insert_or_assign(request->state->serial(), request->state);
-  }
+  requests_.insert_or_assign(state->serial(), state);
 }
 
 void TRITONBACKEND_ModelInstance::Cancel(uint64_t serial) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <new>
 #include <string_view>
+#include <system_error>
 
 #include "backend_objects.h"
 #include "host.h"
@@ -174,9 +175,42 @@ PyObject* InstanceExecuteKnown(PyObject* self, PyObject* arguments) {
   std::shared_ptr<ClientSocket> client;
   if (Py_TYPE(socket) == Host::Get().client_socket_type) client = reinterpret_cast<ClientSocketObject*>(socket)->client;
   Batch batch{serial, {}};
-  batch.requests.push_back(known.Make(body, job, serial, std::move(client)));
+  batch.requests.push_back(known.Make(body, job, serial, {known.answer(), std::move(client), nullptr}));
   instance.Execute(std::move(batch));
   Py_RETURN_TRUE;
+}
+
+// What the instance has of a connection then, whose request is with the backend, as are those that follow it; None if
+// it is not one that is known, with an answer.
+PyObject* InstanceLend(PyObject* self, PyObject* arguments) {
+  const HoldsGil holds_gil;
+  PyObject *object, *connection, *data, *socket;
+  Py_ssize_t at = 0;
+  unsigned rows = 0;
+  if (PyArg_ParseTuple(
+          arguments, "O!OSnIO!:lend", Host::Get().known_request_type, &object, &connection, &data, &at, &rows,
+          Host::Get().client_socket_type, &socket) == 0) {
+    return nullptr;
+  }
+  const std::shared_ptr<KnownRequest>& known = reinterpret_cast<KnownRequestObject*>(object)->known;
+  TRITONBACKEND_ModelInstance& instance = *InstanceOf(self);
+  std::string request(PyBytes_AsString(data), static_cast<size_t>(PyBytes_Size(data)));
+  std::string head = request.substr(0, static_cast<size_t>(at));
+  if (!instance.IsInitialized() || known->model() != instance.model.get() || known->answer() == nullptr ||
+      !known->Matches(std::string_view(request).substr(head.size()))) {
+    Py_RETURN_NONE;
+  }
+  auto lent = std::make_shared<LentConnection>(
+      &instance, LentTerms{known, known->answer(), std::move(head), rows},
+      reinterpret_cast<ClientSocketObject*>(socket)->client, connection, std::move(request));
+  Ref made(NewLentConnection(lent, self));
+  if (!made) return nullptr;
+  try {
+    instance.Read(std::move(lent));
+  } catch (const std::system_error&) {  // there are no descriptors left
+    Py_RETURN_NONE;
+  }
+  return made.release();
 }
 
 PyObject* InstanceWake(PyObject* self, PyObject* /*unused*/) {
@@ -220,6 +254,7 @@ PyMethodDef instance_methods[] = {
     {"initialize", Caught<InstanceInitialize>, METH_NOARGS, "Initialise the instance, on its thread. Blocks."},
     {"execute", Caught<InstanceExecute>, METH_VARARGS, "Give the backend a batch."},
     {"execute_known", Caught<InstanceExecuteKnown>, METH_VARARGS, "Give the backend a request that is known."},
+    {"lend", Caught<InstanceLend>, METH_VARARGS, "Have the instance read a connection by itself."},
     {"wake", Caught<InstanceWake>, METH_NOARGS, "Have the backend begin with what it was given."},
     {"cancel", Caught<InstanceCancel>, METH_O, "Let the backend see that nobody waits for a request."},
     {"take", Caught<InstanceTake>, METH_O, "Let the backend go on: the client has taken a response to a request."},

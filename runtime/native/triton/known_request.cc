@@ -59,12 +59,13 @@ KnownRequest::KnownRequest(std::shared_ptr<TRITONBACKEND_Model> model, std::stri
                            std::unique_ptr<TRITONBACKEND_Request> pattern)
     : model_(std::move(model)), document_(std::move(document)), size_(size), pattern_(std::move(pattern)) {}
 
-bool KnownRequest::Matches(std::string_view body) const {
-  return body.size() == size_ && body.substr(0, document_.size()) == document_;
+bool KnownRequest::Begins(std::string_view beginning) const {
+  const std::string_view document = beginning.substr(0, document_.size());
+  return document == std::string_view(document_).substr(0, document.size());
 }
 
 std::unique_ptr<TRITONBACKEND_Request> KnownRequest::Make(
-    std::string_view body, PyObject* job, uint64_t serial, std::shared_ptr<ClientSocket> client) const {
+    std::string_view body, PyObject* job, uint64_t serial, RequestState::Known known) const {
   auto request = std::make_unique<TRITONBACKEND_Request>();
   request->flags = pattern_->flags;
   request->correlation_id = pattern_->correlation_id;
@@ -81,8 +82,7 @@ std::unique_ptr<TRITONBACKEND_Request> KnownRequest::Make(
     if (input.attributes.byte_size != 0) input.data = contents + reinterpret_cast<uintptr_t>(input.data);
   }
   // Last: a state that goes without an answer says that its request is lost.
-  request->state = std::make_shared<RequestState>(
-      job, model_, std::string(), serial, RequestState::Known{answer_, std::move(client)});
+  request->state = std::make_shared<RequestState>(job, model_, std::string(), serial, std::move(known));
   return request;
 }
 

@@ -45,7 +45,7 @@ class KnownAnswer {
   size_t size_;
 };
 
-// With the GIL, all but its end.
+// With the GIL, unless it says otherwise.
 class KnownRequest {
  public:
   // `document` is what each body begins with, and `size` how long all of it is. `pattern` is a request like those that
@@ -55,16 +55,21 @@ class KnownRequest {
 
   const TRITONBACKEND_Model* model() const { return model_.get(); }
 
+  // How many bytes each body has.
+  size_t size() const { return size_; }
   // Whether `body` is that of such a request.
-  bool Matches(std::string_view body) const;
+  bool Matches(std::string_view body) const { return body.size() == size_ && Begins(body); }
+  // Whether there may be such a body that begins with this; it is no longer than one.
+  bool Begins(std::string_view beginning) const;
 
-  // The request whose body is `body`, which matches. It has what it needs of it. `client` is who may be answered by
-  // whoever answers, null if nobody. Throws std::bad_alloc.
+  // The request whose body is `body`, which matches. It has what it needs of it. `job` is null for one that is lent.
+  // Any thread. Throws std::bad_alloc.
   std::unique_ptr<TRITONBACKEND_Request> Make(
-      std::string_view body, PyObject* job, uint64_t serial, std::shared_ptr<ClientSocket> client) const;
+      std::string_view body, PyObject* job, uint64_t serial, RequestState::Known known) const;
 
-  // What responses to requests are like that are made from now on.
+  // What responses to requests are like that are made from now on; null if that is not known yet.
   void Remember(std::shared_ptr<const KnownAnswer> answer) { answer_ = std::move(answer); }
+  const std::shared_ptr<const KnownAnswer>& answer() const { return answer_; }
 
  private:
   const std::shared_ptr<TRITONBACKEND_Model> model_;

@@ -12,7 +12,7 @@
 namespace pyruntime {
 namespace {
 
-std::unique_ptr<KnownRequest>& KnownOf(PyObject* self) { return reinterpret_cast<KnownRequestObject*>(self)->known; }
+std::shared_ptr<KnownRequest>& KnownOf(PyObject* self) { return reinterpret_cast<KnownRequestObject*>(self)->known; }
 
 PyObject* KnownNew(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   static const char* parameters[] = {"model", "document", "size", "wire", nullptr};
@@ -31,10 +31,10 @@ PyObject* KnownNew(PyTypeObject* type, PyObject* arguments, PyObject* keywords) 
   std::unique_ptr<TRITONBACKEND_Request> pattern = ReadPattern(wire, *owner);
   if (pattern == nullptr) return nullptr;
   std::string text(PyBytes_AsString(document), static_cast<size_t>(PyBytes_Size(document)));
-  auto known = std::make_unique<KnownRequest>(owner, std::move(text), static_cast<size_t>(size), std::move(pattern));
+  auto known = std::make_shared<KnownRequest>(owner, std::move(text), static_cast<size_t>(size), std::move(pattern));
   PyObject* self = PyType_GenericAlloc(type, 0);
   if (self == nullptr) return nullptr;
-  new (&KnownOf(self)) std::unique_ptr<KnownRequest>(std::move(known));
+  new (&KnownOf(self)) std::shared_ptr<KnownRequest>(std::move(known));
   return self;
 }
 

@@ -76,6 +76,8 @@ constexpr Constant kConstants[] = {
     {"ANSWERED", kAnswered},
     {"ENCODED", kEncoded},
     {"SENT", kSent},
+    {"RETURNED", kReturned},
+    {"COUNTED", kCounted},
 };
 
 // Python loads its modules for themselves alone. Backends that do not name the library they take their functions from
@@ -115,7 +117,7 @@ PyModuleDef definition = {
 
 bool AddBackendTypes(PyObject* module) {
   return AddBackendType(module) && AddModelType(module) && AddKnownRequestType(module) && AddClientSocketType(module) &&
-         AddInstanceType(module);
+         AddLentConnectionType(module) && AddInstanceType(module);
 }
 
 }  // namespace pyruntime

@@ -29,6 +29,8 @@ enum EventKind : int {
   kAnswered = 9,
   kEncoded = 10,
   kSent = 11,
+  kReturned = 12,
+  kCounted = 13,
 };
 
 // Something that happened. Made on any thread, without the GIL; read and destroyed on Python's, with it.

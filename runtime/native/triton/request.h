@@ -29,6 +29,7 @@ namespace pyruntime {
 
 class ClientSocket;
 class KnownAnswer;
+class LentConnection;
 class RequestState;
 using RequestStatePtr = std::shared_ptr<RequestState>;
 
@@ -36,27 +37,30 @@ using RequestStatePtr = std::shared_ptr<RequestState>;
 // back; if nobody has sent the final response by then, the request was lost by its backend, and fails for that reason
 // (kResponse, final, with an error): nobody waits for ever. Any thread. It keeps the model, for factories of backends
 // may stay after everything else.
-class RequestState {
+class RequestState : public std::enable_shared_from_this<RequestState> {
  public:
-  // Of a request that is known (see known_request.h): what its response will be like, and who may be sent it without
-  // asking Python; either may be null.
+  // Of a request that is known (see known_request.h): what its response will be like, who may be sent it without asking
+  // Python, and the connection that has it, if that is lent; each may be null.
   struct Known {
     std::shared_ptr<const KnownAnswer> answer;
     std::shared_ptr<ClientSocket> client;
+    std::shared_ptr<LentConnection> lent;
   };
 
-  // Takes a reference to `job` for itself: call it with the GIL held.
+  // Takes a reference to `job` for itself: call it with the GIL held. Only of a lent connection's it may be null.
   RequestState(PyObject* job, std::shared_ptr<TRITONBACKEND_Model> model, std::string id, uint64_t serial,
                std::optional<Known> known = std::nullopt);
   ~RequestState();
   RequestState(const RequestState&) = delete;
   RequestState& operator=(const RequestState&) = delete;
 
-  PyObject* job() const { return job_; }  // borrowed
+  // Borrowed; with the GIL. Whoever asks for that of a lent connection's request has Python adopt it.
+  PyObject* job();
   TRITONBACKEND_Model* model() const { return model_.get(); }
   const std::string& id() const { return id_; }
   uint64_t serial() const { return serial_; }
   const std::optional<Known>& known() const { return known_; }
+  LentConnection* lent() const { return known_ ? known_->lent.get() : nullptr; }
 
   void Cancel();
   bool IsCancelled() const { return cancelled_; }

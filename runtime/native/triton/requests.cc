@@ -8,6 +8,7 @@
 
 #include "backend.h"
 #include "host.h"
+#include "lent_connection.h"
 #include "python.h"
 #include "request.h"
 #include "response.h"
@@ -155,7 +156,7 @@ bool Read(PyObject* wire, uintptr_t base, const TRITONBACKEND_Model& model, std:
 RequestState::RequestState(
     PyObject* job, std::shared_ptr<TRITONBACKEND_Model> model, std::string id, uint64_t serial,
     std::optional<Known> known)
-    : job_(Py_NewRef(job)),
+    : job_(Py_XNewRef(job)),
       model_(std::move(model)),
       id_(std::move(id)),
       serial_(serial),
@@ -163,6 +164,7 @@ RequestState::RequestState(
       window_(model_->decoupled ? std::make_unique<ResponseWindow>() : nullptr) {}
 
 RequestState::~RequestState() {
+  if (job_ == nullptr) return;  // of a lent connection: it was answered
   if (finished_ || rescheduled_) {
     Drop(job_);
     return;
@@ -170,6 +172,11 @@ RequestState::~RequestState() {
   std::string message =
       "model '" + model_->name + "' sent no final response: its backend released the request, and can send none now";
   Host::Get().queue().Push(std::make_unique<LostEvent>(job_, std::move(message)));
+}
+
+PyObject* RequestState::job() {
+  if (job_ == nullptr) job_ = lent()->Adopt(shared_from_this());
+  return job_;
 }
 
 void RequestState::Cancel() {
@@ -223,8 +230,10 @@ void ReleaseRequest(std::unique_ptr<TRITONBACKEND_Request> request, bool resched
   if (reschedule) state->Reschedule();
   // Before Python hears of it, and uses the memory of the inputs for something else.
   request.reset();
+  const bool is_plain = !reschedule && !told_more;
+  if (is_plain && state->lent() != nullptr && state->lent()->Release(statistics)) return;
   EventQueue& queue = Host::Get().queue();
-  if (!reschedule && !told_more && queue.Amend(*state->answer(), [&](Event* event) {
+  if (is_plain && queue.Amend(*state->answer(), [&](Event* event) {
         static_cast<ResponseEvent*>(event)->Release(statistics);
       })) {
     return;

@@ -58,6 +58,12 @@ class ResponseEvent : public Event {
   // Sends it then. What is left of it is for Python to send; false if that is anything.
   bool SendToClient();
 
+  // Of a response that was sent: whether its request is released as well, and a success; when it was sent; and the
+  // times of the request, which arrived then.
+  bool IsOver() const { return released_ && (!statistics_ || statistics_->success); }
+  uint64_t sent_ns() const { return sent_ns_; }
+  Statistics times(uint64_t arrived_ns) const;
+
   // The backend has released the request, and reported these times, if any. Of the last response only.
   void Release(const std::optional<Statistics>& statistics);
 

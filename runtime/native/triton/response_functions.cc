@@ -14,6 +14,7 @@
 #include "client_socket.h"
 #include "backend.h"
 #include "host.h"
+#include "lent_connection.h"
 #include "response.h"
 
 namespace pyruntime {
@@ -39,6 +40,7 @@ TRITONSERVER_Error* Send(const RequestStatePtr& state, std::unique_ptr<ResponseE
   if (client != nullptr) {
     const std::lock_guard<std::mutex> lock(client->mutex());
     if (event->ClaimClient()) {
+      if (state->lent() != nullptr && state->lent()->Send(&event)) return nullptr;
       // The event comes first: when the client has its response, and sends its next request, Python is to find it there.
       // It stays until Python has had the mutex.
       ResponseEvent& sent = *event;

@@ -78,7 +78,12 @@ bool ResponseEvent::Execute(const Execution& execution) {
   return released_;
 }
 
+Statistics ResponseEvent::times(uint64_t arrived_ns) const {
+  return statistics_.value_or(Statistics{true, arrived_ns, arrived_ns, sent_ns_, sent_ns_});
+}
+
 PyObject* ResponseEvent::ToPython() {
+  state_->job();  // before anything is locked: a lent connection has to be taken back
   if (!final_ && state_->window() != nullptr) state_->window()->Deliver(bytes_);
   if (claimed_) return Sent();
   if (PyObject* encoded = Encoded(); encoded != nullptr || PyErr_Occurred() != nullptr) return encoded;

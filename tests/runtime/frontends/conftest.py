@@ -49,13 +49,61 @@ class ClientSocket:
     """A connection that an instance sends in by itself."""
 
     def __init__(self, transport):
-        self._transport = transport
+        self.transport = transport
 
     def send(self, data):
-        self._transport.write(data)
+        self.transport.write(data)
 
     def shut_down(self):
         """The transport is closed already."""
+
+
+class Lent:
+    """A connection that an instance reads by itself, a request each time it is told to act."""
+
+    def __init__(self, instance, known, connection, client, head, data):
+        self.connection = connection
+        self.begun = 0
+        self._instance = instance
+        self._known = known
+        self._client = client
+        self._head = head
+        self._data = data
+        self._is_back = False
+
+    def act(self):
+        """Read, and answer if all of a request is there; whether anything has happened."""
+        if self._is_back:
+            return False
+        due = len(self._head) + self._known.size - len(self._data)
+        read = self._client.transport.take(due)
+        self._data += read
+        start = self._head + self._known.document
+        if self._data[: len(start)] != start[: len(self._data)]:
+            self._give_back()
+            return True
+        if len(read) < due:
+            return bool(read)
+        self.begun += 1
+        (*_, offset, size) = self._known.tensor
+        offset += len(start)
+        contents = self._data[offset : offset + size]
+        self._data = b""
+        if self._instance.adopts():
+            self._is_back = True
+            self._instance.adopted(self.connection.adopt(1 << 62, 0), self._known, contents)
+        else:
+            self._client.send(self._known.head + contents)
+        return True
+
+    def take_back(self):
+        assert not self._is_back
+        self._is_back = True
+        return self._data
+
+    def _give_back(self):
+        self.connection.returned()
+        assert self._is_back
 
 
 class Instance:
@@ -73,6 +121,9 @@ class Instance:
         self.waits = False
         self.knows = False
         self.sends = False
+        self.may_read = False
+        self.adopts = lambda: False
+        self.lent = []
         self.untold = []
         self.known = 0
         self.contents = {}
@@ -104,6 +155,29 @@ class Instance:
         job.instance = self
         self.known += 1
         return True
+
+    def lend(self, known, connection, data, at, rows):
+        assert rows == 1
+        if known.head is None or data[at : at + len(known.document)] != known.document:
+            return None
+        client = connection.client_socket(ClientSocket)
+        if client is None:
+            return None
+        self.lent.append(Lent(self, known, connection, client, data[:at], data))
+        return self.lent[-1]
+
+    def adopt(self, job, serial):
+        job.instance = self
+        job.serial = serial
+
+    def adopted(self, job, known, contents):
+        """What was read by ourselves is answered as others are."""
+        self.contents[job] = known, contents, None
+        self.jobs.append(job)
+
+    def read(self):
+        """Read what there is on connections that were lent; whether there was anything."""
+        return any([lent.act() for lent in self.lent])
 
     def answer(self, count=None):
         due = self.jobs[:count]
@@ -196,6 +270,12 @@ class Transport(asyncio.Transport):
             buffer[:size] = self._incoming[:size]
             self._incoming = self._incoming[size:]
             self._connection.buffer_updated(size)
+
+    def take(self, size):
+        """What somebody else reads from the socket."""
+        assert self.is_paused
+        data, self._incoming = self._incoming[:size], self._incoming[size:]
+        return data
 
     def get_write_buffer_size(self):
         return self.buffered if self.stalled else 0

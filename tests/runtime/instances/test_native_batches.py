@@ -13,7 +13,8 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference import InferResponse
 from pyruntime.runtime.instances.batches import PLACES_MIN
-from pyruntime.runtime.instances.native_batches import PLACES_MAX, NativeBatches
+from pyruntime.runtime.instances.native_batches import PLACES_MAX
+from pyruntime.runtime.instances.native_known import LENDING_NS_MAX, KnownBatches
 from pyruntime.runtime.instances.native_plan import NativePlan
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
@@ -43,6 +44,7 @@ class Handle:
         self.knows = True
         self.clients = []
         self.sending = ()
+        self.lendings = []
 
     def wake(self):
         self.wakes += 1
@@ -58,6 +60,10 @@ class Handle:
             self.clients.append(client)
         return self.knows
 
+    def lend(self, known, connection, data, at, rows, client):
+        self.lendings.append((known, connection, data, at, rows, client))
+        return "lent"
+
     def claim(self, serial):
         return serial not in self.sending
 
@@ -66,6 +72,16 @@ class Handle:
 
     def take(self, serial):
         self.taken.append(serial)
+
+
+class Connection:
+    """One that may be lent, if it has a socket."""
+
+    def __init__(self, has_socket=True):
+        self._has_socket = has_socket
+
+    def client_socket(self, make):
+        return make(7) if self._has_socket else None
 
 
 class Owner:
@@ -149,7 +165,7 @@ class Backend:
         self.statistics = ModelStatistics()
         self.owner = Owner()
         plan = NativePlan(self.spec.instances[0], self.spec, 1, None, self.memory, self.statistics, "{}")
-        self.batches = NativeBatches(plan, self.owner)
+        self.batches = KnownBatches(plan, self.owner)
         self.batches.handle = self.handle = Handle()
         self.batches.wake_soon = self.handle.wake
         self.batches.make_client = str
@@ -723,3 +739,89 @@ class TestKnown:
             backend.batches.encoded(job, b"response", self.times(job), (serial, 0, 1, None))
             assert backend.batches.places == index + 1
         assert not len(backend.batches)
+
+
+class TestLending:
+    """Connections that the instance reads by itself."""
+
+    # Of times, for so many requests: see NativeBatches.counted.
+    SUMS = (10, 20, 30, 40, 150, 21, 31, 41)
+
+    @pytest.fixture
+    def quick(self, backend):
+        """An instance that is known to be quick."""
+        made = backend()
+        made.batches.counted(8, 2, (*self.SUMS, 8 * LENDING_NS_MAX))
+        assert made.batches.may_read
+        return made
+
+    def lend(self, backend, connection=None):
+        return backend.batches.lend("known", connection or Connection(), b"data", 1, 2)
+
+    def test_lent(self, quick):
+        """With a socket of its own."""
+        connection = Connection()
+        assert self.lend(quick, connection) == "lent"
+        assert quick.handle.lendings == [("known", connection, b"data", 1, 2, "7")]
+
+    def test_without_a_socket(self, quick):
+        """There is nothing to read."""
+        assert self.lend(quick, Connection(has_socket=False)) is None
+        assert quick.handle.lendings == []
+
+    def test_slow(self, quick):
+        """One that has become slow may not, until it is quick again."""
+        quick.batches.counted(8, 2, (*self.SUMS, 8 * LENDING_NS_MAX + 8))
+        assert self.lend(quick) is None
+        quick.batches.counted(1, 2, (*self.SUMS, 0))
+        assert self.lend(quick) == "lent"
+
+    def test_a_few_say_little(self, quick):
+        """One slow request does not make a slow instance; nor one quick request a quick one."""
+        for durations, may in (([2 * LENDING_NS_MAX], False), ([0], True), ([2], True), ([9 * LENDING_NS_MAX], False)):
+            for duration in durations:
+                quick.batches.counted(1, 2, (*self.SUMS, duration))
+            assert quick.batches.may_read is may
+
+    def test_one_that_makes_requests(self, quick):
+        """They must not wait behind what it reads."""
+        quick.batches.worker.expect()
+        assert self.lend(quick) is None
+
+    def test_closed(self, quick):
+        """It takes nothing any more."""
+        quick.batches.close(lambda: None)
+        assert self.lend(quick) is None
+
+    def test_latencies(self, backend):
+        """Sums are not enough where quantiles are wanted."""
+        backend = backend()
+        backend.batches.counted(8, 2, (*self.SUMS, 0))
+        backend.statistics.latencies = "wanted"
+        assert self.lend(backend) is None
+
+    def test_counted(self, backend):
+        """Statistics are those of as many requests, each of which was a batch."""
+        backend = backend()
+        backend.batches.counted(3, 2, (*self.SUMS, 90))
+        statistics = backend.statistics
+        assert (statistics.success_count, statistics.inference_count, statistics.execution_count) == (3, 6, 3)
+        assert (statistics.queue_ns, statistics.compute_input_ns) == (10, 20)
+        assert (statistics.compute_infer_ns, statistics.compute_output_ns, statistics.success_ns) == (30, 40, 150)
+        (batch,) = statistics.batches.values()
+        assert (batch.count, batch.compute_input_ns, batch.compute_infer_ns, batch.compute_output_ns) == (3, 21, 31, 41)
+        assert statistics.last_inference_ms > 0
+        assert backend.batches.places >= PLACES_MIN
+
+    def test_adopted(self, backend):
+        """It is a batch like others, which was given to the backend when it arrived."""
+        backend, job = backend(), KnownJob()
+        places = backend.batches.places
+        backend.batches.adopt(job, 1 << 62)
+        assert (job.instance, job.serial) == (backend.batches, 1 << 62)
+        assert (len(backend.batches), backend.batches.places) == (2, places - 1)
+        backend.batches.sent(job, None, job.arrived_ns + 5, True, None, (1 << 62, 0, 1, None))
+        assert job.rests == [None]
+        assert not len(backend.batches)
+        assert (backend.statistics.success_count, backend.statistics.compute_infer_ns) == (1, 5)
+        assert backend.owner.freed == 1

@@ -257,6 +257,25 @@ def request_of():
     return request_of
 
 
+@pytest.fixture
+def make(native, compile_library):
+    """`make(source=, outputs=)`: KnownRequests of an instance of a backend of tests/native."""
+    from .known import KnownRequests
+
+    def make(source="known.cc", outputs=("OUT", "OUT2")):
+        return KnownRequests(native(source, outputs=outputs, decoupled=False), compile_library(source))
+
+    return make
+
+
+@pytest.fixture
+def requests(make):
+    """KnownRequests of an instance of known.cc."""
+    made = make()
+    yield made
+    made.let_go()
+
+
 class Lifecycle:
     """Makes backends, models and instances of one library by name, and keeps what they log and what happens."""
 

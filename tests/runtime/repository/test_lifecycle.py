@@ -86,6 +86,21 @@ class TestResolve:
         table.begin_unload("m", 10)
         assert table.resolve("m") == "nine"
 
+    def test_a_change_is_told(self):
+        """Whenever requests go elsewhere from then on, and at no other time."""
+        table = LifecycleTable()
+        found = []
+        table.on_change = lambda: found.append(table.ready_versions("m"))
+        table.begin_load("m", 1)
+        assert found == []
+        table.ready("m", 1, "one")
+        table.begin_load("m", 1)
+        table.fail("m", 1, "it is broken")
+        assert found == [(1,)]
+        table.begin_unload("m", 1)
+        table.unloaded("m", 1)
+        assert found == [(1,), ()]
+
     def test_an_unknown_model(self):
         """Also one that is in the repository, but was never loaded."""
         table = LifecycleTable()

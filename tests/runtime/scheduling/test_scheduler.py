@@ -482,5 +482,13 @@ class TestFreeInstance:
         made.submit(job())
         instance.places = 2  # which the scheduler has not heard of
         assert made.free_instance() is None
+        assert made.lone_instance() is None
         made.place_freed()
         assert made.free_instance() is instance
+
+    def test_alone(self):
+        """The only one there is."""
+        one, other = Instance(1), Instance(1)
+        assert scheduler(one).lone_instance() is one
+        assert scheduler(one, other).lone_instance() is None
+        assert scheduler(Instance(0)).lone_instance() is None

@@ -582,6 +582,15 @@ class RawClient:
         self.stream.close()
         self.sock.close()
 
+    def leave(self, how):
+        """Go without a word: "reset" or "close" the connection, or say only that nothing more comes ("half")."""
+        if how == "half":
+            self.sock.shutdown(socket.SHUT_WR)
+            return
+        if how == "reset":
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
     def send(self, *requests):
         self.sock.sendall(b"".join(requests))
 

@@ -396,12 +396,7 @@ class TestLives:
                 client.send(raw.infer("gate", 1, 2))
             wait_until(lambda: server.log.count("gate: 1 requests") > 5)
             for client in leaving:
-                if how == "reset":
-                    client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                if how == "half":
-                    client.sock.shutdown(socket.SHUT_WR)
-                else:
-                    client.close()
+                client.leave(how)
             wait_until(lambda: server.log.count("gate: cancelled") >= 1)  # some may not even have begun
             hold.unlink()
             for client in leaving if how == "half" else []:

@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import socket
-import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
@@ -704,12 +703,7 @@ class TestLives:
             lend(server, client, request)
             if part != 0:
                 client.send(request[:part])
-            if how == "reset":
-                client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            if how == "half":
-                client.sock.shutdown(socket.SHUT_WR)
-            else:
-                client.close()
+            client.leave(how)
         for client in leaving if how == "half" else []:
             if part is None:
                 assert raw.values_of(client.read()) == [3, 4]
@@ -734,12 +728,7 @@ class TestLives:
             client.send(raw.infer("steer", HOLD, 2))
         wait_until(lambda: server.log.count("steer: held") >= 1)
         for client in leaving:
-            if how == "reset":
-                client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            if how == "half":
-                client.sock.shutdown(socket.SHUT_WR)
-            else:
-                client.close()
+            client.leave(how)
         wait_until(lambda: server.log.count("steer: cancelled") >= 1)  # some may not even have begun
         hold.unlink()
         for client in leaving if how == "half" else []:

@@ -152,6 +152,7 @@ class NativeInstance:
         from pyruntime.runtime.native import _triton
 
         self.triton = _triton
+        self._settle()
         self._kinds = {
             _triton.RESPONSE: "response",
             _triton.RELEASED: "released",
@@ -185,6 +186,12 @@ class NativeInstance:
         self.instance.finalize()
         self.model.finalize()
         self.backend.finalize()
+        self._settle()
+
+    def _settle(self):
+        """Take what a test has left, and what comes of taking it: no other could make sense of it."""
+        while self.triton.drain():
+            pass
 
     def execute(self, *requests, base=0):
         """Give the backend a batch of requests, as `request` makes them; their jobs."""

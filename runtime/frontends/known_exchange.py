@@ -50,13 +50,24 @@ def _is_plain(head: Head) -> bool:
     )
 
 
-def may_be_known(core: Core, head: Head) -> bool:
-    """Whether the request with this head may turn out to be known when its body is there, which is short then."""
+def _find(core: Core, head: Head) -> tuple[ModelVersion, Plan] | None:
+    """Who serves requests with this head, and their plan, if they may be known."""
     try:
         model = core.resolve(head.route.model, head.route.version)
     except InferenceError:
-        return False
-    return model.plans.find_known(head) is not None
+        return None  # an exchange of another kind says so
+    plan = model.plans.find_known(head)
+    return None if plan is None else (model, plan)
+
+
+def _is_watched(core: Core) -> bool:
+    """Whether anybody wants to know more of requests than their statistics."""
+    return core.tracer.active or core.log_settings.verbose
+
+
+def may_be_known(core: Core, head: Head) -> bool:
+    """Whether the request with this head may turn out to be known when its body is there, which is short then."""
+    return _find(core, head) is not None
 
 
 class KnownConnection(Connection, Protocol):
@@ -70,37 +81,24 @@ class KnownConnection(Connection, Protocol):
 
 
 def find_lendable(core: Core, head: Head) -> tuple[Plan, Any] | None:
-    """The plan of requests with this head, and the instance that may read them by itself; None if none may.
-
-    Not so if anybody wants to know more of them than their statistics.
-    """
-    if core.tracer.active or core.log_settings.verbose:
+    """The plan of requests with this head, and the instance that may read them by itself; None if none may."""
+    found = None if _is_watched(core) else _find(core, head)
+    if found is None:
         return None
-    try:
-        model = core.resolve(head.route.model, head.route.version)
-    except InferenceError:
-        return None
-    plan = model.plans.find_known(head)
+    model, plan = found
     instance = model.scheduler.lone_instance()
-    if plan is None or instance is None or not instance.may_read:
-        return None
-    return plan, instance
+    return None if instance is None or not instance.may_read else (plan, instance)
 
 
 def begin_known(core: Core, connection: KnownConnection, head: Head, data: bytes, at: int) -> KnownExchange | None:
     """The exchange of the request whose body begins at a place in `data`, if it is known: it is with an instance then.
 
-    Not so if anybody wants to know more of it than its statistics, nor if it has to wait in a queue.
+    Not so if it is watched, nor if it has to wait in a queue.
     """
-    if core.tracer.active or core.log_settings.verbose:
+    found = None if _is_watched(core) else _find(core, head)
+    if found is None:
         return None
-    try:
-        model = core.resolve(head.route.model, head.route.version)
-    except InferenceError:
-        return None  # an exchange of another kind says so
-    plan = model.plans.find_known(head)
-    if plan is None:
-        return None
+    model, plan = found
     instance = model.scheduler.free_instance()
     if instance is None:
         return None

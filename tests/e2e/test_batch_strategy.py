@@ -75,6 +75,16 @@ def told(server):
 
 
 @pytest.fixture
+def check_batches(wait_until):
+    """`check_batches(server, {size: count})`: batches of these sizes were executed, as soon as they are counted."""
+
+    def check_batches(server, sizes):
+        wait_until(lambda: batches(server) == sizes)
+
+    return check_batches
+
+
+@pytest.fixture
 def send(wait_until):
     """`send(server, a=1, ...)`: send requests of these ids and numbers, each as soon as the strategy was asked before.
 
@@ -100,30 +110,30 @@ def batches(server):
     return {row["batch_size"]: row["compute_infer"]["count"] for row in stats["batch_stats"]}
 
 
-def test_it_closes_a_batch(server, model, strategy, send):
+def test_it_closes_a_batch(server, model, strategy, send, check_batches):
     """A batch is executed when the strategy does not want the next request in it, which begins another one."""
     model(LIMIT=6, TRITON_BATCH_STRATEGY_PATH=strategy)
     server = server()
     numbers = {"a": 3, "b": 3, "c": 3, "d": 1, "e": 1, "f": 1}
     assert send(server, **numbers) == numbers
-    assert batches(server) == {2: 1, 4: 1}
+    check_batches(server, {2: 1, 4: 1})
     server.stop()
     first = ["begin", "include a yes", "include b yes", "include c no", "end"]
     second = ["begin", "include c yes", "include d yes", "include e yes", "include f yes", "end"]
     assert told(server) == ["initialize", *first, *second, "finalize"]
 
 
-def test_a_request_that_it_never_wants(server, model, strategy, send):
+def test_a_request_that_it_never_wants(server, model, strategy, send, check_batches):
     """It begins a batch all the same. Triton asks for ever, and answers nobody any more."""
     model(LIMIT=6, TRITON_BATCH_STRATEGY_PATH=strategy)
     server = server()
     numbers = {"a": 9, "b": 9, "c": 6, "d": 0, "e": 0}
     assert send(server, **numbers) == numbers
-    assert batches(server) == {1: 1, 4: 1}
+    check_batches(server, {1: 1, 4: 1})
 
 
 @pytest.mark.parametrize("place", ["version", "model", "backend"])
-def test_where_it_is_found(server, model, strategy, send, place, backends, tmp_path_factory):
+def test_where_it_is_found(server, model, strategy, send, check_batches, place, backends, tmp_path_factory):
     """By its name in the folder of the version, of the model, or of the backend."""
     folder = model(LIMIT=1)
     options = []
@@ -136,7 +146,7 @@ def test_where_it_is_found(server, model, strategy, send, place, backends, tmp_p
     server = server(*options)
     numbers = {"a": 1, "b": 1, "c": 0, "d": 0, "e": 0}
     assert send(server, **numbers) == numbers
-    assert batches(server) == {1: 1, 4: 1}
+    check_batches(server, {1: 1, 4: 1})
 
 
 def test_parameters_and_memory_of_clients(server, model, strategy, wait_until):
@@ -182,7 +192,7 @@ def test_parameters_and_memory_of_clients(server, model, strategy, wait_until):
         ({"ASK": "include"}, True, f"include function failed for model m: {ASKED}", {1: 4}),
     ],
 )
-def test_a_strategy_that_fails(server, model, strategy, fault, asked, logged, sizes):
+def test_a_strategy_that_fails(server, model, strategy, check_batches, fault, asked, logged, sizes):
     """The log has it; a batch that it does not begin is formed without it, and a failure to answer is a no."""
     model(DYNAMIC.replace("600000000", "1"), LIMIT=100, TRITON_BATCH_STRATEGY_PATH=strategy, **fault)
     server = server()
@@ -193,7 +203,7 @@ def test_a_strategy_that_fails(server, model, strategy, fault, asked, logged, si
     assert f"Custom batching {logged}" in server.log
     assert any("include" in line for line in told(server)) is asked
     if sizes == {1: 4}:
-        assert batches(server) == sizes
+        check_batches(server, sizes)
 
 
 def test_a_strategy_that_cannot_begin(server, model, strategy):

@@ -739,14 +739,13 @@ class TestLives:
         wait_until(lambda: descriptors(server) <= before)
 
     def test_many(self, server, connect, wait_until, raw):
-        """Hundreds of idle connections cost nothing, and each can still be used."""
-        clients = [connect(server) for _ in range(200)]
+        """A hundred idle connections cost nothing, and each can still be used."""
+        clients = [connect(server) for _ in range(100)]
         other = connect(server)
 
         def have_all_lent():
-            for client, is_one in zip(clients, are_lent(server, *clients), strict=True):
-                if not is_one:
-                    client.teach(raw.infer("other", 1, 2), count=20)
+            for client in clients:  # those that are already, too: it would be taken back if it did nothing for long
+                client.teach(raw.infer("other", 1, 2), count=5)
             return all(are_lent(server, *clients))
 
         wait_until(have_all_lent)
@@ -760,7 +759,7 @@ class TestLives:
         assert idle * 10 < busy
         for number, client in enumerate(clients):
             client.send(raw.infer("other", number, -number))
-        assert [raw.values_of(client.read()) for client in clients] == [[each, -each] for each in range(200)]
+        assert [raw.values_of(client.read()) for client in clients] == [[each, -each] for each in range(100)]
 
     def test_all_together(self, start, connect, wait_until, raw):
         """Clients that do all that, while connections are called back all the time: nothing is lost, or told twice."""

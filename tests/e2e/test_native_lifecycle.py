@@ -108,7 +108,7 @@ def test_failures_at_load_leave_nothing(serve, model, backends):
     assert answer(server, "m") == [1]
 
 
-def test_two_models_and_two_versions(serve, model, backends):
+def test_two_models_and_two_versions(serve, model, backends, wait_until):
     """Models of one backend, and versions of one model, live for themselves."""
     versions = model("versions", None, IDENTITY, "version_policy { all { } }\n")
     (versions / "2").mkdir()
@@ -116,8 +116,12 @@ def test_two_models_and_two_versions(serve, model, backends):
     server = serve(backends, EXPLICIT, "--load-model=*")
     with closing(server.client()) as client:
         assert [answer(server, "versions", version) for version in ("1", "2")] == [[7], [7]]
-        statistics = client.get_inference_statistics("versions")["model_stats"]
-        assert [(each["version"], each["execution_count"]) for each in statistics] == [("1", 1), ("2", 1)]
+
+        def executions():
+            statistics = client.get_inference_statistics("versions")["model_stats"]
+            return [(each["version"], each["execution_count"]) for each in statistics]
+
+        wait_until(lambda: executions() == [("1", 1), ("2", 1)])
         client.unload_model("versions")
         assert answer(server, "other") == [7]
         shutil.rmtree(versions / "1")

@@ -133,41 +133,41 @@ def statistics(server, model):
         return client.get_inference_statistics(model)["model_stats"][0]
 
 
-def test_statistics(serve, model, backends):
+def test_statistics(serve, model, backends, wait_until):
     """Counts and durations are what the backend reports, on the endpoint and on the page."""
     model("gather", None, BATCHED)
     model("fails", None, 'backend: "misuse"' + INTEGERS, parameters(AT="execute", DO="error"))
     server = serve(backends)
     for rows in (1, 2, 2):
         server.infer("gather", {"INPUT0": np.zeros((rows, 3), np.float32)})
+    wait_until(lambda: statistics(server, "gather")["execution_count"] == 3)
     found = statistics(server, "gather")
-    assert (found["inference_count"], found["execution_count"]) == (5, 3)
     stats = found["inference_stats"]
-    assert stats["success"]["count"] == 3
+    assert (found["inference_count"], stats["success"]["count"]) == (5, 3)
     assert [(each["batch_size"], each["compute_infer"]["count"]) for each in found["batch_stats"]] == [(1, 1), (2, 2)]
     parts = [stats[name]["ns"] for name in ("queue", "compute_input", "compute_infer", "compute_output")]
     assert all(ns > 0 for ns in parts)
     assert sum(parts) <= stats["success"]["ns"]
     assert server.refusal("fails", {"INPUT0": np.zeros(1, np.int32)}) == (503, "failed at execute")
-    found = statistics(server, "fails")
-    assert found["inference_stats"]["fail"]["count"] == 1
-    assert found["inference_stats"]["success"]["count"] == 0
+    wait_until(lambda: statistics(server, "fails")["inference_stats"]["fail"]["count"] == 1)
+    assert statistics(server, "fails")["inference_stats"]["success"]["count"] == 0
     text, _ = page(server)
     assert 'nv_inference_request_success{model="gather",version="1"} 3' in text
     assert 'nv_inference_count{model="gather",version="1"} 5' in text
     assert re.search(r'nv_inference_request_failure\{model="fails",reason="BACKEND",version="1"\} 1', text)
 
 
-def test_statistics_of_responses(serve, model, backends):
+def test_statistics_of_responses(serve, model, backends, wait_until):
     """Models with many responses have statistics by the number of the response."""
     model("repeat", None, REPEAT)
     server = serve(backends)
     for count in (1, 3):
         server.stream("repeat", IN=[1] * count, DELAY=[0] * count, WAIT=[0])
+    # A request is counted last of all that belongs to it.
+    wait_until(lambda: statistics(server, "repeat")["inference_stats"]["success"]["count"] == 2)
     found = statistics(server, "repeat")["response_stats"]
     counts = {key: (each["success"]["count"], each["empty_response"]["count"]) for key, each in found.items()}
     assert counts == {"0": (2, 0), "1": (1, 1), "2": (1, 0), "3": (0, 1)}
-    assert statistics(server, "repeat")["inference_stats"]["success"]["count"] == 2
 
 
 def test_memory_usage(serve, model, backends):

@@ -664,9 +664,10 @@ class TestTakenBack:
         """Nothing is read any more, and nothing was lost."""
         connection.lend()
         connection.answered(ECHO)
+        events = flushed(requests)  # a request has its answer before it is over
         assert connection.take_back() == b""
         connection.send(ECHO)
-        assert split(flushed(requests))[::2] == (1, [])
+        assert split(events + flushed(requests))[::2] == (1, [])
         assert connection.left() == connection.request(ECHO)
         assert (connection.take_back(), connection.lent.begun) == (b"", 1)
 

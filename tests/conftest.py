@@ -13,6 +13,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Examples are no measure of time: on a busy machine any of them may stand still for seconds.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = sys.version_info[1]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The files that traces go to. Each of them is valid JSON whenever somebody reads it."""
+"""The files that traces go to. Each of them is valid JSON after every write; no server has to be stopped first."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pyruntime.backends.native.calls import Calls
 from pyruntime.stub.pb_utils import InferenceResponse, TritonModelException
 from pyruntime.utils.errors import Code
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 class GivenAnswers:

@@ -372,6 +372,22 @@ def serve(serving, tmp_path):
         yield lambda *options, **how: servers.enter_context(serving(tmp_path, *options, **how))
 
 
+# Executes a command of Python's that waits for what models say of themselves for as long as a test may take.
+PATIENT = """
+import runpy, sys
+from pyruntime.runtime.instances import python
+python.IS_READY_TIMEOUT_S = 600.0
+sys.argv = sys.argv[3:]
+runpy.run_module("pyruntime.runtime", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture(scope="session")
+def patient():
+    """`serve(wrapper=patient)`: a server that does not give up asking a model whether it is ready."""
+    return sys.executable, "-c", PATIENT
+
+
 @pytest.fixture(scope="session")
 def require_memory():
     """`require_memory(count)`: skip the test where fewer bytes of memory could be used now."""

@@ -114,7 +114,7 @@ class TestMemory:
             server.infer("caller", {"IN": np.full(size, number)})
         assert server.infer("keeper", ONE).as_numpy("OUT").tolist() == [1]
 
-    def test_is_not_written_by_a_fork(self, model, serve):
+    def test_is_not_written_by_a_fork(self, model, serve, wait_until):
         """A process that the model forked cannot make calls: it would write where its parent does."""
         model("gated", GATED)
         model(
@@ -145,7 +145,7 @@ class TestMemory:
         )
         server = serve()
         assert server.infer("forks", ONE).as_numpy("OUT").tolist() == [1]
-        assert "BLS is not possible in a process that the model has forked." in server.log
+        wait_until(lambda: "BLS is not possible in a process that the model has forked." in server.log)
 
     def test_that_nobody_read_is_forgotten(self, model, serve):
         """A callee that looks at no input does not keep the memory of callers that are gone."""

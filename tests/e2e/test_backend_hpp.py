@@ -30,7 +30,9 @@ def config(does, inputs, outputs, more=""):
     )
 
 
-BATCHED = "max_batch_size: 8 dynamic_batching {{ preferred_batch_size: [ {} ] max_queue_delay_microseconds: 30000000 }}"
+BATCHED = (
+    "max_batch_size: 8 dynamic_batching {{ preferred_batch_size: [ {} ] max_queue_delay_microseconds: 600000000 }}"
+)
 CONFIGS = {
     "identity": config(
         "identity",

@@ -8,6 +8,7 @@ The oldest request waits for as long as a batch may still grow, which is longer 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -153,11 +154,12 @@ def test_parameters_and_memory_of_clients(server, model, strategy, wait_until):
     """It sees all that the backend will see, wherever that lies."""
     model(LIMIT=6, TRITON_BATCH_STRATEGY_PATH=strategy)
     server = server("--allow-client-shm=true")
-    region = shm.create_shared_memory_region("numbers", "/pyruntime_test_strategy", 4)
+    key = f"/pyruntime_e2e_{uuid4().hex}"
+    region = shm.create_shared_memory_region("numbers", key, 4)
     try:
         shm.set_shared_memory_region(region, [np.array([[5]], np.int32)])
         with closing(server.client(concurrency=2)) as client:
-            client.register_system_shared_memory("numbers", "/pyruntime_test_strategy", 4)
+            client.register_system_shared_memory("numbers", key, 4)
             tensor = InferInput("INPUT0", [1, 1], "INT32")
             tensor.set_shared_memory("numbers", 4)
             first = client.async_infer("m", [tensor], request_id="a", parameters={"more": 1})

@@ -201,6 +201,7 @@ class TestAnyNumber:
 class TestThreads:
     def test_after_execute_has_returned(self, server, wait_until):
         """A thread may answer while execute runs for others."""
+        (server.repository / "streams" / "waits").unlink(missing_ok=True)
         with ThreadPoolExecutor() as clients:
             late = clients.submit(ask, server, "later", [4, 5, 6])
             wait_until((server.repository / "streams" / "waits").exists)

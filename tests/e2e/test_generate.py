@@ -12,7 +12,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: any\r\n\r\n"
 MIB = 1 << 20
 NOT_ONE = (
@@ -478,12 +478,14 @@ class TestClientsThat:
         wait_until((folder / "cancelled").exists)
         assert server.is_ready()
 
-    def test_read_slowly(self, server):
+    def test_read_slowly(self, server, wait_until):
         """A model waits for its client: what it has sent is what fits between the two, and never all it has."""
         sent = server.log_path.parent / "large" / "sent"
+        sent.unlink(missing_ok=True)
         connection, response = open_stream(server, "large", PROMPT="", COUNT=1024)
         with closing(connection):
             read_event(response)
+            wait_until(sent.exists)
             for _ in range(200):  # time enough for all of it, for a model that does not wait
                 assert server.is_ready()
             assert sent.stat().st_size < 300

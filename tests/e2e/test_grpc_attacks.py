@@ -19,6 +19,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize()
 # What a server may have grown by after all of an attack: heaps have holes, and slots stay warm.
 GROWTH_MAX = 64 << 20
 MIB = 1 << 20
+LIMIT_S = 60
 # Raw contents that are announced, all of 2 GiB or half a GiB, and of which little or nothing is there.
 RAWS = (b"\x3a\xf0\xff\xff\xff\x07", b"\x3a\x80\x80\x80\x80\x02" + bytes(1000))
 
@@ -58,7 +59,7 @@ def attacked(echo, wait_until):
 
     def infer():
         with closing(echo.grpc()) as client:
-            assert np.array_equal(client.infer("echo", [tensor], client_timeout=20).as_numpy("OUT"), array)
+            assert np.array_equal(client.infer("echo", [tensor], client_timeout=LIMIT_S).as_numpy("OUT"), array)
 
     infer()
     before = resident(echo)
@@ -70,7 +71,7 @@ def attacked(echo, wait_until):
 
 def talk(server, data):
     """Send bytes, and read until the server hangs up."""
-    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=20) as sock:
+    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=LIMIT_S) as sock:
         answer = b""
         with suppress(ConnectionError):
             for start in range(0, len(data), MIB):
@@ -82,7 +83,7 @@ def talk(server, data):
 
 def keep_talking(server, pieces):
     """Send pieces, and read nothing, until the server hangs up or there are no more; whether it has hung up."""
-    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=20) as sock:
+    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=LIMIT_S) as sock:
         try:
             for piece in pieces:
                 sock.sendall(piece)

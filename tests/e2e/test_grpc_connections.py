@@ -41,7 +41,7 @@ class TritonPythonModel:
         ]
 """
 MIB = 1 << 20
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 def request(*numbers, model="echo", **fields):

@@ -132,13 +132,14 @@ class TestRepository:
 
 
 class TestMemory:
-    def test_system(self, client):
+    def test_system(self, client, server):
         """Regions are registered, shown, and forgotten one by one or all together."""
-        region = shm.create_shared_memory_region("data", "/pyruntime_endpoints", 64)
+        key = f"/pyruntime_endpoints_{server.port}"
+        region = shm.create_shared_memory_region("data", key, 64)
         try:
-            client.register_system_shared_memory("my data", "/pyruntime_endpoints", 32, offset=8)
-            client.register_system_shared_memory("other", "/pyruntime_endpoints", 64)
-            row = {"name": "my data", "key": "/pyruntime_endpoints", "offset": 8, "byte_size": 32}
+            client.register_system_shared_memory("my data", key, 32, offset=8)
+            client.register_system_shared_memory("other", key, 64)
+            row = {"name": "my data", "key": key, "offset": 8, "byte_size": 32}
             assert client.get_system_shared_memory_status("my data") == [row]
             assert len(client.get_system_shared_memory_status()) == 2
             client.unregister_system_shared_memory("my data")

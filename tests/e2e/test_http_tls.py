@@ -16,7 +16,7 @@ import pytest
 import tritonclient.http
 import trustme
 
-LIMIT_S = 20
+LIMIT_S = 60
 IDENTITY = (Path(__file__).parent / "models/echo.py").read_text()
 STREAM = (Path(__file__).parent / "models/count.py").read_text()
 

@@ -54,7 +54,7 @@ ASYNC = (
         return self.say()
 """
 )
-# Waits until a file is there; there is a limit to that, so tests that come close to it open the gate first.
+# Waits until a file is there.
 SLOW = (
     ASKED
     + """
@@ -167,10 +167,10 @@ class TestWhoIsAsked:
         asked = list(folder.glob("*_asked"))
         assert [path.stat().st_size for path in asked] == [1]
 
-    def test_at_the_same_time(self, model, serve, wait_until):
+    def test_at_the_same_time(self, model, serve, patient, wait_until):
         """Whoever asks while the model thinks gets the same answer; then it is asked again."""
         folder = model("m", SLOW)
-        server = serve("--strict-readiness=false")
+        server = serve("--strict-readiness=false", wrapper=patient)
         with ThreadPoolExecutor(10) as clients:
             found = [clients.submit(is_ready, server) for _ in range(10)]
             wait_until((folder / "m_0_asked").exists)
@@ -193,10 +193,10 @@ class TestWhoIsAsked:
 
 
 class TestMeanwhile:
-    def test_execute_goes_on(self, model, serve, wait_until):
+    def test_execute_goes_on(self, model, serve, patient, wait_until):
         """Requests are executed while the model thinks about it."""
         folder = model("m", SLOW)
-        server = serve("--strict-readiness=false")
+        server = serve("--strict-readiness=false", wrapper=patient)
         with ThreadPoolExecutor() as clients:
             asked = clients.submit(is_ready, server)
             wait_until((folder / "m_0_asked").exists)
@@ -221,10 +221,10 @@ class TestMeanwhile:
             (folder / "gate").touch()
             assert waiting.result().as_numpy("OUT").tolist() == [1, 2]
 
-    def test_while_it_starts_again(self, model, serve, wait_until):
+    def test_while_it_starts_again(self, model, serve, patient, wait_until):
         """An instance that has died while it was asked is not ready; the next one is."""
         folder = model("m", SLOW)
-        server = serve("--strict-readiness=false")
+        server = serve("--strict-readiness=false", wrapper=patient)
         with ThreadPoolExecutor() as clients:
             asked = clients.submit(is_ready, server)
             wait_until((folder / "m_0_asked").exists)

@@ -322,7 +322,7 @@ class TestLife:
             server.infer("lifecycle", {"IN": np.zeros((1, 1), np.int64)})
             assert client.is_model_ready("lifecycle")
             client.unload_model("lifecycle")
-        wait_until(lambda: "Finalize lifecycle: " in server.log)
+        wait_until(lambda: " Finalize lifecycle: " in server.log)
         log = server.log
         steps = [
             "Initialize lifecycle",

@@ -21,7 +21,7 @@ from pyruntime.runtime.server import Server
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import InferenceError
 
-LIMIT_S = 20
+LIMIT_S = 120
 IN_OUT = {
     "backend": "python",
     "input": [{"name": "IN", "data_type": "TYPE_INT64", "dims": [-1]}],
@@ -215,7 +215,8 @@ def test_nothing_is_left_of_what_was_replaced(world, constant):
                 await world.until(lambda: "LiveVersions [0 alive" in repr(world.core.control))
                 gc.collect()  # what is in cycles is nobody's either
                 counts.append(held())
-        assert counts == [counts[0]] * 4
+        # What others in this process had open may have been closed meanwhile.
+        assert [max(each) for each in zip(*counts, strict=True)] == [*counts[0]], counts
 
     world(test)
 
@@ -233,8 +234,9 @@ def test_what_was_accepted_is_answered(world, model):
         assert world.states("slow") == {1: "UNLOADING"}
         with pytest.raises(InferenceError):
             await world.infer("slow", 1)
-        os.rename(folder / "gate_execute", folder / "gate")
-        (folder / "gate").write_text("")
+        gate = os.open(folder / "gate_execute", os.O_WRONLY)  # waits until the model has come to read it
+        os.unlink(folder / "gate_execute")
+        os.close(gate)
         assert await asyncio.gather(*requests) == [[number] for number in range(20)]
         await world.until(lambda: world.states("slow") == {1: "UNAVAILABLE"})
         assert (folder / "finalized").exists()

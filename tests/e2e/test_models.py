@@ -35,7 +35,7 @@ class TritonPythonModel:
         with subprocess.Popen(["sleep", "1000"]) as command:
             command.terminate()
             try:
-                return command.wait(5)
+                return command.wait(30)
             except subprocess.TimeoutExpired:
                 command.kill()
                 return command.wait()

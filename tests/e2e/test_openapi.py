@@ -93,6 +93,7 @@ def test_conformance(model, serve, tmp_path):
     command = [Path(sys.executable).parent / "st", "--no-color", "run", f"http://127.0.0.1:{server.port}/openapi.json"]
     command += [f"--checks={','.join(CHECKS)}", "--phases=examples,coverage,fuzzing", f"--max-examples={EXAMPLES}"]
     command += ["--seed=1", "--continue-on-failure", "--suppress-health-check=all", "--warnings=off", "--mode=all"]
+    command += ["--request-timeout=60"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert server.is_ready()

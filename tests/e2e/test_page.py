@@ -158,7 +158,7 @@ def browsing(folder):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    driver.set_script_timeout(20)
+    driver.set_script_timeout(60)
     try:
         yield driver
     finally:
@@ -181,7 +181,8 @@ class Page:
         """Go to a model, as one who has its address."""
         self._browser.get("about:blank")
         self._browser.get(f"http://127.0.0.1:{self._server.port}/#/{quote(model, safe='')}/{version}")
-        self.wait(lambda: not model or self.texts("h2") == [model])
+        # Then all of it is there: what was there before the server was asked is the first thing to go.
+        self.wait(lambda: self.texts("h2") == [model] if model else not self.all("#hint"))
         return self
 
     def all(self, css):

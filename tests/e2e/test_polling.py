@@ -46,12 +46,13 @@ def index(server):
     return {(row["name"], row.get("version")): row.get("state") for row in rows}
 
 
-def test_polling(serve, model, tmp_path, wait_until):
+def test_polling(serve, model, write_model, tmp_path, wait_until):
     """Models are loaded, loaded anew and unloaded as their folders come, change and go; requests never fail for it."""
     folder = model("m", add(1))
     server = serve(*POLL)
     assert answer(server) == [2]
-    model("n", add(10))
+    # All at once: half a folder may be a model, too.
+    write_model(tmp_path / ".new", "n", add(10)).rename(tmp_path / "n")
     wait_until(lambda: index(server).get(("n", "1")) == "READY")
     assert answer(server, "n") == [11]
     text = (folder / "1" / "model.py").read_text().replace("+ 1)", "+ 2)")

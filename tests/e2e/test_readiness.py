@@ -27,12 +27,12 @@ class TritonPythonModel:
 
 
 @pytest.fixture
-def moody(tmp_path, model, serve):
+def moody(tmp_path, model, serve, patient):
     """A server and the file that its model looks into."""
     mood = model("m", MOODY + ANSWER) / "mood"
     mood.write_text("True")
     model("other", "class TritonPythonModel:" + ANSWER)
-    return serve(), mood
+    return serve(wrapper=patient), mood
 
 
 def test_model_is_asked_each_time(moody):

@@ -347,7 +347,10 @@ def test_polling(server, write_model, tmp_path, wait_until):
     server = server("--repository-poll-secs=1", mode="poll")
     assert answer(server) == [1]
     path = folder / "1" / "model.py"
-    path.write_text(path.read_text().replace("[1]", "[2]"))
+    # All at once: of half a file the agents would be told as well.
+    changed = tmp_path / ".model.py"
+    changed.write_text(path.read_text().replace("[1]", "[2]"))
+    changed.replace(path)
     wait_until(lambda: answer(server) == [2])
     assert [line for line in told(server) if line.endswith("LOAD there")] == ["a LOAD there"] * 2
 

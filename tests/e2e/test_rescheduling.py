@@ -268,7 +268,7 @@ class TestMeanwhile:
             "parameters": {"act": "until_cancelled"},
         }
         for number in range(1, 6):
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
             connection.request("POST", "/v2/models/again/infer", json.dumps(document))
             wait_until((folder / "begun").exists)
             connection.close()

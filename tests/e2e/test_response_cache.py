@@ -212,10 +212,11 @@ def test_memory_of_clients(server, model):
     """Inputs count by what lies there, and outputs are put there from the cache; what lies there is not kept."""
     model()
     server = server("--allow-client-shm=true")
-    region = shm.create_shared_memory_region("numbers", "/pyruntime_test_cache", 32)
+    key = f"/pyruntime_test_cache_{server.port}"
+    region = shm.create_shared_memory_region("numbers", key, 32)
     try:
         with closing(server.client()) as client:
-            client.register_system_shared_memory("numbers", "/pyruntime_test_cache", 32)
+            client.register_system_shared_memory("numbers", key, 32)
             tensor = InferInput("IN", [1], "INT64")
             tensor.set_shared_memory("numbers", 8)
             for number, expected in ((6, 1), (7, 2), (6, 1)):

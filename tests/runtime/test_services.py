@@ -18,7 +18,7 @@ from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
-PATIENCE_S = 10
+PATIENCE_S = 60
 NOT_READY = "Failed for execute the inference request. Model '{}' is not ready."
 BAD_VERSION = "failed to get model version from specified version string '{}', version should be an integral value > 0"
 

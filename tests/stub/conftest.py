@@ -26,7 +26,7 @@ from pyruntime.utils.messages import PROTOCOL_VERSION, Hello, Infer, Load, Ready
 
 COMMITTED_BYTES = 1 << 20
 # What takes this long never comes: the test fails rather than hangs.
-PATIENCE_S = 20
+PATIENCE_S = 60
 CONFIG = {"name": "m", "input": [], "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [2]}]}
 HEAD = "import json\nimport numpy as np\nimport triton_python_backend_utils as pb_utils\n"
 MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n{}"

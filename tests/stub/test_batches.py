@@ -38,7 +38,7 @@ from pyruntime.utils.messages import (
 
 PREFIX = "Failed to process the request(s) for model 'm_0', message: "
 # What takes this long never ends: the test fails rather than hangs.
-PATIENCE_S = 20
+PATIENCE_S = 60
 FORGOTTEN = "the model has let go of the request without a response"
 DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
 EMPTY = [OK, "", NO_SLOT, [], ""]

@@ -21,7 +21,7 @@ from pyruntime.utils.errors import Code, LocalError
 from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK, Answer, Call, CancelCall, Drop, Took
 
 # A thread that takes this long never ends: the test fails rather than hangs.
-PATIENCE_S = 30
+PATIENCE_S = 60
 SMALL = np.arange(4, dtype=np.uint8)
 MEDIUM = np.arange(INLINE_BYTES_MAX + 1, dtype=np.uint16).astype(np.uint8)
 LARGE = np.arange(LARGE_BYTES, dtype=np.uint32).astype(np.uint8)

@@ -53,7 +53,7 @@ from pyruntime.utils.messages import (
 )
 
 # What takes this long never ends: the test fails rather than hangs.
-PATIENCE_S = 20
+PATIENCE_S = 60
 CONFIG = (
     "name: 'm' max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: -1 } "
     "output { name: 'OUT' data_type: TYPE_FP32 dims: -1 } "

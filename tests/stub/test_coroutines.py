@@ -14,7 +14,7 @@ from pyruntime.utils.channel import HostChannel, StubChannel
 from pyruntime.utils.messages import PROTOCOL_VERSION, Answer, Hello, Infer, Load, Ready
 
 # A thread that takes this long never ends: the test fails rather than hangs.
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 class Bench:

@@ -26,7 +26,7 @@ from pyruntime.utils.messages import (
 )
 
 # A thread that takes this long never ends: the test fails rather than hangs.
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from pyruntime.utils.arena import LARGE_BYTES, PAGE_BYTES
 from pyruntime.utils.errors import LocalError
 
 # A thread that takes this long never ends: the test fails rather than hangs.
-PATIENCE_S = 30
+PATIENCE_S = 60
 LARGE = np.arange(LARGE_BYTES, dtype=np.uint32).astype(np.uint8)
 
 

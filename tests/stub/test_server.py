@@ -229,7 +229,7 @@ class TestAsk:
         answers = {}
 
         def ask(number):
-            barrier.wait(30)
+            barrier.wait(60)
             answers[number] = bench.server.ask("echo", [number])
 
         def reply():
@@ -242,7 +242,7 @@ class TestAsk:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()
         assert answers == {number: number for number in range(4)}
         assert bench.server._replies == {}

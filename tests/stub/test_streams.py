@@ -13,7 +13,7 @@ from pyruntime.stub.pb_utils.sender import InferenceResponseSender
 from pyruntime.stub.streams import FINAL, Stream
 
 # A thread that takes this long never ends: the test fails rather than hangs.
-PATIENCE_S = 30
+PATIENCE_S = 60
 CLOSED = r"^Unable to send response\. Response sender has been closed\.$"
 FLAG = r"^Unable to send response\. Unsupported flag provided\.$"
 NOTHING = r"^Inference Response object must be provided when the response flags is set to zero\.$"

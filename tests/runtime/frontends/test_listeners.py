@@ -13,7 +13,7 @@ from pyruntime.runtime.core import Core
 from pyruntime.runtime.frontends.listeners import Listeners
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 @pytest.fixture

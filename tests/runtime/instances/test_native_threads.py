@@ -27,7 +27,7 @@ def run():
         async def main():
             async with asyncio.TaskGroup() as tasks:
                 try:
-                    await test(NativeThreads(Failure, tasks, 5), let_go)
+                    await test(NativeThreads(Failure, tasks, 60), let_go)
                 finally:
                     let_go.set()
 
@@ -82,6 +82,7 @@ def test_an_end_that_does_not_come(run):
         threads = NativeThreads(Failure, threads._tasks, 0.001)
         with pytest.raises(LoadError, match="it did not come back within"):
             await threads.end(let_go.wait)
+        threads._patience_s = 60  # no other end is to come within so little
         await threads.end(lambda: None)
 
     run(test)
@@ -114,10 +115,11 @@ def test_a_question_without_an_answer(run):
     """It is said so in time. Who asks again waits for the same answer: there is room for others, however often."""
 
     async def test(threads, let_go):
-        asked, answers = [], []
+        asked, answers, begun = [], [], threading.Event()
 
         def question():
             asked.append(True)
+            begun.set()
             let_go.wait()
 
         for _ in range(THREADS_MAX + 1):
@@ -125,6 +127,7 @@ def test_a_question_without_an_answer(run):
             threads.ask(question, 0.001, lambda answer, done=answered: (answers.append(answer), done.set()))
             await answered.wait()
         assert set(answers) == {"no answer within 0.001 s"}
+        await asyncio.to_thread(begun.wait)
         assert asked == [True]
         assert await threads.run(lambda: 7) == 7
 
@@ -160,4 +163,4 @@ async def main():
 
 asyncio.run(main())
 """
-    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -312,7 +312,11 @@ class TestCounted:
             each.answered(ECHO, ECHO)
         assert split(requests.settled())[::2] == (2 * len(sizes), [])
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(
+        max_examples=60,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
     @given(
         actions=st.lists(st.sampled_from([ECHO, NO_STATISTICS, TWO_REPORTS, OTHER_THREAD]), min_size=1, max_size=4),
         cuts=st.lists(st.integers(1, 4 * 110), max_size=8),

@@ -71,7 +71,7 @@ def load(tmp_path, host):
             env={"PATH": "", "TMPDIR": str(temporary), **(environment or {})},
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=60,
         )
         assert done.stderr == ""
         outcome, left_over = done.stdout.splitlines()

@@ -16,7 +16,7 @@ from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import LoadError
 
 # A test that waits for this long waits for ever.
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 class Version:

@@ -37,7 +37,7 @@ def test_no_file(tmp_path):
         read_labels(str(tmp_path), [output("A", "a\0b")])
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_pipe(tmp_path):
     """What is no file is not waited for."""
     os.mkfifo(tmp_path / "pipe")

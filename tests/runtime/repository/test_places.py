@@ -49,7 +49,7 @@ async def settle():
 
 def run(test):
     async def bounded():
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await test()
 
     asyncio.run(bounded())

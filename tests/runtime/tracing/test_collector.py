@@ -99,11 +99,11 @@ def test_refused(write, at_once, caplog):
     ]
 
 
-def test_nobody_there(write, at_once, caplog):
+def test_nobody_there(write, at_once, caplog, reserve_ports):
     """Where nobody listens the traces are lost, after some attempts."""
-    with receiver() as (address, _):
-        pass
-    Collector(address, [], "1").write([write], threading.Event())
+    with reserve_ports(1) as (port,):
+        address = f"127.0.0.1:{port}"
+        Collector(address, [], "1").write([write], threading.Event())
     (message,) = messages(caplog)
     assert message.startswith(f"traces are lost, because the collector at {address} does not take them: ")
     assert "refused" in message

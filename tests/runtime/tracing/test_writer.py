@@ -8,7 +8,7 @@ from pyruntime.runtime.tracing import writer as module
 from pyruntime.runtime.tracing.buckets import Write
 from pyruntime.runtime.tracing.writer import TraceWriter
 
-LIMIT_S = 20
+LIMIT_S = 60
 LATER_S = 3600.0
 
 
@@ -61,9 +61,9 @@ def make(sink):
 
 def test_written_soon(make, sink):
     """What is put is written by another thread, which there is only then."""
-    threads = threading.active_count()
+    threads = {*threading.enumerate()}
     writer = make()
-    assert threading.active_count() == threads
+    assert {*threading.enumerate()} <= threads
     writer.put(some("a"))
     assert sink.written.wait(LIMIT_S)
     assert sink.batches == [["a"]]

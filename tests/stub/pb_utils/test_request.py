@@ -233,7 +233,7 @@ class TestSenders:
 
         server.stream = stream
         ask()
-        threads[0].join(30)
+        threads[0].join(60)
         assert senders[0]._stream is senders[1]._stream
 
     def test_of_one_that_was_answered(self, region, server):

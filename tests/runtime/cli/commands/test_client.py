@@ -3,7 +3,6 @@
 """Talking to a server, of which this is a stand-in that says what it is told to."""
 
 import json
-import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -109,12 +108,12 @@ class TestAnswers:
         assert refusal(client.get, "/v2", "b") == said
         assert body == b"[]" or refusal(client.index) == said
 
-    def test_nobody(self):
+    def test_nobody(self, reserve_ports):
         """There is no server."""
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-        with pytest.raises(Unreachable, match=rf"no server answers at http://127.0.0.1:{port}: Connection refused"):
-            ServerClient(f"127.0.0.1:{port}").get("/v2")
+        with reserve_ports(1) as (port,):
+            said = rf"no server answers at http://127.0.0.1:{port}: Connection refused"
+            with pytest.raises(Unreachable, match=said):
+                ServerClient(f"127.0.0.1:{port}").get("/v2")
 
     def test_one_that_hangs_up(self, server, client):
         """It is there, and says nothing."""

@@ -21,7 +21,7 @@ from pyruntime.runtime.native._http2 import (
 )
 
 # Each example connects anew.
-with_connect = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+with_connect = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 LARGE = 32
 ALIGNMENT = 64
 

@@ -372,20 +372,33 @@ def serve(serving, tmp_path):
         yield lambda *options, **how: servers.enter_context(serving(tmp_path, *options, **how))
 
 
-# Executes a command of Python's that waits for what models say of themselves for as long as a test may take.
-PATIENT = """
-import runpy, sys
-from pyruntime.runtime.instances import python
-python.IS_READY_TIMEOUT_S = 600.0
-sys.argv = sys.argv[3:]
+# Executes a command of Python's in which limits of a module are others.
+_WITH_LIMITS = """
+import json, runpy, sys
+from importlib import import_module
+module, limits = sys.argv[1:3]
+vars(import_module(module)).update(json.loads(limits))
+sys.argv = sys.argv[5:]
 runpy.run_module("pyruntime.runtime", run_name="__main__", alter_sys=True)
 """
 
 
 @pytest.fixture(scope="session")
-def patient():
+def with_limits():
+    """`serve(wrapper=with_limits(module, NAME=value))`: a server with other limits in a module of pyruntime.runtime."""
+    return lambda module, **limits: (
+        sys.executable,
+        "-c",
+        _WITH_LIMITS,
+        f"pyruntime.runtime.{module}",
+        json.dumps(limits),
+    )
+
+
+@pytest.fixture(scope="session")
+def patient(with_limits):
     """`serve(wrapper=patient)`: a server that does not give up asking a model whether it is ready."""
-    return sys.executable, "-c", PATIENT
+    return with_limits("instances.python", IS_READY_TIMEOUT_S=600.0)
 
 
 @pytest.fixture(scope="session")

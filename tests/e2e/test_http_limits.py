@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import socket
-import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -16,17 +15,9 @@ import pytest
 MIB = 1 << 20
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: any\r\n\r\n"
 IDENTITY = (Path(__file__).parent / "models/echo.py").read_text()
-# Executes a command of Python's with less patience, in seconds, than servers have. A client that is not slow on purpose
-# may be slow all the same: with a connection that it has opened, but not within what it sends at a time.
-IMPATIENT = """
-import runpy, sys
-from pyruntime.runtime.frontends import patience
-patience.LOOK_S = 0.1
-patience.{} = 0.5
-sys.argv = sys.argv[3:]
-runpy.run_module("pyruntime.runtime", run_name="__main__", alter_sys=True)
-"""
-# One with few descriptors.
+# Of servers that are to be tried for their patience, in seconds.
+LOOK_S, PATIENCE_S = 0.1, 0.5
+# A server that has few descriptors.
 POOR = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
 
 
@@ -36,11 +27,6 @@ def infer_head(size):
     text = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
     lengths = b"Content-Length: %d\r\nInference-Header-Content-Length: %d\r\n" % (len(text) + size, len(text))
     return b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: any\r\n%b\r\n" % lengths, text
-
-
-def impatiently(limits):
-    """The wrapper for a server of which these limits are low."""
-    return sys.executable, "-c", IMPATIENT.format(limits)
 
 
 def read_status(sock):
@@ -58,11 +44,21 @@ def server(tmp_path_factory, write_model, serving):
         yield server
 
 
+@pytest.fixture(scope="session")
+def impatiently(with_limits):
+    """`serve(wrapper=impatiently(NAME, ...))`: a server of which these limits are low.
+
+    A client that is not slow on purpose may be slow all the same: with a connection that it has opened, but not within
+    what it sends at a time.
+    """
+    return lambda *names: with_limits("frontends.patience", LOOK_S=LOOK_S, **dict.fromkeys(names, PATIENCE_S))
+
+
 @pytest.fixture(scope="module")
-def impatient(tmp_path_factory, write_model, serving):
+def impatient(tmp_path_factory, write_model, serving, impatiently):
     repository = tmp_path_factory.mktemp("impatient")
     write_model(repository, "identity", IDENTITY)
-    with serving(repository, wrapper=impatiently("HEAD_S_MAX = patience.BODY_STALLED_S_MAX")) as server:
+    with serving(repository, wrapper=impatiently("HEAD_S_MAX", "BODY_STALLED_S_MAX")) as server:
         yield server
 
 
@@ -85,7 +81,7 @@ class TestSlow:
             sock.sendall(sent)
             assert read_status(sock) == status
 
-    def test_idle(self, tmp_path, serve):
+    def test_idle(self, serve, impatiently):
         """Unless there was nothing to go on with."""
         with serve(wrapper=impatiently("IDLE_S_MAX")).connect() as sock:
             assert read_status(sock) == 0

@@ -196,6 +196,13 @@ class Page:
         script = "return Array.from(document.querySelectorAll(arguments[0]), (each) => each.textContent)"
         return self._browser.execute_script(script, css)
 
+    @contextmanager
+    def drawn_anew(self):
+        """Wait, at the end, until what shows a model is another than at the beginning."""
+        self._browser.execute_script("document.querySelector('main').firstElementChild.id = 'before'")
+        yield
+        self.wait(lambda: not self.all("#before"))
+
     def named(self, label):
         """The control with an accessible name."""
         (found,) = [each for each in self.all("input, textarea, select") if each.accessible_name == label]
@@ -282,11 +289,12 @@ def test_keyboard(page, browser):
 
     page.open()
     page.wait(lambda: page.texts("#models .name"))
-    page.named("Models").send_keys("wide", Keys.TAB, Keys.ENTER)
-    focus = ActionChains(browser).send_keys
-    focus(Keys.TAB).perform()
-    focus(Keys.ENTER).perform()
-    page.wait(lambda: page.texts("h2") == ["wide"])
+    with page.drawn_anew():
+        page.named("Models").send_keys("wide", Keys.TAB, Keys.ENTER)
+    assert page.texts("h2") == ["wide"]
+    with page.drawn_anew():  # by its one version, which is the next link
+        ActionChains(browser).send_keys(Keys.TAB, Keys.ENTER).perform()
+    assert page.texts(".version[aria-current]") == ["version 1 ready"]
     page.named("Values of IN").send_keys(Keys.TAB, Keys.ENTER)
     page.wait(lambda: page.texts(".output h4") == ["OUT INT64 [16]"])
 

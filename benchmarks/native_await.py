@@ -18,9 +18,9 @@ import time
 
 import uvloop
 
-from pyruntime.runtime.inference import InferRequest, InferResponse, InputTensor
-from pyruntime.runtime.model import ModelVersion
-from pyruntime.runtime.server import Server
+from pyruntime.runtime.app.server import Server
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.types import InferRequest, InferResponse, InputTensor
 from pyruntime.runtime.settings import ServerSettings
 
 # Requests that are measured, after as many that are not.

@@ -18,13 +18,13 @@ from typing import Any, Dict, Iterable, List, Set
 
 from pyruntime.stub.client_memory import ClientOutputs
 from pyruntime.stub.coroutines import Coroutines
+from pyruntime.stub.input_lifetime import Retained
 from pyruntime.stub.link import Link
 from pyruntime.stub.loader import describe, trace
 from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.responses import ResponseWriter, WrongResponses, check_responses
-from pyruntime.stub.retained import Retained
 from pyruntime.stub.server import Server
 from pyruntime.utils.errors import LocalError, PyruntimeError
 from pyruntime.utils.messages import NO_SLOT, RESCHEDULED, SENDER, Failed, Infer, Result, Retired

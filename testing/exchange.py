@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pyruntime.stub.windows import Windows
+from pyruntime.stub.flow_control import Windows
 from pyruntime.testing.request import Request
 from pyruntime.testing.result import Result
 from pyruntime.utils.errors import InferenceError

@@ -17,8 +17,8 @@ from typing import Any, TypeVar, cast
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.inference import InferRequest
-from pyruntime.runtime.instances.wire import request_wire
+from pyruntime.runtime.inference.types import InferRequest
+from pyruntime.runtime.instances.codec import request_wire
 from pyruntime.runtime.repository.loading import Draft
 from pyruntime.runtime.scheduling.controls import Controls
 from pyruntime.stub.batches import Batches

@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.frontends.request_parameters import read_parameters
-from pyruntime.runtime.inference import InferRequest
+from pyruntime.runtime.frontends.common.request_parameters import read_parameters
+from pyruntime.runtime.inference.types import InferRequest
 from pyruntime.testing.tensors import to_input
 
 

@@ -16,7 +16,7 @@ import orjson
 
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.inference import OutputTensor
+from pyruntime.runtime.inference.types import OutputTensor
 from pyruntime.runtime.memory.regions import create_region
 from pyruntime.stub.host import Answers, Host
 from pyruntime.stub.logs import LOGGER

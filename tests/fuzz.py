@@ -15,12 +15,12 @@ with atheris.instrument_imports(include=["pyruntime"]):
     from pyruntime.runtime.config.normalize import normalize
     from pyruntime.runtime.config.parse import parse_model_config
     from pyruntime.runtime.config.validate import validate
-    from pyruntime.runtime.frontends.generate_request import decode_generate
     from pyruntime.runtime.frontends.grpc import infer_request
-    from pyruntime.runtime.frontends.http_request import HEAD_END, BadRequest, ChunkedBody, HeadReader
-    from pyruntime.runtime.frontends.kserve_request import decode_infer
-    from pyruntime.runtime.frontends.raw_request import decode_raw
-    from pyruntime.runtime.frontends.repository_request import decode_load, decode_unload
+    from pyruntime.runtime.frontends.http.generate_request import decode_generate
+    from pyruntime.runtime.frontends.http.kserve_request import decode_infer
+    from pyruntime.runtime.frontends.http.raw_request import decode_raw
+    from pyruntime.runtime.frontends.http.repository_request import decode_load, decode_unload
+    from pyruntime.runtime.frontends.http.request_head import HEAD_END, BadRequest, ChunkedBody, HeadReader
     from pyruntime.runtime.native._http2 import split
     from pyruntime.utils.errors import InferenceError, LoadError
 

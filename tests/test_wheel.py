@@ -133,7 +133,7 @@ def test_names_of_commands(environment, tmp_path):
 
 def test_page(environment, tmp_path):
     """The files of the page are there."""
-    code = "from pyruntime.runtime.frontends.page import files; print(files.page_files()['app.js'].contents[:7])"
+    code = "from pyruntime.runtime.frontends.http.page import files; print(files.page_files()['app.js'].contents[:7])"
     assert run(environment, "-c", code, cwd=tmp_path) == "b'// SPDX'\n"
 
 

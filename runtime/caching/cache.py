@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from pyruntime.runtime.instances.native_host import NativeHost
+from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.native.libraries import explain, prepare
 from pyruntime.utils.errors import LoadError
 

@@ -38,10 +38,10 @@ def run_serve(arguments: Sequence[str], program: str = "pyruntime serve") -> int
     for warning in warnings:
         log.warning("%s", warning)
     # First of all: it imports numpy in another process while this one imports the server.
-    from pyruntime.runtime.instances.launch import start_forkserver
+    from pyruntime.runtime.instances.stub.launch import start_forkserver
 
     start_forkserver()
-    from pyruntime.runtime.server import serve
+    from pyruntime.runtime.app.server import serve
 
     with terminal_kept() if settings.debug_model else nullcontext():
         return serve(settings)

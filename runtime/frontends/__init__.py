@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What clients speak: Triton's HTTP protocol."""
+"""The protocols that clients speak: Triton's HTTP and gRPC APIs."""

@@ -15,11 +15,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from pyruntime.runtime.core import Core
-from pyruntime.runtime.frontends.crowd import Watch
-from pyruntime.runtime.frontends.http import HttpConnection, MetricsConnection
-from pyruntime.runtime.frontends.http_request import HeadReader
-from pyruntime.runtime.frontends.tls import server_context
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.frontends.common.connection_limits import Watch
+from pyruntime.runtime.frontends.common.tls import server_context
+from pyruntime.runtime.frontends.http.connection import HttpConnection, MetricsConnection
+from pyruntime.runtime.frontends.http.request_head import HeadReader
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 
 _LOG = logging.getLogger("pyruntime.server")

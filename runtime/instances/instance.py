@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pyruntime.runtime.instances.deadlock import Waiting
-from pyruntime.runtime.instances.plan import Batch
+from pyruntime.runtime.instances.instance_spec import Batch
 from pyruntime.runtime.instances.readiness import CallBack
 
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from pyruntime.runtime.instances.connection import StubConnection
+from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.utils.messages import IsReady
 
 _LOG = logging.getLogger("pyruntime.instances")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyruntime.runtime.inference import InferRequest, InferResponse, OutputPlace, Slot
+from pyruntime.runtime.inference.types import InferRequest, InferResponse, OutputPlace, Slot
 from pyruntime.utils.errors import InferenceError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import posix_ipc
 
-from pyruntime.runtime.inference import ClientContents, InputTensor, OutputPlace
+from pyruntime.runtime.inference.types import ClientContents, InputTensor, OutputPlace
 from pyruntime.runtime.memory.regions import ClientRegion
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Native backends in this process: see triton/, and runtime/instances/native.py for who uses it.
+"""Native backends in this process: see triton/, and runtime/instances/native/instance.py for who uses it.
 
 The module is libtritonserver.so to the backends that it loads. Backends run on threads that never take the GIL; what
 happens on them comes out of `drain`. Functions that say so block, without the GIL: call them on a thread.
@@ -57,7 +57,7 @@ class Buffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Call:
-    """Something that native code wants of the server: see runtime/instances/native_calls.py.
+    """Something that native code wants of the server: see runtime/instances/native/calls.py.
 
     `method` is "infer", "cancel", or the name of a function of the C interface without TRITONSERVER_. All but "cancel"
     are waited for. One that Python lets go of without an answer fails.
@@ -217,7 +217,7 @@ class Instance:
         """Blocks. Raises NativeError. Runs on the instance's thread, as all that follows but `is_ready`."""
 
     def execute(self, jobs: list[Any], wires: list[list[Any]], serial: int, base: int, wake: bool = True) -> None:
-        """Give the backend a batch; `wires` as runtime/instances/wire.py makes them, parameters a dict or "".
+        """Give the backend a batch; `wires` as runtime/instances/codec.py makes them, parameters a dict or "".
 
         A tensor's contents lie at `base` + its offset, and stay there until its job is RELEASED.
         """

@@ -20,7 +20,7 @@ from typing import Any
 
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
-from pyruntime.runtime.instances.native_host import NativeHost
+from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.native.libraries import explain, prepare
 from pyruntime.runtime.repository.override_folder import OverrideFolder
 from pyruntime.utils.errors import LoadError

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.config.unsupported import BATCH_STRATEGY
-from pyruntime.runtime.instances.native_host import NativeHost
+from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.native.libraries import prepare
 from pyruntime.utils.errors import LoadError
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from pyruntime.runtime.model import FINALIZE_S_MIN, ModelVersion
+from pyruntime.runtime.inference.model_version import FINALIZE_S_MIN, ModelVersion
 from pyruntime.runtime.repository.lifecycle import LifecycleTable, State
 
 _LOG = logging.getLogger("pyruntime.repository")

@@ -32,12 +32,12 @@ from pyruntime.runtime.config.validate import validate, validate_devices, valida
 from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.environments.forms import PARAMETER
 from pyruntime.runtime.environments.prepare import environment_path, prepare
-from pyruntime.runtime.instances.connection import StubConnection
-from pyruntime.runtime.instances.native_host import NativeHost
-from pyruntime.runtime.instances.plan import InstancePlan, ModelServer
-from pyruntime.runtime.instances.python import PythonInstance
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.instances.instance_spec import InstancePlan, ModelServer
+from pyruntime.runtime.instances.native.host import NativeHost
+from pyruntime.runtime.instances.stub.connection import StubConnection
+from pyruntime.runtime.instances.stub.instance import PythonInstance
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.observe.model_families import new_statistics
 from pyruntime.runtime.repository.backends import Backend, find_backend
 from pyruntime.runtime.repository.debugging import only_process, only_version

@@ -23,12 +23,12 @@ from pyruntime.runtime.config.preferred_groups import with_preferred_groups
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import InstanceSpec
 from pyruntime.runtime.config.validate import validate
-from pyruntime.runtime.instances.native import NativeInstance
-from pyruntime.runtime.instances.native_host import NativeHost
-from pyruntime.runtime.instances.native_plan import NativePlan, facts
-from pyruntime.runtime.instances.native_strategy import NativeStrategy
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.instances.native.host import NativeHost
+from pyruntime.runtime.instances.native.instance import NativeInstance
+from pyruntime.runtime.instances.native.instance_spec import NativePlan, facts
+from pyruntime.runtime.instances.native.strategy import NativeStrategy
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.observe.model_families import new_statistics
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.batch_strategies import find_strategy, load_strategy

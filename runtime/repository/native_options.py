@@ -10,7 +10,7 @@ import re
 import orjson
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.instances.native_host import backend_config
+from pyruntime.runtime.instances.native.host import backend_config
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.settings import ServerSettings
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from pyruntime.runtime.repository.origin import folder_stamp
+from pyruntime.runtime.repository.fingerprint import folder_stamp
 from pyruntime.runtime.repository.scan import scan
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import InferenceError, LoadError

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyruntime.runtime.config.schema import Config
-from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.repository.fingerprint import Origin
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions, Source
 from pyruntime.runtime.repository.loading import Draft
-from pyruntime.runtime.repository.origin import Origin
 from pyruntime.utils.errors import Code, LoadError
 
 _LOG = logging.getLogger("pyruntime.repository")

@@ -17,7 +17,7 @@ from math import inf, prod
 from typing import Any, Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec, SequenceBatchingSpec
-from pyruntime.runtime.inference import InferRequest, InferResponse, InputTensor
+from pyruntime.runtime.inference.types import InferRequest, InferResponse, InputTensor
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.scheduling.controls import Controls
 from pyruntime.runtime.scheduling.job import Job

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyruntime.runtime.inference import InferResponse
+from pyruntime.runtime.inference.types import InferResponse
 from pyruntime.runtime.memory.regions import ClientRegion
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.tracing.sampling import Sampler

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import uvloop
 
-from pyruntime.runtime.inference import InferRequest, InputTensor
-from pyruntime.runtime.instances.launch import start_forkserver
-from pyruntime.runtime.server import Server
+from pyruntime.runtime.app.server import Server
+from pyruntime.runtime.inference.types import InferRequest, InputTensor
+from pyruntime.runtime.instances.stub.launch import start_forkserver
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import InferenceError
 

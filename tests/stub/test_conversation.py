@@ -21,10 +21,10 @@ import pytest
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.inference import InferResponse
-from pyruntime.runtime.instances.batches import PostedBatches
-from pyruntime.runtime.instances.plan import InstancePlan
-from pyruntime.runtime.instances.supervisor import ProcessExit
+from pyruntime.runtime.inference.types import InferResponse
+from pyruntime.runtime.instances.instance_spec import InstancePlan
+from pyruntime.runtime.instances.stub.batches import PostedBatches
+from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.regions import create_region
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.scheduling.job import Job

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pyruntime.stub.windows import RESPONSES_AHEAD_MAX
+from pyruntime.stub.flow_control import RESPONSES_AHEAD_MAX
 from pyruntime.testing import Code, InferenceError, Request, load_model
 
 from .conftest import DECOUPLED, IN_OUT

@@ -11,11 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from pyruntime.runtime.core import Core
-from pyruntime.runtime.frontends.compression import decompress
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.frontends.common.compression import decompress
+from pyruntime.runtime.frontends.common.request_log import LoggedCalls, log_failed_call
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.status import HEAD, STATUS_OF, Status, trailers, trailers_only
-from pyruntime.runtime.frontends.request_log import LoggedCalls, log_failed_call
 from pyruntime.runtime.native._http2 import Session
 from pyruntime.utils.errors import InferenceError
 

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from pyruntime.runtime.core import Core
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.frontends.common.restrictions import opens
 from pyruntime.runtime.frontends.grpc.call import Call, Connection
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.infer_call import InferCall
@@ -13,7 +14,6 @@ from pyruntime.runtime.frontends.grpc.status import Status, trailers_only
 from pyruntime.runtime.frontends.grpc.stream_call import StreamCall
 from pyruntime.runtime.frontends.grpc.stream_infer_call import StreamInferCall
 from pyruntime.runtime.frontends.grpc.unary_call import UnaryCall
-from pyruntime.runtime.frontends.restrictions import opens
 
 _SERVICE = "/inference.GRPCInferenceService"
 INFER = f"{_SERVICE}/ModelInfer"

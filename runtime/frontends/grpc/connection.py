@@ -10,15 +10,15 @@ import random
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pyruntime.runtime.core import Core
-from pyruntime.runtime.frontends.crowd import connections_max
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.frontends.common.connection_limits import connections_max
+from pyruntime.runtime.frontends.common.transports import report_unsent
 from pyruntime.runtime.frontends.grpc.call import MESSAGE_BYTES_MAX, Call
 from pyruntime.runtime.frontends.grpc.calls import begin_call
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.keepalive import STALLED_S_MAX, Action, Keepalive
-from pyruntime.runtime.frontends.grpc.stalls import Stalls
 from pyruntime.runtime.frontends.grpc.status import Status
-from pyruntime.runtime.frontends.transports import report_unsent
+from pyruntime.runtime.frontends.grpc.stream_stall_detector import Stalls
 from pyruntime.runtime.native import _http2
 from pyruntime.runtime.native._http2 import Http2Error, Session
 from pyruntime.utils.arena import ALIGNMENT

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pyruntime.runtime.frontends.forwarding import Forwarded, HeaderPattern
+from pyruntime.runtime.frontends.common.forwarding import Forwarded, HeaderPattern
 from pyruntime.runtime.frontends.grpc.status import http_error, unsupported_encoding
 
 # Heads remembered, and how long one may be: 4 MiB of them, with what is made of them.

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from pyruntime.runtime.core import Core
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.frontends.common.readiness import check_server_ready
+from pyruntime.runtime.frontends.common.readiness_watch import unwatch_ready, watch_ready
 from pyruntime.runtime.frontends.grpc.method import End, Reply, Send
 from pyruntime.runtime.frontends.grpc.schema import INFERENCE, HealthCheckResponse, Message
-from pyruntime.runtime.frontends.readiness import check_server_ready
-from pyruntime.runtime.frontends.readiness_watch import unwatch_ready, watch_ready
 from pyruntime.utils.errors import Code, InferenceError
 
 # The names of the server as a whole.

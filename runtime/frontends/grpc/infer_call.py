@@ -9,17 +9,17 @@ from functools import partial
 from typing import Literal
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.frontends.classification import classified
-from pyruntime.runtime.frontends.compression import compress
+from pyruntime.runtime.frontends.common.classification import classified
+from pyruntime.runtime.frontends.common.compression import compress
+from pyruntime.runtime.frontends.common.threads import at_once, in_thread
 from pyruntime.runtime.frontends.grpc.infer_request import PLAIN, InferOptions, Target
 from pyruntime.runtime.frontends.grpc.infer_response import Parts, encode_infer
 from pyruntime.runtime.frontends.grpc.inferring_call import InferringCall
 from pyruntime.runtime.frontends.grpc.response_encoding import Encoding, response_encoding
 from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, STATUS_OF, Status, encoded_head
-from pyruntime.runtime.frontends.infer_exchange import ANSWERED_AT_ONCE_MAX
-from pyruntime.runtime.frontends.threads import at_once, in_thread
-from pyruntime.runtime.inference import InferResponse
-from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.frontends.http.infer_exchange import ANSWERED_AT_ONCE_MAX
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.types import InferResponse
 from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.errors import Code, InferenceError
 

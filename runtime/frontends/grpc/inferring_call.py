@@ -13,14 +13,14 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from pyruntime.runtime.frontends.forwarding import forward
+from pyruntime.runtime.frontends.common.forwarding import forward
 from pyruntime.runtime.frontends.grpc.call import BYTES_PER_S_MIN, MESSAGE_S_MAX, Call
 from pyruntime.runtime.frontends.grpc.call_trace import trace_call
 from pyruntime.runtime.frontends.grpc.infer_request import InferOptions, Target, decode_infer, read_target
 from pyruntime.runtime.frontends.grpc.status import Status
-from pyruntime.runtime.frontends.infer_exchange import EXPECTED_BYTES_MAX
+from pyruntime.runtime.frontends.http.infer_exchange import EXPECTED_BYTES_MAX
+from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.requests import RequestSlot
-from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.native._http2 import scatter, split
 from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.arena import ALIGNMENT

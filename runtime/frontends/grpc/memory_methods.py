@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from pyruntime.runtime.core import Core
+from pyruntime.runtime.app.state import Core
 from pyruntime.runtime.frontends.grpc.schema import (
     CudaSharedMemoryRegisterResponse,
     CudaSharedMemoryStatusResponse,

@@ -9,7 +9,7 @@ from functools import partial
 
 from google.protobuf.descriptor import MethodDescriptor
 
-from pyruntime.runtime.core import Core
+from pyruntime.runtime.app.state import Core
 from pyruntime.runtime.frontends.grpc import (
     health,
     memory_methods,

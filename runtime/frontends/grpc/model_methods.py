@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from google.protobuf import json_format
 
+from pyruntime.runtime.app.state import Core
 from pyruntime.runtime.config.schema import new_model_config
 from pyruntime.runtime.config.spec import TensorSpec
-from pyruntime.runtime.core import Core
+from pyruntime.runtime.frontends.common.readiness import check_model_ready
 from pyruntime.runtime.frontends.grpc.method import Reply
 from pyruntime.runtime.frontends.grpc.schema import (
     Message,
@@ -20,8 +21,7 @@ from pyruntime.runtime.frontends.grpc.schema import (
     ModelReadyResponse,
     ModelStatisticsResponse,
 )
-from pyruntime.runtime.frontends.readiness import check_model_ready
-from pyruntime.runtime.model_version import parse_version
+from pyruntime.runtime.repository.version_number import parse_version
 from pyruntime.utils.errors import Code, InferenceError
 
 

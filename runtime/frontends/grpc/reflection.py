@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from google.protobuf.descriptor import FileDescriptor
 
+from pyruntime.runtime.app.state import Core
 from pyruntime.runtime.config.schema import POOL
-from pyruntime.runtime.core import Core
 from pyruntime.runtime.frontends.grpc.method import End, Send
 from pyruntime.runtime.frontends.grpc.schema import SERVICES, Message, MessageClass
 from pyruntime.runtime.frontends.grpc.status import Status

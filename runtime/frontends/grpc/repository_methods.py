@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from pyruntime.runtime.core import Core
+from pyruntime.runtime.app.state import Core
 from pyruntime.runtime.frontends.grpc.method import Reply
 from pyruntime.runtime.frontends.grpc.schema import (
     Message,

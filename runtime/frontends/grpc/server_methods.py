@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
-from pyruntime.runtime.core import Core
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.frontends.common.readiness import check_server_ready
+from pyruntime.runtime.frontends.common.status import EXTENSIONS
 from pyruntime.runtime.frontends.grpc.method import Reply
 from pyruntime.runtime.frontends.grpc.schema import (
     Message,
@@ -12,8 +14,6 @@ from pyruntime.runtime.frontends.grpc.schema import (
     ServerMetadataResponse,
     ServerReadyResponse,
 )
-from pyruntime.runtime.frontends.readiness import check_server_ready
-from pyruntime.runtime.frontends.status import EXTENSIONS
 from pyruntime.utils.errors import Code, InferenceError
 
 

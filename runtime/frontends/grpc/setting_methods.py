@@ -7,7 +7,7 @@ Both raise InferenceError: what those do whose settings they are.
 
 from __future__ import annotations
 
-from pyruntime.runtime.core import Core
+from pyruntime.runtime.app.state import Core
 from pyruntime.runtime.frontends.grpc.schema import LogSettingsResponse, Message, TraceSettingResponse
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from pyruntime.runtime.core import Core
-from pyruntime.runtime.frontends.classification import classified
-from pyruntime.runtime.frontends.compression import compress
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.frontends.common.classification import classified
+from pyruntime.runtime.frontends.common.compression import compress
 from pyruntime.runtime.frontends.grpc.call import Connection
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.infer_request import InferOptions
@@ -27,8 +27,8 @@ from pyruntime.runtime.frontends.grpc.infer_response import (
 from pyruntime.runtime.frontends.grpc.inferring_call import InferringCall
 from pyruntime.runtime.frontends.grpc.response_encoding import response_encoding
 from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, STATUS_OF, Status, encoded_head
-from pyruntime.runtime.inference import InferResponse
-from pyruntime.runtime.model import ModelVersion
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.types import InferResponse
 from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.errors import InferenceError
 

@@ -74,7 +74,7 @@ class CountedEvent : public Event {
     const Statistics& times = request.times;
     const BatchStatistics batch = request.execution.reported.value_or(BatchStatistics{rows_, start, start, end, end});
     ++count_;
-    // As runtime/instances/native_times.py has it.
+    // As runtime/instances/native/times.py has it.
     const uint64_t spans[] = {
         Span(request.arrived_ns, times.exec_start_ns), Span(times.exec_start_ns, times.compute_start_ns),
         Span(times.compute_start_ns, times.compute_end_ns), Span(times.compute_end_ns, times.exec_end_ns),

@@ -164,7 +164,7 @@ struct TRITONBACKEND_Request {
 
 namespace pyruntime {
 
-// Reads one request of a batch: `wire` is the list that runtime/instances/wire.py makes (id, correlation id, flags,
+// Reads one request of a batch: `wire` is the list that runtime/instances/codec.py makes (id, correlation id, flags,
 // timeout, outputs or None, parameters as a dict or "", tensors as (name, datatype, shape, offset, size), trace...);
 // a tensor lies at `base` + offset. None for outputs means all that the model has. With the GIL held; null with a
 // Python exception set if it is not such a list.

@@ -18,7 +18,7 @@ namespace pyruntime {
 // Of one request. Any thread.
 class ResponseWindow {
  public:
-  // Far more than a stub may be ahead (stub/windows.py), since there only one sender waits: here it is a thread of the
+  // Far more than a stub may be ahead (stub/flow_control.py), since there only one sender waits: here it is a thread of the
   // backend's, which may serve others. A stream of small responses, such as words, is held up only by a client that
   // looks away for many seconds. Fewer than what a client of generate_stream may let wait before it is cut off.
   static constexpr size_t kResponsesMax = 1000;

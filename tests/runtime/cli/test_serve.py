@@ -19,17 +19,17 @@ def served(monkeypatch):
     """The settings that the server was started with; the server itself returns 7 at once, and starts no process."""
     settings = []
     monkeypatch.delenv(ESCAPE_VARIABLE, raising=False)
-    server = ModuleType("pyruntime.runtime.server")
+    server = ModuleType("pyruntime.runtime.app.server")
 
     def serve(given):
         settings.append(given)
         return 7
 
     server.serve = serve
-    monkeypatch.setitem(sys.modules, "pyruntime.runtime.server", server)
-    launch = ModuleType("pyruntime.runtime.instances.launch")
+    monkeypatch.setitem(sys.modules, "pyruntime.runtime.app.server", server)
+    launch = ModuleType("pyruntime.runtime.instances.stub.launch")
     launch.start_forkserver = lambda: None
-    monkeypatch.setitem(sys.modules, "pyruntime.runtime.instances.launch", launch)
+    monkeypatch.setitem(sys.modules, "pyruntime.runtime.instances.stub.launch", launch)
     yield settings
     for name in LOGGER_NAMES:
         logger = logging.getLogger(name)
@@ -117,12 +117,12 @@ def test_serve_imports_nothing_slow():
 import sys, types
 import pyruntime.runtime.cli
 light = set(sys.modules)
-server = types.ModuleType("pyruntime.runtime.server")
+server = types.ModuleType("pyruntime.runtime.app.server")
 server.serve = lambda settings: 0
-sys.modules["pyruntime.runtime.server"] = server
-launch = types.ModuleType("pyruntime.runtime.instances.launch")
+sys.modules["pyruntime.runtime.app.server"] = server
+launch = types.ModuleType("pyruntime.runtime.instances.stub.launch")
 launch.start_forkserver = lambda: None
-sys.modules["pyruntime.runtime.instances.launch"] = launch
+sys.modules["pyruntime.runtime.instances.stub.launch"] = launch
 assert pyruntime.runtime.cli.main(["serve", "--model-repository=a"]) == 0
 print({"typer", "click", "rich", "numpy", "yaml", "asyncio"} & set(sys.modules))
 print({"logging", "dataclasses", "pyruntime.runtime.settings"} & light)

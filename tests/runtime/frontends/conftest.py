@@ -12,16 +12,16 @@ from functools import partial
 
 import pytest
 
+from pyruntime.runtime.app.state import Core
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.core import Core
-from pyruntime.runtime.frontends import http_sender
-from pyruntime.runtime.frontends.http import HttpConnection
-from pyruntime.runtime.frontends.http_request import ChunkedBody, HeadReader
-from pyruntime.runtime.inference import InferResponse, OutputTensor
+from pyruntime.runtime.frontends.http import sender
+from pyruntime.runtime.frontends.http.connection import HttpConnection
+from pyruntime.runtime.frontends.http.request_head import ChunkedBody, HeadReader
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.types import InferResponse, OutputTensor
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.model import ModelVersion
 from pyruntime.runtime.settings import ServerSettings
 
 CONFIG = (
@@ -415,5 +415,5 @@ def timers(monkeypatch):
         made.append(Timer(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(http_sender, "call_later", call_later)
+    monkeypatch.setattr(sender, "call_later", call_later)
     return made

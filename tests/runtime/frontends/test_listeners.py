@@ -9,7 +9,7 @@ import socket
 import pytest
 import uvloop
 
-from pyruntime.runtime.core import Core
+from pyruntime.runtime.app.state import Core
 from pyruntime.runtime.frontends.listeners import Listeners
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 

@@ -13,13 +13,13 @@ import pytest
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.inference import InferRequest, InputTensor
-from pyruntime.runtime.instances import connection as connection_module
-from pyruntime.runtime.instances.connection import StubConnection
-from pyruntime.runtime.instances.plan import InstancePlan
-from pyruntime.runtime.instances.python import PythonInstance
-from pyruntime.runtime.instances.supervisor import ProcessExit
-from pyruntime.runtime.instances.wire import request_wire
+from pyruntime.runtime.inference.types import InferRequest, InputTensor
+from pyruntime.runtime.instances.codec import request_wire
+from pyruntime.runtime.instances.instance_spec import InstancePlan
+from pyruntime.runtime.instances.stub import connection as connection_module
+from pyruntime.runtime.instances.stub.connection import StubConnection
+from pyruntime.runtime.instances.stub.instance import PythonInstance
+from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.scheduling.job import Job

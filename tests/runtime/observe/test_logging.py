@@ -133,7 +133,7 @@ def test_quoted_text_is_json_that_prints(text):
 def test_lines_go_to_standard_error(logger, capsys):
     """Without a file the lines are standard error's, in the format asked for."""
     set_up_logging(settings(log_format="ISO8601"))
-    logging.getLogger("pyruntime.runtime.server").info("ready")
+    logging.getLogger("pyruntime.runtime.app.server").info("ready")
     line = capsys.readouterr().err
     pattern = rf'\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ I {os.getpid()} test_logging\.py:\d+\] "ready"\n'
     assert re.fullmatch(pattern, line)

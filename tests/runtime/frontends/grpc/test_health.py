@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pyruntime.runtime.frontends import readiness_watch
+from pyruntime.runtime.frontends.common import readiness_watch
 from pyruntime.runtime.frontends.grpc.schema import HealthCheckResponse
 from pyruntime.utils.errors import Code
 

@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.frontends import status
+from pyruntime.runtime.frontends.common import status
 from pyruntime.utils.errors import Code
 
 ABOUT_ONE = ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"]

@@ -1,0 +1,98 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the metrics page has of the server itself: all but the families that models make.
+
+It is put together when the page is asked for; only devices and the event loop are watched all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.observe import built_in
+from pyruntime.runtime.observe.devices import Devices
+from pyruntime.runtime.observe.exposition import labels_text
+from pyruntime.runtime.observe.loop_lag import LoopLag
+from pyruntime.runtime.observe.model_families import ModelReading, labels_of, model_lines
+from pyruntime.runtime.observe.summaries import TURN_S
+
+
+class ServerMetrics:
+    """See the module. `connections` counts the open ones, by protocol."""
+
+    def __init__(self, core: Core, connections: Callable[[], Mapping[str, int]]) -> None:
+        settings = core.settings
+        self._core = core
+        self._connections = connections
+        self._devices = Devices(settings.allow_cpu_metrics, settings.allow_gpu_metrics)
+        self._lag = LoopLag()
+
+    async def run(self) -> None:
+        """Watch what has to be watched. Runs until it is cancelled."""
+        settings = self._core.settings
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._devices.run(settings.metrics_interval_ms / 1000), name="read devices")
+            tasks.create_task(self._lag.run(), name="probe the event loop")
+            if settings.metrics_config.summary_latencies:
+                tasks.create_task(self._turn_summaries(), name="turn summaries")
+
+    def lines(self) -> str:
+        """The families. See Metrics.sources."""
+        self._core.settle()
+        models = self._core.models()
+        readings = [
+            ModelReading(labels_of(model.spec, model.version), model.statistics, model.pending, model.load_s)
+            for model in models
+        ]
+        return "".join(
+            (
+                model_lines(readings, self._core.settings.metrics_config),
+                # There is no such pool: tensors lie in shared memory, which GPUs are not told of.
+                built_in.PINNED_TOTAL.lines([built_in.PINNED_TOTAL.sample("", 0)]),
+                built_in.PINNED_USED.lines([built_in.PINNED_USED.sample("", 0)]),
+                self._devices.lines(),
+                self._own_model_lines(models),
+                self._own_lines(),
+            )
+        )
+
+    def _own_lines(self) -> str:
+        connections = [
+            built_in.CONNECTIONS.sample(labels_text({"protocol": protocol}), count)
+            for protocol, count in self._connections().items()
+        ]
+        in_flight = built_in.IN_FLIGHT.sample("", self._core.in_flight)
+        return built_in.CONNECTIONS.lines(connections) + built_in.IN_FLIGHT.lines([in_flight]) + self._lag.lines()
+
+    def _own_model_lines(self, models: Sequence[ModelVersion]) -> str:
+        restarts, queued, shared = [], [], []
+        for model in models:
+            labels = {"model": model.spec.name, "version": str(model.version)}
+            restarts += [
+                built_in.STUB_RESTARTS.sample(labels_text({**labels, "instance": instance.name}), instance.restarts)
+                for instance in model.instances
+            ]
+            queued.append(built_in.QUEUED_REQUESTS.sample(labels_text(labels), len(model.scheduler)))
+            regions = {
+                "requests": model.memory.region.used_bytes,
+                "responses": sum(instance.response_bytes for instance in model.instances),
+            }
+            shared += [
+                built_in.SHARED_MEMORY.sample(labels_text({**labels, "region": region}), size)
+                for region, size in regions.items()
+            ]
+        return (
+            built_in.STUB_RESTARTS.lines(restarts)
+            + built_in.QUEUED_REQUESTS.lines(queued)
+            + built_in.SHARED_MEMORY.lines(shared)
+        )
+
+    async def _turn_summaries(self) -> None:
+        while True:
+            await asyncio.sleep(TURN_S)
+            for model in self._core.models():
+                if model.statistics.latencies is not None:
+                    model.statistics.latencies.turn()

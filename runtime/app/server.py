@@ -1,0 +1,211 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The composition root: builds everything, says when the server is ready, and owns the order of shutting down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import uvloop
+
+from pyruntime.runtime.app.metrics import ServerMetrics
+from pyruntime.runtime.app.services import ModelServices
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.caching.cache import open_cache
+from pyruntime.runtime.frontends.listeners import Listeners
+from pyruntime.runtime.instances.native.host import NativeHost
+from pyruntime.runtime.observe.tables import backend_table, model_table
+from pyruntime.runtime.repository.agents import RepositoryAgents
+from pyruntime.runtime.repository.control import ModelControl
+from pyruntime.runtime.repository.live import LiveVersions
+from pyruntime.runtime.repository.loading import ModelLoader
+from pyruntime.runtime.repository.polling import Polling
+from pyruntime.runtime.settings import ServerSettings, SettingsError
+from pyruntime.utils.errors import LoadError
+
+_LOG = logging.getLogger("pyruntime.server")
+
+# The Python-based backends that come with pyruntime.
+OUR_BACKENDS = str(Path(__file__).resolve().parents[2] / "backends")
+
+# How long the server may take to end once it was told so twice, in seconds: longer than clients may take over the last
+# of their answers. A thread of a native backend cannot be ended.
+HURRIED_S_MAX = 5.0
+
+
+def _leave() -> None:
+    _LOG.error("What does not end is left behind")
+    logging.shutdown()
+    os._exit(1)
+
+
+def _from_here(settings: ServerSettings) -> ServerSettings:
+    """The same, with absolute paths: a native backend may change the folder that the server is in."""
+    return replace(
+        settings,
+        model_repositories=tuple(map(_absolute, settings.model_repositories)),
+        backend_directory=_absolute(settings.backend_directory) if settings.backend_directory else None,
+        cache_directory=_absolute(settings.cache_directory),
+        repoagent_directory=_absolute(settings.repoagent_directory),
+    )
+
+
+def _absolute(path: str) -> str:
+    return os.fspath(Path(path).absolute())
+
+
+def serve(settings: ServerSettings) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status: 0 after a clean stop, 1 when the server could not start."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(Server(settings).run())
+
+
+class Server:
+    """One server, run once. It has its `core` as soon as it runs."""
+
+    core: Core
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = _from_here(settings)
+        self._live: LiveVersions
+        self._listeners: Listeners
+        self._metrics: ServerMetrics
+        self._native: NativeHost
+        self._agents: RepositoryAgents
+        self._loader: ModelLoader
+        self._watching: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Begin to shut down, if that has not begun yet. `run` returns when it is done."""
+        self._stop.set()
+
+    async def run(self) -> int:
+        """See serve."""
+        async with asyncio.TaskGroup() as tasks:
+            self._build(tasks)
+            loop = asyncio.get_running_loop()
+            for signum in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(signum, self._on_signal, signum)
+            status = await self._serve(tasks)
+        return status
+
+    def _build(self, tasks: asyncio.TaskGroup) -> None:
+        settings = self._settings
+        self.core = core = Core(settings)
+        core.tasks = tasks
+        self._listeners = Listeners(core)
+        self._metrics = ServerMetrics(core, self._listeners.connections)
+        core.metrics.sources.append(self._metrics.lines)
+        self._live = live = LiveVersions(core.table, tasks, settings.drain_s)
+        directories = [settings.backend_directory, OUR_BACKENDS] if settings.backend_directory else [OUR_BACKENDS]
+        services = ModelServices(core, tasks)
+        self._native = NativeHost(services, tasks, settings.drain_s)
+        core.log_settings.follow(self._native.adjust_log)
+        core.metrics.native = self._native.metrics
+        core.settle = self._native.settle
+        self._loader = loader = ModelLoader(settings, directories, tasks, live.lost, services, self._native)
+        self._agents = RepositoryAgents(self._native, settings.repoagent_directory, tasks)
+        core.control = ModelControl(settings, core.table, live, loader, tasks, self._agents)
+
+    async def _serve(self, tasks: asyncio.TaskGroup) -> int:
+        try:
+            await self._listeners.open()
+            names = self.core.control.find_models()
+            self._loader.cache = await open_cache(
+                self._settings.cache_config, self._settings.cache_directory, self._native
+            )
+        except (SettingsError, LoadError) as exc:
+            _LOG.error("%s", exc)
+            return 1
+        if self._settings.allow_metrics:
+            self._watching = tasks.create_task(self._metrics.run(), name="watch the server")
+        loading = tasks.create_task(self._load_all(names), name="load models")
+        stopping = tasks.create_task(self._stop.wait(), name="wait for a signal")
+        await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
+        status = 0
+        if self._stop.is_set() and not loading.done():
+            loading.cancel()
+            await asyncio.wait((loading,))
+        elif not loading.result() and self._settings.exit_on_error:
+            _LOG.error("failed to load all models; --exit-on-error=false serves those that did load")
+            status = 1
+        else:
+            self.core.loaded = True
+            self._listeners.log_started()
+            if self._settings.model_control_mode == "poll" and self._settings.repository_poll_s:
+                polling = Polling(self._settings, self.core.control)
+                self._polling = tasks.create_task(polling.run(), name="poll the repositories")
+            await self._stop.wait()
+        stopping.cancel()
+        await self._shut_down()
+        return status
+
+    def _on_signal(self, signum: int) -> None:
+        if self._stop.is_set():
+            _LOG.warning("Signal (%d) received again: stopping without waiting", signum)
+            self._live.kill()
+            asyncio.get_running_loop().call_later(HURRIED_S_MAX, _leave)
+            return
+        _LOG.info("Signal (%d) received.", signum)
+        self.stop()
+
+    # Starting.
+
+    async def _load_all(self, names: Sequence[str]) -> bool:
+        """Load these models; True if all that are wanted are ready."""
+        all_ready = await self.core.control.start(names)
+        self._log_tables()
+        return all_ready
+
+    def _log_tables(self) -> None:
+        settings = self._settings
+        cmdline = {
+            "auto-complete-config": str(settings.auto_complete_config).lower(),
+            "backend-directory": settings.backend_directory or OUR_BACKENDS,
+            "min-compute-capability": "6.000000",
+            "default-max-batch-size": str(settings.python_backend.default_max_batch_size),
+        }
+        backends = {("python", OUR_BACKENDS)} | self.core.control.backends
+        rows = [(name, path, cmdline | dict(settings.backend_config.get(name, {}))) for name, path in backends]
+        _LOG.info("Backends", extra={"table": backend_table(rows)})
+        models = [
+            (row.name, row.version, row.state if not row.reason else f"{row.state}: {row.reason}")
+            for row in self.core.table.index()
+        ]
+        _LOG.info("Models", extra={"table": model_table(models)})
+
+    # Shutting down: no new requests, those under way, finalize, gone.
+
+    async def _shut_down(self) -> None:
+        core = self.core
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.drain_s
+        if self._polling is not None:
+            self._polling.cancel()
+        await core.control.close()
+        self._listeners.shut_down()
+        self._native.hurry()
+        _LOG.info("Waiting for %d in-flight requests to complete.", core.in_flight)
+        if core.in_flight and self._settings.debug_model:
+            _LOG.info("There is no time limit while a model is debugged; a second signal does not wait.")
+        if not await core.drain(self._settings.drain_s):
+            _LOG.warning("Exit timeout expired with %d requests in flight; they are cut off", core.in_flight)
+        self._listeners.close()
+        await self._live.stop(deadline - loop.time())
+        await self._agents.close()
+        if self._loader.cache is not None:
+            await self._loader.cache.close()
+        await self._native.close()
+        await self._listeners.finish()
+        if self._watching is not None:
+            self._watching.cancel()
+        await asyncio.to_thread(core.tracer.close)
+        _LOG.info("All models are stopped, unloaded.")

@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What every frontend asks of the server: models, readiness, statistics, metrics, and how many requests are under way.
+
+Frontends see this and nothing behind it; it knows no frontend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, Protocol
+
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.memory.clients import ClientMemory
+from pyruntime.runtime.observe.log_settings import LogSettings
+from pyruntime.runtime.observe.logging import adjust_logging
+from pyruntime.runtime.observe.metrics import Metrics
+from pyruntime.runtime.repository.control import ModelControl
+from pyruntime.runtime.repository.lifecycle import LATEST, IndexRow, LifecycleTable
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.runtime.tracing.tracer import Tracer
+from pyruntime.utils.errors import Code, InferenceError
+
+
+def _nothing() -> None:
+    """There is nothing of which one hears late."""
+
+
+class LentConnection(Protocol):
+    """A connection that can be lent."""
+
+    def take_back(self) -> None:
+        """It is read by the event loop again."""
+
+
+class Core:
+    """One server's models. `exiting` is set for good when the server begins to drain.
+
+    `control` is the server's own, and `tasks` runs what takes a while; both are there as soon as it listens.
+    """
+
+    control: ModelControl
+    tasks: asyncio.TaskGroup
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.version = version("pyruntime")
+        self.table: LifecycleTable[ModelVersion] = LifecycleTable()
+        self.metrics = Metrics()
+        self.client_memory = ClientMemory(settings.allow_client_shm, settings.http_max_input_size)
+        self.log_settings = LogSettings(settings, adjust_logging)
+        self.tracer = Tracer(settings.trace, self.version, lambda name: bool(self.table.ready_versions(name)))
+        self.loaded = False
+        self.exiting = False
+        self.in_flight = 0
+        # Of bodies that are on their way, and have all their memory already.
+        self.expected_bytes = 0
+        # Whether any request is known: where models are Python none ever is, and nobody need look.
+        self.knows_requests = False
+        # Connections that native threads read by themselves.
+        self.lent: set[LentConnection] = set()
+        self.table.on_change = self.tracer.on_change = self.recall
+        self.log_settings.follow(lambda settings: self.recall())
+        # Has that told of which one hears late: what native threads have sent to clients themselves.
+        self.settle: Callable[[], None] = _nothing
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def recall(self) -> None:
+        """Have all connections back that were lent: what comes next must not go past Python."""
+        for connection in list(self.lent):
+            connection.take_back()
+
+    def is_ready(self) -> bool:
+        """Whether the server is ready, by --strict-readiness."""
+        strict = self.settings.strict_readiness
+        if not self.loaded or self.exiting or not self.table.is_ready(strict):
+            return False
+        return not strict or all(model.is_ready for model in self.models())
+
+    def resolve(self, name: str, version: int = LATEST) -> ModelVersion:
+        """The version that serves requests for a model. Raises InferenceError: unknown, not ready, or exiting."""
+        if self.exiting:
+            raise InferenceError("Server exiting", Code.UNAVAILABLE)
+        return self.table.resolve(name, version)
+
+    async def wait_ready(self, name: str, version: int, caller: str) -> ModelVersion:
+        """See ModelControl. Requests that are under way when the server drains may still wait for a model."""
+        return await self.control.wait_ready(name, version, caller)
+
+    def models(self) -> list[ModelVersion]:
+        """Every version that serves."""
+        return [
+            self.table.resolve(name, version)
+            for name in dict.fromkeys(row.name for row in self.table.index())
+            for version in self.table.ready_versions(name)
+        ]
+
+    def end_request(self) -> None:
+        """A request is answered, or its client is gone. Who began it raised `in_flight` by one."""
+        self.in_flight -= 1
+        if not self.in_flight and self.exiting:
+            self._idle.set()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take no more requests, and wait for those under way; False if some were left after `timeout_s` seconds."""
+        self.exiting = True
+        self.recall()
+        if not self.in_flight:
+            return True
+        self._idle.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def statistics(self, name: str = "", version: int = LATEST) -> list[dict[str, Any]]:
+        """The statistics of one version, of all versions of a model, or of all models.
+
+        Raises InferenceError INVALID_ARG in Triton's words for what is not there.
+        """
+        self.settle()
+        versions = self.table.ready_versions(name) if name else ()
+        if name and not versions:
+            raise InferenceError(f"requested model '{name}' is not available", Code.INVALID_ARG)
+        if version != LATEST and version not in versions:
+            raise InferenceError(f"requested model version is not available for model '{name}'", Code.INVALID_ARG)
+        models = [self.table.resolve(name, each) for each in versions] if name else self.models()
+        return [
+            model.statistics.as_dict(model.spec.name, model.version)
+            for model in models
+            if version in (LATEST, model.version)
+        ]
+
+    def index(self, ready_only: bool) -> list[IndexRow]:
+        """The repository index, with the reasons of instances that are down."""
+        rows = []
+        for row in self.table.index():
+            if row.state == "READY":
+                problem = self.table.resolve(row.name, int(row.version)).problem
+                row = IndexRow(row.name, row.version, row.state, problem) if problem else row
+            elif ready_only:
+                continue
+            rows.append(row)
+        return rows

@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a model version, or the server, is ready: some models must be asked, so the answer may come later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyruntime.runtime.app.state import Core
+from pyruntime.utils.errors import Code, InferenceError
+
+# Called once, on the event loop's thread, at once or later. It must not raise.
+Answer = Callable[[bool], None]
+
+
+def check_model_ready(core: Core, name: str, version: int, done: Answer) -> None:
+    """Ask whether a version of a model is ready. Raises InferenceError NOT_FOUND if there is no such one."""
+    try:
+        model = core.resolve(name, version)
+    except InferenceError as exc:
+        if exc.code is Code.NOT_FOUND:
+            raise
+        done(False)
+        return
+    model.check_ready(done)
+
+
+def check_server_ready(core: Core, done: Answer) -> None:
+    """Ask whether the server is ready, by --strict-readiness: a strict one is when all its models say that they are."""
+    models = core.models() if core.settings.strict_readiness else []
+    if not core.is_ready() or not models:
+        done(core.is_ready())
+        return
+    waiting = len(models)
+    all_ready = True
+
+    def heard(ready: bool) -> None:
+        nonlocal waiting, all_ready
+        waiting -= 1
+        all_ready = all_ready and ready
+        if not waiting:
+            done(all_ready)
+
+    for model in models:
+        model.check_ready(heard)

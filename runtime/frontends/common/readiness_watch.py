@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tells whoever wants to know whether the server is ready, and when that changes.
+
+Models come and go, restart, and may change their minds without telling anybody, so the server is asked again and again,
+as long as somebody listens: once for all who do. All of it belongs to the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.frontends.common.readiness import check_server_ready
+
+# From one answer to the next question, in seconds. A load balancer should soon know, and each question asks the models.
+INTERVAL_S = 1.0
+
+# It must not raise, and may stop listening while it is called.
+Listener = Callable[[bool], None]
+
+
+class _Watch:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._ready: bool | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.listeners: list[Listener] = []
+
+    def add(self, listener: Listener) -> None:
+        self.listeners.append(listener)
+        if self._ready is not None:
+            listener(self._ready)
+        elif len(self.listeners) == 1:
+            self._ask()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ask(self) -> None:
+        self._timer = None
+        check_server_ready(self._core, self._answered)
+
+    def _answered(self, ready: bool) -> None:
+        if not self.listeners:
+            return  # they left while the models were asked
+        self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._ask)
+        if ready is not self._ready:
+            self._ready = ready
+            for listener in self.listeners.copy():
+                listener(ready)
+
+
+# Those that somebody listens to.
+_watches: dict[Core, _Watch] = {}
+
+
+def watch_ready(core: Core, listener: Listener) -> None:
+    """Call `listener` with whether the server is ready, as soon as that is known, and again whenever it changes."""
+    watch = _watches.get(core)
+    if watch is None:
+        watch = _watches[core] = _Watch(core)
+    watch.add(listener)
+
+
+def unwatch_ready(core: Core, listener: Listener) -> None:
+    """Call a listener no more. It has no effect on one that is not known."""
+    watch = _watches.get(core)
+    if watch is None or listener not in watch.listeners:
+        return
+    watch.listeners.remove(listener)
+    if not watch.listeners:
+        watch.close()
+        del _watches[core]

@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Verbose lines about requests: what was asked for, how it was answered, and how long that took.
+
+While verbose lines are off nothing of this is there. While they are on, what answers a request speaks to its connection
+through a stand-in, which sees the answer pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.frontends.grpc.call import Connection as GrpcConnection
+    from pyruntime.runtime.frontends.http.exchange import Connection, Exchange
+    from pyruntime.runtime.native._http2 import Session
+
+_LOG = logging.getLogger("pyruntime.frontends")
+
+# A request line is shown up to here: enough for any URL that means something to us.
+SHOWN_LENGTH_MAX = 512
+
+# "HTTP/1.1 " stands before the status of a response.
+_STATUS = slice(9, 12)
+
+
+class LoggedConnection:
+    """Stands for the connection of one exchange. `line` is the request's method and path."""
+
+    def __init__(self, connection: Connection, exchange: Exchange, line: str) -> None:
+        self._connection = connection
+        self._exchange: Exchange | None = exchange
+        self._line = line or "what is no request"
+        self._begun_ns = time.monotonic_ns()
+
+    def answered(self) -> None:
+        """See Connection. The first answer is the one that is logged: of a stream, when it began."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            parts = exchange.parts
+            status = bytes(parts[0][_STATUS]).decode() if parts else "a stream"
+            _LOG.debug("HTTP request: %s -> %s after %.3f ms", self._line, status, _since_ms(self._begun_ns))
+        self._connection.answered()
+
+    def discarded(self, nbytes: int) -> None:
+        """See Connection."""
+        self._connection.discarded(nbytes)
+
+
+class LoggedCalls:
+    """Stands for the connection of one call. `path` is the remote procedure's."""
+
+    def __init__(self, connection: GrpcConnection, path: str) -> None:
+        self._connection = connection
+        self._path = path
+        self._begun_ns = time.monotonic_ns()
+
+    @property
+    def session(self) -> Session:
+        """See Connection."""
+        return self._connection.session
+
+    def said(self) -> None:
+        """See Connection."""
+        self._connection.said()
+
+    def over(self, stream: int) -> None:
+        """See Connection. A call ends once, however it does."""
+        _LOG.debug("gRPC call: %s ended after %.3f ms", self._path, _since_ms(self._begun_ns))
+        self._connection.over(stream)
+
+    def call_later(self, delay_s: float, call_back: Callable[[], None]) -> Callable[[], None]:
+        """See Connection."""
+        return self._connection.call_later(delay_s, call_back)
+
+
+def log_failed_call(path: str, status: int, message: str) -> None:
+    """A call is about to end with an error."""
+    _LOG.debug("gRPC call: %s fails with status %d: %s", path, status, message[:SHOWN_LENGTH_MAX])
+
+
+def request_line(method: str, url: bytes) -> str:
+    """Method and path, with nothing in them that acts on a terminal. A query, which may be secret, is left out."""
+    path = url.partition(b"?")[0][:SHOWN_LENGTH_MAX]
+    shown = path.decode("ascii", "backslashreplace")
+    return f"{method} " + "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in shown)
+
+
+def _since_ms(begun_ns: int) -> float:
+    return (time.monotonic_ns() - begun_ns) / 1e6

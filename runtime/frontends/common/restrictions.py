@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which of Triton's APIs an endpoint belongs to, and the refusal of those that are not open to all. (pure)
+
+Operators restrict APIs by name, over HTTP with --http-restricted-api. gRPC's procedures say themselves what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hmac import compare_digest
+
+from pyruntime.runtime.frontends.http.routes import Endpoint, Route
+from pyruntime.runtime.settings import Restriction
+
+# What is in no API is open to all: the metrics have a port of their own.
+API_OF = {
+    Endpoint.SERVER_LIVE: "health",
+    Endpoint.SERVER_READY: "health",
+    Endpoint.MODEL_READY: "health",
+    Endpoint.SERVER_METADATA: "metadata",
+    Endpoint.MODEL_METADATA: "metadata",
+    Endpoint.OPENAPI: "metadata",
+    Endpoint.MODEL_CONFIG: "model-config",
+    Endpoint.MODEL_STATISTICS: "statistics",
+    Endpoint.ALL_STATISTICS: "statistics",
+    Endpoint.MODEL_INFER: "inference",
+    Endpoint.MODEL_GENERATE: "inference",
+    Endpoint.MODEL_GENERATE_STREAM: "inference",
+    Endpoint.REPOSITORY_INDEX: "model-repository",
+    Endpoint.MODEL_LOAD: "model-repository",
+    Endpoint.MODEL_UNLOAD: "model-repository",
+    Endpoint.SYSTEM_MEMORY_STATUS: "shared-memory",
+    Endpoint.SYSTEM_MEMORY_REGISTER: "shared-memory",
+    Endpoint.SYSTEM_MEMORY_UNREGISTER: "shared-memory",
+    Endpoint.CUDA_MEMORY_STATUS: "shared-memory",
+    Endpoint.CUDA_MEMORY_REGISTER: "shared-memory",
+    Endpoint.CUDA_MEMORY_UNREGISTER: "shared-memory",
+    Endpoint.TRACE_SETTING: "trace",
+    Endpoint.UPDATE_TRACE_SETTING: "trace",
+    Endpoint.LOG_SETTINGS: "logging",
+    Endpoint.UPDATE_LOG_SETTINGS: "logging",
+}
+
+
+def restrict(route: Route, headers: Mapping[bytes, bytes], restrictions: Mapping[str, Restriction]) -> Route:
+    """Where a request goes whose client may not be let in: `route`, or a refusal. Names of `headers` are in lower case.
+
+    `restrictions` are by API.
+    """
+    restriction = restrictions.get(API_OF.get(route.endpoint, ""))
+    if restriction is None:
+        return route
+    if opens(restriction, headers.get(restriction.header.encode())):
+        return route
+    error = f"This API is restricted, expecting header '{restriction.header}'"
+    return Route(Endpoint.REFUSED, status=403, error=error)
+
+
+def opens(restriction: Restriction, shown: bytes | None) -> bool:
+    """Whether a client is let in who shows this value of the restriction's header, or None for no such header."""
+    # How long it takes must not say how much of it is right.
+    return shown is not None and compare_digest(shown, restriction.value.encode())

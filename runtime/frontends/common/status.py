@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON bodies of the endpoints that describe the server, its models and its repository. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+
+from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
+from pyruntime.runtime.frontends.common.json_document import invalid, parse_document
+from pyruntime.runtime.repository.lifecycle import IndexRow
+
+# The extensions of the protocol that are served in full, in Triton's order. A client may rely on whatever is listed, so
+# one that is served in part is not: `schedule_policy` has parameters that are read but not acted on, and of
+# `cuda_shared_memory` there is nothing but its status.
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "model_configuration",
+    "system_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+def server_metadata(name: str, version: str) -> bytes:
+    """The body of `/v2`."""
+    return orjson.dumps({"name": name, "version": version, "extensions": EXTENSIONS})
+
+
+def model_metadata(spec: ModelSpec, versions: Iterable[int]) -> bytes:
+    """The body of `/v2/models/<name>`, with the versions that can be asked for now, in the order given.
+
+    Shapes are those that clients send: where the model batches they start with -1.
+    """
+    return orjson.dumps(
+        {
+            "name": spec.name,
+            "versions": [str(version) for version in versions],
+            "platform": spec.platform,
+            "inputs": [_tensor(tensor) for tensor in spec.inputs.values()],
+            "outputs": [_tensor(tensor) for tensor in spec.outputs.values()],
+        }
+    )
+
+
+def repository_index(rows: Iterable[IndexRow]) -> bytes:
+    """The body of `/v2/repository/index`. What a row has nothing to say about is left out of it."""
+    return orjson.dumps([{key: value for key, value in asdict(row).items() if value} for row in rows])
+
+
+def decode_index_request(body: bytes) -> bool:
+    """Whether the client wants only models that are ready in the index. An empty body says nothing, hence no.
+
+    Raises InferenceError (INVALID_ARG) where the body is not a JSON object or its "ready" is not a boolean.
+    """
+    ready = parse_document(body).get("ready", False) if body else False
+    if type(ready) is not bool:
+        raise invalid("Invalid value for 'ready': expected a boolean")
+    return ready
+
+
+def _tensor(tensor: TensorSpec) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}

@@ -1,0 +1,347 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP/1.1 connections, the receiving half: bytes in, exchanges out.
+
+A binary request body is received straight into its model's request region: once the head says how long the body is, the
+socket reads into the slot itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.frontends.common.client_timeouts import Patience, Phase
+from pyruntime.runtime.frontends.common.connection_limits import connections_max
+from pyruntime.runtime.frontends.common.transports import report_unsent
+from pyruntime.runtime.frontends.http.exchange import Exchange
+from pyruntime.runtime.frontends.http.exchanges import UNREADABLE, exchange_of
+from pyruntime.runtime.frontends.http.infer_exchange import InferExchange
+from pyruntime.runtime.frontends.http.known_exchange import begin_known, may_be_known
+from pyruntime.runtime.frontends.http.kserve_response import encode_error
+from pyruntime.runtime.frontends.http.lender import HttpLender
+from pyruntime.runtime.frontends.http.request_head import (
+    HEAD_BYTES_MAX,
+    HEAD_END,
+    BadRequest,
+    ChunkedBody,
+    Head,
+    parse_metrics_head,
+    too_long,
+)
+from pyruntime.runtime.frontends.http.response_head import CONTINUE
+from pyruntime.runtime.frontends.http.response_head import head as response_head
+from pyruntime.runtime.frontends.http.routes import Endpoint
+
+# Requests of one connection that are answered at a time; more wait in the socket.
+PIPELINED_MAX = 64
+# What a refused request may still send before its connection is cut: clients read an answer only after they sent all.
+DISCARDED_BYTES_MAX = 1 << 30
+
+# The port of metrics lets in some more connections than others do: whoever wants to see why there are so many.
+METRICS_CONNECTIONS_MAX = 16
+
+# What TLS begins with. No request does.
+_TLS = b"\x16\x03"
+_TOO_MANY = encode_error("the server has as many connections as it can serve")
+
+# What nearly all requests ask for.
+_INFER = Endpoint.MODEL_INFER
+
+# One read buffer for all connections: what a read brings is taken care of before the next one starts.
+_READ_BUFFER = memoryview(bytearray(128 << 10))
+
+
+class HttpConnection(HttpLender, asyncio.BufferedProtocol):
+    """One client. All methods belong to the event loop's thread."""
+
+    # Defaults stand here, not in __init__: a connection changes few of them in its life.
+    # The request whose body is coming in, and where: straight into memory, or in chunks, or in pieces.
+    _current: Exchange | None = None
+    _direct: memoryview | None = None
+    _chunked: ChunkedBody | None = None
+    _missing = 0
+    _discarded = 0
+    # A request said that it is the last one.
+    _ended = False
+
+    def __init__(self, core: Core, connections: set[Any], read_head: Callable[[bytes], Head]) -> None:
+        """`connections` are those of all ports; it adds itself to them, and takes itself out."""
+        super().__init__(core, connections)
+        self._read_head = read_head
+        self._patience = Patience()
+
+    def __repr__(self) -> str:
+        return f"<HttpConnection [{len(self._exchanges)} exchanges]>"
+
+    # What the transport tells us.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if len(self._connections) >= self._connections_max:
+            transport.write(response_head(503, len(_TOO_MANY), keep_alive=False) + _TOO_MANY)  # type: ignore[attr-defined]
+            transport.close()
+            return
+        # TLS says at once that the end of its handshake is not sent, and never sends it if we read no more then.
+        report_unsent(transport)
+        self._transport = transport  # type: ignore[assignment]  # what a server's connections have
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._core.settle()
+        self._transport = None
+        self._end_lending()
+        self._end_stall()
+        self._connections.discard(self)
+        self._current = self._direct = self._chunked = None
+        for exchange in self._exchanges:
+            exchange.abandon()
+        self._exchanges.clear()
+        self._release_drained()
+
+    def eof_received(self) -> bool:
+        """The client sends no more. Most that do so are gone: what has not begun never will, what runs is told to stop.
+
+        All of it is answered, as far as the model does.
+        """
+        self._settle()
+        if self._current is not None or not self._exchanges:
+            return False
+        self._exchanges[-1].keep_alive = False
+        for exchange in list(self._exchanges):
+            exchange.cancel()
+        return True
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _READ_BUFFER if self._direct is None else self._direct
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._direct is not None:
+            self._direct = self._direct[nbytes:]
+            if not self._direct:
+                self._direct = None
+                self._complete()
+            return
+        data = _READ_BUFFER[:nbytes].tobytes()
+        if self._exchanges:
+            self._core.settle()
+        try:
+            self._received(data)
+        except BadRequest as exc:
+            self._refuse(exc.status, str(exc))
+
+    def _settle(self) -> None:
+        """Learn what was answered past us, and have all that is not come through us: there is more to be done."""
+        self.take_back()
+        self._core.settle()
+        if self._exchanges:
+            self._exchanges[0].take_back()
+
+    # Requests.
+
+    def _received(self, data: bytes) -> None:
+        """Take `data` apart into heads and bodies."""
+        while data and self._transport is not None:
+            if self._current is not None:
+                data = self._take_body(data)
+                continue
+            if self._rest:
+                data = self._rest + data
+                self._rest = b""
+            if self._write_paused or len(self._exchanges) >= PIPELINED_MAX:
+                self._rest = data  # as long as a read at most, and `answered` goes on with it
+                self._throttle()
+                return
+            end = data.find(HEAD_END) + len(HEAD_END)
+            if end < len(HEAD_END):
+                if len(data) > HEAD_BYTES_MAX:
+                    raise too_long()
+                if data.startswith(_TLS):
+                    raise BadRequest("this port speaks HTTP without TLS")
+                self._rest = data
+                return
+            if self._ended:
+                return  # an earlier request said that nothing would follow it
+            head = self._read_head(data[:end])
+            endpoint = head.route.endpoint
+            stop = end + head.content_length
+            looks_known = endpoint is _INFER and self._core.knows_requests
+            if looks_known and stop > len(data) and may_be_known(self._core, head):
+                self._rest = data  # no longer than a known request: the rest is about to come
+                return
+            self._heard = True
+            if not head.keep_alive:
+                self._ended = True
+            if self._exchanges:
+                self._exchanges[0].take_back()
+            if looks_known and stop <= len(data):
+                if stop == len(data) and self._lend(head, data, end):
+                    return
+                known = begin_known(self._core, self, head, data, end)
+                if known is not None:
+                    self._exchanges.append(known)
+                    data = data[stop:] if stop < len(data) else b""
+                    continue
+            self._alike = 0
+            kind = InferExchange if endpoint is _INFER else exchange_of(endpoint)
+            exchange = kind(self._core, self, head)
+            self._exchanges.append(exchange)
+            if stop <= len(data) and not head.chunked:  # all of it is here already, as nearly always
+                body = data[end:stop]
+                data = data[stop:] if stop < len(data) else b""
+                exchange.finish(body)
+            else:
+                self._begin_body(exchange, head)
+                data = data[end:]
+
+    def _begin_body(self, exchange: Exchange, head: Head) -> None:
+        self._current = exchange
+        if head.chunked:
+            self._chunked = ChunkedBody()
+        self._missing = head.content_length
+        if head.expects_continue and exchange.refused:
+            # The client learns it at once, and whether it sends its body all the same nobody can know.
+            self._current = self._chunked = None
+            self._ended = True
+            exchange.keep_alive = False
+            exchange.finish(b"")
+            return
+        self._owes_continue = head.expects_continue
+        self._continue()
+        self._direct = exchange.direct_body()
+
+    def _continue(self) -> None:
+        """Tell the client to send its body, once all earlier requests are answered."""
+        if self._owes_continue and self._exchanges[0] is self._current and self._transport is not None:
+            self._owes_continue = False
+            self._transport.write(CONTINUE)
+
+    def _take_body(self, data: bytes) -> bytes:
+        """Give the exchange under way its part of `data`; the rest is returned."""
+        exchange = self._current
+        assert exchange is not None  # `_received` checked it
+        if self._chunked is not None:
+            parts, rest = self._chunked.feed(data)
+            for part in parts:
+                exchange.take(part)
+            if self._chunked.complete:
+                self._complete()
+            return rest
+        if self._direct is not None:  # the read that brought the head brought this much of the body
+            self._direct[: len(data)] = data
+            self._direct = self._direct[len(data) :]
+            return b""
+        part, rest = data[: self._missing], data[self._missing :]
+        self._missing -= len(part)
+        exchange.take(part)
+        if not self._missing:
+            self._complete()
+        return rest
+
+    def _complete(self) -> None:
+        exchange, self._current, self._chunked = self._current, None, None
+        assert exchange is not None  # its body has just come in
+        exchange.finish(b"")
+        self._throttle()
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what cannot be read as a request, after everything before it, and hang up."""
+        if self._transport is None:
+            return
+        self._transport.pause_reading()
+        self._ended = True
+        self._rest = b""
+        self._direct = None
+        self._owes_continue = False
+        exchange, self._current, self._chunked = self._current, None, None
+        if exchange is None:
+            exchange = exchange_of(Endpoint.REFUSED)(self._core, self, UNREADABLE)
+            self._exchanges.append(exchange)
+        exchange.keep_alive = False
+        exchange.refuse(status, message)
+
+    def _go_on(self) -> None:
+        """Take apart what was left when too many requests were due."""
+        rest, self._rest = self._rest, b""
+        try:
+            self._received(rest)
+        except BadRequest as exc:
+            self._refuse(exc.status, str(exc))
+
+    def discarded(self, nbytes: int) -> None:
+        """A refused request sends more of its body; there is a limit to that."""
+        self._discarded += nbytes
+        if self._discarded > DISCARDED_BYTES_MAX:
+            self.abort()
+
+    def check(self, now: float, crowded: bool) -> None:
+        """Every now and then: end the connection if its client takes too long. `now` is in seconds, of any clock."""
+        if self._is_lent():
+            return
+        if self._exchanges:
+            self._core.settle()
+        phase = self._phase()
+        heard, self._heard = self._heard, False
+        if not self._patience.is_over(now, phase, anew=heard, taken=self._taken(), crowded=crowded):
+            return
+        if phase is Phase.REQUEST:
+            self.close_idle()
+        else:
+            what = Phase.BODY if HEAD_END in self._rest else phase
+            self._refuse(408, f"the request's {what.name.lower()} takes too long to come in")
+
+    def _phase(self) -> Phase:
+        if self._read_paused or self._owes_continue or self._transport is None or self._transport.is_closing():
+            return Phase.SERVER
+        if self._current is not None:
+            return Phase.BODY
+        if self._rest:
+            return Phase.HEAD
+        return Phase.SERVER if self._exchanges else Phase.REQUEST
+
+    def _taken(self) -> int:
+        """How much of a body has come in, counted from anywhere."""
+        if self._chunked is not None:
+            return self._chunked.taken
+        return -self._missing if self._direct is None else -len(self._direct)
+
+    def shut_down(self) -> None:
+        """HTTP/1.1 has no way to tell a client that its next request is in vain: it is answered with 503."""
+
+    def close_idle(self) -> None:
+        """Close the connection once what is under way is answered."""
+        self._settle()
+        if self._exchanges:
+            self._exchanges[-1].keep_alive = False
+        elif self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _throttle(self) -> None:
+        """Read on only while the client reads its answers and has not too many of them due."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        # A body must come in, or its request will never be answered.
+        full = self._current is None and (self._write_paused or len(self._exchanges) >= PIPELINED_MAX)
+        if full and not self._read_paused:
+            self._read_paused = True
+            self._transport.pause_reading()
+        elif not full and self._read_paused:
+            self._read_paused = False
+            self._transport.resume_reading()
+            if self._rest:
+                self._go_on()
+
+
+class MetricsConnection(HttpConnection):
+    """One client of the metrics port."""
+
+    _connections_max = connections_max() + METRICS_CONNECTIONS_MAX
+
+    def __init__(self, core: Core, connections: set[Any]) -> None:
+        super().__init__(core, connections, parse_metrics_head)

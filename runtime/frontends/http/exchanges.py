@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which exchange a request gets."""
+
+from __future__ import annotations
+
+from pyruntime.runtime.frontends.http.control_exchange import LoadExchange, UnloadExchange
+from pyruntime.runtime.frontends.http.endpoint_exchange import EndpointExchange
+from pyruntime.runtime.frontends.http.exchange import Exchange
+from pyruntime.runtime.frontends.http.generate_exchange import GenerateExchange, GenerateStreamExchange
+from pyruntime.runtime.frontends.http.infer_exchange import InferExchange
+from pyruntime.runtime.frontends.http.metrics_exchange import MetricsExchange
+from pyruntime.runtime.frontends.http.page.exchange import OpenApiExchange, PageExchange
+from pyruntime.runtime.frontends.http.refused_exchange import RefusedExchange
+from pyruntime.runtime.frontends.http.request_head import Head
+from pyruntime.runtime.frontends.http.routes import Endpoint, Route
+
+_EXCHANGES: dict[Endpoint, type[Exchange]] = {
+    Endpoint.MODEL_INFER: InferExchange,
+    Endpoint.MODEL_GENERATE: GenerateExchange,
+    Endpoint.MODEL_GENERATE_STREAM: GenerateStreamExchange,
+    Endpoint.MODEL_LOAD: LoadExchange,
+    Endpoint.MODEL_UNLOAD: UnloadExchange,
+    Endpoint.METRICS: MetricsExchange,
+    Endpoint.OPENAPI: OpenApiExchange,
+    Endpoint.PAGE: PageExchange,
+    Endpoint.REFUSED: RefusedExchange,
+}
+
+# The head of what cannot be read as a request, for the exchange that says so.
+UNREADABLE = Head(Route(Endpoint.REFUSED), 0, False, None, "", False, False, False)
+
+
+def exchange_of(endpoint: Endpoint) -> type[Exchange]:
+    """The exchange of a request to an endpoint."""
+    return _EXCHANGES.get(endpoint, EndpointExchange)

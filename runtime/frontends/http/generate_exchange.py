@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The exchanges of the generate extension: JSON whose members are inputs, answered by one response or a stream of them.
+
+Here decoupled models can be used over HTTP. A stream is paced by its client: a response is released when the transport
+has sent all there is to send, and a model has only so many responses that are not released.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.frontends.common.forwarding import forward
+from pyruntime.runtime.frontends.http.exchange import Connection, Exchange, Piece, nothing_to_release
+from pyruntime.runtime.frontends.http.generate_request import decode_generate
+from pyruntime.runtime.frontends.http.generate_response import encode_generate, event
+from pyruntime.runtime.frontends.http.kserve_response import encode_error
+from pyruntime.runtime.frontends.http.request_head import Head
+from pyruntime.runtime.frontends.http.response_head import LAST_CHUNK, STATUS_OF, chunk, event_stream_head
+from pyruntime.runtime.frontends.http.trace import sending
+from pyruntime.runtime.inference.types import InferResponse
+from pyruntime.utils.errors import Code, InferenceError
+
+# Events that wait for their client. A model has far fewer responses that are not released, but any number of errors.
+EVENTS_WAITING_MAX = 1024
+
+_NOT_ONE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
+    "of responses"
+)
+
+
+class _GeneratingExchange(Exchange):
+    """What both have in common: the request."""
+
+    _executes = True
+    _takes_decoupled = True
+    # Whatever the model still says, nobody wants to know.
+    _over = False
+
+    def _act(self) -> None:
+        model = self._model
+        assert model is not None  # or the request was refused
+        request = decode_generate(bytes(self._body), model.spec)
+        forward(request, self._head.forwarded)
+        self._body = b""
+        self._start(model, model.accept(request, self._respond_with))
+
+    def _respond_with(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        if final:
+            self._job = None  # it refers to us
+        if not self._over and not self._abandoned:
+            self._take_response(outcome, final)
+        elif isinstance(outcome, InferResponse):
+            outcome.release()
+
+    @abstractmethod
+    def _take_response(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        """Handle what the model says."""
+
+    def _stop(self) -> None:
+        self._over = True
+        self.cancel()
+
+
+class GenerateExchange(_GeneratingExchange):
+    """`generate`: the model must produce exactly one response, however it does so."""
+
+    _documents: tuple[bytes, ...] = ()
+
+    def _take_response(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        failure = None
+        if isinstance(outcome, InferenceError):
+            failure = outcome
+        elif outcome is not None:
+            try:
+                self._documents += (encode_generate(outcome),)
+            except InferenceError as exc:
+                failure = exc
+            outcome.release()
+        if failure is None and (len(self._documents) > 1 or (final and not self._documents)):
+            failure = InferenceError(_NOT_ONE)
+        if failure is not None:
+            self._stop()
+            self._fail(failure)
+        elif final:
+            self._respond(200, self._documents[0])
+
+
+class GenerateStreamExchange(_GeneratingExchange):
+    """`generate_stream`: each response of the model is an event, and so is each error."""
+
+    _begun = False
+
+    def __init__(self, core: Core, connection: Connection, head: Head) -> None:
+        super().__init__(core, connection, head)
+        # What the model has said, and whether that was the last of it. It becomes text when it is its turn to be sent.
+        self._waiting: deque[tuple[InferResponse | InferenceError | None, bool]] = deque()
+
+    def _take_response(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        if len(self._waiting) >= EVENTS_WAITING_MAX and not final:
+            if isinstance(outcome, InferResponse):
+                outcome.release()
+            outcome = InferenceError(f"more than {EVENTS_WAITING_MAX} events wait for the client", Code.UNAVAILABLE)
+            final = True
+            self._stop()
+        self._waiting.append((outcome, final))
+        self._connection.answered()
+
+    def next_piece(self) -> Piece | None:
+        """The next event, behind the head if it is the first one."""
+        if not self._waiting:
+            return None
+        outcome, self.ended = self._waiting.popleft()
+        data, status, release = b"", 200, nothing_to_release
+        if isinstance(outcome, InferResponse):
+            release = outcome.release
+            try:
+                data = event(encode_generate(outcome))
+            except InferenceError as exc:
+                outcome = exc
+        if isinstance(outcome, InferenceError):
+            status = STATUS_OF[outcome.code]
+            data = event(encode_error(outcome.message))
+        chunked = self._head.takes_chunks
+        if chunked:
+            data = (chunk(data) if data else b"") + (LAST_CHUNK if self.ended else b"")
+        if not self._begun:
+            # The status is that of the first response: of later ones there is only the event.
+            self._begun = True
+            data = event_stream_head(status, chunked, self.keep_alive) + data
+        if self.trace is not None:
+            release = sending(self.trace, release, self.ended)
+            if self.ended:
+                self.trace = None
+        return Piece(data, release)
+
+    def abandon(self) -> None:
+        """See Exchange."""
+        super().abandon()
+        for outcome, _ in self._waiting:
+            if isinstance(outcome, InferResponse):
+                outcome.release()
+        self._waiting.clear()

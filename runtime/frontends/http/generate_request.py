@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The body of a generate request, decoded. (pure)
+
+body := {"id"?, "parameters"?: {(<input> | <parameter>)*}, (<input> | <parameter>)*}
+
+A member that has the name of one of the model's inputs is that input, every other one is a parameter of the request;
+those in "parameters" are no different from those beside it. As in Triton all of them go to the model: what an inference
+request says to the server by them, a sequence or a timeout for instance, is not said here. A request says neither
+shapes nor datatypes: an input has those of the model's configuration. Whether the inputs suit the model is not asked
+here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
+from pyruntime.runtime.frontends.common.json_document import find_duplicate, invalid, json_name, parse_document
+from pyruntime.runtime.frontends.common.request_parameters import read_custom_parameters, read_id
+from pyruntime.runtime.frontends.http.json_tensors import flatten, pack
+from pyruntime.runtime.inference.types import InferRequest, InputTensor
+
+
+def decode_generate(text: bytes, spec: ModelSpec) -> InferRequest:
+    """The request in `text` for the model of `spec`. Raises InferenceError (INVALID_ARG) for every mistake."""
+    document = parse_document(text)
+    _refuse_duplicate(find_duplicate(text, document), spec)
+    request = InferRequest(spec.name)
+    if "id" in document:
+        request.id = read_id(document.pop("id"))
+    nested = document.pop("parameters", {})
+    if type(nested) is not dict:
+        raise invalid(f"Expected JSON object for keyword: 'parameters', got {json_name(nested)}")
+    _refuse_duplicate(next((name for name in nested if name in document), None), spec)
+    parameters = {}
+    for name, value in (document | nested).items():
+        tensor = spec.inputs.get(name)
+        if tensor is None:
+            parameters[name] = value
+        else:
+            request.inputs.append(_read_input(tensor, value))
+    read_custom_parameters(request, parameters)
+    return request
+
+
+def _refuse_duplicate(name: str | None, spec: ModelSpec) -> None:
+    if name is not None:
+        raise invalid(f"{'input' if name in spec.inputs else 'parameter'} '{name}' already exists in request")
+
+
+def _read_input(tensor: TensorSpec, value: Any) -> InputTensor:
+    elements = flatten(tensor.name, value) if type(value) is list else [value]
+    shape = _fill(tensor, len(elements))
+    return InputTensor(tensor.name, tensor.datatype, shape, pack(tensor.name, tensor.datatype, shape, elements))
+
+
+def _fill(tensor: TensorSpec, count: int) -> list[int]:
+    """The shape of `count` elements: the last variable dimension takes what the fixed ones leave, others are 1."""
+    fixed = math.prod(dim for dim in tensor.shape if dim != -1)
+    left, surplus = divmod(count, fixed) if fixed else (1, count)
+    shape = []
+    for dim in reversed(tensor.shape):
+        shape.append(left if dim == -1 else dim)
+        left = 1 if dim == -1 else left
+    if surplus or left != 1:
+        dims = ",".join(map(str, tensor.shape))
+        raise invalid(f"unexpected number of elements for input '{tensor.name}': {count} do not make shape [{dims}]")
+    return shape[::-1]

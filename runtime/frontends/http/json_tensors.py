@@ -1,0 +1,227 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The contents of a tensor as JSON, both ways. (pure)
+
+Clients that do not use the binary data extension write an input's contents into the JSON document, and read an output's
+from it. It is the rare way and a slow one, so nothing here is on the path of a binary request. The standard library's
+`array` and `memoryview` convert as fast as numpy does at these sizes, and spare the host from importing it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, NamedTuple
+
+import orjson
+
+from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_elements
+from pyruntime.runtime.inference.types import OutputTensor
+from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
+from pyruntime.utils.errors import InferenceError
+
+# The letter that `memoryview.cast` has for each datatype of a fixed size that has a JSON form; `array` has all but "?".
+_LETTERS: dict[str, Any] = {
+    "BOOL": "?",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "FP32": "f",
+    "FP64": "d",
+}
+
+# Triton has no JSON form for these.
+NO_JSON = ("FP16", "BF16")
+
+# Elements that are put into words at a time: a few milliseconds' work.
+SLICE_ELEMENTS = 16 << 10
+
+_PREFIX = struct.Struct("<I")
+assert _PREFIX.size == BYTES_PREFIX_SIZE
+
+
+class PackedElements(NamedTuple):
+    """The tensor bytes of a list, and how many elements it has."""
+
+    contents: bytes
+    length: int
+
+
+def pack(name: str, datatype: str, shape: list[int], contents: Any) -> bytes:
+    """The tensor bytes of input `name`, from the JSON value of its "data": a list, flat or nested, in row-major order.
+
+    Or that value is PackedElements already.
+
+    How the list nests is not compared with `shape`, only how many elements it has. As in Triton, a number that is too
+    large for FP32 becomes infinity. Raises InferenceError (INVALID_ARG) where an element is of the wrong kind or out
+    of range, the number of elements is not that of `shape`, or `datatype` has no JSON form.
+    """
+    if datatype in NO_JSON:
+        raise invalid(
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input '{name}'"
+        )
+    packed = type(contents) is PackedElements
+    elements = [] if packed else flatten(name, contents)
+    expected, count = math.prod(shape), contents.length if packed else len(elements)
+    if count != expected:
+        raise invalid(f"unexpected number of elements for input '{name}': expected {expected}, got {count}")
+    packed_contents: bytes = contents.contents if packed else _pack_elements(name, datatype, elements)
+    return packed_contents
+
+
+def pack_slices(name: str, datatype: str, text: bytes, slices: Iterable[tuple[int, int]]) -> PackedElements:
+    """The tensor bytes of input `name`, whose elements stand in these slices of a document, (start, end) in bytes each.
+
+    Raises InferenceError (INVALID_ARG) where they are not JSON, of the wrong kind, or out of range.
+    """
+    parts = []
+    count = 0
+    for start, end in slices:
+        elements = flatten(name, parse_elements(text[start:end], start))
+        parts.append(_pack_elements(name, datatype, elements))
+        count += len(elements)
+    return PackedElements(b"".join(parts), count)
+
+
+def _pack_elements(name: str, datatype: str, elements: list[Any]) -> bytes:
+    _check_kinds(name, datatype, elements)
+    if datatype == "BYTES":
+        return _pack_strings(elements)
+    if datatype == "BOOL":
+        return bytes(elements)
+    try:
+        return array(_LETTERS[datatype], elements).tobytes()
+    except OverflowError:
+        low, high = _bounds(datatype)
+        culprit = next(element for element in elements if not low <= element <= high)
+        raise invalid(f"input '{name}' holds {culprit}, which is out of range for {datatype}") from None
+
+
+def flatten(name: str, contents: Any) -> list[Any]:
+    """The elements of the JSON list `contents`, in row-major order. Raises InferenceError (INVALID_ARG)."""
+    if type(contents) is not list:
+        raise invalid(f"'data' of input '{name}' must be a list, got {json_name(contents)}")
+    elements: list[Any] = contents
+    # As deep as the document at most, whose depth has been checked.
+    while list in (types := set(map(type, elements))):
+        if len(types) > 1:  # as odd as that is, Triton takes it
+            elements = [each if type(each) is list else [each] for each in elements]
+        elements = list(chain.from_iterable(elements))
+    return elements
+
+
+def unpack(output: OutputTensor, *, unwrap: bool = False) -> Any:
+    """The contents of `output` as a flat, row-major value that orjson can write; with `unwrap` one element is no list.
+
+    Numbers that are not finite come out as NaN, Infinity and -Infinity, which are not JSON; Triton writes them so, and
+    its clients read them. Raises InferenceError: INVALID_ARG where the contents have no JSON form, INTERNAL where they
+    do not fill the output's shape.
+    """
+    datatype = output.datatype
+    if datatype in NO_JSON:
+        raise invalid(
+            f"sending {datatype} data via JSON is not supported. "
+            f"Please use the binary data format for output '{output.name}'"
+        )
+    slices = _slices_of_strings(output) if datatype == "BYTES" else _slices_of_numbers(output)
+    first = next(slices, [])
+    second = next(slices, None)
+    if second is None:
+        return _writable(datatype, first[0] if unwrap and len(first) == 1 else first)
+    return orjson.Fragment(b"[%b]" % b",".join(_words(datatype, each) for each in chain((first, second), slices)))
+
+
+def _writable(datatype: str, value: Any) -> Any:
+    """`value`, an element or several, for orjson, which writes no numbers that are not finite."""
+    if datatype not in ("FP32", "FP64"):
+        return value
+    # One value that is not finite makes the sum so too; a sum that overflows only costs the slower way.
+    finite = math.isfinite(sum(value) if type(value) is list else value)
+    return value if finite else orjson.Fragment(json.dumps(value, separators=(",", ":")))
+
+
+def _words(datatype: str, values: list[Any]) -> bytes:
+    return orjson.dumps(_writable(datatype, values))[1:-1]
+
+
+def _check_kinds(name: str, datatype: str, elements: list[Any]) -> None:
+    allowed: set[type]
+    if datatype == "BYTES":
+        allowed, wanted = {str}, "strings"
+    elif datatype == "BOOL":
+        allowed, wanted = {bool}, "true or false"
+    elif datatype in ("FP32", "FP64"):
+        allowed, wanted = {int, float}, "numbers"
+    else:
+        allowed, wanted = {int}, "integers"
+    if set(map(type, elements)) <= allowed:
+        return
+    culprit = next(element for element in elements if type(element) not in allowed)
+    raise invalid(f"the data of input '{name}' must hold {wanted} for {datatype}, got {json_name(culprit)}")
+
+
+def _bounds(datatype: str) -> tuple[float, float]:
+    if datatype.startswith("FP"):
+        return -sys.float_info.max, sys.float_info.max
+    bits = 8 * BY_NAME[datatype].size
+    if datatype.startswith("U"):
+        return 0, (1 << bits) - 1
+    return -(1 << bits - 1), (1 << bits - 1) - 1
+
+
+def _pack_strings(elements: list[str]) -> bytes:
+    encoded = list(map(str.encode, elements))
+    parts = [b""] * (2 * len(encoded))
+    parts[::2] = map(_PREFIX.pack, map(len, encoded))
+    parts[1::2] = encoded
+    return b"".join(parts)
+
+
+def _slices_of_numbers(output: OutputTensor) -> Iterator[list[Any]]:
+    contents = memoryview(output.data).cast("B")
+    size = BY_NAME[output.datatype].size
+    expected = math.prod(output.shape) * size
+    if len(contents) != expected:
+        raise InferenceError(f"output '{output.name}' holds {len(contents)} bytes, expected {expected}")
+    values = contents.cast(_LETTERS[output.datatype])
+    for start in range(0, len(values), SLICE_ELEMENTS):
+        yield values[start : start + SLICE_ELEMENTS].tolist()
+
+
+def _slices_of_strings(output: OutputTensor) -> Iterator[list[str]]:
+    contents = bytes(output.data)
+    strings: list[str] = []
+    position = count = 0
+    while position < len(contents):
+        start = position + BYTES_PREFIX_SIZE
+        if start > len(contents):
+            raise InferenceError(f"output '{output.name}' ends within the length of element {count}")
+        position = start + _PREFIX.unpack_from(contents, position)[0]
+        if position > len(contents):
+            raise InferenceError(f"output '{output.name}' ends within element {count}")
+        try:
+            strings.append(contents[start:position].decode())
+        except UnicodeDecodeError:
+            raise invalid(
+                f"element {count} of output '{output.name}' is not UTF-8 and can not be sent via JSON. "
+                f"Please use the binary data format for output '{output.name}'"
+            ) from None
+        count += 1
+        if len(strings) == SLICE_ELEMENTS:
+            yield strings
+            strings = []
+    expected = math.prod(output.shape)
+    if count != expected:
+        raise InferenceError(f"output '{output.name}' holds {count} elements, expected {expected}")
+    if strings:
+        yield strings

@@ -1,0 +1,200 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The exchange of an inference that differs from an earlier one in nothing but the contents of its tensors.
+
+Where the model's instances are threads of this process, what the earlier one led to is left to native code: it finds
+the request in the body, and puts the response into words. Python only passes bytes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.frontends.http.exchange import Connection, Exchange
+from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY
+from pyruntime.runtime.frontends.http.request_head import Head
+from pyruntime.runtime.frontends.http.sender import JOINED_BYTES_MAX
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.request_plans import Plan
+from pyruntime.runtime.inference.types import InferResponse
+from pyruntime.utils.errors import InferenceError
+
+# A body that is longer than this, in bytes, gains nothing by being known: it had better be read into shared memory, and
+# a client that sends it in parts is read while it does.
+KNOWN_BYTES_MAX = 16 << 10
+
+
+def know(core: Core, model: ModelVersion, head: Head, document: bytes, size: int, plan: Plan) -> None:
+    """Have requests with this head and this document found from now on, if that is possible; `plan` is that of one.
+
+    Its body has `size` bytes, however it came.
+    """
+    if plan.known is None:
+        plan.known = False
+        if plan.options is ALL_BINARY:
+            plan.known = model.know(document, size, plan.wire(len(document))) or False
+    if plan.known and _is_plain(head):
+        model.plans.remember_known(head, plan)
+        core.knows_requests = True
+
+
+def _is_plain(head: Head) -> bool:
+    """Whether all that follows from a head does so each time. Every request of a client that traces has another one."""
+    return (
+        head.content_length <= KNOWN_BYTES_MAX
+        and head.keep_alive
+        and not (head.chunked or head.encoding or head.expects_continue or head.response_encoding or head.traceparent)
+    )
+
+
+def _find(core: Core, head: Head) -> tuple[ModelVersion, Plan] | None:
+    """Who serves requests with this head, and their plan, if they may be known."""
+    try:
+        model = core.resolve(head.route.model, head.route.version)
+    except InferenceError:
+        return None  # an exchange of another kind says so
+    plan = model.plans.find_known(head)
+    return None if plan is None else (model, plan)
+
+
+def _is_watched(core: Core) -> bool:
+    """Whether anybody wants to know more of requests than their statistics."""
+    return core.tracer.active or core.log_settings.verbose
+
+
+def may_be_known(core: Core, head: Head) -> bool:
+    """Whether the request with this head may turn out to be known when its body is there, which is short then."""
+    return _find(core, head) is not None
+
+
+class KnownConnection(Connection, Protocol):
+    """What such an exchange tells its connection besides."""
+
+    def client_socket(self, make: Callable[[int], Any]) -> Any | None:
+        """Itself for a native thread, made of its descriptor, while nobody else can be sending anything."""
+
+    def sent(self) -> None:
+        """The client was sent the response of the only exchange that was due."""
+
+
+def find_lendable(core: Core, head: Head) -> tuple[Plan, Any] | None:
+    """The plan of requests with this head, and the instance that may read them by itself; None if none may."""
+    found = None if _is_watched(core) else _find(core, head)
+    if found is None:
+        return None
+    model, plan = found
+    instance = model.scheduler.lone_instance()
+    return None if instance is None or not instance.may_read else (plan, instance)
+
+
+def begin_known(core: Core, connection: KnownConnection, head: Head, data: bytes, at: int) -> KnownExchange | None:
+    """The exchange of the request whose body begins at a place in `data`, if it is known: it is with an instance then.
+
+    Not so if it is watched, nor if it has to wait in a queue.
+    """
+    found = None if _is_watched(core) else _find(core, head)
+    if found is None:
+        return None
+    model, plan = found
+    instance = model.scheduler.free_instance()
+    if instance is None:
+        return None
+    exchange = KnownExchange(core, connection, plan)
+    if not instance.execute_known(plan.known, exchange, data[: at + head.content_length], at):
+        return None
+    core.in_flight += 1
+    return exchange
+
+
+class KnownExchange(Exchange):
+    """See the module. It is its own job, to instances: see scheduling.job.Job, which says what its attributes are."""
+
+    _counted = True
+    _may_be_sent = False
+    # Of a job. Most say that it is an ordinary one.
+    instance: Any
+    serial: int
+    id = ""
+    client = None
+    states = None
+    regions = ()
+    is_padding = False
+    cancelled = False
+
+    _connection: KnownConnection
+
+    def __init__(self, core: Core, connection: KnownConnection, plan: Plan) -> None:
+        self._core = core
+        self._connection = connection
+        self._plan = plan
+        self.rows = plan.rows
+        self.arrived_ns = time.monotonic_ns()
+
+    def begin_sent(self, arrived_ns: int) -> None:
+        """Its instance has it already, and may send the response itself."""
+        self.arrived_ns = arrived_ns
+        self._may_be_sent = True
+
+    def _act(self) -> None:
+        """Its instance acts."""
+
+    def take_back(self) -> None:
+        """See Exchange. What has been sent is told at once."""
+        if self._may_be_sent and not self.instance.claim(self):
+            self._core.settle()
+        self._may_be_sent = False
+
+    def cancel(self) -> None:
+        """See Exchange."""
+        if self.parts is None:
+            self.instance.cancel(self)
+
+    # Of a job.
+
+    def free(self) -> None:
+        """Its memory is the instance's."""
+
+    def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        """The instance has answered, in a way that is not known: what it is like will be, if it can be."""
+        assert outcome is not None  # models that answer with nothing, or more than once, are not known
+        if isinstance(outcome, InferenceError):
+            self._fail(outcome)
+            return
+        if self._abandoned:
+            outcome.release()
+            return
+        is_kept = self.keep_alive and not outcome.parameters
+        outputs = [(output.name, output.datatype, output.shape, len(output.data)) for output in outcome.outputs]
+        self._answer_in_binary(outcome)
+        if is_kept and self.length <= JOINED_BYTES_MAX:
+            assert self.parts is not None  # they were just made
+            head, document, *_ = self.parts
+            self._plan.known.remember(b"".join((head, document)), outputs)
+
+    def client_socket(self, make: Callable[[int], Any]) -> Any | None:
+        """Where the instance may send its response itself, if that is possible now: see KnownConnection."""
+        client = self._connection.client_socket(make)
+        self._may_be_sent = client is not None
+        return client
+
+    def sent(self, rest: bytes | None) -> None:
+        """The instance has sent the client its response, but for the rest."""
+        if self._abandoned:
+            return
+        if rest is None:
+            self._connection.sent()
+        else:
+            self.parts = [rest]
+            self._connection.answered()
+
+    def encoded(self, response: bytes) -> None:
+        """The instance has answered with all that the client gets."""
+        if self._abandoned:
+            return
+        if not self.keep_alive:
+            response = response.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
+        self.parts = [response]
+        self._connection.answered()

@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The body of an HTTP inference response, encoded. (pure)
+
+body     := document binary*
+document := {"id"?, "model_name", "model_version", "parameters"?, "outputs": [output*]}
+output   := {"name", "datatype", "shape", "parameters": {"binary_data_size"} | "data" | nothing}
+
+The binary parts stand in the order of the outputs that have a "binary_data_size". They are handed on as they are, never
+joined or copied; who writes them to the socket also sees to it that the response is released afterwards. Of an output
+in the client's own memory nothing else is said: the client knows where it is, and Triton's C++ client takes whatever is
+in "parameters" for a size of binary data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from pyruntime.runtime.frontends.http.json_tensors import unpack
+from pyruntime.runtime.frontends.http.kserve_request import OutputOptions
+from pyruntime.runtime.inference.types import InferResponse, OutputTensor
+
+# A model answers most requests with the same shapes, hence with the same document but for the id. Documents are
+# remembered that are no longer than this, and as many as this: some 8 MiB at most, with their keys.
+DOCUMENT_KEPT_BYTES_MAX = 2048
+DOCUMENTS_KEPT_MAX = 1024
+
+_documents: dict[tuple[str | int, ...], bytes] = {}
+
+
+def encode_infer(response: InferResponse, options: OutputOptions) -> tuple[bytes, int, list[memoryview | bytes]]:
+    """(document, its length in bytes or 0 where no binary data follows it, the binary parts in order).
+
+    The second is the Inference-Header-Content-Length, to be sent unless it is 0. Contents must be bytes or views of
+    bytes. Raises InferenceError: INVALID_ARG where an output that is not binary has no JSON form, INTERNAL where its
+    contents do not fill its shape.
+    """
+    if options.binary is None and options.default_binary and not response.parameters:
+        document, parts = _encode_binary(response)
+    else:
+        document, parts = _encode_any(response, options)
+    return document, len(document) if parts else 0, parts
+
+
+def encode_error(message: str) -> bytes:
+    """The body of every answer that reports an error. It never fails itself, whatever is in `message`."""
+    try:
+        return orjson.dumps({"error": message})
+    except TypeError:  # a lone surrogate, from a file name for instance
+        return orjson.dumps({"error": message.encode(errors="backslashreplace").decode()})
+
+
+def _encode_binary(response: InferResponse) -> tuple[bytes, list[memoryview | bytes]]:
+    """A response with nothing but binary outputs, as nearly all are: its document is remembered, all but the id."""
+    parts: list[memoryview | bytes] = []
+    fields: list[str | int] = [response.model_name, response.model_version]
+    for output in response.outputs:
+        parts.append(output.data)
+        # Names are strings and dimensions are not, so that no two responses have the same fields.
+        fields += (output.name, output.datatype, len(output.data), *output.shape)
+    key = tuple(fields)
+    document = _documents.get(key)
+    if document is None:
+        document = orjson.dumps(_members(response, [_binary_member(output) for output in response.outputs]))
+        if len(document) <= DOCUMENT_KEPT_BYTES_MAX:
+            if len(_documents) >= DOCUMENTS_KEPT_MAX:
+                _documents.clear()
+            _documents[key] = document
+    if response.id:
+        document = b'{"id":%b,%b' % (orjson.dumps(response.id), document[1:])
+    return document, parts
+
+
+def _encode_any(response: InferResponse, options: OutputOptions) -> tuple[bytes, list[memoryview | bytes]]:
+    parts: list[memoryview | bytes] = []
+    outputs: list[dict[str, Any]] = []
+    for output in response.outputs:
+        if output.place is not None:
+            outputs.append(_tensor_member(output))
+        elif options.is_binary(output.name):
+            parts.append(output.data)
+            outputs.append(_binary_member(output))
+        else:
+            outputs.append(_tensor_member(output) | {"data": unpack(output)})
+    members = _members(response, outputs)
+    if response.id:
+        members = {"id": response.id} | members
+    return orjson.dumps(members), parts
+
+
+def _members(response: InferResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    members: dict[str, Any] = {"model_name": response.model_name, "model_version": str(response.model_version)}
+    if response.parameters:
+        members["parameters"] = response.parameters
+    members["outputs"] = outputs
+    return members
+
+
+def _tensor_member(output: OutputTensor) -> dict[str, Any]:
+    return {"name": output.name, "datatype": output.datatype, "shape": output.shape}
+
+
+def _binary_member(output: OutputTensor) -> dict[str, Any]:
+    return _tensor_member(output) | {"parameters": {"binary_data_size": len(output.data)}}

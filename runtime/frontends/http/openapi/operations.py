@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The pieces that operations of the document are made of: references, bodies, responses. (pure)
+
+An operation's only tag is the API that it belongs to, in Triton's names of what can be restricted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyruntime.runtime.frontends.http.openapi.tensors import Schema
+
+JSON = "application/json"
+BINARY = "application/octet-stream"
+EVENTS = "text/event-stream"
+
+# The components that answer for a status, and what each is about.
+ERRORS = {
+    400: ("BadRequest", "Something is wrong with the request, or the model says so."),
+    403: ("Restricted", "The API is not open to everybody, and the request lacks the header that opens it."),
+    404: ("NotFound", "There is no such model, version or region."),
+    500: ("Failed", "The model failed, or the server."),
+    501: ("Unsupported", "The server does not do this, or not as it was started."),
+    503: ("Unavailable", "Not now: the model is not ready, its queue is full, or the server exits."),
+}
+
+
+def ref(name: str) -> Schema:
+    """A schema of the document, by its name."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def parameter(name: str) -> Schema:
+    """A parameter of the document, by its name."""
+    return {"$ref": f"#/components/parameters/{name}"}
+
+
+def error(status: int) -> Schema:
+    """The response of a status that is an error."""
+    return {"$ref": f"#/components/responses/{ERRORS[status][0]}"}
+
+
+def content(schema: Schema, media_type: str = JSON) -> Schema:
+    """What a body may be: one type of media."""
+    return {media_type: {"schema": schema}}
+
+
+def answer(description: str, content: Schema | None = None) -> Schema:
+    """A response; one without content has an empty body."""
+    return {"description": description, **({"content": content} if content else {})}
+
+
+def body(content: Schema, required: bool = True) -> Schema:
+    """What a request must, or may, bring along."""
+    return {"required": required, "content": content}
+
+
+def operation(
+    api: str,
+    name: str,
+    summary: str,
+    success: Schema,
+    errors: Sequence[int] = (),
+    *,
+    parameters: Sequence[Schema] = (),
+    request: Schema | None = None,
+) -> dict[str, Any]:
+    """One operation, which is unique by its name; `success` is the response of status 200."""
+    made: dict[str, Any] = {"tags": [api], "operationId": name, "summary": summary}
+    if parameters:
+        made["parameters"] = list(parameters)
+    if request is not None:
+        made["requestBody"] = request
+    made["responses"] = {"200": success} | {str(status): error(status) for status in errors}
+    return made

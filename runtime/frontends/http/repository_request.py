@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The bodies of requests to load and unload a model, decoded. (pure)
+
+load   := {"parameters"?: {"config"?: <configuration as JSON>, "file:<path>": <contents in base64>, ...}}
+unload := {"parameters"?: {"unload_dependents"?: <boolean>}}
+
+Nothing at all is as good as {}. Of an unload whatever else is there is ignored, as in Triton.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_document, shown
+from pyruntime.runtime.repository.override import FILE_PREFIX
+
+
+def decode_load(body: bytes) -> tuple[str, dict[str, bytes]]:
+    """(configuration, files by their names in the request) that are to take the place of the repository's.
+
+    Raises InferenceError (INVALID_ARG).
+    """
+    config, files = "", {}
+    for name, value in _parameters(body).items():
+        if name == "config":
+            config = _text(name, value)
+        elif name.startswith(FILE_PREFIX):
+            files[name] = _contents(name, _text(name, value))
+        else:
+            raise invalid(f"unrecognized load parameter {shown(name)}.")
+    return config, files
+
+
+def decode_unload(body: bytes) -> bool:
+    """Whether to unload the models that only the one needs, too. Raises InferenceError (INVALID_ARG)."""
+    value = _parameters(body).get("unload_dependents", False)
+    if type(value) is not bool:
+        raise invalid(f"'unload_dependents' must be true or false, got {shown(value)}")
+    return value
+
+
+def _parameters(body: bytes) -> dict[str, Any]:
+    parameters = parse_document(body).get("parameters", {}) if body else {}
+    if type(parameters) is not dict:
+        raise invalid(f"'parameters' must be an object, got {json_name(parameters)}")
+    return parameters
+
+
+def _text(name: str, value: Any) -> str:
+    if type(value) is not str:
+        raise invalid(f"load parameter {shown(name)} must be a string, got {json_name(value)}")
+    return value
+
+
+def _contents(name: str, text: str) -> bytes:
+    try:
+        # Some encoders break lines.
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid(f"load parameter {shown(name)} must be the file's contents in base64") from None

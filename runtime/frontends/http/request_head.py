@@ -1,0 +1,298 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Heads of HTTP/1.1 requests, and bodies that come in chunks. (pure)
+
+A client sends the same head over and over: same URL, same lengths. So heads are remembered by their bytes, and
+httptools parses only those that are new. What it makes of a head is all that is kept; what it refuses is never kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import httptools
+
+from pyruntime.runtime.frontends.common.compression import accepted_encoding
+from pyruntime.runtime.frontends.common.forwarding import Forwarded, HeaderPattern
+from pyruntime.runtime.frontends.common.request_log import request_line
+from pyruntime.runtime.frontends.common.restrictions import restrict
+from pyruntime.runtime.frontends.http.routes import Route, match, match_metrics
+from pyruntime.runtime.settings import Restriction
+
+HEAD_END = b"\r\n\r\n"
+# A head longer than this is no client of ours: URL and headers together. (Apache takes 8 KiB, nginx 32 KiB.)
+HEAD_BYTES_MAX = 64 << 10
+# Headers of one request. Browsers send 20 and proxies add some; Apache takes 100.
+HEADERS_MAX = 256
+# Heads remembered: 2 MiB of them at most.
+HEADS_KEPT_MAX = 1024
+HEAD_KEPT_BYTES_MAX = 2048
+# A line between chunks: a size, and extensions that mean nothing.
+CHUNK_LINE_BYTES_MAX = 4096
+CHUNK_DIGITS_MAX = 15
+# A length of more digits is none.
+LENGTH_DIGITS_MAX = 18
+
+
+class Head(NamedTuple):
+    """What the server acts on in a request's head. Lengths are in bytes.
+
+    `header_length` is the Inference-Header-Content-Length: None if there is none, -1 if it is no number.
+    `encoding` is what the body is compressed with, and `response_encoding` what its response should be; "" is nothing.
+    `takes_chunks` unless the client is one of HTTP/1.0, which knows no chunked bodies. `traceparent` is the header of
+    that name, "" for none. `forwarded` are the headers that go to the model. `line` is the method and the path, for the
+    log.
+    """
+
+    route: Route
+    content_length: int
+    chunked: bool
+    header_length: int | None
+    encoding: str
+    expects_continue: bool
+    keep_alive: bool
+    takes_chunks: bool
+    response_encoding: str = ""
+    traceparent: str = ""
+    forwarded: Forwarded = ()
+    line: str = ""
+
+
+class BadRequest(Exception):
+    """The bytes are not an HTTP/1.1 request, or one we do not serve. `status` is what to answer before hanging up."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+# What clients of HTTP/2 begin with.
+_HTTP2 = b"PRI * HTTP/2.0\r\n"
+# Whoever sends one of these twice may be understood in two ways, by us and by a proxy before us.
+_ONCE = (b"content-length", b"transfer-encoding", b"content-encoding", b"inference-header-content-length")
+
+# A header that names a span of the client's. One that is folded, or in any way odd, is left to the parser.
+_TRACEPARENT = re.compile(rb"\r\n(?i:traceparent):[ \t]*([0-9a-f]{2}-[0-9a-f-]{50,100})[ \t]*(?=\r\n[!-~\r])")
+
+
+class HeadReader:
+    """Reads the heads that come in at one port. `restrictions` are by API; `pattern` says which headers models get."""
+
+    def __init__(self, restrictions: Mapping[str, Restriction] | None = None, pattern: str = "") -> None:
+        self._restrictions = restrictions or {}
+        self._pattern = HeaderPattern(pattern)
+        self._forwards_traceparent = bool(self._pattern.select([("traceparent", "")]))
+        self._heads: dict[bytes, Head] = {}
+
+    def read(self, head: bytes) -> Head:
+        """The head in `head`, which ends with HEAD_END. Raises BadRequest."""
+        known = self._heads.get(head)
+        if known is not None:
+            return known
+        if len(head) > HEAD_BYTES_MAX:
+            raise too_long()
+        spans = _TRACEPARENT.findall(head)
+        if spans:  # every request has another one, so the head is remembered without it; of several none counts
+            known = self._read(head if self._forwards_traceparent else _TRACEPARENT.sub(b"", head))
+            return known._replace(traceparent=spans[0].decode()) if len(spans) == 1 else known
+        return self._read(head)
+
+    def _read(self, head: bytes) -> Head:
+        known = self._heads.get(head)
+        if known is not None:
+            return known
+        collector = _Collector(match)
+        parsed = collector.parse(head)
+        if self._restrictions:
+            parsed = parsed._replace(route=restrict(parsed.route, collector.headers, self._restrictions))
+        forwarded = self._pattern.select(collector.pairs())
+        if forwarded:
+            parsed = parsed._replace(forwarded=forwarded)
+        if len(head) <= HEAD_KEPT_BYTES_MAX:
+            if len(self._heads) >= HEADS_KEPT_MAX:
+                self._heads.clear()
+            self._heads[head] = parsed
+        return parsed
+
+
+def parse_metrics_head(head: bytes) -> Head:
+    """A head at the metrics port, whose clients are too few and too slow for anything to be remembered."""
+    if len(head) > HEAD_BYTES_MAX:
+        raise too_long()
+    return _Collector(match_metrics).parse(head)
+
+
+def too_long() -> BadRequest:
+    """The refusal of a head that does not end in time."""
+    return BadRequest(f"the request's head is longer than {HEAD_BYTES_MAX} bytes", 431)
+
+
+class _Collector:
+    """Receives what httptools finds in one head. `headers` have their names in lower case."""
+
+    def __init__(self, match: Callable[[str, bytes], Route]) -> None:
+        self._match = match
+        self._url = b""
+        self.headers: dict[bytes, bytes] = {}
+        self._pairs: list[tuple[bytes, bytes]] = []
+        self._twice = b""
+        self._heads = 0
+        self._stray = False
+        self._version = ""
+        self._keep_alive = False
+        self._parser = httptools.HttpRequestParser(self)
+
+    def parse(self, head: bytes) -> Head:
+        self._feed(head)
+        headers = self.headers
+        chunked = _chunked(headers.get(b"transfer-encoding"))
+        if chunked and self._version == "1.0":
+            raise BadRequest("malformed HTTP request: HTTP/1.0 has no Transfer-Encoding")
+        method = self._parser.get_method().decode("latin-1")
+        route = self._match(method, self._url)
+        return Head(
+            route=route,
+            content_length=_length(headers.get(b"content-length", b"0")),
+            chunked=chunked,
+            header_length=_header_length(headers.get(b"inference-header-content-length")),
+            encoding=_encoding(headers.get(b"content-encoding", b"")),
+            expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
+            keep_alive=self._keep_alive,
+            takes_chunks=self._version == "1.1",
+            response_encoding=accepted_encoding(headers.get(b"accept-encoding", b"").decode("latin-1")),
+            line=request_line(method, self._url),
+        )
+
+    def _feed(self, head: bytes) -> None:
+        if head.startswith(_HTTP2):
+            raise BadRequest("this port speaks HTTP/1.1; gRPC, which needs HTTP/2, has a port of its own")
+        try:
+            self._parser.feed_data(head)
+        except httptools.HttpParserUpgrade as exc:
+            raise BadRequest("protocol upgrades are not supported") from exc
+        except httptools.HttpParserError as exc:
+            raise BadRequest(f"malformed HTTP request: {exc}") from exc
+        # httptools may see the end of a head where we do not, and then reads the rest as something else.
+        if self._heads != 1 or self._stray:
+            raise BadRequest("malformed HTTP request: the head does not end where it should")
+        if self._version not in ("1.0", "1.1"):
+            raise BadRequest("malformed HTTP request: the version is neither HTTP/1.1 nor HTTP/1.0")
+        if self._twice:
+            raise BadRequest(f"malformed HTTP request: {self._twice.decode()} is there more than once")
+        if len(self._pairs) > HEADERS_MAX:
+            raise BadRequest(f"the request has more than {HEADERS_MAX} headers", 431)
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """All headers, in order, with their names as they were written."""
+        # Most are UTF-8, and whatever is not must become text all the same.
+        return ((name.decode("latin-1"), value.decode(errors="replace")) for name, value in self._pairs)
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # The parser leaves blanks behind a value.
+        small, value = name.lower(), value.rstrip(b" \t")
+        if small in _ONCE and small in self.headers:
+            self._twice = small
+        self.headers[small] = value
+        self._pairs.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self._heads += 1
+        # Asked now: once a message is complete the parser has forgotten what its head said.
+        self._version = self._parser.get_http_version()
+        self._keep_alive = self._parser.should_keep_alive() and self._version == "1.1"
+
+    def on_body(self, body: bytes) -> None:
+        self._stray = True
+
+
+def _length(value: bytes) -> int:
+    if not value.isdigit() or len(value) > LENGTH_DIGITS_MAX:
+        raise BadRequest("malformed HTTP request: Content-Length is not a length")
+    return int(value)
+
+
+def _header_length(value: bytes | None) -> int | None:
+    if value is None:
+        return None
+    return int(value) if value.isdigit() and len(value) <= LENGTH_DIGITS_MAX else -1
+
+
+def _encoding(value: bytes) -> str:
+    name = value.decode("latin-1").lower()
+    return "" if name == "identity" else name
+
+
+def _chunked(value: bytes | None) -> bool:
+    if value is not None and value.lower() != b"chunked":
+        raise BadRequest("Transfer-Encoding may only be chunked", 501)
+    return value is not None
+
+
+class ChunkedBody:
+    """Takes the chunks of one body apart: RFC 9112, section 7.1.
+
+    body := (size-line data CRLF)* zero-size-line trailer* CRLF       extensions of a size-line mean nothing
+    """
+
+    def __init__(self) -> None:
+        self.complete = False
+        # Bytes that were read, for whoever wants to know whether there are any more.
+        self.taken = 0
+        self._line = b""
+        self._lines = 0
+        self._missing = 0
+        self._in_trailer = False
+
+    def feed(self, data: bytes) -> tuple[list[bytes], bytes]:
+        """The pieces of the body that `data` holds, and what lies behind the body. Raises BadRequest."""
+        parts = []
+        at = 0
+        while at < len(data) and not self.complete:
+            if self._missing:
+                part = data[at : at + self._missing]
+                self._missing -= len(part)
+                at += len(part)
+                parts.append(part)
+                continue
+            end = data.find(b"\n", at) + 1
+            self._line += data[at : end or len(data)]
+            at = end or len(data)
+            self._lines += len(self._line) if self._in_trailer else 0
+            if len(self._line) > CHUNK_LINE_BYTES_MAX or self._lines > HEAD_BYTES_MAX:
+                raise BadRequest("malformed HTTP request: a line between chunks is too long")
+            if end:
+                line, self._line = self._line, b""
+                self._take_line(line)
+        self.taken += at
+        return parts, data[at:]
+
+    def _take_line(self, line: bytes) -> None:
+        if not line.endswith(b"\r\n"):
+            raise BadRequest("malformed HTTP request: a line between chunks does not end with CRLF")
+        if self._in_trailer:
+            self.complete = line == b"\r\n"
+            if not self.complete and b":" not in line:
+                raise BadRequest("malformed HTTP request: what follows the chunks is no header")
+        elif self._after_chunk:
+            if line != b"\r\n":
+                raise BadRequest("malformed HTTP request: a chunk is longer than it says")
+            self._after_chunk = False
+        else:
+            self._missing = _chunk_size(line)
+            self._after_chunk = self._missing > 0
+            self._in_trailer = self._missing == 0
+
+    _after_chunk = False
+
+
+def _chunk_size(line: bytes) -> int:
+    # A bare CR is the end of the line to some proxies.
+    digits = b"" if b"\r" in line[:-2] else line[:-2].partition(b";")[0].rstrip(b" \t")
+    if not digits or len(digits) > CHUNK_DIGITS_MAX or digits.strip(b"0123456789abcdefABCDEF"):
+        raise BadRequest("malformed HTTP request: a chunk has no size")
+    return int(digits, 16)

@@ -1,0 +1,300 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""One version of one model, being served: where steps three and four of a request happen.
+
+It owns the version's request memory, its scheduler, its instances and its statistics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+from pyruntime.runtime.caching.cache import ResponseCache
+from pyruntime.runtime.caching.requests import CachedRequests
+from pyruntime.runtime.config.inputs import check_request
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.inference.request_plans import Plans
+from pyruntime.runtime.inference.types import InferRequest, request_failure
+from pyruntime.runtime.instances.call_request import Kinds
+from pyruntime.runtime.instances.codec import client_request_wire, request_wire
+from pyruntime.runtime.instances.deadlock import Waiting
+from pyruntime.runtime.instances.instance import ModelInstance
+from pyruntime.runtime.memory.client_use import ClientUse
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason, ModelStatistics
+from pyruntime.runtime.scheduling.batcher import QueueFull, Strategy
+from pyruntime.runtime.scheduling.factory import scheduler_for
+from pyruntime.runtime.scheduling.job import Job, Respond
+from pyruntime.runtime.scheduling.scheduler import Scheduler
+from pyruntime.runtime.scheduling.signature import signature_of
+from pyruntime.utils.errors import Code, InferenceError
+
+# What finalize is granted after what was accepted has used up all the time, in seconds.
+FINALIZE_S_MIN = 2.0
+
+
+async def _nothing() -> None:
+    """Stubs take their model with them."""
+
+
+class ModelVersion:
+    """See the module. `on_lost` is called, once, with the reason when the last instance was given up.
+
+    `load_s` is how long it took to load, in seconds.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        version: int,
+        memory: RequestMemory,
+        on_lost: Callable[[ModelVersion, str], None],
+        statistics: ModelStatistics | None = None,
+    ) -> None:
+        self.spec = spec
+        self.version = version
+        self.memory = memory
+        self.statistics = statistics or ModelStatistics()
+        self.load_s = 0.0
+        self.plans = Plans()
+        self.kinds = Kinds()
+        self._cached: CachedRequests | None = None
+        self._is_batched = spec.is_batched
+        self._sequence_ids = count(1)
+        self.scheduler = scheduler_for(spec, self.review_instances, self.statistics, memory)
+        self._instances: Sequence[ModelInstance] = ()
+        self._active: Sequence[ModelInstance] = ()
+        self._on_lost = on_lost
+        self._expected = 0
+        self._all_arrived: asyncio.Event | None = None
+        # Why no request can be served any more, once that is so.
+        self._gone: InferenceError | None = None
+        # What is left to do for the version when all its instances have stopped.
+        self.finalize: Callable[[], Coroutine[Any, Any, None]] = _nothing
+
+    def __repr__(self) -> str:
+        return f"<ModelVersion {self.spec.name} {self.version} {self.scheduler}>"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether an instance takes requests now. While one restarts, requests queue and the model is not ready."""
+        return any(instance.is_ready for instance in self._instances)
+
+    @property
+    def problem(self) -> str:
+        """Which instances were given up and why; "" if none."""
+        return "; ".join(
+            f"instance {instance.name} is down: {instance.down}" for instance in self._instances if instance.down
+        )
+
+    @property
+    def instances(self) -> Sequence[ModelInstance]:
+        """All of them, once they are loaded."""
+        return self._instances
+
+    @property
+    def pending(self) -> int:
+        """How many requests have been accepted and wait for their execution."""
+        looked_up = 0 if self._cached is None else len(self._cached)
+        return looked_up + len(self.scheduler) + sum(instance.waiting for instance in self._instances)
+
+    def serve(self, instances: Sequence[ModelInstance]) -> None:
+        """These instances are loaded: give them work."""
+        self._instances = instances
+        passive = {instance.name for instance in self.spec.instances if instance.passive}
+        self._active = [instance for instance in instances if instance.name not in passive]
+        self.scheduler.serve(self._active)
+
+    def use_cache(self, cache: ResponseCache) -> None:
+        """Have requests answered from a cache that were answered before."""
+        self.statistics.cache = CacheStatistics()
+        self._cached = CachedRequests(cache, self)
+
+    def consult(self, strategy: Strategy[Job]) -> None:
+        """Let a strategy have a say in which requests are executed together. Only of a model with dynamic batching."""
+        if isinstance(self.scheduler, Scheduler):
+            self.scheduler.consult(strategy)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no request can be served any more."""
+        return self._gone is not None
+
+    def expect(self) -> None:
+        """A request is coming in to this version's memory."""
+        self._expected += 1
+
+    def arrived(self) -> None:
+        """A request that was expected has come in, or will not."""
+        self._expected -= 1
+        if not self._expected and self._all_arrived is not None:
+            self._all_arrived.set()
+
+    def check_serving(self) -> None:
+        """Raise InferenceError if no request can be served any more: there is no memory to put one into, then."""
+        if self._gone is not None:
+            # A new one each time: what is raised keeps the frames that it was raised through.
+            raise InferenceError(self._gone.message, self._gone.code)
+
+    def accept(self, request: InferRequest, respond: Respond) -> Job:
+        """Check a request and bring its tensors into the request region; the job is to be given to `start`.
+
+        Raises InferenceError for a request that is refused: its memory is free then, and `respond` is not called.
+        """
+        arrived_ns = time.monotonic_ns()
+        try:
+            self.check_serving()
+            check_request(self.spec, request)
+            self.memory.place(request)
+        except InferenceError:
+            self.statistics.failure(time.monotonic_ns() - arrived_ns, FailureReason.OTHER)
+            request.free()
+            raise
+        signature = signature_of(self.spec, request) if self._is_batched else None
+        slots, request.slots = request.slots, []
+        client = ClientUse.of(request, respond)
+        if client is None:
+            return Job(request.id, request_wire(request), request.batch_size, signature, slots, respond, arrived_ns)
+        wire = client_request_wire(request)
+        slots.append(client.inputs)
+        job = Job(request.id, wire, request.batch_size, signature, slots, client.respond, arrived_ns)
+        job.client, job.regions = client, client.regions
+        return job
+
+    def start(self, job: Job) -> None:
+        """Queue a job; its `respond` is called once with the response or the failure.
+
+        Raises InferenceError UNAVAILABLE if the queue is full, and INVALID_ARG if it is not a request that its sequence
+        may have now: the job's memory is free then, and `respond` not called.
+        """
+        if self.spec.iterative_sequence and self.spec.sequence_batching is None and not job.sequence_id:
+            job.begin_sequence(next(self._sequence_ids))
+        if self._cached is not None:
+            self._cached.start(job)
+            return
+        try:
+            self.queue(job)
+        except InferenceError as failure:
+            if job.client is not None:
+                job.client.end()
+            if job.trace is not None:
+                job.trace.refused(failure)
+            raise
+
+    def know(self, document: bytes, size: int, wire: list[Any]) -> Any | None:
+        """Something by which instances find requests like one that was accepted: see ModelInstance.
+
+        None where each has to be looked at, or nothing is gained.
+        """
+        spec = self.spec
+        if spec.is_batched or spec.iterative_sequence or self._cached is not None or not self._active:
+            return None
+        if any(output.reshape is not None for output in spec.outputs.values()):
+            return None
+        return self._active[0].know(document, size, wire)
+
+    def queue(self, job: Job) -> None:
+        """Queue a job that is to be executed. Raises InferenceError if it cannot be: its memory is free then."""
+        try:
+            self.check_serving()
+            self.scheduler.submit(job)
+        except QueueFull as exc:
+            failure = request_failure(job.id, str(exc), Code.UNAVAILABLE)
+            self._refused(job, FailureReason.REJECTED)
+            raise failure from exc
+        except InferenceError:
+            self._refused(job, FailureReason.OTHER)
+            raise
+
+    def _refused(self, job: Job, reason: FailureReason) -> None:
+        self.statistics.failure(time.monotonic_ns() - job.arrived_ns, reason)
+        job.free()
+
+    def infer(self, request: InferRequest, respond: Respond) -> Job:
+        """Accept a request and start it. Raises InferenceError for what either refuses."""
+        job = self.accept(request, respond)
+        self.start(job)
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """Nobody waits for a job any longer: it ends at once if it queues, and otherwise its model can see it.
+
+        Its `respond` is called all the same, as often as the model sees fit.
+        """
+        if self._cached is not None and self._cached.cancel(job):
+            return
+        if job.instance is None:
+            self.scheduler.cancel(job)
+        else:
+            job.instance.cancel(job)
+
+    @property
+    def workers(self) -> Sequence[Waiting]:
+        """All who execute its requests: see instances/deadlock.py."""
+        return [worker for instance in self._active for worker in instance.workers()]
+
+    def check_ready(self, call_back: Callable[[bool], None]) -> None:
+        """Call back, at once or later, with whether the version is ready: its instances, and what its model says."""
+        waiting = [instance for instance in self._instances if instance.is_ready]
+        if not waiting:
+            call_back(False)
+            return
+        left, ready = len(waiting), True
+
+        def checked(is_ready: bool) -> None:
+            nonlocal left, ready
+            left, ready = left - 1, ready and is_ready
+            if not left:
+                call_back(ready)
+
+        for instance in waiting:
+            instance.check_ready(checked)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Finish what was accepted, finalize all instances, free the memory; kill what takes longer than `timeout_s`.
+
+        Cancelling it leaves instances stopping.
+        """
+        begun = time.monotonic()
+        await self._wait_arrived(timeout_s)
+        if self._cached is not None:
+            await self._cached.wait_idle(timeout_s - (time.monotonic() - begun))
+        if self.is_ready:
+            await self.scheduler.wait_empty(timeout_s - (time.monotonic() - begun))
+        timeout_s = max(min(FINALIZE_S_MIN, timeout_s), timeout_s - (time.monotonic() - begun))
+        async with asyncio.TaskGroup() as tasks:
+            for instance in self._instances:
+                tasks.create_task(instance.stop(timeout_s), name=f"stop {instance.name}")
+        if self._gone is None:
+            self._gone = InferenceError(f"Model '{self.spec.name}' was unloaded", Code.UNAVAILABLE)
+        self.scheduler.fail_all(self._gone)
+        if self._cached is not None:
+            await self._cached.wait_idle(timeout_s)
+        await self.finalize()
+        self.memory.close()
+
+    async def _wait_arrived(self, timeout_s: float) -> None:
+        if self._expected and self._gone is None:
+            self._all_arrived = asyncio.Event()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._all_arrived.wait()
+
+    def kill(self) -> None:
+        """End all instances at once."""
+        for instance in self._instances:
+            instance.kill()
+
+    def review_instances(self) -> None:
+        """Report the version lost if all its instances are: after a change, and once when it is known to the server."""
+        if self._gone is not None or not self._instances or any(not instance.down for instance in self._instances):
+            return
+        first = self._instances[0]
+        self._gone = InferenceError(f"Stub process '{first.name}' is not healthy. It is down: {first.down}")
+        self._on_lost(self, self.problem)
+        self.scheduler.fail_all(self._gone)

@@ -1,0 +1,207 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Between the host's values and the arrays that messages carry (see utils/messages.py). (pure)
+
+What a stub sends is not trusted: a model can write anything into its own process. Whatever does not check out here is
+a PeerError, and the stub dies of it; nothing a stub says makes the host read outside that stub's own region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import orjson
+
+from pyruntime.runtime.config.inputs import client_shape
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.inference.types import InferRequest, InferResponse, OutputPlace, OutputTensor, Parameter
+from pyruntime.runtime.memory.client_use import ClientUse
+from pyruntime.runtime.memory.regions import SharedRegion
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.addresses import address
+from pyruntime.utils.dtypes import BY_NAME
+from pyruntime.utils.errors import Code, InferenceError, PeerError
+from pyruntime.utils.messages import NO_SLOT, OK, RESCHEDULED, SENDER, SEQUENCE_END, SEQUENCE_START, TENSORS
+
+_SCALARS = (str, int, float, bool)
+
+
+def request_wire(request: InferRequest) -> list[object]:
+    """A request as the stub reads it. Its inputs must be in the request region already."""
+    parameters = request.parameters
+    wire: list[object] = [
+        request.id,
+        request.sequence_id,
+        (SEQUENCE_START if request.sequence_start else 0) | (SEQUENCE_END if request.sequence_end else 0),
+        request.timeout_us,
+        request.requested_outputs,
+        orjson.dumps(parameters).decode() if parameters else "",
+        [(tensor.name, tensor.datatype, tensor.shape, tensor.offset, len(tensor.data)) for tensor in request.inputs],
+    ]
+    if request.trace:
+        wire.append(request.trace)
+    return wire
+
+
+def client_request_wire(request: InferRequest) -> list[object]:
+    """A request that has to do with the memory of clients, as the stub reads it."""
+    wire = request_wire(request)
+    wire[TENSORS] = [
+        (tensor.name, tensor.datatype, tensor.shape, tensor.offset, tensor.byte_size) for tensor in request.inputs
+    ]
+    if not request.trace:
+        wire.append("")
+    wire.append({name: [place.contents.address, place.contents.size] for name, place in request.output_places.items()})
+    return wire
+
+
+class ResponseReader:
+    """Reads responses, and their tensors out of one stub's response region."""
+
+    def __init__(
+        self, spec: ModelSpec, version: int, region: SharedRegion, release: Callable[[int, int], None]
+    ) -> None:
+        """`release` is called with the slot of a response, and the size of its tensors, when it is released."""
+        self._spec = spec
+        self._version = version
+        self._release = release
+        self._shared = region
+        self._region = region.view
+        self._limit = region.limit
+        self._base = address(region.number, 0)
+        self._reshapes = any(output.reshape is not None for output in spec.outputs.values())
+
+    def responses(self, batch: Sequence[Job], responses: list[Any]) -> list[Any]:
+        """An outcome for each job, or what stands in place of one. Raises PeerError if any of them is bad."""
+        if len(batch) != len(responses):
+            raise PeerError("responses that do not match the batch")
+        read = self.response
+        return [
+            read(job, wire) if type(wire) is list else _no_response(wire)
+            for job, wire in zip(batch, responses)  # noqa: B905 - they are equal in number, and strict costs time
+        ]
+
+    def response(self, job: Job, wire: list[Any]) -> InferResponse | InferenceError:
+        """The response to a job. Raises PeerError."""
+        try:
+            code, text, slot, tensors, parameters = wire
+            if code != OK:
+                return InferenceError(str(text), Code(code))
+            if type(slot) is not int:
+                raise PeerError(f"a response lies in slot {slot!r}, which is no integer")
+            outputs, size = self.outputs(tensors, job.client)
+        except (TypeError, ValueError) as exc:
+            raise PeerError("a response that is none") from exc
+        return InferResponse(
+            self._spec.name,
+            self._version,
+            job.id,
+            outputs,
+            response_parameters(parameters) if parameters else _NO_PARAMETERS,
+            partial(self._release, slot, size) if slot >= 0 else _nothing,
+            region=self._shared,
+        )
+
+    def outputs(self, tensors: list[Any], client: ClientUse | None = None) -> tuple[list[OutputTensor], int]:
+        """The outputs that `tensors` describe, their data views of the region; and the views' size in bytes.
+
+        `client` says which of them may lie in a client's memory. Raises PeerError.
+        """
+        region = self._region
+        limit = self._limit
+        base = self._base
+        outputs = []
+        total = 0
+        try:
+            for name, datatype, shape, offset, size in tensors:
+                place = None
+                if datatype not in BY_NAME or not 0 <= offset <= offset + size <= limit:
+                    place = _place_of(client, name, offset, size)
+                    if place is None or datatype not in BY_NAME:
+                        raise PeerError(f"output '{name}' lies outside the response region, or has no datatype")
+                if type(name) is not str or type(shape) is not list:
+                    raise PeerError("an output has no name or no shape")
+                for dim in shape:
+                    if type(dim) is not int:
+                        raise PeerError(f"output '{name}' has a dimension that is no integer")
+                if self._reshapes:
+                    shape = client_shape(self._spec, name, shape)
+                if place is not None:
+                    outputs.append(OutputTensor(name, datatype, shape, b"", place=place))
+                    continue
+                total += size
+                outputs.append(OutputTensor(name, datatype, shape, region[offset : offset + size], base + offset))
+        except (TypeError, ValueError) as exc:
+            raise PeerError("an output is not [name, datatype, shape, offset, size]") from exc
+        return outputs, total
+
+
+def _place_of(client: ClientUse | None, name: Any, at: int, size: int) -> OutputPlace | None:
+    """Where in a client's memory an output lies, None if it may not lie there."""
+    place = None if client is None else client.places.get(name)
+    if place is None or at != place.contents.address or not 0 <= size <= place.byte_size:
+        return None
+    return place.filled(size)
+
+
+_NO_PARAMETERS: dict[str, Parameter] = {}
+
+
+def _nothing() -> None:
+    """How a response without memory is released."""
+
+
+_NOT_RESCHEDULABLE = (
+    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
+    "such a flag."
+)
+
+
+def as_outcome(outcome: Any) -> InferResponse | InferenceError:
+    """What a client is answered, where a request cannot be executed again."""
+    if isinstance(outcome, (InferResponse, InferenceError)):
+        return outcome
+    return not_reschedulable()
+
+
+def not_reschedulable() -> InferenceError:
+    """The error of a request that is to be executed again by a model that may not ask for it."""
+    return InferenceError(_NOT_RESCHEDULABLE, Code.INVALID_ARG)
+
+
+def _no_response(wire: Any) -> Any:
+    if wire is SENDER or (type(wire) is int and wire == RESCHEDULED):
+        return wire
+    raise PeerError(f"{wire!r} stands in place of a response")
+
+
+def response_wire(response: InferResponse, hold: int, inline: bool = False) -> list[object]:
+    """A response as the stub reads it whose model asked for it. `hold` is the number of its memory, or NO_SLOT.
+
+    `inline` if the contents are to stand in the message.
+    """
+    tensors = [
+        (tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data) if inline else tensor.address, len(tensor.data))
+        for tensor in response.outputs
+    ]
+    return [OK, "", hold, tensors, orjson.dumps(response.parameters).decode() if response.parameters else ""]
+
+
+def error_wire(error: InferenceError) -> list[object]:
+    """A failure as the stub reads it whose model made the call."""
+    return [int(error.code), error.message, NO_SLOT, [], ""]
+
+
+def response_parameters(text: Any) -> dict[str, Parameter]:
+    """Response parameters from their JSON text. Raises PeerError."""
+    if not text:
+        return {}
+    try:
+        parameters: dict[str, Parameter] = orjson.loads(text)
+    except (TypeError, ValueError) as exc:
+        raise PeerError("response parameters are not JSON") from exc
+    if type(parameters) is not dict or any(type(value) not in _SCALARS for value in parameters.values()):
+        raise PeerError("response parameters are not a JSON object of strings, numbers and booleans")
+    return parameters

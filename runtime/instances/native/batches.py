@@ -1,0 +1,348 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The batches that are with one native instance.
+
+Its thread executes them one after the other. A request is over when two things have happened, in whatever order: the
+backend has sent its final response, and it has released the request, whose memory is free from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pyruntime.runtime.inference.types import Parameter
+from pyruntime.runtime.instances.deadlock import FREE, Waiting
+from pyruntime.runtime.instances.instance_spec import Batch, Owner
+from pyruntime.runtime.instances.native.credit import credit
+from pyruntime.runtime.instances.native.instance_spec import NativeHandle, NativePlan
+from pyruntime.runtime.instances.native.memory import base_of, is_inline, resolved
+from pyruntime.runtime.instances.native.responses import NativeResponses, Outcome
+from pyruntime.runtime.instances.native.stacks import describe
+from pyruntime.runtime.instances.native.times import BatchTimes, Execution, NativeTimes, Times
+from pyruntime.runtime.instances.native.worker import NativeWorker
+from pyruntime.runtime.instances.stub.batches import AHEAD_NS_MAX, PLACES_MIN
+from pyruntime.runtime.native.parameters import read_parameters
+from pyruntime.runtime.observe.statistics import reason_of
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.messages import FLAGS, PARAMETERS, SEQUENCE_START, TENSORS
+
+_LOG = logging.getLogger("pyruntime.native")
+
+# As many as a stub's, for the same reasons, but for how many there are at most: each that is posted past the queue of
+# its model costs less by far.
+PLACES_MAX = 64
+# How much the latest batch counts in the average duration: an eighth.
+_AVERAGE_SHIFT = 3
+
+
+class NativeBatches:
+    """See the module. `places` is how many more batches the instance takes now."""
+
+    # The instance as the extension has it, whose events come here.
+    handle: NativeHandle
+    # Has the instance begin with what it was given, together with what it is given until then.
+    wake_soon: Callable[[], None]
+
+    def __init__(self, plan: NativePlan, owner: Owner) -> None:
+        self.places = 0
+        self._plan = plan
+        self._owner = owner
+        self.times = NativeTimes(plan.statistics)
+        self.worker = NativeWorker(plan.spec.name, self._expects_calls)
+        self._base = base_of(plan.memory.region)
+        self._responses = NativeResponses(plan.spec, plan.version)
+        # Batches whose Execute has not returned, and how many rows they have, by the serial of their first request.
+        self._posted: dict[int, int] = {}
+        # The jobs that the backend has, with when each was given to it; and those of them that it has answered for
+        # good, or has released. With both a job is gone.
+        self._jobs: dict[Job, int] = {}
+        self._answered: set[Job] = set()
+        self._released: set[Job] = set()
+        # Of models that are not decoupled the one response, until it is known to be that.
+        self._kept: dict[Job, Outcome | None] = {}
+        # The last response to a job that is traced, until its times are known.
+        self._held: dict[Job, Outcome | None] = {}
+        self._failures: dict[Job, InferenceError] = {}
+        self._serial = 1
+        self._average_ns = AHEAD_NS_MAX
+        self._open = False
+        self._when_idle: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._posted) + len(self._jobs)
+
+    @property
+    def running(self) -> bool:
+        """Whether there are batches whose Execute has not returned."""
+        return bool(self._posted)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are with the instance, behind those that it executes."""
+        return sum(list(self._posted.values())[1:])
+
+    def doing(self, now_ns: int) -> str:
+        """What it does, in words; `now_ns` is a time of the monotonic clock."""
+        return describe(self._posted, self._jobs, now_ns)
+
+    def worker_of(self, job: Job) -> Waiting:
+        """See scheduling.job.Running."""
+        return self.worker if self._is_unanswered(job) else FREE
+
+    def open(self) -> None:
+        """The instance is initialised: it takes batches from now on."""
+        self._open = True
+        self.places = self._places()
+
+    def close(self, when_idle: Callable[[], None]) -> None:
+        """The instance takes no more batches; `when_idle` is called once when the backend is done with all it has."""
+        self._open = False
+        self.places = 0
+        self._when_idle = when_idle
+        self._check_idle()
+
+    def execute(self, batch: Batch) -> None:
+        """Post a batch. The instance must have a place. Every job's `respond` will be called, whatever happens."""
+        now_ns = time.monotonic_ns()
+        serial = self._serial
+        wires = [job.wire for job in batch]
+        for index, job in enumerate(batch, serial):
+            job.instance = self
+            job.serial = index
+            wire = job.wire
+            if job.regions or wire[PARAMETERS] or job.states is not None or is_inline(wire[TENSORS]):
+                batch, wires = self._prepared(batch, now_ns)
+                break
+        if not batch:
+            return  # who gave it has others, and still sees a place for them
+        self._serial = serial + len(batch)
+        try:
+            self.handle.execute(batch, wires, serial, self._base, False)
+        except Exception:  # whatever it is: neither their clients nor the instance shall wait for ever
+            _LOG.exception("%s: a batch could not be given to the backend", self._plan.instance.name)
+            for job in batch:
+                self._fail(job, InferenceError("the request could not be given to the backend"), now_ns)
+            return
+        # What the backend does with it is not heard of before this returns.
+        rows = 0
+        for job in batch:
+            self._jobs[job] = now_ns
+            rows += job.rows
+        self._posted[serial] = rows
+        self.places -= 1
+        self.wake_soon()
+
+    def _prepared(self, batch: Batch, now_ns: int) -> tuple[Batch, list[list[Any]]]:
+        """Those jobs of a batch that can be executed, and their requests as the extension reads them."""
+        ready: Batch = []
+        wires: list[list[Any]] = []
+        for job in batch:
+            try:
+                wire = resolved(job, self._plan.memory, self._base)
+            except InferenceError as exc:
+                self._fail(job, exc, now_ns)
+                continue
+            read_parameters(wire)
+            job.instance, job.serial = self, self._serial + len(ready)
+            ready.append(job)
+            wires.append(wire)
+        return ready, wires
+
+    def _fail(self, job: Job, failure: InferenceError, now_ns: int) -> None:
+        """Answer a job that the backend has not been given."""
+        self._plan.statistics.failure(now_ns - job.arrived_ns, reason_of(failure, job.cancelled))
+        job.free()
+        job.respond(failure, True)
+
+    def cancel(self, job: Job) -> None:
+        """See scheduling.job.Running. The backend may look, or not; it goes on either way."""
+        if not job.cancelled and self._is_unanswered(job):
+            job.cancelled = True
+            self.handle.cancel(job.serial)
+
+    # What the backend does, as native_events.py tells it.
+
+    def answered(
+        self,
+        job: Job,
+        failure: tuple[int, str] | None,
+        outputs: list[tuple[str, str, list[int], Any]] | None,
+        parameters: dict[str, Parameter] | None,
+        times: Times | None,
+        execution: Execution | None = None,
+    ) -> None:
+        """The backend has sent the final response and released the request; with `execution`, it is done with both."""
+        plain = failure is None and outputs is not None and job.trace is None and times is not None and times[0]
+        if not plain or job in self._answered or job in self._kept:
+            self.responded(job, True, failure, outputs, parameters)
+            self.released(job, False, times)
+        else:
+            assert outputs is not None
+            assert times is not None
+            del self._jobs[job]
+            outcome = self._made(job, outputs, parameters)
+            self._count(job, times)
+            job.free()
+            job.respond(outcome, True)
+        self._has_ended(execution)
+
+    def _has_ended(self, execution: Execution | None) -> None:
+        """One request is over, and so may be its batch."""
+        if execution is not None:
+            self.executed(*execution)
+        elif self._when_idle is not None:
+            self._check_idle()
+
+    def responded(
+        self,
+        job: Job,
+        final: bool,
+        failure: tuple[int, str] | None,
+        outputs: list[tuple[str, str, list[int], Any]] | None,
+        parameters: dict[str, Parameter] | None,
+    ) -> None:
+        """The backend has sent a response, or said that there are no more."""
+        if not self._is_unanswered(job):
+            return  # it was answered when the instance was given up
+        outcome: Outcome | None = None
+        if failure is not None:
+            outcome = self._failures[job] = InferenceError(failure[1], Code(failure[0]))
+        elif outputs is not None:
+            outcome = self._made(job, outputs, parameters)
+        if not self._plan.spec.decoupled and not final:
+            self._kept[job] = outcome
+            return
+        if final:
+            if outcome is None and not self._plan.spec.decoupled:
+                outcome = self._kept.pop(job, None) or self._ended_without(job)
+            if job.trace is not None and job not in self._released:
+                self._held[job] = outcome
+                return
+            self._answer(job)
+        else:
+            credit(self.handle, job.serial, outcome)
+        job.respond(outcome, final)
+        if self._when_idle is not None:
+            self._check_idle()
+
+    def released(self, job: Job, reschedule: bool, times: Times | None) -> None:
+        """The backend is done with a request's inputs, and tells how long it took."""
+        sent_ns = self._jobs.get(job)
+        if sent_ns is None or job in self._released:
+            return
+        if reschedule and job not in self._answered:
+            self._reschedule(job)
+            return
+        if job in self._answered:
+            self._answered.discard(job)
+            del self._jobs[job]
+        else:
+            self._released.add(job)
+        if times is None:
+            now_ns = time.monotonic_ns()
+            times = job not in self._failures, sent_ns, sent_ns, now_ns, now_ns
+        self._count(job, times)
+        job.free()
+        if job in self._held:
+            self._answer(job)
+            job.respond(self._held.pop(job), True)
+        if self._when_idle is not None:
+            self._check_idle()
+
+    def executed(self, serial: int, start_ns: int, end_ns: int, reported: BatchTimes | None = None) -> None:
+        """Execute has returned, and the backend may tell how long the batch took."""
+        rows = self._posted.pop(serial, None)
+        if rows is None:
+            return
+        self.worker.returned()
+        self._average(end_ns - start_ns)
+        self.times.batch(reported or (rows, start_ns, start_ns, end_ns, end_ns), time.time_ns() // 1_000_000)
+        if self._open:
+            self.places = self._places() - len(self._posted)
+        self._owner.place_freed()
+        if self._when_idle is not None:
+            self._check_idle()
+
+    def state_updated(self, job: Job, name: str, datatype: str, shape: list[int], contents: Any) -> None:
+        """The backend has written a state of the job's sequence."""
+        if job.states is not None:
+            job.states.update(name, datatype, shape, contents)
+
+    def noted(self, job: Job, ns: int, activity: str) -> None:
+        """The backend tells that something happened to a request that is traced."""
+        if job.trace is not None:
+            job.trace.note(activity, ns)
+
+    def give_up(self, failure: InferenceError) -> None:
+        """The backend does not come to an end: answer for it. Its threads still read the memory of their requests."""
+        for job in [job for job in self._jobs if job not in self._answered]:
+            if not self.handle.claim(job.serial):
+                continue  # its client is being answered
+            self._answer(job)
+            self.handle.cancel(job.serial)  # a thread of the backend's may wait for the client
+            self._plan.statistics.failure(time.monotonic_ns() - job.arrived_ns, reason_of(failure, job.cancelled))
+            job.respond(failure, True)
+
+    def _is_unanswered(self, job: Job) -> bool:
+        return job in self._jobs and job not in self._answered
+
+    def _answer(self, job: Job) -> None:
+        """Note that a job has its final response."""
+        if job in self._released:
+            self._released.discard(job)
+            del self._jobs[job]
+        else:
+            self._answered.add(job)
+
+    def _made(
+        self,
+        job: Job,
+        outputs: list[tuple[str, str, list[int], Any]],
+        parameters: dict[str, Parameter] | None,
+    ) -> Outcome:
+        outcome = self._responses.make(job, outputs, parameters)
+        if isinstance(outcome, InferenceError):
+            self._failures[job] = outcome
+        return outcome
+
+    def _ended_without(self, job: Job) -> InferenceError:
+        failure = self._failures[job] = InferenceError("the model ended the request without a response")
+        return failure
+
+    def _count(self, job: Job, times: Times) -> None:
+        """Record how long a job took, whose backend is done with it."""
+        self.times.request(job, times, self._failures.pop(job, None), time.monotonic_ns())
+
+    def _reschedule(self, job: Job) -> None:
+        """The backend wants to be given a request again, as it may in an iterative model."""
+        del self._jobs[job]
+        job.wire[FLAGS] &= ~SEQUENCE_START
+        job.instance = None
+        self._owner.reschedule(job)
+
+    def _expects_calls(self) -> None:
+        """The backend makes requests: they must not be posted behind the very batch that waits for them."""
+        if self._open:
+            self.places = self._places() - len(self._posted)
+
+    def _places(self) -> int:
+        """How many batches may be with the instance at a time: see batches.py."""
+        if self.worker.makes_calls or self._plan.spec.is_batched:
+            return 1
+        average_ns = self._average_ns
+        if average_ns * PLACES_MAX <= AHEAD_NS_MAX:
+            return PLACES_MAX
+        return max(PLACES_MIN, AHEAD_NS_MAX // average_ns)
+
+    def _average(self, duration_ns: int) -> None:
+        """Have a duration count."""
+        self._average_ns += (duration_ns - self._average_ns) >> _AVERAGE_SHIFT
+
+    def _check_idle(self) -> None:
+        if self._when_idle is not None and not self:
+            when_idle, self._when_idle = self._when_idle, None
+            when_idle()

@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a native instance does with known requests, besides: it finds them, answers them, and reads connections of them.
+
+See docs/decisions/0021 and 0022.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pyruntime.runtime.instances.native.batches import NativeBatches
+from pyruntime.runtime.instances.native.times import Execution, Times
+
+# An instance whose executions take longer than this on average, in nanoseconds, reads no connections by itself: while
+# it executes, nobody would notice that a client hangs up.
+LENDING_NS_MAX = 1_000_000
+# The fewest requests in a sum that says more than the average until then.
+_COUNTED_MIN = 8
+
+
+class KnownBatches(NativeBatches):
+    """See the module."""
+
+    # Makes of a connection's descriptor what native threads may send responses in.
+    make_client: Callable[[int], Any]
+
+    def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
+        """See ModelInstance."""
+        serial = job.serial = self._serial
+        job.instance = self
+        # Of what is sent past us we hear late: not where others may come to wait for a place.
+        client = job.client_socket(self.make_client) if self.places > len(self._posted) else None
+        try:
+            if not self.handle.execute_known(known, job, data, at, serial, client):
+                return False
+        except MemoryError:
+            return False  # it is given as others are, or refused
+        self._serial = serial + 1
+        self._jobs[job] = job.arrived_ns
+        self._posted[serial] = job.rows
+        self.places -= 1
+        self.wake_soon()
+        return True
+
+    def claim(self, job: Any) -> bool:
+        """Have no native thread answer a known request. False if one has: `sent` is told with the next events."""
+        return self.handle.claim(job.serial)
+
+    def encoded(self, job: Any, response: bytes, times: Times, execution: Execution | None) -> None:
+        """As `answered`, for a request that is known, whose response is there as the client gets it."""
+        if job in self._answered:
+            self.released(job, False, times)
+        else:
+            del self._jobs[job]
+            self.times.request(job, times, None, time.monotonic_ns())
+            job.encoded(response)
+        self._has_ended(execution)
+
+    def sent(
+        self,
+        job: Any,
+        rest: bytes | None,
+        sent_ns: int,
+        released: bool,
+        times: Times | None,
+        execution: Execution | None,
+    ) -> None:
+        """The same for one whose response the client was sent already, but for the rest; the request may be in use."""
+        if released and job not in self._answered:
+            given_ns = self._jobs.pop(job)
+            self.times.request(job, times or (True, given_ns, given_ns, sent_ns, sent_ns), None, sent_ns)
+        else:
+            self._answer(job)
+            if released:
+                self.released(job, False, times)
+        job.sent(rest)
+        self._has_ended(execution)
+
+    # Connections that the instance reads by itself.
+
+    @property
+    def may_read(self) -> bool:
+        """Whether it may read connections by itself: nothing of a request is of interest but its response, and soon."""
+        return (
+            self._open
+            and self._average_ns <= LENDING_NS_MAX
+            and not self.worker.makes_calls
+            and self._plan.statistics.latencies is None
+        )
+
+    def lend(self, known: Any, connection: Any, data: bytes, at: int, rows: int) -> Any | None:
+        """See ModelInstance."""
+        if not self.may_read:
+            return None
+        client = connection.client_socket(self.make_client)
+        return None if client is None else self.handle.lend(known, connection, data, at, rows, client)
+
+    def adopt(self, job: Any, serial: int) -> None:
+        """See ModelInstance."""
+        job.instance = self
+        job.serial = serial
+        self._jobs[job] = job.arrived_ns
+        self._posted[serial] = job.rows
+        self.places -= 1
+
+    def counted(self, count: int, rows: int, sums: tuple[int, ...]) -> None:
+        """So many requests of so many rows each came and went, every one a batch of its own; `sums` are of times."""
+        *times, execution_ns = sums
+        self._plan.statistics.counted(count, rows, times, time.time_ns() // 1_000_000)
+        mean_ns = execution_ns // count
+        if count >= _COUNTED_MIN:
+            self._average_ns = mean_ns
+        else:
+            self._average(mean_ns)
+        if self._open:
+            self.places = self._places() - len(self._posted)

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where the tensors of a native model lie, which runs in the host's own process.
+
+A native instance is given addresses in the model's request region, which the host maps. Regions of other models are
+mapped as well, and are pointed to in the same way. The memory of clients is not: it may shrink at any time, and what
+reads beyond its end dies. So inputs in it are copied into the request region, and outputs are written through the
+descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pyruntime.runtime.inference.types import InferResponse, OutputTensor
+from pyruntime.runtime.memory.client_use import ClientUse
+from pyruntime.runtime.memory.regions import ClientRegion, SharedRegion
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.addresses import address, split
+from pyruntime.utils.arena import ALIGNMENT
+from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.messages import TENSORS
+
+
+def base_of(region: SharedRegion) -> int:
+    """The address of a region's first byte in this process. It stays there until the region is closed."""
+    base: int = np.frombuffer(region.view[:1], np.uint8).ctypes.data
+    return base
+
+
+def is_inline(tensors: list[Any]) -> bool:
+    """Whether the contents of inputs stand in the request: those of all, or of none."""
+    return bool(tensors) and type(tensors[0][3]) is bytes
+
+
+def resolved(job: Job, memory: RequestMemory, base: int) -> list[Any]:
+    """The request on the wire, with every tensor's offset counted from `base`, which is where `memory` begins.
+
+    Raises InferenceError if a client's memory cannot be read, or there is no room for a copy of it.
+    """
+    regions = {region.number: region for region in job.regions}
+    tensors = []
+    for name, datatype, shape, at, size in job.wire[TENSORS]:
+        if type(at) is bytes:
+            slot = memory.allocate(size)
+            slot.fill(at)
+            job.slots.append(slot)
+            at = slot.offset
+        elif (region := regions.get(split(at)[0])) is not None:
+            if isinstance(region, ClientRegion):
+                at = _copied(job, memory, region, split(at)[1], size)
+            else:
+                at = base_of(region) + split(at)[1] - base
+        tensors.append((name, datatype, shape, at, size))
+    return [*job.wire[:TENSORS], tensors, *job.wire[TENSORS + 1 :]]
+
+
+def _copied(job: Job, memory: RequestMemory, region: ClientRegion, offset: int, size: int) -> int:
+    if not size:
+        return 0
+    slot = memory.allocate(size)
+    job.slots.append(slot)
+    view, at = slot.view, 0
+    while at < size:
+        count = os.preadv(region.fileno(), [view[at:]], offset + at)
+        if not count:
+            raise InferenceError("the shared memory of an input is smaller than it was when it was registered")
+        at += count
+    return slot.offset
+
+
+def put_in_place(response: InferResponse, client: ClientUse) -> InferResponse:
+    """Write the outputs that a client wants in its own memory to there. Raises InferenceError if that cannot be."""
+    outputs = []
+    for output in response.outputs:
+        place = client.places.get(output.name)
+        if place is not None:
+            size = len(output.data)
+            if size > place.byte_size:
+                raise InferenceError(
+                    f"shared memory size specified with the request for output '{output.name}' ({place.byte_size} "
+                    f"bytes) should be at least {size} bytes to hold the results",
+                    Code.INVALID_ARG,
+                )
+            _write(place.contents.memory, split(place.contents.address)[1], memoryview(output.data))
+            output = OutputTensor(output.name, output.datatype, output.shape, b"", place=place.filled(size))
+        outputs.append(output)
+    return replace(response, outputs=outputs)
+
+
+def _write(region: ClientRegion, offset: int, data: memoryview) -> None:
+    if offset + len(data) > region.size():  # writing would make it larger, which is for the client to do
+        raise InferenceError("the shared memory of an output is smaller than it was when it was registered")
+    at = 0
+    while at < len(data):
+        at += os.pwrite(region.fileno(), data[at:], offset + at)
+
+
+def shared(response: InferResponse, memory: RequestMemory) -> InferResponse:
+    """A response whose outputs other processes can be pointed to: a copy, in the request region of its model.
+
+    Raises InferenceError UNAVAILABLE if there is no room for it.
+    """
+    slot = memory.allocate(sum(-(-len(output.data) // ALIGNMENT) * ALIGNMENT for output in response.outputs))
+    view, at = slot.view, 0
+    outputs = []
+    for output in response.outputs:
+        size = len(output.data)
+        view[at : at + size] = output.data
+        where = address(memory.region.number, slot.offset + at)
+        outputs.append(OutputTensor(output.name, output.datatype, output.shape, view[at : at + size], where))
+        at += -(-size // ALIGNMENT) * ALIGNMENT
+
+    def release() -> None:
+        slot.free()
+        response.release()
+
+    return replace(response, outputs=outputs, release=release, region=memory.region)

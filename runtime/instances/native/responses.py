@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Responses of native backends, as everybody else has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyruntime.runtime.config.inputs import client_shape
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.inference.types import InferResponse, OutputTensor, Parameter
+from pyruntime.runtime.instances.native.memory import put_in_place
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.errors import InferenceError
+
+Outcome = InferResponse | InferenceError
+
+_NO_PARAMETERS: dict[str, Parameter] = {}
+
+
+class NativeResponses:
+    """Makes the responses of one version of a model."""
+
+    def __init__(self, spec: ModelSpec, version: int) -> None:
+        self._spec = spec
+        self._version = version
+        self._reshapes = any(output.reshape is not None for output in spec.outputs.values())
+
+    def make(
+        self,
+        job: Job,
+        outputs: list[tuple[str, str, list[int], Any]],
+        parameters: dict[str, Parameter] | None,
+    ) -> Outcome:
+        """The response to a job; or why there is none: its client wants it in memory where it cannot be put."""
+        spec = self._spec
+        if self._reshapes:
+            outputs = [(name, kind, client_shape(spec, name, shape), data) for name, kind, shape, data in outputs]
+        response = InferResponse(
+            spec.name,
+            self._version,
+            job.id,
+            [OutputTensor(name, datatype, shape, memoryview(data)) for name, datatype, shape, data in outputs],
+            parameters or _NO_PARAMETERS,
+        )
+        if job.client is None or not job.client.places:
+            return response
+        try:
+            return put_in_place(response, job.client)
+        except InferenceError as exc:
+            return exc

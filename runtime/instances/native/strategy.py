@@ -1,0 +1,79 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A library that says which requests of a native model are executed together.
+
+It is asked on the event loop's thread, while a batch is formed: there is no time to ask it elsewhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pyruntime.runtime.instances.native.memory import base_of, resolved
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.native.parameters import read_parameters
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.messages import TENSORS
+
+_LOG = logging.getLogger("pyruntime.native")
+
+
+class NativeStrategy:
+    """See scheduling.batcher.Strategy. What the library fails at is logged, and means that it has no objection.
+
+    `handle` is the extension's; `memory` is where the model's requests lie.
+    """
+
+    def __init__(self, handle: Any, failure: type[Exception], model: str, memory: RequestMemory) -> None:
+        self._handle = handle
+        self._failure = failure
+        self._model = model
+        self._memory = memory
+        self._base = base_of(memory.region)
+        self._begun = False
+
+    def begin(self) -> None:
+        """See Strategy."""
+        self._begun = self._try("initialization", lambda: self._handle.begin() is None)
+
+    def include(self, job: Job) -> bool:
+        """See Strategy. As in Triton, who fails at the question has not said yes."""
+        if not self._begun:
+            return True
+        try:
+            wire = self._question(job)
+            return self._try("include", lambda: self._handle.include(wire, self._base))
+        except (InferenceError, OverflowError, TypeError, ValueError):  # such as a number that native code has not
+            return True  # its execution says what is wrong with it
+
+    def end(self) -> None:
+        """See Strategy."""
+        if self._begun:
+            self._begun = False
+            self._try("finalization", lambda: self._handle.end() is None)
+
+    def _try(self, what: str, step: Callable[[], bool]) -> bool:
+        try:
+            return step()
+        except self._failure as exc:
+            _LOG.error("Custom batching %s function failed for model %s: %s", what, self._model, exc.args[1])
+            return False
+
+    def _question(self, job: Job) -> list[Any]:
+        """The request as the extension reads it. Raises InferenceError if its memory cannot be read."""
+        wire = resolved(job, self._memory, self._base) if job.regions else list(job.wire)
+        # What stands in the request itself is where it is: nobody needs a copy that lasts longer than the question.
+        wire[TENSORS] = [
+            (name, datatype, shape, _address(at) - self._base if type(at) is bytes else at, size)
+            for name, datatype, shape, at, size in wire[TENSORS]
+        ]
+        read_parameters(wire)
+        return wire
+
+
+def _address(data: bytes) -> int:
+    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0

@@ -1,0 +1,388 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""One life of one stub: its process, its socket, its response region, its log pipe.
+
+A connection is made by `StubConnection.open`, lives until the process is gone, and is never used again. What the stub
+says while serving goes to its owner, the instance; a stub that breaks the protocol is killed, which is an exit like
+any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from pyruntime.runtime.environments.environment import Environment
+from pyruntime.runtime.instances.stub.launch import StubProcess, launch_stub
+from pyruntime.runtime.instances.stub.output import OutputLog, log_for_stub
+from pyruntime.runtime.instances.stub.spawn import SpawnedStub, spawn_stub
+from pyruntime.runtime.instances.stub.supervisor import ProcessExit
+from pyruntime.runtime.memory.regions import GrantedRegion, SharedRegion, create_region
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.utils.channel import HostChannel, State
+from pyruntime.utils.errors import LoadError, LocalError, PeerError
+from pyruntime.utils.messages import (
+    PROTOCOL_VERSION,
+    AutoComplete,
+    CheckReady,
+    Completed,
+    Credit,
+    Hello,
+    Infer,
+    Load,
+    LoadFailed,
+    Log,
+    Message,
+    Ready,
+    Release,
+    Stop,
+    Stopped,
+    Unmap,
+)
+
+_LOG = logging.getLogger("pyruntime.instances")
+
+# Response slots that wait for the next Infer to carry them back; beyond either limit they go in a frame of their own.
+RELEASES_WAITING_MAX = 64
+RELEASE_BYTES_WAITING_MAX = 1 << 20
+
+# Responses of one request that its client has taken, which the stub has not been told of; half of what a sender may be
+# ahead (see stub/flow_control.py) would do as well.
+CREDITS_WAITING_MAX = 16
+CREDIT_BYTES_WAITING_MAX = 16 << 20
+# When a stub can be told that a region is gone.
+TOLD_OF_REGIONS = (State.LOADING, State.SERVING, State.STOPPING)
+# How a region is announced on the grants socket: its number, little-endian; the descriptor goes with it.
+GRANT_BYTES = 8
+# How much is read at a time of what a stub had said before it died.
+REST_BYTES = 64 << 10
+
+
+class StubConnection(asyncio.Protocol):
+    """See the module. All methods belong to the event loop's thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        # The instance sets these before it has the stub load anything: what to do with each kind of message, and when
+        # the stub has hung up.
+        self.handlers: dict[type[Any], Callable[[Any], None]] = {}
+        self.on_lost: Callable[[], None] = _nothing
+        self.checks_ready = False
+        self.responses = create_region(f"responses of {name}")
+        self._channel = HostChannel()
+        self._loop = asyncio.get_running_loop()
+        self._replies: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._released: list[int] = []
+        self._released_bytes = 0
+        self._credits: dict[int, tuple[int, int]] = {}
+        self._granted: dict[int, GrantedRegion] = {}
+        self._grants: socket.socket | None = None
+        # The transport's socket, once more: what has come in can still be read when the transport is gone.
+        self._rest: socket.socket | None = None
+        self._closed = False
+        self._corked: list[bytes] | None = None
+        self._process: StubProcess | SpawnedStub | None = None
+        self._transport: asyncio.WriteTransport | None = None
+        self._requests: SharedRegion
+        self._output: asyncio.ReadTransport | None = None
+
+    def __repr__(self) -> str:
+        return f"<StubConnection {self.name} {self._channel.state.name}>"
+
+    @classmethod
+    async def open(
+        cls, name: str, memory: RequestMemory, growth_bytes: int, environment: Environment | None = None
+    ) -> StubConnection:
+        """Start a stub and wait for its Hello. Raises LoadError if it dies or is of another version first.
+
+        `environment` is the Python to start it with, None for the host's. Cancelling it kills the stub.
+        """
+        connection = cls(name)
+        connection._requests = memory.region
+        try:
+            await connection._start(memory, growth_bytes, environment)
+            hello = await connection._reply()
+            if not isinstance(hello, Hello) or hello.protocol != PROTOCOL_VERSION:
+                raise LoadError(f"the stub of {name} speaks another protocol than version {PROTOCOL_VERSION}: {hello}")
+        except BaseException as exc:
+            if connection._process is None:
+                connection._close()
+            else:
+                connection.kill()
+                await connection.wait_exited()
+            if isinstance(exc, OSError):
+                raise LoadError(f"the stub process of {name} cannot be started: {exc}") from exc
+            raise
+        return connection
+
+    async def _start(self, memory: RequestMemory, growth_bytes: int, environment: Environment | None) -> None:
+        """Make the sockets and the pipe, and a process at their other ends. Raises OSError."""
+        with ExitStack() as ours:
+            our_sock, their_sock = socket.socketpair()
+            ours.callback(our_sock.close)
+            our_grants, their_grants = socket.socketpair()
+            ours.callback(our_grants.close)
+            with their_sock, their_grants:
+                read_fd, write_fd = os.pipe()
+                output = ours.enter_context(os.fdopen(read_fd, "rb", 0))
+                try:
+                    start = launch_stub if environment is None else partial(spawn_stub, environment)
+                    self._process = start(
+                        self.name,
+                        their_sock,
+                        their_grants,
+                        write_fd,
+                        memory.region.fileno(),
+                        self.responses.fileno(),
+                        growth_bytes,
+                        self._loop,
+                    )
+                finally:
+                    os.close(write_fd)
+            # A process that the model forked may hold the other end of the socket open, so its end is no sign of life.
+            self._process.exited.add_done_callback(lambda _: self._replies.put_nowait(None))
+            our_sock.setblocking(False)
+            self._rest = our_sock.dup()
+            await self._loop.create_unix_connection(lambda: self, sock=our_sock)
+            self._output, _ = await self._loop.connect_read_pipe(lambda: OutputLog(self.name), output)
+            our_grants.setblocking(False)
+            self._grants = our_grants
+            ours.pop_all()  # the transports' from here on, and our own
+
+    @property
+    def state(self) -> State:
+        """Where the conversation with the stub is."""
+        return self._channel.state
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the model is loaded, and not told to stop."""
+        return self._channel.state is State.SERVING
+
+    # What an instance asks of its stub.
+
+    async def complete(self, location: dict[str, str], config: str) -> str:
+        """The model's completed configuration as JSON, "" if it completes nothing. Raises LoadError."""
+        self.send(AutoComplete(location, config))
+        reply = await self._reply()
+        assert isinstance(reply, Completed)  # the channel's table admits nothing else
+        return reply.config
+
+    async def load(self, location: dict[str, str], args: dict[str, str], concurrency: int) -> None:
+        """Import and initialise the model. Raises LoadError. Cancelling leaves the stub loading: kill it then."""
+        self.send(Load(location, args, concurrency, self._requests.number))
+        reply = await self._reply()
+        assert isinstance(reply, Ready)  # the channel's table admits nothing else
+        self.checks_ready = reply.checks
+
+    def infer(self, batch: int, requests: list[object]) -> None:
+        """Post a batch. Raises LocalError if it does not fit a frame."""
+        self.send(Infer(batch, requests, self._released))
+        if self._released:
+            self._released = []
+            self._released_bytes = 0
+
+    def release(self, slot: int, size: int) -> None:
+        """Give a response slot of `size` bytes back to the stub. Does nothing once the stub is gone."""
+        self._released.append(slot)
+        self._released_bytes += size
+        if len(self._released) >= RELEASES_WAITING_MAX or self._released_bytes >= RELEASE_BYTES_WAITING_MAX:
+            if self._channel.state in (State.SERVING, State.STOPPING):
+                self.send(Release(self._released))
+            self._released = []
+            self._released_bytes = 0
+
+    def credit(self, serial: int, size: int) -> None:
+        """A client has taken another response, of `size` bytes, of a request that is answered by a sender."""
+        count, total = self._credits.get(serial, (0, 0))
+        count, total = count + 1, total + size
+        if count < CREDITS_WAITING_MAX and total < CREDIT_BYTES_WAITING_MAX:
+            self._credits[serial] = (count, total)
+            return
+        self._credits.pop(serial, None)
+        if self._channel.state in (State.SERVING, State.STOPPING):
+            self.send(Credit([[serial, count]]))
+
+    def forget_credit(self, serial: int) -> None:
+        """A request has ended: its sender waits for nothing."""
+        self._credits.pop(serial, None)
+
+    def set_flag(self, serial: int, value: int) -> None:
+        """Set the flag by which the model sees that nobody waits for a request."""
+        if not self._closed:
+            self.responses.set_flag(serial, value)
+
+    def region(self, number: int) -> SharedRegion:
+        """The region that the stub knows by this number, 0 for its own. Raises PeerError if there is none."""
+        if number == 0:
+            return self.responses
+        if number == self._requests.number:
+            return self._requests
+        region = self._granted.get(number)
+        if not isinstance(region, SharedRegion):  # a client's memory is not to be passed on
+            raise PeerError(f"there is no region {number}, or it is none of the stub's business")
+        return region
+
+    def grant(self, region: GrantedRegion) -> None:
+        """Make sure that the stub can map a region, before it reads of it. Raises LocalError if that cannot be."""
+        if region is self._requests or region.number in self._granted or self._grants is None:
+            return
+        try:
+            socket.send_fds(self._grants, [region.number.to_bytes(GRANT_BYTES, "little")], [region.fileno()])
+        except OSError as exc:
+            raise LocalError(f"{self.name} cannot be given a region of shared memory: {exc}") from exc
+        self._granted[region.number] = region
+        region.holders.add(self)
+
+    def revoke(self, region: GrantedRegion) -> None:
+        """See memory.regions.Holder."""
+        if self._granted.pop(region.number, None) is not None and self._channel.state in TOLD_OF_REGIONS:
+            self.send(Unmap([region.number]))
+
+    def check_ready(self) -> None:
+        """Ask the model's is_ready. The stub must serve."""
+        if self._channel.state is State.SERVING:
+            self.send(CheckReady())
+
+    def stop(self) -> None:
+        """Ask for finalize and exit. A stub that cannot hear that yet is killed."""
+        if self._channel.state in (State.IDLE, State.SERVING):
+            self.send(Stop())
+        elif self._channel.state is not State.STOPPING:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def wait_exited(self) -> ProcessExit:
+        """Wait for the process to be gone, then free what it leaves. Cancelling the wait is safe."""
+        assert self._process is not None  # set by open
+        exit = await asyncio.shield(self._process.exited)
+        self._close()
+        return exit
+
+    # What the event loop tells us.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        # Answers free places, and so bring new batches: what is sent meanwhile goes out in one piece.
+        corked: list[bytes] = []
+        self._corked = corked
+        try:
+            handlers = self.handlers
+            for message in self._channel.receive_data(data):
+                handler = handlers.get(type(message))
+                if handler is not None:
+                    handler(message)
+                else:
+                    self._handle(message)
+        except PeerError as exc:
+            _LOG.error("%s: its stub broke the protocol and is killed: %s", self.name, exc)
+            self.kill()
+        finally:
+            self._corked = None
+            if corked and self._transport is not None:
+                self._transport.write(b"".join(corked))
+
+    def eof_received(self) -> None:
+        # Sooner than connection_lost, so that no request goes to a stub that is known to be gone.
+        self.on_lost()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.on_lost()
+        self._read_rest()
+        finished = self._channel.state is State.CLOSED
+        try:
+            self._channel.receive_eof()
+        except PeerError as error:
+            _LOG.error("%s: its stub %s", self.name, error)
+        self._replies.put_nowait(None)
+        if not finished:  # it died, or hung up: then it is of no use any more
+            self.kill()
+
+    def _read_rest(self) -> None:
+        """Take what the stub has said and nobody has read: the transport ends as soon as it cannot write any more."""
+        if self._rest is None:
+            return
+        with self._rest as rest:
+            self._rest = None
+            while self._channel.state is not State.CLOSED:
+                try:
+                    data = rest.recv(REST_BYTES)
+                except OSError:  # such as that there is no more, though a fork of the stub could say more
+                    break
+                if not data:
+                    break
+                self.data_received(data)
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case Log(level, text, file, line):
+                log_for_stub(self.name, level, text, file, line)
+            case Hello() | Completed() | Ready() | LoadFailed():
+                self._replies.put_nowait(message)
+            case Stopped():
+                # The exit that follows is what counts. A thread of the model's that waits for us must not put it off.
+                if self._transport is not None:
+                    self._transport.close()
+            case _:
+                raise PeerError(f"{type(message).__name__} came before the model was loaded")
+
+    def _close(self) -> None:
+        if self._closed:
+            return
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+            self.on_lost()
+        self._read_rest()
+        self._closed = True
+        if self._output is not None:
+            self._output.close()
+        if self._grants is not None:
+            self._grants.close()
+            self._grants = None
+        for region in self._granted.values():
+            region.holders.discard(self)
+        self._granted.clear()
+        self.responses.close()
+
+    def send(self, *messages: Message) -> None:
+        """Send messages. Raises LocalError if one is illegal now or too large."""
+        if self._transport is None:
+            return  # the stub hung up, and whoever waits for its answer hears of that
+        data = self._channel.send(messages[0])
+        for message in messages[1:]:
+            data += self._channel.send(message)
+        if self._corked is not None:
+            self._corked.append(data)
+        else:
+            self._transport.write(data)
+
+    async def _reply(self) -> Message:
+        reply = await self._replies.get()
+        if reply is None:
+            exit = await self.wait_exited()
+            raise LoadError(f"the stub process of {self.name} {_was(exit)} while it loaded the model")
+        if isinstance(reply, LoadFailed):
+            raise LoadError(reply.reason)
+        return reply
+
+
+def _nothing() -> None:
+    pass
+
+
+def _was(exit: ProcessExit) -> str:
+    return exit.describe() if exit.code >= 0 else f"was {exit.describe()}"

@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Requests with one stub that are answered by a sender, from their first response to their last.
+
+Any number of responses is for decoupled models only. Of any other model the one response is kept until the model has
+said that it was the last.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from pyruntime.runtime.inference.types import InferResponse
+from pyruntime.runtime.instances.stub.connection import StubConnection
+from pyruntime.runtime.observe.statistics import ModelStatistics, reason_of
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.errors import Code, InferenceError, PeerError
+
+Outcome = InferResponse | InferenceError
+
+
+class TakenOnce:
+    """The `take` and `release` of one response among many: says once that the client has taken it."""
+
+    __slots__ = ("_connection", "_serial", "_size", "_slot", "_streams", "_taken")
+
+    def __init__(self, streams: Streams, connection: StubConnection, serial: int, slot: int, size: int) -> None:
+        self._streams = streams
+        self._connection = connection
+        self._serial = serial
+        self._slot = slot
+        self._size = size
+        self._taken = False
+
+    def take(self) -> None:
+        """See InferResponse."""
+        if not self._taken:
+            self._taken = True
+            self._streams.taken(self._serial, self._size)
+
+    def release(self) -> None:
+        """See InferResponse."""
+        if self._slot >= 0:
+            self._connection.release(self._slot, self._size)
+        self.take()
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    job: Job
+    sent_ns: int
+    # When the response before the next one was passed on.
+    last_ns: int
+    count: int = 0
+    failure: InferenceError | None = None
+    kept: Outcome | None = None
+
+
+class Streams:
+    """See the module. Keys are serials."""
+
+    def __init__(self, connection: StubConnection, statistics: ModelStatistics, decoupled: bool) -> None:
+        self._connection = connection
+        self._statistics = statistics
+        self._decoupled = decoupled
+        self._streams: dict[int, _Stream] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __contains__(self, serial: int) -> bool:
+        return serial in self._streams
+
+    def jobs(self) -> list[Job]:
+        """The jobs of all that are open."""
+        return [stream.job for stream in self._streams.values()]
+
+    def job(self, serial: int) -> Job:
+        """The job of one that is open."""
+        return self._streams[serial].job
+
+    def open(self, serial: int, job: Job, sent_ns: int) -> None:
+        """A sender will answer this job."""
+        if serial not in self._streams:
+            self._streams[serial] = _Stream(job, sent_ns, sent_ns)
+
+    def once(self, serial: int, slot: int, size: int) -> TakenOnce:
+        """For a response that others follow, in a slot (or none) and of a size."""
+        return TakenOnce(self, self._connection, serial, slot, size)
+
+    def taken(self, serial: int, size: int) -> None:
+        """The client has taken a response. Where none follows, nobody has to know."""
+        if serial in self._streams:
+            self._connection.credit(serial, size)
+
+    def respond(self, serial: int, outcome: Outcome | None, size: int, final: bool) -> None:
+        """A response, or None for none, of `size` bytes. Raises PeerError if it makes no sense."""
+        came_ns = time.monotonic_ns()
+        stream = self._streams.get(serial)
+        if stream is None or (outcome is None and not final) or (stream.kept is not None and outcome is not None):
+            raise PeerError(f"request {serial} is answered again, or with nothing")
+        if isinstance(outcome, InferenceError):
+            stream.failure = outcome
+            if self._decoupled and not final:
+                self.taken(serial, size)
+        if final:
+            self._end(stream, serial, outcome if stream.kept is None else stream.kept)
+        elif self._decoupled:
+            stream.job.respond(outcome, False)
+        else:
+            stream.kept = outcome
+        if self._decoupled:
+            self._count(stream, outcome, came_ns)
+
+    def leave(self, serial: int) -> None:
+        """The job of an open stream is executed again, and goes on under another serial."""
+        del self._streams[serial]
+        self._connection.forget_credit(serial)
+
+    def end(self, serial: int, failure: Outcome) -> None:
+        """An open stream ends otherwise than by its sender."""
+        came_ns = time.monotonic_ns()
+        stream = self._streams[serial]
+        self._end(stream, serial, failure)
+        if self._decoupled:
+            self._count(stream, failure, came_ns)
+
+    def _end(self, stream: _Stream, serial: int, outcome: Outcome | None) -> None:
+        """The last response of an open stream, or None for none."""
+        del self._streams[serial]
+        self._connection.forget_credit(serial)
+        if stream.kept is not None and stream.kept is not outcome and isinstance(stream.kept, InferResponse):
+            stream.kept.release()
+        job = stream.job
+        now_ns = time.monotonic_ns()
+        total_ns = now_ns - job.arrived_ns
+        if job.trace is not None:
+            job.trace.streamed(stream.sent_ns, now_ns)
+        if outcome is None and not self._decoupled:
+            outcome = InferenceError("the model ended the request without a response")
+        failure = outcome if isinstance(outcome, InferenceError) else stream.failure
+        if job.is_padding:
+            pass  # it counts for nothing
+        elif failure is not None:
+            self._statistics.failure(total_ns, reason_of(failure, job.cancelled))
+        else:
+            waited_ns = max(0, stream.sent_ns - job.arrived_ns)
+            self._statistics.success(job.rows, waited_ns, 0, max(0, now_ns - stream.sent_ns), 0, total_ns)
+        job.respond(outcome, True)
+
+    def _count(self, stream: _Stream, outcome: Outcome | None, came_ns: int) -> None:
+        """Record a response of a decoupled model, or its end without one, that came at `came_ns` and is passed on."""
+        index, last_ns, now_ns = stream.count, stream.last_ns, time.monotonic_ns()
+        stream.count, stream.last_ns = index + 1, now_ns
+        if index == 0 and outcome is not None and not stream.job.is_padding:
+            self._statistics.first_response(came_ns - stream.job.arrived_ns)
+        responses = self._statistics.response(index)
+        if responses is None or stream.job.is_padding:
+            return
+        infer_ns, output_ns = max(0, came_ns - last_ns), now_ns - came_ns
+        if outcome is None:
+            responses.empty(infer_ns)
+        elif isinstance(outcome, InferResponse):
+            responses.success(infer_ns, output_ns)
+        elif outcome.code is Code.CANCELLED:
+            responses.cancel(infer_ns)
+        else:
+            responses.fail(infer_ns, output_ns)

@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What native code asks about models that are not there; e2e/test_native_calls.py asks about those that are."""
+
+import pytest
+
+from pyruntime.runtime.app.queries import answer_query
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.utils.errors import Code, InferenceError
+
+UNKNOWN = ("Request for unknown model: 'nothing' is not found", Code.NOT_FOUND)
+
+
+@pytest.fixture
+def core():
+    return Core(ServerSettings([]))
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "failure"),
+    [
+        ("ServerModelBatchProperties", ("nothing", -1), UNKNOWN),
+        ("ServerModelTransactionProperties", ("nothing", -1), UNKNOWN),
+        ("ServerModelMetadata", ("nothing", -1), UNKNOWN),
+        ("ServerModelConfig", ("nothing", -1, 1), UNKNOWN),
+        ("ServerModelStatistics", ("nothing", -1), ("requested model 'nothing' is not available", Code.INVALID_ARG)),
+        ("ServerStop", (), ("TRITONSERVER_ServerStop is not supported", Code.UNSUPPORTED)),
+    ],
+)
+def test_failures(core, method, arguments, failure):
+    """The server's own errors, as Triton words them."""
+    with pytest.raises(InferenceError) as caught:
+        answer_query(core, method, arguments)
+    assert (caught.value.message, caught.value.code) == failure
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "answer"),
+    [
+        ("ServerIsLive", (), True),
+        ("ServerIsReady", (), False),
+        ("ServerModelIsReady", ("nothing", -1), False),
+        ("ServerModelIndex", (True,), b"[]"),
+        ("ServerModelStatistics", ("", -1), b'{"model_stats":[]}'),
+    ],
+)
+def test_answers(core, method, arguments, answer):
+    """Of a server without models, which is being started."""
+    assert answer_query(core, method, arguments) == answer

@@ -1,0 +1,439 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What models ask of the server: answered once, whatever they say; and waited for only where that has an end."""
+
+import asyncio
+import logging
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyruntime.runtime.app.queries import QUERIES
+from pyruntime.runtime.app.services import ModelServices
+from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.messages import OK
+
+# A test that waits for this long waits for ever: it fails rather than hangs.
+PATIENCE_S = 60
+NOT_READY = "Failed for execute the inference request. Model '{}' is not ready."
+BAD_VERSION = "failed to get model version from specified version string '{}', version should be an integral value > 0"
+
+
+class Model:
+    """Stands for a ModelVersion."""
+
+    def __init__(self, name, version):
+        self.spec = SimpleNamespace(name=name)
+        self.version = version
+        self.is_ready = True
+
+
+class Control:
+    """Stands for model control. What it is asked for ends when the test says so."""
+
+    def __init__(self):
+        self.loads = []
+        self.unloads = []
+        self.waits = []
+        self.failure = None
+        self.go_on = asyncio.Event()
+
+    async def load(self, name, config="", files=None, *, caller=""):
+        self.loads.append((name, config, files, caller))
+        await self._end()
+
+    async def unload(self, name, unload_dependents=False):
+        self.unloads.append((name, unload_dependents))
+        await self._end()
+
+    async def wait_ready(self, name, version, caller):
+        self.waits.append((name, version, caller))
+        await self._end()
+        return "callee"
+
+    async def _end(self):
+        await self.go_on.wait()
+        if self.failure is not None:
+            raise self.failure
+
+
+class Owner:
+    """One life of one stub."""
+
+
+class Bench:
+    def __init__(self, tasks):
+        self.core = Core(ServerSettings(model_repositories=("/models",)))
+        self.core.loaded = True
+        self.core.control = self.control = Control()
+        self.services = ModelServices(self.core, tasks)
+        self.owner = Owner()
+        self.replies = []
+
+    def add(self, name, *versions):
+        for version in versions:
+            self.core.table.begin_load(name, version)
+            self.core.table.ready(name, version, Model(name, version))
+
+    def ask(self, method, *arguments, loading=""):
+        self.services.ask(self.owner, loading, method, list(arguments), lambda *reply: self.replies.append(reply))
+
+    def answer(self, method, *arguments):
+        """What is answered at once."""
+        self.ask(method, *arguments)
+        (reply,) = self.replies
+        self.replies.clear()
+        return reply
+
+
+def play(scenario):
+    """Run a scenario on a bench; all that it has begun ends."""
+
+    async def run():
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+            bench = Bench(tasks)
+            await scenario(bench)
+            bench.control.go_on.set()
+
+    asyncio.run(run())
+
+
+async def turn():
+    """Let everything go on that can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class TestResolve:
+    def test_of_a_model_that_serves(self):
+        """A call goes to the version that was asked for, or to any."""
+
+        async def scenario(bench):
+            bench.add("m", 1, 2)
+            assert bench.services.resolve("m", 1).version == 1
+            assert bench.services.resolve("m", -1).version == 2
+
+        play(scenario)
+
+    @pytest.mark.parametrize(
+        ("name", "version"), [("absent", -1), ("m", 7), ("m", 0), ("m", -2), ("", -1), ("m", 2**63)]
+    )
+    def test_of_one_that_does_not(self, name, version):
+        """Triton's words, exactly."""
+
+        async def scenario(bench):
+            bench.add("m", 1)
+            with pytest.raises(InferenceError) as caught:
+                bench.services.resolve(name, version)
+            assert caught.value.message == NOT_READY.format(name)
+
+        play(scenario)
+
+    def test_while_the_server_drains(self):
+        """What is under way may still call others; new requests are not taken."""
+
+        async def scenario(bench):
+            bench.add("m", 1)
+            bench.core.exiting = True
+            with pytest.raises(InferenceError):
+                bench.core.resolve("m")
+            assert bench.services.resolve("m", -1).version == 1
+
+        play(scenario)
+
+
+class TestWhenReady:
+    """A model that calls another one while it loads."""
+
+    def test_ready(self):
+        """It is told when the other one is."""
+
+        async def scenario(bench):
+            told = []
+            bench.services.when_ready("other", 3, "m", told.append)
+            await turn()
+            assert bench.control.waits == [("other", 3, "m")]
+            assert told == []
+            bench.control.go_on.set()
+            await turn()
+            assert told == ["callee"]
+
+        play(scenario)
+
+    def test_never(self):
+        """Or that it will not be."""
+
+        async def scenario(bench):
+            told = []
+            bench.control.failure = InferenceError("it does not load")
+            bench.services.when_ready("other", -1, "m", told.append)
+            bench.control.go_on.set()
+            await turn()
+            assert told == [bench.control.failure]
+
+        play(scenario)
+
+    @pytest.mark.parametrize("has_begun", [False, True])
+    def test_nobody_waits(self, has_begun):
+        """Who is gone is not told, and not waited for."""
+
+        async def scenario(bench):
+            told = []
+            end = bench.services.when_ready("other", -1, "m", told.append)
+            if has_begun:
+                await turn()
+            end()
+            bench.control.go_on.set()
+            await turn()
+            assert told == []
+
+        play(scenario)
+
+
+class TestControl:
+    def test_load(self):
+        """It is answered when the model is loaded; meanwhile the server goes on."""
+
+        async def scenario(bench):
+            bench.ask("load_model", "other", "{}", {"file:1/model.py": b"pass"}, loading="m")
+            await turn()
+            assert bench.control.loads == [("other", "{}", {"file:1/model.py": b"pass"}, "m")]
+            assert bench.replies == []
+            bench.control.go_on.set()
+            await turn()
+            assert bench.replies == [(OK, None)]
+
+        play(scenario)
+
+    def test_unload(self):
+        """So is to unload one."""
+
+        async def scenario(bench):
+            bench.ask("unload_model", "other", True)
+            await turn()
+            assert bench.control.unloads == [("other", True)]
+            bench.control.go_on.set()
+            await turn()
+            assert bench.replies == [(OK, None)]
+
+        play(scenario)
+
+    @pytest.mark.parametrize("question", [("load_model", "other", "", {}), ("unload_model", "other", False)])
+    def test_refused(self, question):
+        """What cannot be done is an answer, too."""
+
+        async def scenario(bench):
+            bench.control.failure = InferenceError("no", Code.UNAVAILABLE)
+            bench.ask(*question)
+            bench.control.go_on.set()
+            await turn()
+            assert bench.replies == [(Code.UNAVAILABLE, "no")]
+
+        play(scenario)
+
+    @pytest.mark.parametrize("files", [{1: b""}, {"a": "text"}, {"a": None}, {"a": b"", "b": []}], ids=repr)
+    def test_files_that_are_none(self, files):
+        """Triton's words, exactly."""
+
+        async def scenario(bench):
+            assert bench.answer("load_model", "other", "", files) == (
+                Code.INVALID_ARG,
+                "failed to load model 'other', files should be a dictionary of file paths and file contents",
+            )
+            assert bench.control.loads == []
+
+        play(scenario)
+
+
+class TestIsReady:
+    def test_of_versions(self):
+        """Of one version, or of any."""
+
+        async def scenario(bench):
+            bench.add("m", 1, 3)
+            bench.core.table.resolve("m", 3).is_ready = False
+            assert bench.answer("is_model_ready", "m", "1") == (OK, True)
+            assert bench.answer("is_model_ready", "m", "3") == (OK, False)
+            assert bench.answer("is_model_ready", "m", "") == (OK, False)
+            assert bench.answer("is_model_ready", "m", "2") == (OK, False)
+            assert bench.answer("is_model_ready", "absent", "") == (OK, False)
+
+        play(scenario)
+
+    @pytest.mark.parametrize(
+        "version", ["0", "-1", "one", "1.0", " 1", "+1", "\u00b2", "\u0661", "1" * 20, "0x1", "1_0"]
+    )
+    def test_of_what_is_no_version(self, version):
+        """Triton's words, exactly."""
+
+        async def scenario(bench):
+            bench.add("m", 1)
+            code, message = bench.answer("is_model_ready", "m", version)
+            assert code == Code.INVALID_ARG
+            assert message == BAD_VERSION.format(version[:19])
+
+        play(scenario)
+
+    def test_of_a_long_text(self):
+        """Nobody is told more than helps."""
+
+        async def scenario(bench):
+            _, message = bench.answer("is_model_ready", "m", "9" * 10**6)
+            assert len(message) < 200
+
+        play(scenario)
+
+
+class TestQueries:
+    def test_of_a_model(self):
+        """What native code may ask about models can be asked by the process that it runs in."""
+
+        async def scenario(bench):
+            bench.add("m", 1)
+            assert bench.answer("ServerIsLive") == (OK, True)
+            assert bench.answer("ServerModelIsReady", "m", -1) == (OK, True)
+            assert bench.answer("ServerModelIsReady", "none", -1) == (OK, False)
+            code, message = bench.answer("ServerModelConfig", "none", -1, 1)
+            assert (code, message) == (Code.NOT_FOUND, "Request for unknown model: 'none' is not found")
+
+        play(scenario)
+
+    @pytest.mark.parametrize("arguments", [[], ["m"], ["m", 1, 2], [["m"], 1], [{}, {}]])
+    def test_wrong_arguments(self, arguments):
+        """What would not be a call of the function is refused."""
+
+        async def scenario(bench):
+            assert bench.answer("ServerModelIsReady", *arguments) == (
+                Code.INVALID_ARG,
+                "these are no arguments of ServerModelIsReady",
+            )
+
+        play(scenario)
+
+
+class TestMetrics:
+    def test_from_the_first_to_the_last(self):
+        """A family, a metric of it, its value, and their end."""
+
+        async def scenario(bench):
+            ok, family = bench.answer("metric_family", "requests", "all of them", "counter")
+            assert ok == OK
+            ok, metric = bench.answer("metric", family, {"model": "m"}, None)
+            assert ok == OK
+            bench.services.measure(bench.owner, metric, "increment", 2.0)
+            assert bench.answer("metric_value", metric) == (OK, 2.0)
+            assert bench.answer("drop_metric", metric) == (OK, None)
+            assert bench.answer("metric_value", metric)[0] == Code.INVALID_ARG
+            assert bench.answer("drop_family", family) == (OK, None)
+
+        play(scenario)
+
+    def test_of_a_stub_that_is_gone(self):
+        """What it had asked for goes with it."""
+
+        async def scenario(bench):
+            _, family = bench.answer("metric_family", "requests", "all of them", "counter")
+            _, metric = bench.answer("metric", family, {}, None)
+            bench.services.gone(bench.owner)
+            assert bench.answer("metric_value", metric)[0] == Code.INVALID_ARG
+            bench.services.gone(Owner())
+
+        play(scenario)
+
+    @pytest.mark.parametrize("number", [99, -1, None, "1", [], {}, True], ids=repr)
+    def test_that_is_not_there(self, number):
+        """To drop what is not there changes nothing."""
+
+        async def scenario(bench):
+            assert bench.answer("drop_family", number) == (OK, None)
+            assert bench.answer("drop_metric", number) == (OK, None)
+
+        play(scenario)
+
+    def test_that_cannot_be_measured(self, caplog):
+        """Nobody waits for an answer to that: it is logged, once for each stub."""
+
+        async def scenario(bench):
+            for _ in range(3):
+                bench.services.measure(bench.owner, 99, "increment", 1.0)
+            bench.services.measure(Owner(), 99, "increment", 1.0)
+            bench.services.gone(bench.owner)
+            bench.services.measure(bench.owner, 99, "increment", 1.0)
+
+        play(scenario)
+        assert [record.levelno for record in caplog.records] == [logging.WARNING] * 3
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=4)
+    | st.binary(max_size=4) | st.sampled_from(["counter", "gauge", "histogram", "name", 0, 1, 2]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=4),
+    max_leaves=8,
+)  # fmt: skip
+METHODS = st.sampled_from(
+    ["load_model", "unload_model", "is_model_ready", "metric_family", "metric", "metric_value", "drop_family",
+     "drop_metric", "add_observations", "", "nothing", "__init__", *QUERIES]
+)  # fmt: skip
+
+
+class TestHostile:
+    @pytest.mark.parametrize(
+        "question",
+        [
+            ("nothing",), ("",), ("x" * 10**6,), ("load_model",), ("load_model", "m", ""),
+            ("load_model", "m", "", None), ("load_model", "m", "", {}, 1), ("load_model", None, "", {}),
+            ("unload_model", "m"), ("unload_model", "m", 1), ("unload_model", "m", None), ("is_model_ready", "m"),
+            ("is_model_ready", "m", 1), ("is_model_ready", ["m"], "1"), ("metric_family", "name"),
+            ("metric_family", [], [], []), ("metric_family", "name", "text", "counter", 1), ("metric", 1, {}),
+            ("metric", [], {}, None), ("metric_value",), ("metric_value", []), ("metric_value", {}),
+            ("metric_value", True), ("drop_family",), ("drop_metric", 1, 2),
+        ],
+        ids=lambda question: repr(question)[:60],
+    )  # fmt: skip
+    def test_wrong_arguments(self, question):
+        """What makes no sense is refused, in few words, and changes nothing."""
+
+        async def scenario(bench):
+            code, message = bench.answer(*question)
+            assert code == Code.INVALID_ARG
+            assert type(message) is str
+            assert 0 < len(message) < 1000
+            assert bench.control.loads == bench.control.unloads == []
+
+        play(scenario)
+
+    @settings(deadline=None, max_examples=50)
+    @given(st.lists(st.tuples(METHODS | st.text(max_size=4), st.lists(JUNK, max_size=4)), max_size=8))
+    def test_junk(self, questions):
+        """Whatever a model asks is answered, once, and with what can be sent."""
+
+        async def scenario(bench):
+            bench.control.go_on.set()
+            for method, arguments in questions:
+                bench.ask(method, *arguments)
+            await turn()
+            assert len(bench.replies) == len(questions)
+            for code, value in bench.replies:
+                assert type(code) is int or isinstance(code, Code)
+                assert value is None or type(value) in (str, bytes, int, float, bool)
+
+        play(scenario)
+
+    @settings(deadline=None, max_examples=50)
+    @given(st.lists(st.tuples(st.integers(0, 3), st.text(max_size=9) | st.sampled_from(["increment", "set", "observe"]),
+                              st.floats()), max_size=8))  # fmt: skip
+    def test_junk_to_measure(self, measures):
+        """Whatever a model measures concerns nobody but its metric."""
+
+        async def scenario(bench):
+            _, family = bench.answer("metric_family", "name", "text", "gauge")
+            _, metric = bench.answer("metric", family, {}, None)
+            for number, operation, value in measures:
+                bench.services.measure(bench.owner, metric + number, operation, value)
+            assert bench.answer("metric_value", metric)[0] == OK
+
+        play(scenario)

@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyruntime.runtime.frontends.common.forwarding import NAME_LENGTH_MAX, RESERVED, HeaderPattern, forward
+from pyruntime.runtime.frontends.http.request_head import HeadReader
+from pyruntime.runtime.inference.types import InferRequest
+from pyruntime.runtime.settings import ServerSettings, SettingsError
+from pyruntime.utils.errors import Code, InferenceError
+
+HEADERS = (("X-Tenant", "a"), ("host", "b"), ("my-x-tenant", "c"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("", []),
+        ("x-tenant", ["X-Tenant", "my-x-tenant"]),
+        ("^X-", ["X-Tenant"]),
+        ("(?-i:x-)", ["my-x-tenant"]),
+        ("^(host|nobody)$", ["host"]),
+        (".*", ["X-Tenant", "host", "my-x-tenant"]),
+    ],
+)
+def test_pattern(pattern, names):
+    """A pattern finds itself in any part of a name, in any case."""
+    assert [name for name, _ in HeaderPattern(pattern).select(HEADERS)] == names
+
+
+def test_names_that_are_too_long():
+    """No time is spent on them."""
+    pattern = HeaderPattern("x")
+    assert pattern.select([("x" * NAME_LENGTH_MAX, ""), ("x" * (NAME_LENGTH_MAX + 1), "")]) == (
+        ("x" * NAME_LENGTH_MAX, ""),
+    )
+
+
+def test_repr():
+    """It shows the pattern."""
+    assert repr(HeaderPattern("x-.*")) == "<HeaderPattern 'x-.*'>"
+
+
+@pytest.mark.parametrize("option", ["http_header_forward_pattern", "grpc_header_forward_pattern"])
+def test_what_is_no_pattern(option):
+    """A server with such a pattern does not start."""
+    with pytest.raises(SettingsError) as caught:
+        ServerSettings(("/models",), **{option: "("})
+    assert str(caught.value).startswith(f"--{option.replace('_', '-')} must be a regular expression, unlike '(': ")
+
+
+def test_parameters():
+    """A header is a parameter under its name as it was written; of several the last counts, and before a parameter."""
+    request = InferRequest("m", parameters={"X-A": 1, "x-a": 2})
+    forward(request, (("X-A", "3"), ("X-B", "4"), ("X-B", "5")))
+    assert request.parameters == {"X-A": "3", "x-a": 2, "X-B": "5"}
+
+
+@pytest.mark.parametrize("name", [*sorted(RESERVED), "Timeout", "triton_", "TRITON_ANY"])
+def test_reserved_names(name):
+    """What means something to Triton cannot come from a header."""
+    request = InferRequest("m")
+    with pytest.raises(InferenceError) as caught:
+        forward(request, ((name, "1"),))
+    assert caught.value.code is Code.INVALID_ARG
+    assert caught.value.message == f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
+
+
+def test_heads():
+    """A head brings what is forwarded of it, the first time and whenever it comes again."""
+    reader = HeadReader(pattern="^x-")
+    head = "POST /v2/models/m/infer HTTP/1.1\r\nX-A: é\r\nHost: any\r\nx-a:  b \r\n\r\n".encode()
+    for _ in range(2):
+        assert reader.read(head).forwarded == (("X-A", "é"), ("x-a", "b"))
+    assert reader.read(b"GET /v2 HTTP/1.1\r\nX-Bytes: \xff\r\n\r\n").forwarded == (("X-Bytes", "\ufffd"),)
+    assert HeadReader().read(head).forwarded == ()
+
+
+@given(st.lists(st.tuples(st.text(max_size=10), st.text(max_size=10)), max_size=5))
+def test_any_headers(headers):
+    """What is selected is some of them, in order."""
+    found = HeaderPattern("[a-m]").select(headers)
+    assert found == tuple(each for each in headers if each in found)

@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who watches readiness hears of every change, and asks no more than one would."""
+
+import asyncio
+
+import pytest
+
+from pyruntime.runtime.frontends.common import readiness_watch
+from pyruntime.runtime.frontends.common.readiness_watch import unwatch_ready, watch_ready
+
+
+@pytest.fixture(autouse=True)
+def _asks_all_the_time(monkeypatch):
+    monkeypatch.setattr(readiness_watch, "INTERVAL_S", 0)
+
+
+@pytest.fixture
+def run():
+    """Runs a test, which leaves nothing behind."""
+
+    def run(test):
+        asyncio.run(test())
+        assert readiness_watch._watches == {}
+
+    return run
+
+
+async def settle():
+    """Let everything that can happen now happen, questions of the next intervals too."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_all_hear_the_same(server, run):
+    """Of the present, whenever they come, and of changes."""
+    first, second = [], []
+
+    async def test():
+        watch_ready(server.core, first.append)
+        assert first == [True]
+        watch_ready(server.core, second.append)
+        assert second == [True]
+        server.core.exiting = True
+        await settle()
+        assert first == second == [True, False]
+        unwatch_ready(server.core, first.append)
+        server.core.exiting = False
+        await settle()
+        assert (first, second) == ([True, False], [True, False, True])
+        unwatch_ready(server.core, second.append)
+
+    run(test)
+
+
+def test_one_question_at_a_time(server, run):
+    """Models that take their time are not asked again meanwhile, however many want to know."""
+    server.instance.answers_checks = False
+    first, second = [], []
+
+    async def test():
+        watch_ready(server.core, first.append)
+        watch_ready(server.core, second.append)
+        await settle()
+        assert len(server.instance.checks) == 1
+        assert first == second == []
+        server.instance.answer_check(False)
+        assert first == second == [False]
+        await settle()
+        assert len(server.instance.checks) == 1
+        unwatch_ready(server.core, first.append)
+        unwatch_ready(server.core, second.append)
+        server.instance.answer_check(True)
+        await settle()
+        assert first == second == [False]
+        assert server.instance.checks == []
+
+    run(test)
+
+
+def test_leaving_while_the_model_is_asked(server, run):
+    """Whoever comes then asks anew, and the old answer is nobody's."""
+    server.instance.answers_checks = False
+    first, second = [], []
+
+    async def test():
+        watch_ready(server.core, first.append)
+        unwatch_ready(server.core, first.append)
+        watch_ready(server.core, second.append)
+        server.instance.answer_check(False)
+        assert first == second == []
+        server.instance.answer_check(True)
+        assert second == [True]
+        unwatch_ready(server.core, second.append)
+
+    run(test)
+
+
+def test_leaving_while_being_told(server, run):
+    """A listener may have enough of it at any time, at once too."""
+    heard = []
+
+    def listener(ready):
+        heard.append(ready)
+        unwatch_ready(server.core, listener)
+
+    async def test():
+        watch_ready(server.core, listener)
+        await settle()
+        assert heard == [True]
+        unwatch_ready(server.core, listener)
+
+    run(test)

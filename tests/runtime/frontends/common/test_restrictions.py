@@ -1,0 +1,54 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from pyruntime.runtime.cli.restrictions import APIS
+from pyruntime.runtime.frontends.common.restrictions import API_OF, restrict
+from pyruntime.runtime.frontends.http.request_head import HeadReader
+from pyruntime.runtime.frontends.http.routes import Endpoint, Route
+from pyruntime.runtime.settings import Restriction
+
+LIVE = Route(Endpoint.SERVER_LIVE)
+REFUSED = Route(Endpoint.REFUSED, status=403, error="This API is restricted, expecting header 'key'")
+# Open to all: what says nothing of models, and what belongs to other ports.
+OPEN = {Endpoint.REFUSED, Endpoint.NOTHING, Endpoint.METRICS, Endpoint.PAGE}
+
+
+def test_every_endpoint_has_its_api():
+    """Whatever can be restricted by its name is, and each name restricts something."""
+    assert set(API_OF) == set(Endpoint) - OPEN
+    assert set(API_OF.values()) == set(APIS)
+
+
+@pytest.mark.parametrize(
+    ("headers", "route"),
+    [
+        ({b"key": b"secret"}, LIVE),
+        ({b"key": b"secrets"}, REFUSED),
+        ({b"key": b"Secret"}, REFUSED),
+        ({b"key": b""}, REFUSED),
+        ({b"other": b"secret"}, REFUSED),
+        ({}, REFUSED),
+    ],
+)
+def test_the_header_lets_in(headers, route):
+    """The value must be the very same; and nobody needs it for another API."""
+    assert restrict(LIVE, headers, {"health": Restriction("key", "secret")}) == route
+    assert restrict(LIVE, headers, {"metadata": Restriction("key", "secret")}) is LIVE
+
+
+def test_what_is_not_there_is_not_restricted():
+    """A wrong path is a wrong path."""
+    nowhere = Route(Endpoint.REFUSED, status=404, error="Not Found")
+    assert restrict(nowhere, {}, dict.fromkeys(APIS, Restriction("key", "secret"))) is nowhere
+
+
+def test_heads():
+    """A head is refused or let in by what it says, the first time and whenever it comes again."""
+    reader = HeadReader({"health": Restriction("key", "secret"), "trace": Restriction("key", "é")})
+    for _ in range(2):
+        assert reader.read(b"GET /v2/health/live HTTP/1.1\r\n\r\n").route == REFUSED
+        assert reader.read(b"GET /v2/health/live HTTP/1.1\r\nKEY: secret\r\n\r\n").route == LIVE
+        assert reader.read(b"GET /v2 HTTP/1.1\r\n\r\n").route.endpoint is Endpoint.SERVER_METADATA
+        trace = reader.read("GET /v2/trace/setting HTTP/1.1\r\nKey: é\r\n\r\n".encode())
+        assert trace.route.endpoint is Endpoint.TRACE_SETTING

@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import pytest
+
+from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
+from pyruntime.runtime.frontends.common.status import (
+    IndexRow,
+    decode_index_request,
+    model_metadata,
+    repository_index,
+    server_metadata,
+)
+from pyruntime.utils.errors import Code, InferenceError
+
+
+def test_server_metadata():
+    """The server tells its name, its version and what it can do."""
+    assert json.loads(server_metadata("triton", "2.73.0")) == {
+        "name": "triton",
+        "version": "2.73.0",
+        "extensions": [
+            "classification",
+            "sequence",
+            "model_repository",
+            "model_repository(unload_dependents)",
+            "model_configuration",
+            "system_shared_memory",
+            "binary_tensor_data",
+            "parameters",
+            "statistics",
+            "trace",
+            "logging",
+        ],
+    }
+
+
+def test_model_metadata():
+    """Versions are strings, shapes are those that clients send, and members stand in Triton's order."""
+    spec = ModelSpec(
+        name="m",
+        backend="python",
+        runtime="",
+        platform="python",
+        max_batch_size=8,
+        inputs={
+            "X": TensorSpec("X", "FP32", (4,), (-1, 4)),
+            "Z": TensorSpec("Z", "BYTES", (-1,), (-1, -1), optional=True),
+        },
+        outputs={"Y": TensorSpec("Y", "INT64", (), (-1,))},
+        required_inputs=frozenset({"X"}),
+        instances=(),
+        decoupled=False,
+        default_model_filename="model.py",
+        parameters={},
+        dynamic_batching=None,
+        json=b"{}",
+    )
+    assert model_metadata(spec, [1, 3]) == (
+        b'{"name":"m","versions":["1","3"],"platform":"python",'
+        b'"inputs":[{"name":"X","datatype":"FP32","shape":[-1,4]},{"name":"Z","datatype":"BYTES","shape":[-1,-1]}],'
+        b'"outputs":[{"name":"Y","datatype":"INT64","shape":[-1]}]}'
+    )
+
+
+def test_repository_index():
+    """A model that was never loaded is only a name; a reason is there only where there is one."""
+    rows = [
+        IndexRow("a"),
+        IndexRow("b", "1", "READY"),
+        IndexRow("b", "2", "UNAVAILABLE", "unloaded"),
+    ]
+    assert repository_index(rows) == (
+        b'[{"name":"a"},{"name":"b","version":"1","state":"READY"},'
+        b'{"name":"b","version":"2","state":"UNAVAILABLE","reason":"unloaded"}]'
+    )
+    assert repository_index([]) == b"[]"
+
+
+@pytest.mark.parametrize(
+    ("body", "ready"), [(b"", False), (b"{}", False), (b'{"ready":true}', True), (b'{"ready":false}', False)]
+)
+def test_index_request(body, ready):
+    """The body is optional and may ask for ready models only."""
+    assert decode_index_request(body) is ready
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"ready":1}', "Invalid value for 'ready': expected a boolean"),
+        (b'{"ready":null}', "Invalid value for 'ready': expected a boolean"),
+        (b"[]", "the request must be a JSON object, got a list"),
+    ],
+)
+def test_index_request_that_makes_no_sense(body, message):
+    """Whatever is no such body is the client's mistake."""
+    with pytest.raises(InferenceError) as caught:
+        decode_index_request(body)
+    assert caught.value.message == message
+    assert caught.value.code is Code.INVALID_ARG

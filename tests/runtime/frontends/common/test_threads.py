@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Work at once and in threads: where it is done, and what becomes of what it raises."""
+
+import asyncio
+import threading
+
+import pytest
+
+from pyruntime.runtime.frontends.common.threads import at_once, in_thread
+from pyruntime.utils.errors import Code, InferenceError
+
+REFUSAL = InferenceError("no", Code.INVALID_ARG)
+
+
+def fail(error):
+    raise error
+
+
+def results_of(*work):
+    """What each piece of work led to, once all are done."""
+    results = []
+
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            for each in work:
+                in_thread(tasks, each, results.append, "work")
+            assert results == []
+
+    asyncio.run(main())
+    return results
+
+
+def test_at_once():
+    """What was returned or raised is handed on before the call returns."""
+    results = []
+    at_once(lambda: 1, results.append)
+    at_once(lambda: fail(REFUSAL), results.append)
+    assert results == [1, REFUSAL]
+
+
+def test_in_thread():
+    """The work is not done by the event loop's thread, and what comes of it is handed on there."""
+    threads = []
+    done = []
+    (result,) = results_of(threading.get_ident)
+    assert result != threading.get_ident()
+
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            in_thread(tasks, lambda: done.append(1), lambda _: threads.append(threading.get_ident()), "work")
+
+    asyncio.run(main())
+    assert (done, threads) == ([1], [threading.get_ident()])
+
+
+def test_refusal_in_thread():
+    """It is handed on as it is."""
+    assert results_of(lambda: fail(REFUSAL)) == [REFUSAL]
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "code"),
+    [
+        (MemoryError(), "there is not enough memory for the request", Code.UNAVAILABLE),
+        (ZeroDivisionError("secret"), "the server failed to handle the request", Code.INTERNAL),
+    ],
+)
+def test_failure_in_thread(error, message, code, caplog):
+    """It costs the one request only, and the client learns nothing of its inside; the log does."""
+    failure, result = sorted(results_of(lambda: fail(error), lambda: 1), key=lambda found: found == 1)
+    assert (failure.message, failure.code, result) == (message, code, 1)
+    assert ("secret" in caplog.text) is isinstance(error, ZeroDivisionError)

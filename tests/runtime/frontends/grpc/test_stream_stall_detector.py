@@ -1,0 +1,23 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which streams are found to make no progress."""
+
+from pyruntime.runtime.frontends.grpc.keepalive import STALLED_S_MAX
+from pyruntime.runtime.frontends.grpc.stream_stall_detector import Stalls
+
+
+def test_streams_that_do_not_move():
+    stalls = Stalls()
+    assert stalls.look(0.0, [(1, 10, -1), (3, -1, 0), (5, 7, 7)]) == ([], [])
+    assert stalls.look(STALLED_S_MAX - 1, [(1, 10, -1), (3, -1, 0), (5, 7, 7)]) == ([], [])
+    assert stalls.look(STALLED_S_MAX, [(1, 10, -1), (3, -1, 0), (5, 8, 7)]) == ([1], [3, 5])
+
+
+def test_progress():
+    """Every byte counts, and so does a message that has come to its end between two looks."""
+    stalls = Stalls()
+    for number in range(10):
+        assert stalls.look(number * STALLED_S_MAX, [(1, number, -1)]) == ([], [])
+    stalls.look(1000.0, [(1, 5, 5)])
+    stalls.look(1000.0 + STALLED_S_MAX / 2, [])
+    assert stalls.look(1000.0 + STALLED_S_MAX, [(1, 5, 5)]) == ([], [])

@@ -1,0 +1,509 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The generate extension over connections that note what is written: see conftest.py."""
+
+import json
+
+import pytest
+
+from pyruntime.runtime.frontends.http import generate_exchange
+from pyruntime.runtime.frontends.http.sender import STALLED_S_MAX
+from pyruntime.runtime.scheduling.batcher import QueueFull
+from pyruntime.utils.errors import Code, InferenceError
+
+NOT_ONE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
+    "of responses"
+)
+READY = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def ask(what, model="d", version=b"1.1", headers=b"", **members):
+    body = json.dumps({"IN": [1, 2], **members}).encode()
+    return b"POST /v2/models/%b/%b HTTP/%b\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n%b" % (
+        model.encode(), what, version, headers, len(body), body,
+    )  # fmt: skip
+
+
+def generate(**how):
+    return ask(b"generate", **how)
+
+
+def stream(**how):
+    return ask(b"generate_stream", **how)
+
+
+def event(value, **members):
+    """The event of a response of model "d"."""
+    return members | {"model_name": "d", "model_version": "1", "OUT": value}
+
+
+def events(body):
+    """The events of a stream's body, which holds nothing else."""
+    *blocks, rest = body.split(b"\n\n")
+    assert rest == b""
+    assert all(block.startswith(b"data: ") and b"\n" not in block for block in blocks)
+    return [json.loads(block[6:]) for block in blocks]
+
+
+def only(transport):
+    (response,) = transport.responses()
+    return response
+
+
+def failure(message="no", code=Code.INTERNAL):
+    return InferenceError(message, code)
+
+
+class TestGenerate:
+    def test_of_a_model_that_is_not_decoupled(self, server):
+        """Its one response is the answer, with its id."""
+        transport = server.connect()
+        transport.feed(generate(model="m", id="7"))
+        status, headers, body = only(transport)
+        assert (status, headers["content-type"]) == (200, "application/json")
+        assert json.loads(body) == {"id": "7", "model_name": "m", "model_version": "1", "OUT": [1.0, 2.0]}
+        assert server.instance.released == 1
+        assert server.is_idle()
+
+    @pytest.mark.parametrize("together", [True, False])
+    def test_of_a_decoupled_model(self, server, together):
+        """One response is the answer, whether it says that it is the last one or that comes behind it."""
+        transport = server.connect()
+        transport.feed(generate())
+        server.decoupled.say(5, final=together)
+        assert server.decoupled.released == 1
+        if not together:
+            assert transport.sent == b""
+            server.decoupled.say(None, final=True)
+        assert json.loads(only(transport)[2]) == event(5.0)
+        assert server.decoupled.cancelled == []
+        assert server.is_idle()
+
+    def test_without_a_response(self, server):
+        """A model that ends without one has not produced exactly one."""
+        transport = server.connect()
+        transport.feed(generate())
+        server.decoupled.say(None, final=True)
+        assert (only(transport)[0], json.loads(only(transport)[2])) == (500, {"error": NOT_ONE})
+        assert server.is_idle()
+
+    def test_with_two_responses(self, server):
+        """The second one is refused at once, the model told to stop, and what it still says is dropped."""
+        transport = server.connect()
+        transport.feed(generate() + READY)
+        (job,) = server.decoupled.jobs
+        server.decoupled.say(1)
+        server.decoupled.say(2)
+        assert transport.statuses() == [500, 200]
+        assert json.loads(transport.responses()[0][2]) == {"error": NOT_ONE}
+        assert server.decoupled.cancelled == [job]
+        server.decoupled.say(3)
+        server.decoupled.say(failure())
+        server.decoupled.say(4, final=True)
+        assert server.decoupled.released == 4
+        assert len(transport.responses()) == 2
+        assert server.is_idle()
+
+    @pytest.mark.parametrize("code", Code)
+    @pytest.mark.parametrize("before", [0, 1])
+    def test_error(self, server, code, before):
+        """An error is the answer, with the status of its code, even behind a response."""
+        transport = server.connect()
+        transport.feed(generate())
+        for _ in range(before):
+            server.decoupled.say(1)
+        server.decoupled.say(failure(code=code), final=True)
+        assert only(transport)[0] in (400, 404, 500, 501, 503)
+        assert json.loads(only(transport)[2]) == {"error": "no"}
+        assert server.is_idle()
+
+    def test_error_that_is_not_the_last(self, server):
+        """The answer does not wait for the end, and the model is told to stop."""
+        transport = server.connect()
+        transport.feed(generate())
+        (job,) = server.decoupled.jobs
+        server.decoupled.say(failure())
+        assert transport.statuses() == [500]
+        assert server.decoupled.cancelled == [job]
+        server.decoupled.say(None, final=True)
+        assert server.is_idle()
+
+    def test_response_without_a_json_form(self, server):
+        """It cannot be the answer."""
+        transport = server.connect()
+        transport.feed(generate())
+        server.decoupled.say(1, datatype="FP16", final=True)
+        assert only(transport)[0] == 400
+        assert "sending FP16 data via JSON is not supported." in json.loads(only(transport)[2])["error"]
+        assert server.decoupled.released == 1
+        assert server.is_idle()
+
+    def test_cut_off(self, server):
+        """A client that goes cancels the request, and gets no answer."""
+        transport = server.connect()
+        transport.feed(generate())
+        (job,) = server.decoupled.jobs
+        server.decoupled.say(1)
+        transport.lose()
+        assert server.decoupled.cancelled == [job]
+        server.decoupled.say(2, final=True)
+        assert server.decoupled.released == 2
+        assert server.is_idle()
+
+
+class TestStream:
+    def test_of_a_model_that_is_not_decoupled(self, server):
+        """Its response is the only event, and the connection goes on behind it."""
+        transport = server.connect()
+        transport.feed(stream(model="m") + READY)
+        (status, headers, body), second = transport.responses()
+        assert status == second[0] == 200
+        assert headers == {"content-type": "text/event-stream; charset=utf-8", "transfer-encoding": "chunked"}
+        assert [each["OUT"] for each in events(body)] == [[1.0, 2.0]]
+        assert not transport.closed
+        assert server.is_idle()
+
+    def test_event_by_event(self, server):
+        """Each response is sent when it comes and is released; the end is no event."""
+        transport = server.connect()
+        transport.feed(stream(id="7"))
+        assert transport.sent == b""
+        for count in (1, 2, 3):
+            server.decoupled.say(count)
+            assert events(only(transport)[2]) == [event(float(each), id="7") for each in range(1, count + 1)]
+            assert server.decoupled.released == count
+        assert server.core.in_flight == 1
+        assert not transport.sent.endswith(b"0\r\n\r\n")
+        server.decoupled.say(None, final=True)
+        assert transport.sent.endswith(b"\r\n0\r\n\r\n")
+        assert len(events(only(transport)[2])) == 3
+        assert server.is_idle()
+        assert not transport.closed
+
+    def test_of_nothing(self, server):
+        """A model that produces nothing makes an empty stream, which is no error."""
+        transport = server.connect()
+        transport.feed(stream() + READY)
+        server.decoupled.say(None, final=True)
+        assert [(status, body) for status, _, body in transport.responses()] == [(200, b""), (200, b"")]
+        assert server.is_idle()
+
+    @pytest.mark.parametrize("final", [True, False])
+    def test_error_first(self, server, final):
+        """The status is that of the first response; an error is an event, and may have others behind it."""
+        transport = server.connect()
+        transport.feed(stream())
+        server.decoupled.say(failure(code=Code.NOT_FOUND), final=final)
+        if not final:
+            server.decoupled.say(1, final=True)
+        status, headers, body = only(transport)
+        assert (status, headers["content-type"]) == (404, "text/event-stream; charset=utf-8")
+        assert events(body) == [{"error": "no"}] + ([] if final else [event(1.0)])
+        assert server.is_idle()
+
+    def test_error_in_the_middle(self, server):
+        """Later ones are events only."""
+        transport = server.connect()
+        transport.feed(stream())
+        for outcome in (1, failure("a"), failure("b"), 2):
+            server.decoupled.say(outcome)
+        server.decoupled.say(failure("c"), final=True)
+        status, _, body = only(transport)
+        assert status == 200
+        assert events(body) == [event(1.0), {"error": "a"}, {"error": "b"}, event(2.0), {"error": "c"}]
+        assert server.is_idle()
+
+    def test_response_without_a_json_form(self, server):
+        """It becomes an error, and the stream goes on."""
+        transport = server.connect()
+        transport.feed(stream())
+        server.decoupled.say(1)
+        server.decoupled.say(2, datatype="FP16")
+        server.decoupled.say(3, final=True)
+        first, second, third = events(only(transport)[2])
+        assert (first["OUT"], third["OUT"]) == (1.0, 3.0)
+        assert "sending FP16 data via JSON is not supported." in second["error"]
+        assert server.decoupled.released == 3
+
+    def test_request_that_is_refused(self, server):
+        """It never becomes a stream."""
+        transport = server.connect()
+        transport.feed(stream(IN="x") + READY)
+        assert transport.statuses() == [400, 200]
+        assert transport.responses()[0][1]["content-type"] == "application/json"
+        assert server.is_idle()
+
+    def test_of_an_old_client(self, server):
+        """A client of HTTP/1.0 gets the bare events, and then the end of the connection."""
+        transport = server.connect()
+        transport.feed(stream(version=b"1.0"))
+        server.decoupled.say(1)
+        server.decoupled.say(2)
+        assert not transport.closed
+        server.decoupled.say(None, final=True)
+        status, headers, body = only(transport)
+        assert (status, headers["connection"]) == (200, "close")
+        assert "transfer-encoding" not in headers
+        assert events(body) == [event(1.0), event(2.0)]
+        assert transport.closed
+        assert server.is_idle()
+
+    def test_last_of_its_connection(self, server):
+        """A client that wants no other answer gets the end of the connection behind the last chunk."""
+        transport = server.connect()
+        transport.feed(stream(headers=b"Connection: close\r\n"))
+        server.decoupled.say(1)
+        assert not transport.closed
+        server.decoupled.say(2, final=True)
+        assert only(transport)[1]["connection"] == "close"
+        assert transport.sent.endswith(b"0\r\n\r\n")
+        assert transport.closed
+
+
+class TestOrder:
+    def test_behind_another_request(self, server):
+        """A stream waits for the answers before it, and what it has by then is sent at once."""
+        server.instance.waits = True
+        transport = server.connect()
+        transport.feed(generate(model="m") + stream() + READY)
+        server.decoupled.say(1)
+        server.decoupled.say(2)
+        assert transport.sent == b""
+        assert server.decoupled.released == 0
+        server.instance.answer()
+        first, second = transport.responses()
+        assert first[1]["content-type"] == "application/json"
+        assert [each["OUT"] for each in events(second[2])] == [1.0, 2.0]
+        assert server.decoupled.released == 2
+        server.decoupled.say(3, final=True)
+        assert transport.statuses() == [200, 200, 200]
+        assert server.is_idle()
+
+    def test_two_streams(self, server):
+        """A stream that is over before its turn is sent whole when the one before it is."""
+        transport = server.connect()
+        transport.feed(stream(id="a") + stream(id="b"))
+        server.decoupled.jobs.reverse()
+        server.decoupled.say(1)
+        server.decoupled.say(2, final=True)
+        assert transport.sent == b""
+        server.decoupled.say(3)
+        server.decoupled.say(4, final=True)
+        found = [[(each["id"], each["OUT"]) for each in events(body)] for _, _, body in transport.responses()]
+        assert found == [[("a", 3.0), ("a", 4.0)], [("b", 1.0), ("b", 2.0)]]
+        assert server.is_idle()
+
+
+class TestSlowClient:
+    def test_stops_the_model(self, server):
+        """Nothing is released, nor sent, while the client does not read; then all of it is."""
+        transport = server.connect()
+        transport.feed(stream())
+        server.decoupled.say(1)
+        assert server.decoupled.released == 1
+        transport.stalled = True
+        for value in (2, 3, 4):
+            server.decoupled.say(value)
+        assert len(events(only(transport)[2])) == 2
+        assert server.decoupled.released == 1
+        transport.drain()
+        assert [each["OUT"] for each in events(only(transport)[2])] == [1.0, 2.0, 3.0, 4.0]
+        assert server.decoupled.released == 4
+        server.decoupled.say(None, final=True)
+        assert server.is_idle()
+
+    def test_one_event_at_a_time(self, server):
+        """A client that stays slow gets one event for each that it takes."""
+        transport = server.connect()
+        transport.feed(stream())
+        transport.stalled = True
+        for value in (1, 2, 3):
+            server.decoupled.say(value)
+        server.decoupled.say(None, final=True)
+        for count in (1, 2, 3):
+            assert len(events(only(transport)[2])) == count
+            assert server.decoupled.released == count - 1
+            transport.drain(still_stalled=True)
+        assert server.decoupled.released == 3
+        transport.drain()
+        assert transport.sent.endswith(b"0\r\n\r\n")
+        assert server.is_idle()
+
+    def test_that_takes_nothing(self, server, timers):
+        """It is cut off after a while, and its model is told; one that takes a little has more time."""
+        transport = server.connect()
+        transport.feed(stream())
+        (job,) = server.decoupled.jobs
+        transport.stalled = True
+        server.decoupled.say(1)
+        (timer,) = timers
+        assert timer.delay_s == STALLED_S_MAX
+        transport.buffered -= 1
+        timer.go_off()
+        assert not transport.aborted
+        timers[-1].go_off()
+        assert transport.aborted
+        transport.lose()
+        assert server.decoupled.cancelled == [job]
+
+    def test_that_takes_what_there_is(self, server, timers):
+        """Nobody looks at the clock any more, until the next time."""
+        transport = server.connect()
+        transport.feed(stream())
+        transport.stalled = True
+        server.decoupled.say(1)
+        transport.drain()
+        assert [timer.cancelled for timer in timers] == [True]
+        transport.stalled = True
+        server.decoupled.say(2)
+        transport.lose()
+        assert [timer.cancelled for timer in timers] == [True, True]
+
+    def test_goes(self, server):
+        """All that waits for it is released, and the model is told to stop."""
+        transport = server.connect()
+        transport.feed(stream())
+        (job,) = server.decoupled.jobs
+        transport.stalled = True
+        for outcome in (1, 2, failure(), 3):
+            server.decoupled.say(outcome)
+        transport.lose()
+        assert server.decoupled.released == 3
+        assert server.decoupled.cancelled == [job]
+        server.decoupled.say(4)
+        server.decoupled.say(5, final=True)
+        assert server.decoupled.released == 5
+        assert server.is_idle()
+
+    @pytest.mark.parametrize("last", [failure("c"), 3])
+    def test_too_slow_for_errors(self, server, monkeypatch, last):
+        """A model may make any number of errors, but not wait for a client with all of them: the stream ends."""
+        monkeypatch.setattr(generate_exchange, "EVENTS_WAITING_MAX", 3)
+        transport = server.connect()
+        transport.feed(stream())
+        (job,) = server.decoupled.jobs
+        transport.stalled = True
+        for outcome in (1, 2, failure("a"), failure("b"), last, failure("d"), 4):
+            server.decoupled.say(outcome)
+        assert server.decoupled.cancelled == [job]
+        server.decoupled.say(5, final=True)
+        transport.drain()
+        found = events(only(transport)[2])
+        assert found == [
+            event(1.0), event(2.0), {"error": "a"}, {"error": "b"}, {"error": "more than 3 events wait for the client"},
+        ]  # fmt: skip
+        assert transport.sent.endswith(b"0\r\n\r\n")
+        assert server.decoupled.released == (5 if last == 3 else 4)
+        assert server.is_idle()
+
+
+class TestGone:
+    def test_before_the_first_event(self, server):
+        """The request is cancelled, and its responses are dropped."""
+        transport = server.connect()
+        transport.feed(stream())
+        (job,) = server.decoupled.jobs
+        transport.lose()
+        assert server.decoupled.cancelled == [job]
+        server.decoupled.say(1)
+        server.decoupled.say(2, final=True)
+        assert server.decoupled.released == 2
+        assert transport.sent == b""
+        assert server.is_idle()
+
+    def test_while_it_waits_for_its_turn(self, server):
+        """So it is behind another request."""
+        server.instance.waits = True
+        transport = server.connect()
+        transport.feed(generate(model="m") + stream())
+        server.decoupled.say(1)
+        server.decoupled.say(2, final=True)
+        transport.lose()
+        assert server.decoupled.released == 2
+        assert server.decoupled.cancelled == []
+        assert len(server.instance.cancelled) == 1
+        server.instance.answer()
+        assert server.is_idle()
+
+    def test_while_it_is_queued(self, server):
+        """What has not begun never will."""
+        server.decoupled.places = 0
+        transport = server.connect()
+        transport.feed(stream())
+        transport.lose()
+        assert server.decoupled.jobs == []
+        assert server.is_idle()
+
+    def test_at_its_end(self, server):
+        """There is nothing to cancel any more."""
+        transport = server.connect()
+        transport.feed(stream())
+        server.decoupled.say(1, final=True)
+        transport.lose()
+        assert server.decoupled.cancelled == []
+        assert server.is_idle()
+
+    def test_client_that_stopped_sending(self, server):
+        """Most likely it is gone, so the model is told to stop; what it still says is sent."""
+        transport = server.connect()
+        transport.feed(stream())
+        (job,) = server.decoupled.jobs
+        server.decoupled.say(1)
+        assert transport._connection.eof_received()
+        assert server.decoupled.cancelled == [job]
+        server.decoupled.say(2, final=True)
+        assert [each["OUT"] for each in events(only(transport)[2])] == [1.0, 2.0]
+        assert transport.closed
+        assert server.is_idle()
+
+    def test_wherever_it_is_lost(self, server):
+        """Nothing is left of a request whose client was lost at any byte."""
+        request = stream()
+        for at in range(1, len(request)):
+            transport = server.connect()
+            transport.feed(request[:at])
+            transport.lose()
+            assert server.is_idle(), at
+        assert server.decoupled.jobs == []
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("what", [b"generate", b"generate_stream"])
+    @pytest.mark.parametrize(
+        ("how", "status"),
+        [
+            ({"model": "nobody"}, 404),
+            ({"headers": b"Content-Encoding: br\r\n"}, 501),
+            ({"OTHER": {}}, 400),
+            ({"IN": "x"}, 400),
+        ],
+        ids=["model", "encoding", "parameter", "datatype"],
+    )
+    def test_no_good_request(self, server, what, how, status):
+        """A request that is refused leaves its connection as it was."""
+        transport = server.connect()
+        transport.feed(ask(what, **how))
+        transport.feed(ask(b"generate", model="m"))
+        assert transport.statuses() == [status, 200]
+        assert "error" in json.loads(transport.responses()[0][2])
+        assert server.is_idle()
+
+    def test_missing_input(self, server):
+        """The core's own words."""
+        transport = server.connect()
+        transport.feed(ask(b"generate").replace(b'"IN"', b'"AN"').replace(b"[1, 2]", b"    12"))
+        assert only(transport)[0] == 400
+        assert "expected 1 inputs but got 0 inputs for model 'd'" in json.loads(only(transport)[2])["error"]
+
+    def test_full_queue(self, server, monkeypatch):
+        """A request that finds no room is refused as any other."""
+        monkeypatch.setattr(server.core.resolve("d").scheduler, "submit", _refuse)
+        transport = server.connect()
+        transport.feed(stream())
+        assert only(transport)[0] == 503
+        assert server.is_idle()
+
+
+def _refuse(job):
+    raise QueueFull

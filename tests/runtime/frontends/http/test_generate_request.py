@@ -1,0 +1,177 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.inputs import check_request
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.frontends.common.request_parameters import PARAMETERS_MAX
+from pyruntime.runtime.frontends.http.generate_request import decode_generate
+from pyruntime.runtime.inference.types import InferRequest, InputTensor
+from pyruntime.utils.byte_tensors import serialize_byte_tensor
+from pyruntime.utils.errors import Code, InferenceError
+
+
+def spec(*inputs, max_batch_size=0):
+    """A model with these inputs, each of them (name, datatype, dims)."""
+    text = f"name: 'm' max_batch_size: {max_batch_size} output {{ name: 'OUT' data_type: TYPE_INT32 dims: -1 }}"
+    for name, datatype, dims in inputs:
+        text += f" input {{ name: '{name}' data_type: TYPE_{datatype} dims: {list(dims)} }}"
+    config = parse_model_config(text, "config.pbtxt")
+    return model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+
+
+LLM = spec(("PROMPT", "STRING", [1]), ("STREAM", "BOOL", [1]))
+
+
+def decode(document, model=LLM):
+    text = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return decode_generate(text, model)
+
+
+def refusal(document, model=LLM):
+    with pytest.raises(InferenceError) as caught:
+        decode(document, model)
+    assert caught.value.code is Code.INVALID_ARG
+    return caught.value.message
+
+
+def strings(*values):
+    return bytes(serialize_byte_tensor(np.array([value.encode() for value in values], object)))
+
+
+def test_members_are_inputs_and_parameters():
+    """A member with an input's name is that input, any other one is a parameter; nested ones are no different."""
+    nested = {"STREAM": False, "top_p": 0.5, "id": "x"}
+    document = {"id": "7", "PROMPT": "hé", "temperature": 1, "parameters": nested, "echo": True, "stop": "."}
+    assert decode(document) == InferRequest(
+        "m",
+        id="7",
+        inputs=[InputTensor("PROMPT", "BYTES", [1], strings("hé")), InputTensor("STREAM", "BOOL", [1], b"\0")],
+        parameters={"temperature": 1, "echo": True, "stop": ".", "top_p": 0.5, "id": "x"},
+    )
+
+
+def test_nothing_said():
+    """Whether inputs are missing is not asked here."""
+    assert decode({}) == InferRequest("m")
+    assert decode({"parameters": {}}) == InferRequest("m")
+
+
+def test_no_parameter_is_reserved():
+    """All of them are the model's, wherever they stand: as in Triton, none says anything to the server."""
+    parameters = {"sequence_id": 3, "sequence_start": True, "triton_x": 1}
+    request = decode(parameters | {"parameters": {"priority": -2, "timeout": "9"}})
+    assert request == InferRequest("m", parameters=parameters | {"priority": -2, "timeout": "9"})
+
+
+@pytest.mark.parametrize(
+    ("dims", "batches", "value", "shape"),
+    [
+        ([1], False, 5, [1]),
+        ([1], False, [5], [1]),
+        ([1], True, 5, [1, 1]),
+        ([], False, 5, []),
+        ([], False, [5], []),
+        ([], True, 5, [1]),
+        ([-1], False, 5, [1]),
+        ([-1], False, [1, 2, 3], [3]),
+        ([-1], True, [1, 2, 3], [1, 3]),
+        ([-1], True, [[1, 2], [3, 4]], [1, 4]),
+        ([-1], False, [], [0]),
+        ([2], True, [1, 2, 3, 4], [2, 2]),
+        ([1], True, [1, 2, 3], [3, 1]),
+        ([-1, 2], False, [1, 2, 3, 4], [2, 2]),
+        ([2, -1], False, [1, 2, 3, 4, 5, 6], [2, 3]),
+        ([-1, -1], True, [1, 2], [1, 1, 2]),
+        ([1, 1, 1], False, 5, [1, 1, 1]),
+    ],
+)
+def test_shapes_follow_from_the_configuration(dims, batches, value, shape):
+    """The last variable dimension takes all there is, and others are 1: a request is a batch of one where it can be."""
+    model = spec(("X", "INT32", dims), max_batch_size=8 if batches else 0)
+    request = decode({"X": value}, model)
+    (tensor,) = request.inputs
+    assert (tensor.shape, tensor.datatype) == (shape, "INT32")
+    assert np.frombuffer(tensor.data, np.int32).tolist() == np.array(value, np.int32).ravel().tolist()
+    check_request(model, request)
+
+
+@given(st.lists(st.sampled_from([-1, 0, 1, 2, 3]), max_size=4), st.integers(0, 24))
+def test_shapes_always_fit(dims, count):
+    """A shape that is found has as many elements as there are, and is what the configuration allows."""
+    model = spec(("X", "INT32", dims or [1]))
+    # Configurations have no dimensions of 0, but nothing here relies on that.
+    try:
+        (tensor,) = decode({"X": list(range(count))}, model).inputs
+    except InferenceError:
+        fixed = int(np.prod([dim for dim in model.inputs["X"].shape if dim != -1]))
+        assert count % fixed if fixed and -1 in dims else count != fixed
+        return
+    assert int(np.prod(tensor.shape)) == count
+    assert all(size == dim or dim == -1 for size, dim in zip(tensor.shape, model.inputs["X"].shape, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (b"", "failed to parse the request JSON buffer: The document is empty. at 0"),
+        (b"[1]", "the request must be a JSON object, got a list"),
+        ({"id": 1}, "'id' must be a string, got an integer"),
+        ({"parameters": [1]}, "Expected JSON object for keyword: 'parameters', got a list"),
+        ({"parameters": None}, "Expected JSON object for keyword: 'parameters', got null"),
+        ({"PROMPT": 1}, "the data of input 'PROMPT' must hold strings for BYTES, got an integer"),
+        ({"PROMPT": None}, "the data of input 'PROMPT' must hold strings for BYTES, got null"),
+        ({"PROMPT": {}}, "the data of input 'PROMPT' must hold strings for BYTES, got an object"),
+        ({"STREAM": "no"}, "the data of input 'STREAM' must hold true or false for BOOL, got a string"),
+        ({"STREAM": 1}, "the data of input 'STREAM' must hold true or false for BOOL, got an integer"),
+        ({"PROMPT": ["a", "b"]}, "unexpected number of elements for input 'PROMPT': 2 do not make shape [1]"),
+        ({"PROMPT": []}, "unexpected number of elements for input 'PROMPT': 0 do not make shape [1]"),
+        (b'{"PROMPT": "a", "PROMPT": "b"}', "input 'PROMPT' already exists in request"),
+        (b'{"PROMPT": "a", "parameters": {"PROMPT": "b"}}', "input 'PROMPT' already exists in request"),
+        (b'{"x": 1, "x": 1}', "parameter 'x' already exists in request"),
+        (b'{"x": 1, "parameters": {"x": 1}}', "parameter 'x' already exists in request"),
+        ({"x": [1]}, "parameter 'x' must be a string, an integer, a boolean or a double, got a list"),
+        ({"x": {"y": 1}}, "parameter 'x' must be a string, an integer, a boolean or a double, got an object"),
+        (
+            {"parameters": dict.fromkeys(map(str, range(PARAMETERS_MAX + 1)), 1)},
+            f"the request has {PARAMETERS_MAX + 1} parameters, expected at most {PARAMETERS_MAX}",
+        ),
+    ],
+)
+def test_mistakes(document, message):
+    """Each is told from the others, by name."""
+    assert refusal(document) == message
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value", "message"),
+    [
+        ("INT8", 200, "input 'X' holds 200, which is out of range for INT8"),
+        ("INT8", 1.5, "the data of input 'X' must hold integers for INT8, got a double"),
+        (
+            "FP16",
+            1.5,
+            "receiving FP16 data via JSON is not supported. Please use the binary data format for input 'X'",
+        ),
+    ],
+)
+def test_values_that_an_input_cannot_have(datatype, value, message):
+    """They are held against the configuration's datatype."""
+    assert refusal({"X": value}, spec(("X", datatype, [1]))) == message
+
+
+@given(st.dictionaries(st.text(max_size=4), st.none() | st.booleans() | st.integers() | st.floats() | st.text()))
+def test_any_object(document):
+    """An object is a request or refused, and nothing else happens."""
+    try:
+        inputs = decode(document).inputs
+    except InferenceError:
+        inputs = []
+    assert inputs == []

@@ -1,0 +1,329 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Connections that an instance reads by itself: when they are lent, and when they are had back.
+
+Over transports that note what is written: see conftest.py. What clients get is compared in test_known_exchange.py.
+"""
+
+import json
+
+import pytest
+
+from pyruntime.runtime.frontends.common.client_timeouts import IDLE_S_MAX, LOOK_S
+from pyruntime.runtime.frontends.http import lender
+from pyruntime.runtime.frontends.http.lender import ALIKE_MIN
+from pyruntime.runtime.inference.model_version import ModelVersion
+
+# How many requests are alike before one is known.
+UNKNOWN = 2
+DOCUMENT = json.dumps(
+    {
+        "inputs": [{"name": "IN", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 4}}],
+        "parameters": {"binary_data_output": True},
+    }
+).encode()
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def infer(text=b"abcd", model="m"):
+    """A request, whose contents are four bytes."""
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nInference-Header-Content-Length: {len(DOCUMENT)}\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n%b%b" % (len(DOCUMENT) + 4, DOCUMENT, text)
+
+
+@pytest.fixture
+def lending(server):
+    """A server whose instance would read connections, and acts when it is told to."""
+    server.instance.knows = server.instance.waits = server.instance.sends = server.instance.may_read = True
+    return server
+
+
+def act(server):
+    """Have the instance do all that there is to do, and tell of it."""
+    while server.instance.jobs or server.instance.read():
+        server.instance.answer()
+    server.core.settle()
+
+
+def send(server, transport, count, request=None):
+    """Requests, one after the other."""
+    for _ in range(count):
+        transport.feed(request or infer())
+        act(server)
+
+
+def lent(server, count=1 + UNKNOWN + ALIKE_MIN):
+    """A connection that was sent so many requests. Of the third the answer is new; and then some must be alike."""
+    transport = server.connect()
+    send(server, transport, count)
+    return transport
+
+
+def is_lent(server, transport):
+    """Whether it is lent, and whoever has to know that does."""
+    found = transport._connection in server.core.lent
+    assert found is transport.is_paused
+    return found
+
+
+def contents(transport):
+    """What was sent."""
+    assert set(transport.statuses()) == {200}
+    return [body[-4:] for _, _, body in transport.responses()]
+
+
+class TestLending:
+    """When a connection is lent."""
+
+    def test_after_some_that_are_alike(self, lending):
+        """Not before so many were answered past Python; the next one goes with it, and those that follow."""
+        transport = lent(lending)
+        assert not is_lent(lending, transport)
+        for number in range(5):
+            transport.feed(infer(b"%04d" % number))
+            act(lending)
+            assert is_lent(lending, transport)
+        assert contents(transport)[-5:] == [b"%04d" % number for number in range(5)]
+        assert [each.begun for each in lending.instance.lent] == [5]
+        assert lending.core.in_flight == 0
+
+    def test_others_in_between(self, lending):
+        """Who asks for something else now and then is not likely to send the same request over and over."""
+        transport = lending.connect()
+        for _ in range(20):
+            send(lending, transport, ALIKE_MIN)
+            transport.feed(LIVE)
+        assert lending.instance.lent == []
+
+    def test_not_with_more_than_the_request(self, lending):
+        """Pipelined requests are Python's; the last of them is lent."""
+        transport = lent(lending)
+        transport.feed(infer() + infer()[:-1])
+        assert not is_lent(lending, transport)
+        transport.feed(infer()[-1:])
+        act(lending)
+        assert not is_lent(lending, transport)
+        send(lending, transport, ALIKE_MIN)
+        assert is_lent(lending, transport)
+
+    def test_instances_that_may_not(self, lending):
+        """Whether they may is asked each time."""
+        lending.instance.may_read = False
+        transport = lent(lending, 20)
+        assert not is_lent(lending, transport)
+        lending.instance.may_read = True
+        send(lending, transport, 1)
+        assert is_lent(lending, transport)
+
+    def test_several_instances(self, lending):
+        """It would be one instance's, while another has nothing to do."""
+        other = type(lending.instance)(lending.memory)
+        other.is_idle = False
+        lending.model.serve([lending.instance, other])
+        assert not is_lent(lending, lent(lending, 20))
+
+    def test_verbose_lines(self, lending):
+        """Each request has its line in the log."""
+        lending.core.log_settings.update({"log_verbose_level": 1})
+        assert not is_lent(lending, lent(lending, 20))
+
+    def test_a_transport_that_is_not_empty(self, lending):
+        """What Python has still to send comes first."""
+        transport = lent(lending)
+        transport.stalled = True
+        transport.feed(infer())
+        assert not is_lent(lending, transport)
+        act(lending)
+        transport.drain()
+        assert lending.is_idle()
+
+
+class TestBack:
+    """How Python has a connection back."""
+
+    @pytest.fixture
+    def transport(self, lending):
+        """A connection that is lent."""
+        made = lent(lending)
+        send(lending, made, 3)
+        assert is_lent(lending, made)
+        return made
+
+    def test_something_else(self, lending, transport):
+        """It is answered as ever, and so is what follows."""
+        transport.feed(LIVE + infer(b"1234"))
+        act(lending)
+        assert not is_lent(lending, transport)
+        assert transport.statuses()[-2:] == [200, 200]
+        assert transport.responses()[-1][2][-4:] == b"1234"
+        assert lending.is_idle()
+
+    def test_garbage(self, lending, transport):
+        """The client is told, and cut off."""
+        transport.feed(b"\x16\x03\x01\r\n\r\n")
+        act(lending)
+        assert transport.statuses()[-1] == 400
+        assert transport.closed
+        assert lending.is_idle()
+
+    def test_it_is_lent_less_and_less(self, lending, transport, monkeypatch):
+        """A client that goes on changing its mind costs nothing in the end."""
+        monkeypatch.setattr(lender, "ALIKE_MAX", ALIKE_MIN << 4)
+        needed = []
+        for _ in range(6):
+            transport.feed(LIVE)
+            act(lending)
+            assert not is_lent(lending, transport)
+            count = 0
+            while not is_lent(lending, transport):
+                send(lending, transport, 1)
+                count += 1
+            needed.append(count - 1)
+        assert needed == [ALIKE_MIN << min(number, 4) for number in range(1, 7)]
+
+    def test_a_long_lending(self, lending, transport, monkeypatch):
+        """Something else now and then, in between many that are alike, changes nothing."""
+        monkeypatch.setattr(lender, "ALIKE_MAX", 10)
+        for _ in range(5):
+            send(lending, transport, 11)
+            transport.feed(LIVE)
+            act(lending)
+            assert not is_lent(lending, transport)
+            send(lending, transport, ALIKE_MIN + 1)
+            assert is_lent(lending, transport)
+
+    @pytest.mark.parametrize("cut", [0, 1, 100, len(infer()) - 1])
+    def test_when_it_is_asked_for(self, lending, transport, cut):
+        """What was read of the next request is not lost; it is lent again as soon as before."""
+        before = len(transport.responses())
+        transport.feed(infer(b"wxyz")[:cut])
+        act(lending)
+        lending.core.recall()
+        assert not is_lent(lending, transport)
+        lending.core.recall()
+        transport.feed(infer(b"wxyz")[cut:])
+        act(lending)
+        assert contents(transport)[before:] == [b"wxyz"]
+        send(lending, transport, ALIKE_MIN)
+        assert is_lent(lending, transport)
+
+    def test_a_request_in_the_socket(self, lending, transport):
+        """It is Python's then, whoever has heard of it before."""
+        transport.feed(infer(b"4321"))
+        lending.core.recall()
+        assert lending.core.in_flight == 1
+        act(lending)
+        assert contents(transport)[-1] == b"4321"
+        assert lending.is_idle()
+
+    def test_traces(self, lending, transport):
+        """Whoever traces wants to see the next request."""
+        lending.core.tracer.update("", {"trace_rate": "7"})
+        assert not is_lent(lending, transport)
+
+    def test_verbose_lines(self, lending, transport, caplog):
+        """The next request has a line in the log."""
+        caplog.set_level("DEBUG", "pyruntime")
+        lending.core.log_settings.update({"log_verbose_level": 1})
+        assert not is_lent(lending, transport)
+        send(lending, transport, 1)
+        assert len([line for line in caplog.messages if "/v2/models/m/infer" in line]) == 1
+
+    def test_another_model(self, lending, transport):
+        """Requests go to the one that is loaded in its place, from the next one on."""
+        other = type(lending.instance)(lending.memory)
+        model = ModelVersion(lending.model.spec, 1, lending.memory, lambda model, reason: None)
+        model.serve([other])
+        lending.core.table.begin_load("m", 1)
+        assert is_lent(lending, transport)
+        lending.core.table.ready("m", 1, model)
+        assert not is_lent(lending, transport)
+        begun = lending.instance.lent[0].begun
+        transport.feed(infer(b"next"))
+        assert contents(transport)[-1] == b"next"
+        assert lending.instance.lent[0].begun == begun
+
+    def test_unloaded(self, lending, transport):
+        """There is no such model any more."""
+        lending.core.table.begin_unload("m", 1)
+        assert not is_lent(lending, transport)
+        transport.feed(infer())
+        assert transport.statuses()[-1] == 404
+
+    def test_idle(self, lending, transport):
+        """Nothing has begun since the connection was looked at: Python waits for the client, which may be gone."""
+        connection = transport._connection
+        now = 0.0
+        connection.check(now, False)
+        assert is_lent(lending, transport)
+        send(lending, transport, 1)
+        for due in (True, False, False):
+            now += LOOK_S
+            connection.check(now, False)
+            assert is_lent(lending, transport) is due
+        connection.check(now + IDLE_S_MAX, False)
+        assert transport.closed
+
+    def test_slow(self, lending, transport):
+        """A model that has become slow reads no connections."""
+        lending.instance.may_read = False
+        send(lending, transport, 1)
+        assert is_lent(lending, transport)
+        transport._connection.check(0.0, False)
+        assert not is_lent(lending, transport)
+
+    def test_closed(self, lending, transport):
+        """A server that shuts down closes it, as it is idle."""
+        transport._connection.close_idle()
+        assert not is_lent(lending, transport)
+        assert transport.closed
+
+    def test_lost(self, lending, transport):
+        """Nobody is left to be read."""
+        transport.feed(infer()[:50])
+        act(lending)
+        transport.lose()
+        assert lending.core.lent == set()
+        assert not lending.instance.read()
+
+
+class TestAdopted:
+    """Requests that are not over within their execution."""
+
+    @pytest.fixture
+    def transport(self, lending):
+        """A connection that is lent, whose next request will be adopted."""
+        made = lent(lending)
+        send(lending, made, 1)
+        lending.instance.adopts = lambda: True
+        made.feed(infer(b"late"))
+        assert lending.instance.read()
+        return made
+
+    def test_answered(self, lending, transport):
+        """Python has the connection, and answers."""
+        assert not is_lent(lending, transport)
+        assert lending.core.in_flight == 1
+        transport.feed(LIVE)
+        before = len(transport.responses())
+        act(lending)
+        assert [status for status, _, _ in transport.responses()[before:]] == [200, 200]
+        assert transport.responses()[before][2][-4:] == b"late"
+        assert lending.is_idle()
+
+    def test_lost(self, lending, transport):
+        """The instance is told that nobody waits."""
+        (job,) = lending.instance.jobs
+        transport.lose()
+        assert lending.instance.cancelled == [job]
+        assert lending.core.in_flight == 0
+        act(lending)
+        assert lending.is_idle()
+
+    def test_half_closed(self, lending, transport):
+        """It is answered all the same, and then the connection ends."""
+        assert transport._connection.eof_received()
+        act(lending)
+        assert transport.responses()[-1][2][-4:] == b"late"
+        assert transport.closed
+        assert lending.is_idle()

@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+import base64
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyruntime.runtime.frontends.http.repository_request import decode_load, decode_unload
+from pyruntime.utils.errors import Code, InferenceError
+
+
+def body(**parameters):
+    return json.dumps({"parameters": parameters}).encode()
+
+
+@pytest.mark.parametrize("nothing", [b"", b"{}", b'{"parameters": {}}', b'{"any": 1}'])
+def test_nothing(nothing):
+    """A request may say nothing."""
+    assert decode_load(nothing) == ("", {})
+    assert decode_unload(nothing) is False
+
+
+def test_load():
+    """A configuration is text, files are base64, with line breaks or without."""
+    files = {"file:1/model.py": b"import x\n" * 20, "file:empty": b""}
+    encoded = {name: base64.encodebytes(content).decode() for name, content in files.items()}
+    assert decode_load(body(config="{}", **encoded)) == ("{}", files)
+
+
+@given(st.dictionaries(st.text(), st.binary()))
+def test_any_files(contents):
+    """Files come as they were sent."""
+    files = {f"file:{name}": content for name, content in contents.items()}
+    encoded = {name: base64.b64encode(content).decode() for name, content in files.items()}
+    assert decode_load(body(**encoded)) == ("", files)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"x", "failed to parse the request JSON buffer: "),
+        (b"[]", "the request must be a JSON object, got a list"),
+        (b'{"parameters": []}', "'parameters' must be an object, got a list"),
+        (body(config=1), 'load parameter "config" must be a string, got an integer'),
+        (body(config=None), 'load parameter "config" must be a string, got null'),
+        (body(any="x"), 'unrecognized load parameter "any".'),
+        (body(**{"file:a": 1}), 'load parameter "file:a" must be a string, got an integer'),
+        (body(**{"file:a": "!"}), 'load parameter "file:a" must be the file\'s contents in base64'),
+        (body(**{"file:a": "eA"}), 'load parameter "file:a" must be the file\'s contents in base64'),
+        (body(**{"file:a": "é"}), 'load parameter "file:a" must be the file\'s contents in base64'),
+    ],
+)
+def test_load_that_makes_no_sense(text, message):
+    """Whatever is no such body is the client's mistake."""
+    with pytest.raises(InferenceError) as caught:
+        decode_load(text)
+    assert caught.value.message.startswith(message)
+    assert caught.value.code is Code.INVALID_ARG
+
+
+def test_unload():
+    """Dependents go, too, if that is what the client says; what else it says means nothing."""
+    assert decode_unload(body(unload_dependents=True, any=1)) is True
+    assert decode_unload(body(unload_dependents=False)) is False
+    for value in (1, "true", None):
+        with pytest.raises(InferenceError) as caught:
+            decode_unload(body(unload_dependents=value))
+        assert caught.value.message.startswith("'unload_dependents' must be true or false, got ")

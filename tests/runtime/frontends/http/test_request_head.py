@@ -1,0 +1,274 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Heads of requests and bodies in chunks: what is read, what is refused, what is remembered."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyruntime.runtime.frontends.http.request_head import (
+    HEAD_BYTES_MAX,
+    HEAD_KEPT_BYTES_MAX,
+    HEADERS_MAX,
+    HEADS_KEPT_MAX,
+    BadRequest,
+    ChunkedBody,
+    Head,
+    HeadReader,
+    too_long,
+)
+from pyruntime.runtime.frontends.http.routes import Endpoint
+
+parse_head = HeadReader().read
+
+
+def parse(*headers, line=b"POST /v2/models/m/infer HTTP/1.1"):
+    return parse_head(b"\r\n".join([line, b"Host: x", *headers]) + b"\r\n\r\n")
+
+
+class TestHead:
+    def test_of_little(self):
+        """A head that says nothing has defaults."""
+        head = parse()
+        assert head[1:] == (0, False, None, "", False, True, True, "", "", (), "POST /v2/models/m/infer")
+        assert (head.route.endpoint, head.route.model, head.route.version) == (Endpoint.MODEL_INFER, "m", -1)
+
+    def test_of_everything(self):
+        """Headers are found whatever their case."""
+        head = parse(
+            b"content-length: 12", b"INFERENCE-HEADER-CONTENT-LENGTH: 7", b"Content-Encoding: GZip",
+            b"expect: 100-Continue", b"connection: close", b"accept-Encoding: Deflate",
+        )  # fmt: skip
+        assert head[1:] == (12, False, 7, "gzip", True, False, True, "deflate", "", (), "POST /v2/models/m/infer")
+
+    def test_blanks(self):
+        """Blanks around a value are no part of it."""
+        assert parse(b"Content-Length: \t 5 \t ").content_length == 5
+
+    def test_chunked(self):
+        """A body may come in chunks."""
+        assert parse(b"Transfer-Encoding: chunked").chunked
+
+    @pytest.mark.parametrize(
+        ("line", "header", "keep_alive", "takes_chunks"),
+        [
+            (b"GET /v2 HTTP/1.1", b"A: b", True, True),
+            (b"HEAD /v2 HTTP/1.1", b"A: b", True, True),
+            (b"GET /v2 HTTP/1.1", b"Connection: close", False, True),
+            (b"GET /v2 HTTP/1.0", b"A: b", False, False),
+            (b"GET /v2 HTTP/1.0", b"Connection: keep-alive", False, False),
+        ],
+    )
+    def test_keep_alive(self, line, header, keep_alive, takes_chunks):
+        """Connections of HTTP/1.1 stay, unless they are asked not to; and only its clients know of chunks."""
+        head = parse(header, line=line)
+        assert (head.keep_alive, head.takes_chunks) == (keep_alive, takes_chunks)
+
+    @pytest.mark.parametrize(
+        ("value", "length"),
+        [(b"0", 0), (b"17", 17), (b"-1", -1), (b"x", -1), (b"", -1), (b"1.0", -1), (b"9" * 19, -1), (b"1 2", -1)],
+    )
+    def test_header_length(self, value, length):
+        """What is no number is told from what is not there."""
+        assert parse(b"Inference-Header-Content-Length: " + value).header_length == length
+
+    def test_query(self):
+        """A query means nothing."""
+        assert parse(line=b"GET /v2?a=b HTTP/1.1").route.endpoint is Endpoint.SERVER_METADATA
+
+    def test_unknown_path(self):
+        """A path that leads nowhere is a request all the same."""
+        assert parse(line=b"GET /nowhere HTTP/1.1").route.status == 404
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        "head",
+        [
+            b"\r\n\r\n",
+            b"hello\r\n\r\n",
+            b"GET\r\n\r\n",
+            b"GET / HTTP/3.7\r\n\r\n",
+            b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1234567890123456789\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",
+            b"GET / HTTP/1.1\r\n\nGET / HTTP/1.1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
+            b"GET / HTTP/1.1\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\n\r\n",
+            b"GET / HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n",
+            b"GET / HTTP/1.1\r\nTransfer-Encoding:\x0bchunked\r\n\r\n",
+            b"GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Encoding: gzip\r\n\r\n",
+            b"GET / HTTP/1.1\r\nInference-Header-Content-Length: 1\r\nInference-Header-Content-Length: 2\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: +1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1, 1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length:\r\n\r\n",
+            b"GET / HTTP/1.1\r\nA: b\r\n folded\r\n\r\n",
+            b"GET / HTTP/1.1\r\nA: b\0c\r\n\r\n",
+            b"GET / HTTP/1.1\r\nA : b\r\n\r\n",
+            b"GET / HTTP/1.1\r\n: b\r\n\r\n",
+            b"GET / HTTP/1.1\r\nA: b\nC: d\r\n\r\n",
+            b"GET / HTTP/1.1\r\nA: b\rC: d\r\n\r\n",
+            b"GET / HTTP/1.1\nA: b\r\n\r\n",
+            b"GET /\r\n\r\n",
+            b"get / HTTP/1.1\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\n\r\n",
+            b"GET / HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\n\r\n",
+            b"GET /\x00 HTTP/1.1\r\n\r\n",
+            b"PRI * HTTP/2.0\r\n\r\n",
+            b"CONNECT x:80 HTTP/1.1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        ],
+    )
+    def test_as_malformed(self, head):
+        """What is no request, or could be read in two ways, is refused with a 400; and so it is the next time."""
+        for _ in range(2):
+            with pytest.raises(BadRequest) as caught:
+                parse_head(head)
+            assert caught.value.status == 400
+
+    def test_http2(self):
+        """Whoever looks for gRPC here is told where it is."""
+        with pytest.raises(BadRequest, match=r"this port speaks HTTP/1\.1; gRPC, .* has a port of its own"):
+            parse_head(b"PRI * HTTP/2.0\r\n\r\n")
+
+    def test_as_too_many_headers(self):
+        """So many headers and no more."""
+        assert parse(*[b"A: b"] * (HEADERS_MAX - 1)).content_length == 0
+        with pytest.raises(BadRequest) as caught:
+            parse(*[b"A: b"] * HEADERS_MAX)
+        assert caught.value.status == 431
+
+    def test_as_too_long(self):
+        """A head beyond the limit has a status of its own."""
+        with pytest.raises(BadRequest) as caught:
+            parse(b"X: " + b"x" * HEAD_BYTES_MAX)
+        assert caught.value.status == too_long().status == 431
+
+    @given(st.binary(max_size=100))
+    def test_arbitrary_bytes(self, data):
+        """Whatever comes is a head or is refused."""
+        try:
+            head = parse_head(data.replace(b"\r\n\r\n", b"") + b"\r\n\r\n")
+        except BadRequest:
+            return
+        assert type(head) is Head
+
+    @given(st.binary(max_size=60))
+    def test_arbitrary_headers(self, data):
+        """So is whatever stands in a header."""
+        with contextlib.suppress(BadRequest):
+            assert type(parse(b"X: " + data.replace(b"\r\n\r\n", b""))) is Head
+
+
+class TestRemembered:
+    def test_the_same_bytes(self):
+        """The same bytes are the same head, which is not parsed again."""
+        assert parse(b"A: remembered") is parse(b"A: remembered")
+
+    def test_not_long_ones(self):
+        """A long head is parsed each time."""
+        long = b"A: " + b"x" * HEAD_KEPT_BYTES_MAX
+        assert parse(long) is not parse(long)
+        assert parse(long) == parse(long)
+
+    def test_not_too_many(self):
+        """When there are too many all are forgotten."""
+        first = parse(b"A: the first")
+        for number in range(HEADS_KEPT_MAX):
+            parse(b"A: %d" % number)
+        assert parse(b"A: the first") is not first
+
+
+def chunks(*parts, end=b"0\r\n\r\n"):
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + end
+
+
+class TestChunks:
+    def test_whole(self):
+        """A body in one piece is complete at once."""
+        body = ChunkedBody()
+        assert body.feed(chunks(b"hello ", b"world")) == ([b"hello ", b"world"], b"")
+        assert body.complete
+
+    def test_one_byte_at_a_time(self):
+        """And byte by byte with the last."""
+        body = ChunkedBody()
+        data = chunks(b"hello ", b"world")
+        parts = []
+        for at in range(len(data)):
+            assert not body.complete
+            parts += body.feed(data[at : at + 1])[0]
+        assert b"".join(parts) == b"hello world"
+        assert body.complete
+
+    def test_empty(self):
+        """A body may be empty."""
+        body = ChunkedBody()
+        assert body.feed(chunks()) == ([], b"")
+        assert body.complete
+
+    @pytest.mark.parametrize(
+        "end",
+        [b"0\r\nTrailer: x\r\n\r\n", b"0;extension=1\r\n\r\n", b"0000\r\n\r\n"],
+        ids=["trailer", "extension", "zeros"],
+    )
+    def test_other_ends(self, end):
+        """Trailers and extensions mean nothing."""
+        body = ChunkedBody()
+        assert body.feed(chunks(b"a", end=end)) == ([b"a"], b"")
+        assert body.complete
+
+    def test_taken(self):
+        """It says how much it has read, whatever that was."""
+        body = ChunkedBody()
+        body.feed(b"5\r\nab")
+        assert body.taken == 5
+        body.feed(b"cde\r\n0\r\n\r\nGET")
+        assert body.taken == 15
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"x\r\n",
+            b"-1\r\n",
+            b"1\r\nab\r\n",
+            b"f" * 40 + b"\r\n",
+            b"\r\n\r\n",
+            b"1\n",
+            b" 1\r\n",
+            b"1\x0b\r\n",
+            b"1;a\rb\r\n",
+            b"0\r\nGET / HTTP/1.1\r\n",
+            b"0\r\n" + b"A: b\r\n" * HEAD_BYTES_MAX,
+        ],
+    )
+    def test_bad(self, data):
+        """What is no chunk is refused."""
+        with pytest.raises(BadRequest):
+            ChunkedBody().feed(data)
+
+    @given(st.binary(max_size=50))
+    def test_arbitrary_bytes(self, data):
+        """Whatever comes is a piece of a body or is refused."""
+        body = ChunkedBody()
+        try:
+            parts, behind = body.feed(data)
+        except BadRequest:
+            return
+        assert all(type(part) is bytes for part in parts)
+        assert data.endswith(behind)
+
+    def test_what_lies_behind(self):
+        """Bytes behind the body belong to the next request, and are handed back."""
+        body = ChunkedBody()
+        assert body.feed(chunks(b"a\nb") + b"GET / HTTP/1.1\r\n") == ([b"a\nb"], b"GET / HTTP/1.1\r\n")
+        assert body.complete

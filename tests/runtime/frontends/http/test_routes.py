@@ -1,0 +1,279 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyruntime.runtime.frontends.http import routes
+from pyruntime.runtime.frontends.http.routes import (
+    CUDA_REGION_UNNAMED,
+    HEAD_NOT_ALLOWED,
+    METHOD_NOT_ALLOWED,
+    NOT_FOUND,
+    REPOSITORY_NAMED,
+    ROUTES_KEPT_MAX,
+    SYSTEM_REGION_UNNAMED,
+    URL_BYTES_MAX,
+    URL_TOO_LONG,
+    Endpoint,
+    Route,
+    match,
+    match_metrics,
+)
+from pyruntime.runtime.repository.version_number import VERSION_MAX
+
+GOOD = [
+    ("GET", b"/v2", Route(Endpoint.SERVER_METADATA)),
+    ("GET", b"/v2/health/live", Route(Endpoint.SERVER_LIVE)),
+    ("GET", b"/v2/health/ready", Route(Endpoint.SERVER_READY)),
+    ("GET", b"/v2/models/stats", Route(Endpoint.ALL_STATISTICS)),
+    ("GET", b"/v2/models/m", Route(Endpoint.MODEL_METADATA, "m")),
+    ("GET", b"/v2/models/m/ready", Route(Endpoint.MODEL_READY, "m")),
+    ("GET", b"/v2/models/m/config", Route(Endpoint.MODEL_CONFIG, "m")),
+    ("GET", b"/v2/models/m/stats", Route(Endpoint.MODEL_STATISTICS, "m")),
+    ("POST", b"/v2/models/m/infer", Route(Endpoint.MODEL_INFER, "m")),
+    ("POST", b"/v2/models/m/generate", Route(Endpoint.MODEL_GENERATE, "m")),
+    ("POST", b"/v2/models/m/generate_stream", Route(Endpoint.MODEL_GENERATE_STREAM, "m")),
+    ("GET", b"/v2/models/m/versions/3", Route(Endpoint.MODEL_METADATA, "m", 3)),
+    ("GET", b"/v2/models/m/versions/3/ready", Route(Endpoint.MODEL_READY, "m", 3)),
+    ("GET", b"/v2/models/m/versions/3/config", Route(Endpoint.MODEL_CONFIG, "m", 3)),
+    ("GET", b"/v2/models/m/versions/3/stats", Route(Endpoint.MODEL_STATISTICS, "m", 3)),
+    ("POST", b"/v2/models/m/versions/3/infer", Route(Endpoint.MODEL_INFER, "m", 3)),
+    ("POST", b"/v2/models/m/versions/3/generate", Route(Endpoint.MODEL_GENERATE, "m", 3)),
+    ("POST", b"/v2/models/m/versions/3/generate_stream", Route(Endpoint.MODEL_GENERATE_STREAM, "m", 3)),
+    ("GET", b"/", Route(Endpoint.PAGE, file="index.html")),
+    ("GET", b"/page/app.js", Route(Endpoint.PAGE, file="app.js")),
+    ("GET", b"/openapi.json", Route(Endpoint.OPENAPI)),
+    ("POST", b"/v2/repository/index", Route(Endpoint.REPOSITORY_INDEX)),
+    ("POST", b"/v2/repository/models/m/load", Route(Endpoint.MODEL_LOAD, "m")),
+    ("POST", b"/v2/repository/models/m/unload", Route(Endpoint.MODEL_UNLOAD, "m")),
+    ("GET", b"/v2/systemsharedmemory/status", Route(Endpoint.SYSTEM_MEMORY_STATUS)),
+    ("GET", b"/v2/systemsharedmemory/region/r/status", Route(Endpoint.SYSTEM_MEMORY_STATUS, region="r")),
+    ("POST", b"/v2/systemsharedmemory/region/r/register", Route(Endpoint.SYSTEM_MEMORY_REGISTER, region="r")),
+    ("POST", b"/v2/systemsharedmemory/unregister", Route(Endpoint.SYSTEM_MEMORY_UNREGISTER)),
+    ("POST", b"/v2/systemsharedmemory/region/r/unregister", Route(Endpoint.SYSTEM_MEMORY_UNREGISTER, region="r")),
+    ("GET", b"/v2/cudasharedmemory/status", Route(Endpoint.CUDA_MEMORY_STATUS)),
+    ("GET", b"/v2/cudasharedmemory/region/r/status", Route(Endpoint.CUDA_MEMORY_STATUS, region="r")),
+    ("POST", b"/v2/cudasharedmemory/region/r/register", Route(Endpoint.CUDA_MEMORY_REGISTER, region="r")),
+    ("POST", b"/v2/cudasharedmemory/unregister", Route(Endpoint.CUDA_MEMORY_UNREGISTER)),
+    ("POST", b"/v2/cudasharedmemory/region/r/unregister", Route(Endpoint.CUDA_MEMORY_UNREGISTER, region="r")),
+    ("GET", b"/v2/models/stats/ready", Route(Endpoint.MODEL_READY, "stats")),
+    ("GET", b"/v2/models/stats/stats", Route(Endpoint.MODEL_STATISTICS, "stats")),
+    ("POST", b"/v2/models/infer/infer", Route(Endpoint.MODEL_INFER, "infer")),
+    ("GET", b"/v2/models/versions", Route(Endpoint.MODEL_METADATA, "versions")),
+]
+
+
+# Settings, which are read with one verb and changed with the other.
+SETTINGS = [
+    (b"/v2/trace/setting", Route(Endpoint.TRACE_SETTING), Route(Endpoint.UPDATE_TRACE_SETTING)),
+    (b"/v2/models/m/trace/setting", Route(Endpoint.TRACE_SETTING, "m"), Route(Endpoint.UPDATE_TRACE_SETTING, "m")),
+    (b"/v2/logging", Route(Endpoint.LOG_SETTINGS), Route(Endpoint.UPDATE_LOG_SETTINGS)),
+]
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    routes._routes.clear()
+
+
+@pytest.mark.parametrize(("method", "target", "route"), GOOD)
+def test_every_endpoint(method, target, route):
+    """Each URL leads to its endpoint the first time and ever after; a query string changes nothing."""
+    assert match(method, target) == route
+    assert match(method, target) is match(method, target)
+    assert match(method, target + b"?a=/v2") == route
+    assert match(method, b"http://any:8000" + target) == route
+
+
+@pytest.mark.parametrize(("target", "read", "change"), SETTINGS)
+def test_settings(target, read, change):
+    """What is read with GET is changed with POST."""
+    assert (match("GET", target), match("POST", target)) == (read, change)
+    assert match("DELETE", target) is METHOD_NOT_ALLOWED
+
+
+def test_servers_without_a_path():
+    """A server's own name is as good as the first of all paths."""
+    assert match("GET", b"http://any") == match("GET", b"HTTPS://any/") == match("GET", b"/")
+    assert match("GET", b"http://any/v3") is match("GET", b"ftp://any/v2") is NOT_FOUND
+
+
+@pytest.mark.parametrize(("method", "target", "route"), GOOD)
+def test_wrong_verbs(method, target, route):
+    """An endpoint answers to its own verb only."""
+    assert Route(Endpoint.REFUSED, status=405, error="Method Not Allowed") == METHOD_NOT_ALLOWED
+    for verb in {"GET", "POST", "PUT", "DELETE", "get"} - {method}:
+        assert match(verb, target) is METHOD_NOT_ALLOWED
+
+
+@pytest.mark.parametrize("target", [target for _, target, _ in GOOD])
+def test_head(target):
+    """There is nothing to be had with HEAD, and its response has no body."""
+    assert Route(Endpoint.REFUSED, status=405) == HEAD_NOT_ALLOWED == match("HEAD", target)
+    assert match("HEAD", b"/nowhere") == Route(Endpoint.REFUSED, status=404)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"",
+        b"v2",
+        b"/v1",
+        b"/v2/",
+        b"//v2",
+        b"/v2/health",
+        b"/v2/health/live/",
+        b"/v2/models",
+        b"/v2/models/",
+        b"/v2/models//ready",
+        b"/v2/models/m/",
+        b"/v2/models/m/infer/",
+        b"/v2/models/m/generate/",
+        b"/v2/models/m/generate_streams",
+        b"/v2/models/m/ready/ready",
+        b"/v2/models/m/versions",
+        b"/v2/models/m/versions/",
+        b"/v2/models/m/versions//infer",
+        b"/v2/models/m/versions/1/versions/1",
+        b"/v2/models/m/versions/x/generates",
+        b"/v2/models/m%2Finfer/x",
+        b"/v2/repository",
+        b"/v2/repository/r",
+        b"/v2/repository//index",
+        b"/v2/repository/r/x/index",
+        b"/v2/repository/models",
+        b"/v2/repository/models/m",
+        b"/v2/repository/models//load",
+        b"/v2/repository/models/m/loads",
+        b"/v2/repository/r/x/models/m/load",
+        b"/v2/repository//models/m/load",
+        b"/v2/models/m/versions/1/trace/setting",
+        b"/v2/models/m/trace",
+        b"/v2/systemsharedmemory",
+        b"/v2/systemsharedmemory/region",
+        b"/v2/systemsharedmemory/region/r",
+        b"/v2/systemsharedmemory/region//status",
+        b"/v2/systemsharedmemory/regions/r/status",
+        b"/v2/sharedmemory/region/r/status",
+        b"/v2/logging/",
+        b"/%76%32",
+        b"\xff\x00",
+    ],
+)
+def test_anything_else_is_not_found(target):
+    """What is no endpoint is not found, by any verb."""
+    assert Route(Endpoint.REFUSED, status=404, error="Not Found") == NOT_FOUND
+    assert match("GET", target) is NOT_FOUND
+    assert match("POST", target) is NOT_FOUND
+
+
+def test_a_repository_cannot_be_named():
+    """One repository is refused in Triton's own words."""
+    assert (REPOSITORY_NAMED.status, REPOSITORY_NAMED.error) == (
+        501,
+        "'repository_name' specification is not supported",
+    )
+    for path in (b"/v2/repository/r/index", b"/v2/repository/r/models/m/load", b"/v2/repository/r/models/m/unload"):
+        assert match("POST", path) is REPOSITORY_NAMED
+        assert match("GET", path) is METHOD_NOT_ALLOWED
+
+
+def test_a_region_must_be_named():
+    """Memory without a name cannot be registered, and that is said in Triton's own words."""
+    assert match("POST", b"/v2/systemsharedmemory/register") is SYSTEM_REGION_UNNAMED
+    assert match("POST", b"/v2/cudasharedmemory/register") is CUDA_REGION_UNNAMED
+    assert match("GET", b"/v2/cudasharedmemory/register") is METHOD_NOT_ALLOWED
+    for route, kind in ((SYSTEM_REGION_UNNAMED, "system"), (CUDA_REGION_UNNAMED, "cuda")):
+        assert route.status == 400
+        assert route.error == f"'region name' is necessary to register {kind} shared memory region"
+
+
+@pytest.mark.parametrize(
+    ("segment", "name"),
+    [
+        (b"my%20model", "my model"),
+        (b"a+b", "a+b"),
+        (b"%C3%A9", "é"),
+        (b"\xc3\xa9", "é"),
+        (b"a%2Fb", "a/b"),
+        (b"%2E%2E%2Fetc", "../etc"),
+        (b"..", ".."),
+        (b"a%00b", "a\0b"),
+        (b"100%", "100%"),
+        (b"%FF", "\ufffd"),
+        (b"m%3Fx", "m?x"),
+    ],
+)
+def test_names_are_decoded_after_routing(segment, name):
+    """What is encoded in a name stays in it; it is one name, whatever it looks like."""
+    assert match("GET", b"/v2/models/" + segment + b"/config") == Route(Endpoint.MODEL_CONFIG, name)
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["0", "-1", "+1", "1.0", "abc", "00", "1 ", "\uff19", str(VERSION_MAX + 1), "1" * 20, "1" * 4000],
+    ids=ascii,
+)
+def test_versions_that_are_none(version):
+    """A version is an integer above 0, in Triton's words."""
+    target = f"/v2/models/m/versions/{version}"
+    assert match("GET", target.encode()) == Route(
+        Endpoint.REFUSED,
+        status=400,
+        error=f"failed to get model version from specified version string '{version}', "
+        "version should be an integral value > 0",
+    )
+    assert match("POST", target.encode()) is METHOD_NOT_ALLOWED
+
+
+@pytest.mark.parametrize(("digits", "version"), [(b"1", 1), (b"007", 7), (str(VERSION_MAX).encode(), VERSION_MAX)])
+def test_versions(digits, version):
+    """Versions go up to the greatest that Triton has."""
+    assert match("POST", b"/v2/models/m/versions/" + digits + b"/infer").version == version
+
+
+def test_long_urls():
+    """A URL may be as long as the limit and no longer."""
+    longest = b"/v2/models/".ljust(URL_BYTES_MAX, b"m")
+    assert match("GET", longest).endpoint is Endpoint.MODEL_METADATA
+    assert match("GET", longest + b"m") is URL_TOO_LONG
+    assert URL_TOO_LONG.status == 414
+
+
+def test_memory_is_bounded():
+    """However many URLs there are, only so many are remembered, and refused ones never."""
+    for i in range(ROUTES_KEPT_MAX + 10):
+        assert match("GET", b"/v2/models/%d" % i).model == str(i)
+        assert match("GET", b"/%d" % i) is NOT_FOUND
+        assert 0 < len(routes._routes) <= ROUTES_KEPT_MAX
+    assert len(routes._routes) == 10
+
+
+@pytest.mark.parametrize("target", [b"/metrics", b"/metrics/", b"/metrics?a=b", b"/metrics/?"])
+def test_metrics(target):
+    """The metrics port has one page, which no other port has."""
+    assert match_metrics("GET", target) == Route(Endpoint.METRICS)
+    assert match("GET", target) is NOT_FOUND
+
+
+@given(st.sampled_from(["GET", "POST", "HEAD", ""]), st.binary())
+def test_metrics_port(method, target):
+    """Everything else there is nothing, or refused for its method, or for its length."""
+    route = match_metrics(method, target)
+    if method == "GET":
+        assert route.status == 200
+        assert route.endpoint in (Endpoint.METRICS, Endpoint.NOTHING)
+    else:
+        assert route is (HEAD_NOT_ALLOWED if method == "HEAD" else METHOD_NOT_ALLOWED)
+    assert match_metrics(method, b"/".ljust(URL_BYTES_MAX + 1, b"a")) is URL_TOO_LONG
+
+
+@given(
+    st.text(), st.binary() | st.lists(st.sampled_from([b"/", b"v2", b"models", b"versions", b"1", b"%"])).map(b"".join)
+)
+def test_any_request_line(method, target):
+    """Any request line has a route, and only refused ones have an error."""
+    route = match(method, target)
+    assert (route.endpoint is Endpoint.REFUSED) == (route.status != 200)
+    assert bool(route.error) == (route.status != 200 and method != "HEAD")

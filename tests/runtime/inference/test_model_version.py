@@ -1,0 +1,466 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model version over instances that only note what they are given."""
+
+import asyncio
+import math
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.types import ClientContents, InferRequest, InputTensor, OutputPlace
+from pyruntime.runtime.memory.regions import ClientRegion
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.observe.statistics import FailureReason
+from pyruntime.utils.addresses import address
+from pyruntime.utils.errors import Code, InferenceError
+
+# A test that waits for this long waits for ever: it fails rather than hangs.
+PATIENCE_S = 60
+CONFIG = (
+    "name: 'm' max_batch_size: 4 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
+    "output { name: 'OUT' data_type: TYPE_FP32 dims: 2 } "
+)
+
+
+class Instance:
+    """Stands for a PythonInstance."""
+
+    def __init__(self, name="m_0", places=0):
+        self.name = name
+        self.places = places
+        self.is_ready = self.is_idle = True
+        self.down = ""
+        self.batches = []
+        self.cancelled = []
+        self.checks = []
+        self.stops = []
+        self.kills = 0
+        self.asked = []
+
+    def know(self, document, size, wire):
+        self.asked.append((document, size, wire))
+        return "known"
+
+    def execute(self, batch):
+        self.places -= 1
+        self.batches.append(batch)
+        for job in batch:
+            job.instance = self
+
+    def cancel(self, job):
+        self.cancelled.append(job)
+
+    def check_ready(self, call_back):
+        self.checks.append(call_back)
+
+    async def stop(self, timeout_s):
+        self.stops.append(timeout_s)
+
+    def kill(self):
+        self.kills += 1
+
+
+@pytest.fixture
+def memory():
+    made = RequestMemory("m", 1 << 16, 1 << 16)
+    yield made
+    made.close()
+
+
+def model(memory, *instances, text="", lost=None):
+    config = parse_model_config(CONFIG + text, "config.pbtxt")
+    spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+    losses = [] if lost is None else lost
+    made = ModelVersion(spec, 3, memory, lambda which, reason: losses.append((which, reason)))
+    made.serve(instances)
+    return made
+
+
+def into(outcomes):
+    """A `respond` that notes the one outcome that it is called with."""
+
+    def respond(outcome, final):
+        assert final
+        outcomes.append(outcome)
+
+    return respond
+
+
+def ignore(outcome, final):
+    pass
+
+
+def request(shape=(1, 2), id=""):
+    return InferRequest("m", id=id, inputs=[InputTensor("IN", "FP32", list(shape), bytes(4 * shape[0] * shape[1]))])
+
+
+def test_passive_instances_get_no_work(memory):
+    """An instance of a passive group is loaded, and that is all."""
+    passive, active = Instance("m_0_0", places=2), Instance("m_1_0", places=1)
+    made = model(memory, passive, active, text="instance_group [ { passive: true }, { count: 1 } ]")
+    made.infer(request(), ignore)
+    made.infer(request(), ignore)
+    assert passive.batches == []
+    assert active.batches
+
+
+class TestInfer:
+    def test_goes_to_an_instance(self, memory):
+        """A request that is right reaches an instance, its tensors in the request region."""
+        instance = Instance(places=1)
+        outcome = []
+        model(memory, instance).infer(request((3, 2), id="7"), into(outcome))
+        (((job,),)) = instance.batches
+        assert (job.id, job.rows) == ("7", 3)
+        assert job.wire[6][0][3] >= 0
+        assert memory.live == 1
+        assert outcome == []
+        job.free()
+        assert memory.live == 0
+
+    def test_refused_by_the_configuration(self, memory):
+        """A request that is wrong is refused at once, counted, and holds no memory."""
+        made = model(memory, Instance(places=1))
+        outcome = []
+        with pytest.raises(InferenceError) as caught:
+            made.infer(request((5, 2)), into(outcome))
+        assert caught.value.code is Code.INVALID_ARG
+        assert outcome == []
+        assert memory.live == 0
+        assert made.statistics.failures[FailureReason.OTHER] == made.statistics.failure_count == 1
+
+    def test_refused_by_the_queue(self, memory):
+        """A full queue is UNAVAILABLE, with the request's id in the message."""
+        made = model(memory, Instance(), text="dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
+        made.infer(request(), ignore)
+        outcome = []
+        with pytest.raises(InferenceError) as caught:
+            made.infer(request(id="7"), into(outcome))
+        assert caught.value.code is Code.UNAVAILABLE
+        assert caught.value.message == "[request id: 7] Exceeds maximum queue size"
+        assert outcome == []
+        assert memory.live == 1
+        assert made.statistics.failures[FailureReason.REJECTED] == made.statistics.failure_count == 1
+
+    def test_traced_and_refused_by_the_queue(self, memory):
+        """The trace of such a request ends there: nobody will answer it."""
+        made = model(memory, Instance(), text="dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
+        made.infer(request(), ignore)
+        job = made.accept(request(), ignore)
+        told = []
+        job.trace = SimpleNamespace(refused=told.append)
+        with pytest.raises(InferenceError) as caught:
+            made.start(job)
+        assert told == [caught.value]
+
+    def test_refused_by_its_sequence(self, memory):
+        """What its sequence may not have now is INVALID_ARG, in Triton's words; it leaves nothing behind."""
+        made = model(memory, Instance(), text="sequence_batching {}")
+        job = made.accept(request(id="7"), ignore)
+        told = []
+        job.trace = SimpleNamespace(refused=told.append)
+        with pytest.raises(InferenceError) as caught:
+            made.start(job)
+        assert caught.value.code is Code.INVALID_ARG
+        assert caught.value.message == (
+            "inference request to model 'm' must specify a non-zero or non-empty correlation ID"
+        )
+        assert told == [caught.value]
+        assert memory.live == 0
+        assert made.statistics.failures[FailureReason.OTHER] == made.statistics.failure_count == 1
+
+    def test_with_the_memory_of_a_client(self, memory):
+        """The job says which regions it refers to, and keeps them: until its memory is free, and it is answered."""
+        region = ClientRegion(os.memfd_create("a client's"))
+        contents = ClientContents(region, address(region.number, 0), 8)
+        made = request(id="7")
+        made.inputs[0] = InputTensor("IN", "FP32", [1, 2], b"", contents.address, contents)
+        made.output_places = {"OUT": OutputPlace("r", 0, 8, contents)}
+        instance, outcome = Instance(places=1), []
+        model(memory, instance).infer(made, into(outcome))
+        (((job,),)) = instance.batches
+        assert (job.regions, job.client.places) == ([region], made.output_places)
+        assert job.wire[6:] == [[("IN", "FP32", [1, 2], contents.address, 8)], "", {"OUT": [contents.address, 8]}]
+        region.close()  # it is unregistered
+        job.free()
+        assert region.size() == 0
+        job.respond(None, True)
+        assert outcome == [None]
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            region.size()
+
+    def test_of_another_size_in_the_memory_of_a_client(self, memory):
+        """An input must fill its shape, wherever it is."""
+        region = ClientRegion(os.memfd_create("a client's"))
+        made = request()
+        made.inputs[0] = InputTensor("IN", "FP32", [0, 2], b"", 0, ClientContents(region, 0, 8))
+        with pytest.raises(InferenceError, match="Expected 0, got 8"):
+            model(memory, Instance(places=1)).infer(made, ignore)
+        region.close()
+
+    def test_refused_by_the_queue_with_the_memory_of_a_client(self, memory):
+        """Nobody answers it, and it keeps nothing."""
+        region = ClientRegion(os.memfd_create("a client's"))
+        made = model(memory, Instance(), text="dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
+        made.infer(request(), ignore)
+        refused = request()
+        refused.output_places = {"OUT": OutputPlace("r", 0, 8, ClientContents(region, 0, 8))}
+        with pytest.raises(InferenceError, match="Exceeds maximum queue size"):
+            made.infer(refused, ignore)
+        region.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            region.size()
+
+    def test_refused_for_lack_of_memory(self, memory, monkeypatch):
+        """Without request memory it is UNAVAILABLE."""
+
+        def allocate(size, lead=0):
+            raise InferenceError("no room", Code.UNAVAILABLE)
+
+        monkeypatch.setattr(memory, "allocate", allocate)
+        made = model(memory, Instance(places=1))
+        with pytest.raises(InferenceError, match="no room"):
+            made.infer(request(), ignore)
+        assert made.statistics.failure_count == 1
+
+
+class TestReady:
+    def test_while_one_instance_is(self, memory):
+        """One instance that takes requests is enough."""
+        first, second = Instance(), Instance("m_1")
+        made = model(memory, first, second)
+        assert made.is_ready
+        first.is_ready = False
+        assert made.is_ready
+        second.is_ready = False
+        assert not made.is_ready
+
+    def test_without_instances(self, memory):
+        """Without instances a model is not ready."""
+        assert not model(memory).is_ready
+
+
+class TestCheckReady:
+    """With what the model itself says."""
+
+    def check(self, made):
+        told = []
+        made.check_ready(told.append)
+        return told
+
+    def test_without_instances(self, memory):
+        """Nobody is asked, nobody is ready."""
+        assert self.check(model(memory)) == [False]
+
+    def test_one_that_is_down(self, memory):
+        """Only those that take requests are asked; one is enough."""
+        first, second = Instance(), Instance("m_1")
+        first.is_ready = False
+        told = self.check(model(memory, first, second))
+        assert first.checks == []
+        second.checks.pop()(True)
+        assert told == [True]
+
+    def test_none_is_ready(self, memory):
+        """Without one it is not ready, whatever the model would say."""
+        instance = Instance()
+        instance.is_ready = False
+        assert self.check(model(memory, instance)) == [False]
+        assert instance.checks == []
+
+    @pytest.mark.parametrize("answers", [(True, True), (True, False), (False, True), (False, False)])
+    def test_all_have_to_be(self, memory, answers):
+        """It is ready if all of them say so; and nobody is told before the last has."""
+        instances = [Instance(), Instance("m_1")]
+        told = self.check(model(memory, *instances))
+        instances[1].checks.pop()(answers[1])
+        assert told == []
+        instances[0].checks.pop()(answers[0])
+        assert told == [all(answers)]
+
+    def test_at_once(self, memory):
+        """Models that have no is_ready answer at once."""
+        instances = [Instance(), Instance("m_1")]
+        for instance in instances:
+            instance.check_ready = lambda call_back: call_back(True)
+        assert self.check(model(memory, *instances)) == [True]
+
+
+class TestCancel:
+    def test_of_one_that_queues(self, memory):
+        """It ends, and its memory is free."""
+        made = model(memory, Instance())
+        outcome = []
+        job = made.infer(request(), into(outcome))
+        made.cancel(job)
+        made.cancel(job)
+        assert [failure.code for failure in outcome] == [Code.CANCELLED]
+        assert memory.live == 0
+        assert len(made.scheduler) == 0
+
+    def test_of_one_that_runs(self, memory):
+        """Its instance is told, and it goes on."""
+        instance = Instance(places=1)
+        made = model(memory, instance)
+        outcome = []
+        job = made.infer(request(), into(outcome))
+        made.cancel(job)
+        assert instance.cancelled == [job]
+        assert outcome == []
+        job.free()
+
+
+class TestLoss:
+    def test_of_one_of_two(self, memory):
+        """A model goes on with the instances that are left, and says which are not."""
+        first, second = Instance(), Instance("m_1")
+        lost = []
+        made = model(memory, first, second, lost=lost)
+        assert made.problem == ""
+        first.down = "it died"
+        made.scheduler.instance_changed()
+        assert made.problem == "instance m_0 is down: it died"
+        assert lost == []
+
+    def test_of_the_last(self, memory):
+        """Without instances everything that waits fails, and the owner hears of it once."""
+        instance = Instance()
+        lost, outcome = [], []
+        made = model(memory, instance, lost=lost)
+        made.infer(request(), into(outcome))
+        instance.down = "it died"
+        made.scheduler.instance_changed()
+        made.scheduler.instance_changed()
+        assert lost == [(made, "instance m_0 is down: it died")]
+        assert [failure.message for failure in outcome] == ["Stub process 'm_0' is not healthy. It is down: it died"]
+        assert memory.live == 0
+
+    def test_requests_after_it(self, memory):
+        """A request that comes after the loss is not left waiting for ever."""
+        instance = Instance()
+        made = model(memory, instance)
+        instance.down = "it died"
+        made.scheduler.instance_changed()
+        outcome = []
+        try:
+            made.infer(request(), into(outcome))
+        except InferenceError as failure:
+            outcome.append(failure)
+        assert [type(each) for each in outcome] == [InferenceError]
+        assert memory.live == 0
+
+    def test_before_it_serves(self, memory):
+        """A change before there are instances is no loss."""
+        lost = []
+        model(memory, lost=lost).scheduler.instance_changed()
+        assert lost == []
+
+
+class TestStop:
+    def test_stops_all_and_fails_what_waits(self):
+        """All instances are stopped, whatever still waits fails, and the memory is unmapped."""
+        memory = RequestMemory("m", 1 << 16, 1 << 16)
+        instances = [Instance(), Instance("m_1")]
+        made = model(memory, *instances)
+        outcome = []
+        made.infer(request(), into(outcome))
+        asyncio.run(made.stop(0))
+        assert [instance.stops for instance in instances] == [[0], [0]]
+        assert [(failure.message, failure.code) for failure in outcome] == [
+            ("Model 'm' was unloaded", Code.UNAVAILABLE)
+        ]
+        assert memory.region.fileno() == -1
+
+    def test_executes_what_waits_first(self):
+        """What was accepted is executed, if there is time for it; instances are stopped after that."""
+
+        async def run():
+            memory = RequestMemory("m", 1 << 16, 1 << 16)
+            instance = Instance()
+            made = model(memory, instance)
+            outcomes = []
+            made.infer(request(), into(outcomes))
+            stopping = asyncio.ensure_future(made.stop(PATIENCE_S))
+            await asyncio.sleep(0)
+            assert instance.stops == []
+            instance.places = 1
+            made.scheduler.place_freed()
+            await stopping
+            assert len(instance.batches) == 1
+            assert outcomes == []
+            assert 0 < instance.stops[0] <= PATIENCE_S
+
+        asyncio.run(run())
+
+    def test_waits_for_nothing_that_cannot_come(self):
+        """Without an instance that is ready nothing that waits is executed, so nobody waits for that."""
+        memory = RequestMemory("m", 1 << 16, 1 << 16)
+        instance = Instance()
+        made = model(memory, instance)
+        outcomes = []
+        made.infer(request(), into(outcomes))
+        instance.is_ready = False
+        asyncio.run(made.stop(math.inf))
+        assert instance.stops == [math.inf]
+        assert [failure.code for failure in outcomes] == [Code.UNAVAILABLE]
+
+    def test_requests_after_it(self):
+        """A request that was being read while its model stopped is refused, like any to a model that is not there."""
+        memory = RequestMemory("m", 1 << 16, 1 << 16)
+        made = model(memory, Instance())
+        asyncio.run(made.stop(0))
+        with pytest.raises(InferenceError):
+            made.infer(request(), ignore)
+
+    def test_kill(self, memory):
+        """All instances end at once."""
+        instances = [Instance(), Instance("m_1")]
+        model(memory, *instances).kill()
+        assert [instance.kills for instance in instances] == [1, 1]
+
+
+def test_repr(memory):
+    """A model version shows what waits."""
+    assert repr(model(memory, Instance())) == "<ModelVersion m 3 <Scheduler m [0 queued | 1 instances]>>"
+
+
+class TestKnown:
+    """Requests that instances find."""
+
+    def test_asked_of_an_active_instance(self, memory):
+        """What one knows all of them do."""
+        passive, active = Instance("m_0_0"), Instance("m_1_0")
+        made = model(memory, passive, active, text="instance_group [ { passive: true }, { count: 1 } ]")
+        assert made.know(b"document", 10, ["wire"]) == "known"
+        assert (passive.asked, active.asked) == ([], [(b"document", 10, ["wire"])])
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "dynamic_batching { }",
+            "sequence_batching { iterative_sequence: true }",
+            "output { name: 'X' data_type: TYPE_FP32 dims: 2 reshape { shape: [ 2, 1 ] } }",
+        ],
+    )
+    def test_models_that_look_at_each(self, memory, text):
+        """Nothing is known of their requests."""
+        instance = Instance()
+        assert model(memory, instance, text=text).know(b"", 10, []) is None
+        assert instance.asked == []
+
+    def test_a_cache(self, memory):
+        """Whoever answers from a cache has to see the request."""
+        instance = Instance()
+        made = model(memory, instance)
+        made.use_cache(SimpleNamespace())
+        assert made.know(b"", 10, []) is None
+
+    def test_no_instance(self, memory):
+        """Nobody knows anything."""
+        assert model(memory).know(b"", 10, []) is None

@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a batching strategy is asked, whose library the test is."""
+
+import math
+import time
+
+import pytest
+
+from pyruntime.runtime.instances.native.strategy import NativeStrategy
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.scheduling.job import Job
+
+
+class Failure(Exception):
+    """What the extension raises."""
+
+
+class Handle:
+    """What the extension would have; `answer` is what it says to a request, or raises."""
+
+    def __init__(self):
+        self.asked = []
+        self.answer = False
+
+    def begin(self):
+        pass
+
+    def include(self, wire, base):
+        self.asked.append(wire)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def handle():
+    return Handle()
+
+
+@pytest.fixture
+def strategy(handle):
+    memory = RequestMemory("m", 4096, 4096)
+    made = NativeStrategy(handle, Failure, "m", memory)
+    made.begin()
+    yield made
+    memory.close()
+
+
+def job(parameters=""):
+    return Job("", ["", 0, 0, 0, None, parameters, []], 1, None, [], None, time.monotonic_ns())
+
+
+def test_parameters(strategy, handle):
+    """They are as the backend will read them."""
+    assert not strategy.include(job('{"a": 1, "odd": null}'))
+    parameters = handle.asked[0][5]
+    assert parameters["a"] == 1
+    assert math.isnan(parameters["odd"])
+
+
+@pytest.mark.parametrize("problem", [OverflowError("int too big to convert"), TypeError("no text")])
+def test_a_request_that_the_extension_cannot_read(strategy, handle, problem):
+    """The batch is not broken off for it: its execution says what is wrong."""
+    handle.answer = problem
+    assert strategy.include(job())
+
+
+def test_a_strategy_that_fails(strategy, handle, caplog):
+    """It has not said yes, and the log says why."""
+    handle.answer = Failure(1, "no include")
+    assert not strategy.include(job())
+    assert "Custom batching include function failed for model m: no include" in caplog.text

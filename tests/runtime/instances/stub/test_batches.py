@@ -1,0 +1,1105 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The batches that are with one stub, over a connection that only notes what it is given: the test is the stub.
+
+Every request here says so if it is answered after its last response, or if its memory is freed twice.
+"""
+
+import contextlib
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.inference.types import InferResponse
+from pyruntime.runtime.instances.instance_spec import InstancePlan
+from pyruntime.runtime.instances.stub.batches import PLACES_MIN, PostedBatches
+from pyruntime.runtime.instances.stub.supervisor import ProcessExit
+from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.observe.families import Histogram
+from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
+from pyruntime.utils.messages import (
+    NO_SLOT,
+    OK,
+    RESCHEDULED,
+    SENDER,
+    Failed,
+    PutBack,
+    Respond,
+    Result,
+    Retired,
+)
+from pyruntime.utils.regions import FLAGS_BYTES
+
+CONFIG = (
+    "name: 'm' max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
+    "output { name: 'OUT' data_type: TYPE_FP32 dims: 2 } "
+)
+DECOUPLED = "model_transaction_policy { decoupled: true }"
+ITERATIVE = "sequence_batching { iterative_sequence: true }"
+KILLED = ProcessExit(-9)
+NO = [Code.NOT_FOUND, "no", NO_SLOT, [], ""]
+NOT_RESCHEDULABLE = (
+    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
+    "such a flag."
+)
+
+
+def response(slot=0):
+    """A response in this slot, as the stub writes it."""
+    return [OK, "", slot, [["OUT", "FP32", [1, 2], slot, 8]], ""]
+
+
+EMPTY = [OK, "", NO_SLOT, [], ""]
+
+
+def result(batch, *responses, retained=()):
+    return Result(batch, list(responses), list(retained), 0, 0)
+
+
+def failed(batch, retained=()):
+    return Failed(batch, "ValueError: no", list(retained), 0, 0)
+
+
+class Slot:
+    """A piece of request memory."""
+
+    offset = 0
+    view = memoryview(b"")
+
+    def __init__(self):
+        self.freed = 0
+
+    def free(self):
+        assert not self.freed
+        self.freed += 1
+
+
+class Request:
+    """One request: its job, and what came of it. `flags` are those of a sequence."""
+
+    def __init__(self, flags=0, regions=()):
+        self.outcomes = []
+        self.is_over = False
+        self.slot = Slot()
+        wire = ["", 0, flags, 0, None, "", []]
+        self.job = Job("7", wire, 1, None, [self.slot], self._respond, time.monotonic_ns())
+        self.job.regions = regions
+
+    def _respond(self, outcome, final):
+        assert not self.is_over
+        assert outcome is not None or final
+        self.is_over = final
+        self.outcomes.append(outcome)
+
+    @property
+    def is_free(self):
+        return bool(self.slot.freed)
+
+    @property
+    def response(self):
+        """The one response that it got, and got to the end."""
+        assert self.is_over
+        (outcome,) = self.outcomes
+        assert type(outcome) is InferResponse
+        return outcome
+
+    @property
+    def failure(self):
+        """The one failure that it got."""
+        assert self.is_over
+        (outcome,) = self.outcomes
+        assert type(outcome) is InferenceError
+        return outcome
+
+
+class Connection:
+    """Notes what it is told. `flags` are the bytes that are set, by their place."""
+
+    def __init__(self):
+        self.responses = create_region("responses of a test")
+        self.batches = []
+        self.granted = []
+        self.released = []
+        self.credits = []
+        self.forgotten = []
+        self.flags = set()
+        self.refusal = None
+
+    def infer(self, batch, requests):
+        if self.refusal is not None:
+            raise self.refusal
+        self.batches.append((batch, requests))
+
+    def grant(self, region):
+        self.granted.append(region)
+
+    def release(self, slot, size):
+        self.released.append((slot, size))
+
+    def credit(self, serial, size):
+        self.credits.append((serial, size))
+
+    def forget_credit(self, serial):
+        self.forgotten.append(serial)
+
+    def set_flag(self, serial, value):
+        (self.flags.add if value else self.flags.discard)(serial % FLAGS_BYTES)
+
+
+class Owner:
+    def __init__(self):
+        self.places_freed = 0
+        self.put_backs = []
+        self.rescheduled = []
+
+    def place_freed(self):
+        self.places_freed += 1
+
+    def put_back(self, batch):
+        self.put_backs.append(batch)
+
+    def reschedule(self, job):
+        self.rescheduled.append(job)
+
+
+class Bench:
+    """The batches of a stub that serves, of a model with so much more configuration."""
+
+    def __init__(self, text="", concurrency=1):
+        config = parse_model_config(CONFIG + text, "config.pbtxt")
+        spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+        self.statistics = ModelStatistics()
+        plan = InstancePlan("m_0", spec, 3, {}, {}, None, 1 << 20, self.statistics, None)
+        self.connection = Connection()
+        self.owner = Owner()
+        self.batches = PostedBatches(replace(plan, concurrency=concurrency), self.connection, self.owner)
+        self.batches.open()
+        self.requests = []
+
+    def post(self, *requests):
+        """Post a batch of these requests, or of one; it, or all of them."""
+        requests = requests or (Request(),)
+        self.batches.execute([request.job for request in requests])
+        self.requests += requests
+        return requests[0] if len(requests) == 1 else requests
+
+    def respond(self, serial, response, final):
+        self.batches.responded(Respond(serial, response, final))
+
+    def close(self):
+        self.connection.responses.close()
+
+
+@pytest.fixture
+def benches():
+    """A function that makes a bench."""
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(Bench(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+@pytest.fixture
+def bench(benches):
+    return benches()
+
+
+@pytest.fixture
+def decoupled(benches):
+    return benches(DECOUPLED)
+
+
+class TestPost:
+    def test_serials(self, bench):
+        """A batch goes by the serial of its first request; requests are counted from 1 on."""
+        bench.post(Request(), Request())
+        bench.post(Request())
+        assert [number for number, _ in bench.connection.batches] == [1, 3]
+        assert [request.job.serial for request in bench.requests] == [1, 2, 3]
+        assert all(request.job.instance is bench.batches for request in bench.requests)
+
+    def test_grants_what_inputs_lie_in(self, bench):
+        """Regions that a request refers to come before it."""
+        bench.connection.infer = lambda *message: bench.connection.granted.append("infer")
+        bench.post(Request(regions=["one", "two"]), Request(regions=["three"]))
+        assert bench.connection.granted == ["one", "two", "three", "infer"]
+
+    def test_that_cannot_be_sent(self, bench):
+        """A batch that does not fit a frame fails, is not with the stub, and takes no place and no serial."""
+        bench.connection.refusal = LocalError("too large")
+        first, second = bench.post(Request(), Request())
+        assert "the request cannot be sent to m_0: too large" in first.failure.message
+        assert second.failure is not None
+        assert first.is_free
+        assert second.is_free
+        assert first.job.instance is None
+        assert (bench.batches.places, len(bench.batches)) == (PLACES_MIN, 0)
+        bench.connection.refusal = None
+        bench.post()
+        assert bench.connection.batches[0][0] == 1
+
+    def test_whose_memory_cannot_be_granted(self, bench):
+        """Nor does one whose inputs the stub cannot be given."""
+
+        def grant(region):
+            raise LocalError("no more descriptors")
+
+        bench.connection.grant = grant
+        assert "no more descriptors" in bench.post(Request(regions=["one"])).failure.message
+        assert bench.connection.batches == []
+
+
+class TestSenders:
+    """Of a model that is not decoupled: a sender answers once."""
+
+    def test_after_execute(self, bench):
+        """What execute left to a sender is answered when the sender says so; its inputs are not needed any more."""
+        request = bench.post()
+        bench.batches.answered(result(1, SENDER))
+        assert request.is_free
+        assert request.outcomes == []
+        assert bench.statistics.execution_count == 1
+        assert bench.statistics.success_count == 0
+        assert len(bench.batches) == 1
+        assert not bench.batches.running
+        bench.respond(1, response(64), True)
+        request.response.release()
+        assert bench.connection.released == [(64, 8)]
+        assert bench.statistics.success_count == 1
+        assert len(bench.batches) == 0
+
+    def test_before_execute_returns(self, bench):
+        """A sender may be faster than execute: its client does not wait for the batch. Inputs may still be read."""
+        first, second = bench.post(Request(), Request())
+        bench.respond(1, EMPTY, True)
+        assert first.response.outputs == []
+        assert not first.is_free
+        assert second.outcomes == []
+        bench.batches.answered(result(1, SENDER, EMPTY))
+        assert first.is_free
+        assert second.response.outputs == []
+        assert bench.statistics.success_count == 2
+
+    def test_what_execute_returns_then_is_dropped(self, bench):
+        """The sender was first: a response for the same request is memory to be given back, and no more."""
+        request = bench.post()
+        bench.respond(1, EMPTY, True)
+        bench.batches.answered(result(1, response(64)))
+        assert request.response.outputs == []
+        assert bench.connection.released == [(64, 8)]
+        assert request.is_free
+
+    def test_is_kept_until_the_last(self, bench):
+        """The one response is delivered when the model says that it was the last."""
+        request = bench.post()
+        bench.batches.answered(result(1, SENDER))
+        bench.respond(1, response(64), False)
+        assert request.outcomes == []
+        bench.respond(1, None, True)
+        assert len(request.response.outputs) == 1
+        assert bench.connection.released == bench.connection.credits == []
+
+    def test_kept_before_execute_returns(self, bench):
+        """Also if it has come before the batch ends."""
+        request = bench.post()
+        bench.respond(1, response(64), False)
+        bench.batches.answered(result(1, SENDER))
+        assert request.is_free
+        assert request.outcomes == []
+        bench.respond(1, None, True)
+        assert request.response.outputs[0].name == "OUT"
+
+    def test_kept_and_then_execute_returns_another(self, bench):
+        """What execute returned is what the stub let through: what was kept is given back."""
+        request = bench.post()
+        bench.respond(1, response(64), False)
+        bench.batches.answered(result(1, response(128)))
+        assert request.response.outputs[0].data is not None
+        assert bench.connection.released == [(64, 8)]
+        request.response.release()
+        assert bench.connection.released == [(64, 8), (128, 8)]
+        assert len(bench.batches) == 0
+
+    def test_kept_and_then_execute_fails(self, bench):
+        """A batch that fails fails for all that were not answered to the end."""
+        kept, done, untouched = bench.post(Request(), Request(), Request())
+        bench.respond(1, response(64), False)
+        bench.respond(2, EMPTY, True)
+        bench.batches.answered(failed(1))
+        assert kept.failure.message == untouched.failure.message == "ValueError: no"
+        assert done.response.outputs == []
+        assert all(request.is_free for request in (kept, done, untouched))
+        assert bench.connection.released == [(64, 8)]
+        assert (bench.statistics.success_count, bench.statistics.failure_count) == (1, 2)
+
+    def test_ends_without_a_response(self, bench):
+        """A client is told if the model forgot it."""
+        request = bench.post()
+        bench.batches.answered(result(1, SENDER))
+        bench.respond(1, None, True)
+        assert request.failure.message == "the model ended the request without a response"
+        assert bench.statistics.failure_count == 1
+
+    def test_error(self, bench):
+        """A sender may send an error, at once or with the end behind it."""
+        first, second = bench.post(Request(), Request())
+        bench.batches.answered(result(1, SENDER, SENDER))
+        bench.respond(1, NO, True)
+        bench.respond(2, NO, False)
+        bench.respond(2, None, True)
+        assert (first.failure.message, first.failure.code) == ("no", Code.NOT_FOUND)
+        assert second.failure.code == Code.NOT_FOUND
+        assert bench.statistics.failure_count == 2
+
+    def test_of_several_batches(self, bench):
+        """Requests may be answered in any order, long after their batches."""
+        requests = [bench.post() for _ in range(2)]
+        bench.batches.answered(result(1, SENDER))
+        bench.batches.answered(result(2, SENDER))
+        requests.append(bench.post())
+        bench.respond(2, EMPTY, True)
+        bench.batches.answered(result(3, EMPTY))
+        bench.respond(1, EMPTY, True)
+        assert all(request.response for request in requests)
+
+    @pytest.mark.parametrize(
+        "messages",
+        [
+            [Respond(1, EMPTY, True)] * 2,
+            [Respond(1, EMPTY, False)] * 2,
+            [Respond(1, EMPTY, False), Respond(1, EMPTY, True)],
+            [Respond(1, None, False)],
+            [Respond(2, EMPTY, True)],
+            [Respond(0, EMPTY, True)],
+            [Respond(-1, EMPTY, True)],
+            [Respond(1, NO, False), Respond(1, NO, True)],
+            [Respond(1, [], True)],
+            [Respond(1, [OK, "", 0, [["OUT", "FP32", [1], 1 << 60, 4]], ""], True)],
+        ],
+        ids=repr,
+    )
+    @pytest.mark.parametrize("is_over", [False, True], ids=["in execute", "after execute"])
+    def test_nonsense(self, bench, messages, is_over):
+        """To answer again, with nothing, or what is not there breaks the protocol; whoever is left is told of it."""
+        request = bench.post()
+        if is_over:
+            bench.batches.answered(result(1, SENDER))
+        *legal, wrong = messages
+        for message in legal:
+            bench.batches.responded(message)
+        with pytest.raises(PeerError):
+            bench.batches.responded(wrong)
+        bench.batches.died(KILLED, restarts=True)
+        assert request.is_over
+        assert request.is_free
+        assert len(request.outcomes) == 1
+
+    def test_after_the_end(self, bench):
+        """A batch that was answered has no senders left, unless it said so."""
+        bench.post()
+        bench.batches.answered(result(1, EMPTY))
+        with pytest.raises(PeerError, match="request 1 is answered and is not open"):
+            bench.respond(1, EMPTY, True)
+
+    def test_of_a_batch_that_has_not_begun(self, bench):
+        """No sender answers a request that waits behind another batch."""
+        running, waiting = bench.post(), bench.post()
+        with pytest.raises(PeerError):
+            bench.respond(2, EMPTY, True)
+        bench.batches.died(KILLED, restarts=True)
+        assert running.failure is not None
+        assert waiting.outcomes == []
+        assert bench.owner.put_backs == [[waiting.job]]
+
+
+class TestDecoupled:
+    def test_any_number(self, decoupled):
+        """Responses are delivered as they come, the last one by itself or with a response."""
+        bench = decoupled
+        first, second = bench.post(Request(), Request())
+        bench.respond(1, response(0), False)
+        bench.batches.answered(result(1, SENDER, SENDER))
+        bench.respond(2, EMPTY, False)
+        bench.respond(1, response(64), False)
+        bench.respond(2, response(128), True)
+        bench.respond(1, None, True)
+        assert [type(outcome) for outcome in first.outcomes] == [InferResponse, InferResponse, type(None)]
+        assert [type(outcome) for outcome in second.outcomes] == [InferResponse, InferResponse]
+        assert first.is_over
+        assert second.is_over
+        assert bench.statistics.success_count == 2
+        assert len(bench.batches) == 0
+
+    def test_none_at_all(self, decoupled):
+        """A decoupled model need not respond."""
+        request = decoupled.post()
+        decoupled.batches.answered(result(1, SENDER))
+        decoupled.respond(1, None, True)
+        assert request.outcomes == [None]
+        assert request.is_over
+        assert decoupled.statistics.success_count == 1
+
+    def test_errors_among_them(self, decoupled):
+        """An error does not end a request, but it is a failure in the end."""
+        request = decoupled.post()
+        decoupled.batches.answered(result(1, SENDER))
+        decoupled.respond(1, NO, False)
+        assert decoupled.connection.credits == [(1, 0)]  # it takes its place in the sender's window
+        decoupled.respond(1, EMPTY, False)
+        decoupled.respond(1, None, True)
+        assert [type(outcome) for outcome in request.outcomes] == [InferenceError, InferResponse, type(None)]
+        assert (decoupled.statistics.success_count, decoupled.statistics.failure_count) == (0, 1)
+        assert decoupled.statistics.failures[FailureReason.BACKEND] == 1
+
+    def test_statistics_of_responses(self, decoupled):
+        """What became of the first ones, of the second ones, and so on."""
+        decoupled.statistics.first_responses = histogram = Histogram("h", "", [])
+        decoupled.post(Request(), Request())
+        decoupled.respond(1, EMPTY, False)
+        decoupled.batches.answered(result(1, SENDER, SENDER))
+        decoupled.respond(2, NO, False)
+        decoupled.respond(1, [int(Code.CANCELLED), "no", NO_SLOT, [], ""], False)
+        decoupled.respond(1, None, True)
+        decoupled.respond(2, EMPTY, True)
+        found = {
+            index: (each.success_count, each.fail_count, each.empty_count, each.cancel_count)
+            for index, each in decoupled.statistics.responses.items()
+        }
+        assert found == {0: (1, 1, 0, 0), 1: (1, 0, 0, 1), 2: (0, 0, 1, 0)}
+        counts = [
+            [each.as_dict()[name]["count"] for name in ("compute_infer", "compute_output")]
+            for each in decoupled.statistics.responses.values()
+        ]
+        assert counts == [[2, 2], [1, 1], [1, 0]]
+        assert "h_count 2" in histogram.lines("h")
+
+    def test_statistics_of_the_end_alone(self, decoupled):
+        """An end without any response is empty, and no first response."""
+        decoupled.statistics.first_responses = histogram = Histogram("h", "", [])
+        decoupled.post()
+        decoupled.respond(1, None, True)
+        assert decoupled.statistics.responses[0].empty_count == 1
+        assert "h_count 0" in histogram.lines("h")
+
+    def test_statistics_of_a_death(self, decoupled):
+        """The error that a client gets in place of the next response counts there."""
+        decoupled.post()
+        decoupled.respond(1, EMPTY, False)
+        decoupled.batches.died(ProcessExit(1), restarts=True)
+        assert decoupled.statistics.responses[1].fail_count == 1
+        assert decoupled.statistics.failures[FailureReason.BACKEND] == 1
+
+    def test_queue_time_of_what_waited_behind_another(self, decoupled):
+        """A request waits until the one before it is done, though it is with the stub already."""
+        decoupled.post()
+        decoupled.post()
+        sent_ns = time.monotonic_ns()
+        decoupled.batches.answered(result(1, SENDER))
+        decoupled.respond(1, None, True)
+        before_ns = decoupled.statistics.queue_ns
+        decoupled.respond(2, EMPTY, False)
+        decoupled.respond(2, None, True)
+        assert decoupled.statistics.queue_ns - before_ns >= sent_ns - decoupled.requests[1].job.arrived_ns
+
+    def test_what_is_taken(self, decoupled):
+        """The sender learns, once, that a response was taken; to release it is to take it."""
+        request = decoupled.post()
+        decoupled.batches.answered(result(1, SENDER))
+        for slot in (0, 64, 128):
+            decoupled.respond(1, response(slot), False)
+        first, second, third = request.outcomes
+        first.take()
+        first.take()
+        assert decoupled.connection.credits == [(1, 8)]
+        first.release()
+        assert (decoupled.connection.credits, decoupled.connection.released) == ([(1, 8)], [(0, 8)])
+        second.release()
+        assert (decoupled.connection.credits, decoupled.connection.released[1:]) == ([(1, 8)] * 2, [(64, 8)])
+        decoupled.respond(1, None, True)
+        assert decoupled.connection.forgotten == [1]
+        third.take()
+        third.release()
+        assert decoupled.connection.credits == [(1, 8)] * 2
+        assert decoupled.connection.released[2:] == [(128, 8)]
+
+    def test_without_memory(self, decoupled):
+        """A response that lies nowhere is taken like any other, and gives nothing back."""
+        request = decoupled.post()
+        decoupled.respond(1, EMPTY, False)
+        request.outcomes[0].release()
+        assert decoupled.connection.credits == [(1, 0)]
+        assert decoupled.connection.released == []
+
+    def test_execute_fails_in_the_middle(self, decoupled):
+        """Whoever waits for more is told; whoever has all is not."""
+        first, second, third = decoupled.post(Request(), Request(), Request())
+        decoupled.respond(1, EMPTY, False)
+        decoupled.respond(2, EMPTY, True)
+        decoupled.batches.answered(failed(1))
+        assert [type(outcome) for outcome in first.outcomes] == [InferResponse, InferenceError]
+        assert second.response.outputs == []
+        assert third.failure.message == "ValueError: no"
+        assert first.is_over
+
+    @pytest.mark.parametrize("message", [Respond(1, None, False), Respond(9, EMPTY, False)], ids=repr)
+    def test_nonsense(self, decoupled, message):
+        """A response is one, and of a request that is there."""
+        decoupled.post()
+        with pytest.raises(PeerError):
+            decoupled.batches.responded(message)
+
+    def test_after_the_last(self, decoupled):
+        """Nothing follows what was said to be the last."""
+        decoupled.post()
+        decoupled.respond(1, None, True)
+        with pytest.raises(PeerError):
+            decoupled.respond(1, EMPTY, False)
+
+
+class TestDeath:
+    def test_with_open_requests(self, decoupled):
+        """Whoever waits for a sender waits in vain, and is told why."""
+        requests = decoupled.post(Request(), Request())
+        decoupled.respond(1, response(0), False)
+        decoupled.batches.answered(result(1, SENDER, SENDER))
+        running, waiting = decoupled.post(), decoupled.post()
+        decoupled.batches.died(KILLED, restarts=True)
+        assert [type(outcome) for outcome in requests[0].outcomes] == [InferResponse, InferenceError]
+        assert "killed by SIGKILL" in requests[1].failure.message
+        assert running.failure.message == requests[1].failure.message
+        assert waiting.outcomes == []
+        assert waiting.job.instance is None
+        assert decoupled.owner.put_backs == [[waiting.job]]
+        assert all(request.is_free for request in (*requests, running))
+        assert not waiting.is_free
+        assert len(decoupled.batches) == 0
+
+    def test_without_a_restart(self, bench):
+        """If nobody comes after it, what waited fails as well."""
+        requests = [bench.post(), bench.post()]
+        bench.batches.died(KILLED, restarts=False)
+        assert all(request.failure and request.is_free for request in requests)
+        assert bench.owner.put_backs == []
+
+    def test_of_one_that_was_answered_while_it_ran(self, bench):
+        """Who was answered by a sender was answered; only its memory was still needed."""
+        request = bench.post()
+        bench.respond(1, EMPTY, True)
+        bench.batches.died(KILLED, restarts=True)
+        assert request.response.outputs == []
+        assert request.is_free
+
+    def test_with_a_response_that_is_kept(self, bench):
+        """A response that was not said to be the last is none."""
+        request = bench.post()
+        bench.respond(1, response(64), False)
+        bench.batches.died(KILLED, restarts=True)
+        assert "is not healthy" in request.failure.message
+        assert bench.connection.released == [(64, 8)]
+
+    def test_frees_what_the_model_kept(self, bench):
+        """A dead model holds nothing."""
+        request = bench.post()
+        bench.batches.answered(result(1, EMPTY, retained=[0]))
+        assert not request.is_free
+        bench.batches.died(KILLED, restarts=True)
+        assert request.is_free
+
+    def test_takes_nothing_more(self, bench):
+        """The batches of a dead stub have no places."""
+        bench.batches.died(KILLED, restarts=True)
+        assert bench.batches.places == 0
+
+
+class TestPutBack:
+    def test_goes_back(self, bench):
+        """Batches that have not begun wait elsewhere, in their order; their stub gets one at a time from now on."""
+        bench.batches.places = 3
+        running, first, second = bench.post(), bench.post(Request(), Request()), bench.post()
+        bench.batches.put_back(PutBack([2, 4]))
+        assert bench.owner.put_backs == [[second.job], [each.job for each in first]]
+        assert all(each.job.instance is None for each in (*first, second))
+        assert running.job.instance is bench.batches
+        assert bench.batches.places == 0
+        assert len(bench.batches) == 1
+        bench.batches.answered(result(1, EMPTY))
+        assert bench.batches.places == 1
+
+    def test_runs_again(self, bench):
+        """What was put back may come again, under other numbers."""
+        bench.post()
+        waiting = bench.post()
+        bench.batches.put_back(PutBack([2]))
+        bench.batches.answered(result(1, EMPTY))
+        bench.batches.execute([waiting.job])
+        assert waiting.job.serial == 3
+        bench.batches.answered(result(3, EMPTY))
+        assert waiting.response.outputs == []
+        assert waiting.is_free
+
+    @pytest.mark.parametrize("numbers", [[2, 2], [3], [0], [None], ["2"], [[2]], [2.0], [True], [{}]], ids=repr)
+    def test_nonsense(self, bench, numbers):
+        """Only what is there can be put back, and nothing is lost when a stub says otherwise."""
+        running, waiting = bench.post(), bench.post()
+        with pytest.raises(PeerError):
+            bench.batches.put_back(PutBack(numbers))
+        bench.batches.died(KILLED, restarts=True)
+        assert running.failure is not None
+        assert [job for batch in bench.owner.put_backs for job in batch] == [waiting.job]
+
+    @pytest.mark.parametrize("final", [False, True])
+    def test_of_what_has_begun(self, bench, final):
+        """A batch of which a request was answered has begun."""
+        begun = bench.post(Request(), Request())
+        bench.respond(1, response(64), final)
+        with pytest.raises(PeerError):
+            bench.batches.put_back(PutBack([1]))
+        bench.batches.died(KILLED, restarts=True)
+        assert bench.owner.put_backs == []
+        assert all(request.is_over and request.is_free and len(request.outcomes) == 1 for request in begun)
+
+    def test_of_one_that_nobody_waits_for(self, bench):
+        """The flag of a request that goes back is nobody's."""
+        bench.post()
+        waiting = bench.post()
+        bench.batches.cancel(waiting.job)
+        assert bench.connection.flags == {2}
+        bench.batches.put_back(PutBack([2]))
+        assert bench.connection.flags == set()
+
+    def test_while_it_stops(self, bench):
+        """A stub that is to stop gets nothing more, whatever it puts back; when it has nothing left it is idle."""
+        idle = []
+        running, waiting = bench.post(), bench.post()
+        bench.batches.close(lambda: idle.append(1))
+        bench.batches.put_back(PutBack([2]))
+        assert bench.batches.places == 0
+        assert idle == []
+        bench.batches.answered(result(1, EMPTY))
+        assert idle == [1]
+        assert running.is_over
+        assert bench.owner.put_backs == [[waiting.job]]
+
+
+class TestReschedule:
+    def test_goes_to_the_end(self, benches):
+        """The model wants to see the request again, though not as the beginning of a sequence."""
+        bench = benches(ITERATIVE)
+        request = bench.post(Request(flags=3))
+        bench.batches.answered(result(1, RESCHEDULED))
+        assert bench.owner.rescheduled == [request.job]
+        assert request.job.instance is None
+        assert request.job.wire[2] == 2
+        assert not request.is_free
+        assert request.outcomes == []
+        bench.batches.execute([request.job])
+        bench.batches.answered(result(2, EMPTY))
+        assert request.response.outputs == []
+        assert request.is_free
+        assert bench.statistics.success_count == 1
+        assert bench.statistics.execution_count == 2
+
+    def test_of_a_model_that_is_not_to(self, bench):
+        """Triton's words, exactly."""
+        request = bench.post()
+        bench.batches.answered(result(1, RESCHEDULED))
+        assert (request.failure.message, request.failure.code) == (NOT_RESCHEDULABLE, Code.INVALID_ARG)
+        assert request.is_free
+        assert bench.owner.rescheduled == []
+
+    @pytest.mark.parametrize("retires_first", [False, True])
+    def test_while_the_model_keeps_an_input(self, benches, retires_first):
+        """Memory that the model kept and that the request needs again is free when neither needs it."""
+        bench = benches(ITERATIVE)
+        request = bench.post()
+        bench.batches.answered(result(1, RESCHEDULED, retained=[0]))
+        if retires_first:
+            bench.batches.retired(Retired([1]))
+        bench.batches.execute([request.job])
+        bench.batches.answered(result(2, EMPTY))
+        if not retires_first:
+            assert not request.is_free
+            bench.batches.retired(Retired([1]))
+        assert request.is_free
+        assert request.response.outputs == []
+
+    def test_kept_again_and_again(self, benches):
+        """Whoever keeps it each time lets go of it each time."""
+        bench = benches(ITERATIVE)
+        request = bench.post()
+        for serial in range(1, 6):
+            bench.batches.answered(result(serial, RESCHEDULED, retained=[0]))
+            bench.batches.execute([request.job])
+        bench.batches.retired(Retired([4, 2, 1, 5, 3]))
+        assert not request.is_free
+        bench.batches.answered(result(6, EMPTY))
+        assert request.is_free
+
+    def test_kept_when_the_stub_dies(self, benches):
+        """A request that queues again goes on without the stub that kept its input."""
+        bench = benches(ITERATIVE)
+        request = bench.post()
+        bench.batches.answered(result(1, RESCHEDULED, retained=[0]))
+        bench.batches.died(KILLED, restarts=True)
+        assert not request.is_free
+        request.job.free()
+        assert request.is_free
+
+    def test_of_one_that_a_sender_has_answered(self, benches):
+        """Who was answered to the end is not executed again."""
+        bench = benches(ITERATIVE)
+        request = bench.post()
+        bench.respond(1, EMPTY, True)
+        bench.batches.answered(result(1, RESCHEDULED))
+        assert request.response.outputs == []
+        assert bench.owner.rescheduled == []
+        assert request.is_free
+
+    def test_of_one_that_a_sender_answers(self, benches):
+        """Nor who has begun to be answered."""
+        bench = benches(ITERATIVE)
+        request = bench.post()
+        bench.respond(1, response(64), False)
+        bench.batches.answered(result(1, RESCHEDULED))
+        assert request.failure.message == NOT_RESCHEDULABLE
+        assert bench.connection.released == [(64, 8)]
+        assert bench.owner.rescheduled == []
+        assert request.is_free
+
+
+class TestCancel:
+    def test_flag_while_it_runs(self, bench):
+        """The model sees that nobody waits; it answers all the same, and the flag is for others then."""
+        request = bench.post()
+        bench.batches.cancel(request.job)
+        assert bench.connection.flags == {1}
+        assert request.outcomes == []
+        bench.batches.answered(result(1, EMPTY))
+        assert bench.connection.flags == set()
+        assert request.response.outputs == []
+
+    @pytest.mark.parametrize("answer", [NO, SENDER, RESCHEDULED], ids=repr)
+    def test_flag_goes_with_the_request(self, benches, answer):
+        """However a request ends, its flag does not outlive it."""
+        bench = benches(ITERATIVE)
+        request = bench.post()
+        bench.batches.cancel(request.job)
+        bench.batches.answered(result(1, answer))
+        assert bench.connection.flags == ({1} if answer is SENDER else set())
+        if answer is SENDER:
+            bench.respond(1, EMPTY, True)
+            assert bench.connection.flags == set()
+
+    def test_flag_of_a_batch_that_fails(self, bench):
+        """Also if the batch fails as a whole, with or without a sender."""
+        requests = bench.post(Request(), Request())
+        bench.respond(1, EMPTY, False)
+        for request in requests:
+            bench.batches.cancel(request.job)
+        bench.batches.answered(failed(1))
+        assert bench.connection.flags == set()
+
+    def test_flag_of_one_that_is_answered_early(self, bench):
+        """And if a sender answers while execute runs."""
+        request = bench.post()
+        bench.batches.cancel(request.job)
+        bench.respond(1, EMPTY, True)
+        assert bench.connection.flags == set()
+        bench.batches.answered(result(1, SENDER))
+        assert bench.connection.flags == set()
+
+    def test_is_too_late(self, bench):
+        """Whoever has been answered cannot be cancelled: the flag would be another request's."""
+        done, early = bench.post(Request(), Request())
+        bench.respond(2, EMPTY, True)
+        bench.batches.cancel(early.job)
+        assert bench.connection.flags == set()
+        bench.batches.answered(result(1, EMPTY, SENDER))
+        bench.batches.cancel(done.job)
+        assert bench.connection.flags == set()
+
+    def test_twice(self, bench):
+        """To cancel again changes nothing."""
+        cancelled = []
+        bench.batches.on_cancelled = cancelled.append
+        request = bench.post()
+        bench.batches.cancel(request.job)
+        bench.batches.cancel(request.job)
+        assert cancelled == [1]
+
+    def test_of_a_whole_batch(self, bench):
+        """When nobody waits for any request of a batch, nobody waits for its calls."""
+        cancelled = []
+        bench.batches.on_cancelled = cancelled.append
+        bench.post()
+        first, second = bench.post(Request(), Request())
+        bench.batches.cancel(second.job)
+        assert cancelled == []
+        bench.batches.cancel(first.job)
+        assert cancelled == [2]
+
+    def run_to(self, bench, serial):
+        """Have everything in front of this serial executed and answered."""
+        while bench.batches._serial < serial:
+            batch = bench.batches._serial
+            count = min(500, serial - batch)
+            bench.batches.execute([Request().job for _ in range(count)])
+            bench.batches.answered(result(batch, *[EMPTY] * count))
+
+    def test_of_one_that_shares_its_flag(self, decoupled):
+        """There are fewer flags than requests there may be: nobody is cancelled in another's place."""
+        old = decoupled.post()
+        decoupled.batches.answered(result(1, SENDER))
+        self.run_to(decoupled, 1 + FLAGS_BYTES)
+        new = decoupled.post()
+        assert new.job.serial % FLAGS_BYTES == old.job.serial
+        decoupled.batches.cancel(old.job)
+        assert decoupled.connection.flags == set()
+        assert old.job.cancelled
+
+    def test_of_one_whose_flag_another_comes_to_share(self, decoupled):
+        """Nor is a request that comes later."""
+        old = decoupled.post()
+        decoupled.batches.answered(result(1, SENDER))
+        decoupled.batches.cancel(old.job)
+        assert decoupled.connection.flags == {1}
+        self.run_to(decoupled, 1 + FLAGS_BYTES)
+        assert decoupled.connection.flags == {1}
+        decoupled.post()
+        assert decoupled.connection.flags == set()
+
+    def test_of_the_one_that_is_left(self, decoupled):
+        """Whoever has a flag for itself again is seen to be cancelled."""
+        old = decoupled.post()
+        decoupled.batches.answered(result(1, SENDER))
+        self.run_to(decoupled, 1 + FLAGS_BYTES)
+        new = decoupled.post()
+        decoupled.respond(old.job.serial, None, True)
+        decoupled.batches.cancel(new.job)
+        assert decoupled.connection.flags == {1}
+
+
+class TestConcurrency:
+    def test_places(self, benches):
+        """A stub with several threads has a place for each, and no more."""
+        bench = benches(concurrency=3)
+        assert bench.batches.places == 3
+        for _ in range(3):
+            bench.post()
+        assert bench.batches.places == 0
+        bench.batches.answered(result(2, EMPTY))
+        assert bench.batches.places == 1
+
+    def test_in_any_order(self, benches):
+        """Batches end in any order."""
+        bench = benches(concurrency=3)
+        requests = [bench.post() for _ in range(3)]
+        for number in (3, 1, 2):
+            bench.respond(number, EMPTY, True)
+            bench.batches.answered(result(number, SENDER))
+        assert all(request.response and request.is_free for request in requests)
+
+    def test_in_order_without(self, bench):
+        """One thread answers in order."""
+        bench.post()
+        bench.post()
+        with pytest.raises(PeerError, match="batch 2 is answered and is not the one that is due"):
+            bench.batches.answered(result(2, EMPTY))
+
+    def test_death(self, benches):
+        """All of them were running, so all of them fail."""
+        bench = benches(concurrency=2)
+        requests = [bench.post(), bench.post()]
+        bench.batches.died(KILLED, restarts=True)
+        assert all(request.failure and request.is_free for request in requests)
+        assert bench.owner.put_backs == []
+
+
+class TestWaiting:
+    """What is with the stub and has not begun."""
+
+    def test_behind_the_one_that_runs(self, bench):
+        """All requests of the batches behind the first one."""
+        assert bench.batches.waiting == 0
+        bench.post(Request(), Request())
+        assert bench.batches.waiting == 0
+        bench.post(Request(), Request(), Request())
+        assert bench.batches.waiting == 3
+        bench.batches.answered(result(1, EMPTY, EMPTY))
+        assert bench.batches.waiting == 0
+
+    def test_behind_as_many_as_there_are_threads(self, benches):
+        """A stub with several threads has as many that run."""
+        bench = benches(concurrency=2)
+        bench.post()
+        bench.post()
+        assert bench.batches.waiting == 0
+
+
+class TestPlaces:
+    def test_of_a_model_that_calls_others(self, bench):
+        """What waits behind a call had better wait where another instance can take it."""
+        assert bench.batches.places == PLACES_MIN
+        bench.batches.expects_calls()
+        assert bench.batches.places == 1
+        bench.post()
+        bench.batches.expects_calls()
+        assert bench.batches.places == 0
+        bench.batches.answered(result(1, EMPTY))
+        assert bench.batches.places == 1
+
+    def test_of_a_model_that_batches(self, benches):
+        """What waits in the queue can still join a larger batch."""
+        assert benches("dynamic_batching { }").batches.places == 1
+
+
+class TestClose:
+    def test_is_idle_at_once(self, bench):
+        """Without anything under way there is nothing to wait for."""
+        idle = []
+        bench.batches.close(lambda: idle.append(1))
+        assert idle == [1]
+        assert bench.batches.places == 0
+
+    def test_waits_for_senders(self, decoupled):
+        """Every request is answered first, and nothing is given to the stub meanwhile."""
+        idle = []
+        decoupled.post()
+        decoupled.batches.close(lambda: idle.append(1))
+        decoupled.batches.answered(result(1, SENDER))
+        assert decoupled.batches.places == 0
+        decoupled.respond(1, EMPTY, False)
+        assert idle == []
+        decoupled.respond(1, None, True)
+        assert idle == [1]
+
+    def test_ends_with_the_stub(self, decoupled):
+        """A death is the end of waiting, too."""
+        idle = []
+        decoupled.post()
+        decoupled.batches.close(lambda: idle.append(1))
+        decoupled.batches.died(KILLED, restarts=False)
+        assert idle == [1]
+
+    def test_is_told_once(self, bench):
+        """Whoever waits is told once."""
+        idle = []
+        bench.batches.close(lambda: idle.append(1))
+        bench.batches.died(KILLED, restarts=False)
+        assert idle == [1]
+
+
+class TestRetained:
+    def test_by_a_failure(self, bench):
+        """A batch that failed may have been kept as well."""
+        requests = bench.post(Request(), Request())
+        bench.batches.answered(failed(1, retained=[1]))
+        assert [request.is_free for request in requests] == [True, False]
+        bench.batches.retired(Retired([2]))
+        assert requests[1].is_free
+
+    def test_of_one_that_a_sender_answers(self, bench):
+        """What is kept is kept, whoever answers."""
+        early, late = bench.post(Request(), Request())
+        bench.respond(1, EMPTY, True)
+        bench.batches.answered(result(1, SENDER, SENDER, retained=[0, 1]))
+        assert not early.is_free
+        assert not late.is_free
+        bench.respond(2, EMPTY, True)
+        bench.batches.retired(Retired([1, 2]))
+        assert early.is_free
+        assert late.is_free
+
+    def test_bad_index_among_good_ones(self, bench):
+        """What a stub got right before it went wrong is not lost."""
+        requests = bench.post(Request(), Request())
+        with pytest.raises(PeerError):
+            bench.batches.answered(result(1, EMPTY, EMPTY, retained=[0, 7]))
+        bench.batches.died(KILLED, restarts=True)
+        assert all(request.failure and request.is_free for request in requests)
+
+
+WIRES = st.sampled_from([None, EMPTY, response(0), response(64), NO, []])
+ELEMENTS = st.lists(st.sampled_from([SENDER, RESCHEDULED, EMPTY, response(0), NO, "text"]), min_size=3, max_size=3)
+NUMBERS = st.integers(0, 7)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("post"), st.integers(1, 3)),
+        st.tuples(st.just("cancel"), NUMBERS),
+        st.tuples(st.just("respond"), NUMBERS, WIRES, st.booleans()),
+        st.tuples(st.just("result"), NUMBERS, ELEMENTS, st.sets(st.integers(0, 3))),
+        st.tuples(st.just("failed"), NUMBERS, st.sets(st.integers(0, 2))),
+        st.tuples(st.just("put back"), NUMBERS),
+        st.tuples(st.just("retired"), NUMBERS),
+    ),
+    max_size=20,
+)
+
+
+class TestWhateverAStubSays:
+    def play(self, bench, step):
+        """Play one step. Its number says which request, or which batch with the stub, it is about."""
+        kind, number, *what = step
+        batches = bench.batches
+        request = bench.requests[number % len(bench.requests)] if bench.requests else Request()
+        posted = list(batches._posted)
+        batch = posted[number % len(posted)] if posted else number
+        count = len(batches._posted[batch].batch) if posted else number
+        if kind == "post" and batches.places > 0:
+            bench.post(*[Request() for _ in range(number)])
+        elif kind == "cancel" and request.job.instance is not None:
+            batches.cancel(request.job)
+        elif kind == "respond":
+            batches.responded(Respond(request.job.serial, *what))
+        elif kind == "result":
+            elements, retained = what
+            batches.answered(Result(batch, elements[:count], sorted(retained), 0, 0))
+        elif kind == "failed":
+            batches.answered(Failed(batch, "no", sorted(what[0]), 0, 0))
+        elif kind == "put back":
+            batches.put_back(PutBack([batch]))
+        elif kind == "retired":
+            batches.retired(Retired([request.job.serial]))
+
+    def check(self, bench, steps):
+        """Play these steps until the stub is killed for one of them, or dies; then nothing may be lost."""
+        batches, owner = bench.batches, bench.owner
+        for step in steps:
+            try:
+                self.play(bench, step)
+            except PeerError:
+                break
+        batches.died(KILLED, restarts=True)
+        queued = [job for batch in owner.put_backs for job in batch] + owner.rescheduled
+        assert len({id(job) for job in queued}) == len(queued)
+        for request in bench.requests:
+            if request.job in queued:
+                assert request.outcomes == []
+                assert request.job.instance is None
+                request.job.free()
+            else:
+                assert request.is_over
+            assert request.is_free
+        assert len(batches) == batches.places == 0
+
+    @pytest.mark.parametrize("concurrency", [1, 3])
+    @pytest.mark.parametrize("text", ["", DECOUPLED, ITERATIVE], ids=["plain", "decoupled", "iterative"])
+    @settings(max_examples=100, deadline=None)
+    @given(steps=STEPS)
+    def test_nothing_is_lost(self, text, concurrency, steps):
+        """Each request is answered to the end once, or queues again; its memory is free once."""
+        with contextlib.closing(Bench(text, concurrency)) as bench:
+            self.check(bench, steps)

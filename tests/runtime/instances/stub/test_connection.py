@@ -1,0 +1,323 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a connection keeps back to send with something else, and which memory it shares; over a transport that notes."""
+
+import asyncio
+import contextlib
+import os
+import socket
+
+import pytest
+
+from pyruntime.runtime.instances.stub.connection import (
+    CREDIT_BYTES_WAITING_MAX,
+    CREDITS_WAITING_MAX,
+    RELEASE_BYTES_WAITING_MAX,
+    RELEASES_WAITING_MAX,
+    StubConnection,
+)
+from pyruntime.runtime.memory.regions import ClientRegion, create_region
+from pyruntime.utils.channel import State, StubChannel
+from pyruntime.utils.errors import LocalError, PeerError
+from pyruntime.utils.messages import (
+    PROTOCOL_VERSION,
+    Credit,
+    Hello,
+    Infer,
+    Load,
+    Ready,
+    Release,
+    Result,
+    Stop,
+    Stopped,
+    Unmap,
+)
+
+
+class Stub:
+    """The far end. `writes` is how often the host has written."""
+
+    def __init__(self, requests):
+        self.connection = asyncio.run(self._connect())
+        self.connection._requests = requests
+        self._ours, self.connection._grants = socket.socketpair()
+        self._ours.setblocking(False)
+        self.connection._grants.setblocking(False)
+        self._channel = StubChannel()
+        self._heard = []
+        self.writes = 0
+        self.connection.connection_made(self)
+        self.say(Hello(PROTOCOL_VERSION, 1, "3"))
+        self.connection.send(Load({}, {}, 1, requests.number))
+
+    @staticmethod
+    async def _connect():
+        return StubConnection("m_0")
+
+    def write(self, data):
+        """What a transport does."""
+        self.writes += 1
+        self._heard += self._channel.receive_data(data)
+
+    def abort(self):
+        """See asyncio.Transport."""
+
+    def serve(self):
+        self.say(Ready(False))
+        self.hear()
+        self.writes = 0
+
+    def say(self, *messages):
+        self.connection.data_received(b"".join(map(self._channel.send, messages)))
+
+    def hear(self):
+        heard, self._heard = self._heard, []
+        return heard
+
+    def granted(self):
+        numbers = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                data, fds, _, _ = socket.recv_fds(self._ours, 8, 1)
+                socket.close(fds[0])
+                numbers.append(int.from_bytes(data, "little"))
+        return numbers
+
+    def close(self):
+        self.connection._close()
+        self._ours.close()
+
+
+@pytest.fixture
+def requests():
+    made = create_region("requests of a test")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stub(requests):
+    made = Stub(requests)
+    made.serve()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def other():
+    made = create_region("another model's memory")
+    yield made
+    if made.fileno() >= 0:
+        made.close()
+
+
+class TestRelease:
+    def test_with_the_next_batch(self, stub):
+        """Slots that were read go back with the next batch."""
+        stub.connection.release(64, 8)
+        stub.connection.release(128, 8)
+        assert stub.hear() == []
+        stub.connection.infer(1, [])
+        stub.connection.infer(2, [])
+        assert stub.hear() == [Infer(1, [], [64, 128]), Infer(2, [], [])]
+
+    def test_when_there_are_many(self, stub):
+        """Without one they go when there are many."""
+        for slot in range(RELEASES_WAITING_MAX):
+            assert stub.hear() == []
+            stub.connection.release(slot, 8)
+        assert stub.hear() == [Release(list(range(RELEASES_WAITING_MAX)))]
+
+    def test_when_they_are_large(self, stub):
+        """Or large."""
+        stub.connection.release(0, RELEASE_BYTES_WAITING_MAX - 1)
+        assert stub.hear() == []
+        stub.connection.release(64, 1)
+        assert stub.hear() == [Release([0, 64])]
+        stub.connection.release(128, RELEASE_BYTES_WAITING_MAX - 1)
+        assert stub.hear() == []
+
+    def test_that_fit_no_frame(self, stub):
+        """A batch that cannot be sent takes nothing with it."""
+        stub.connection.release(64, 8)
+        with pytest.raises(LocalError):
+            stub.connection.infer(1, [object()])
+        stub.connection.infer(1, [])
+        assert stub.hear() == [Infer(1, [], [64])]
+
+    def test_to_a_stub_that_has_ended(self, stub):
+        """What is read afterwards concerns nobody."""
+        stub.connection.stop()
+        stub.say(Stopped())
+        stub.hear()
+        for slot in range(3 * RELEASES_WAITING_MAX):
+            stub.connection.release(slot, 1 << 20)
+        assert stub.hear() == []
+
+
+class TestCredit:
+    def test_when_there_are_many(self, stub):
+        """A sender learns of what its client has taken when that is worth a message."""
+        stub.connection.credit(8, 8)
+        for _ in range(CREDITS_WAITING_MAX):
+            assert stub.hear() == []
+            stub.connection.credit(7, 8)
+        assert stub.hear() == [Credit([[7, CREDITS_WAITING_MAX]])]
+        for _ in range(CREDITS_WAITING_MAX - 1):
+            stub.connection.credit(7, 8)
+        assert stub.hear() == []
+
+    def test_when_they_are_large(self, stub):
+        """Large responses are worth it sooner."""
+        stub.connection.credit(7, CREDIT_BYTES_WAITING_MAX - 1)
+        assert stub.hear() == []
+        stub.connection.credit(7, 1)
+        assert stub.hear() == [Credit([[7, 2]])]
+
+    def test_of_one_that_has_ended(self, stub):
+        """Who has ended waits for nothing, and whoever gets its number later begins anew."""
+        for _ in range(CREDITS_WAITING_MAX - 1):
+            stub.connection.credit(7, 8)
+        stub.connection.forget_credit(7)
+        stub.connection.forget_credit(9)
+        stub.connection.credit(7, 8)
+        assert stub.hear() == []
+
+    def test_to_a_stub_that_has_ended(self, stub):
+        """Nor does a stub that is gone."""
+        stub.connection.stop()
+        stub.say(Stopped())
+        stub.hear()
+        for _ in range(CREDITS_WAITING_MAX):
+            stub.connection.credit(7, 8)
+        assert stub.hear() == []
+
+
+class TestRegions:
+    def test_of_its_own(self, stub, requests):
+        """A stub knows its own two regions, one of them as 0."""
+        assert stub.connection.region(0) is stub.connection.responses
+        assert stub.connection.region(requests.number) is requests
+
+    def test_of_another(self, stub, other):
+        """And those that it was granted, once."""
+        with pytest.raises(PeerError, match=f"there is no region {other.number}, or it is none of the stub's business"):
+            stub.connection.region(other.number)
+        stub.connection.grant(other)
+        stub.connection.grant(other)
+        assert stub.granted() == [other.number]
+        assert stub.connection.region(other.number) is other
+
+    def test_of_a_client(self, stub):
+        """A client's memory can be granted, but no call of the stub's may refer to it."""
+        region = ClientRegion(os.memfd_create("a client's"))
+        stub.connection.grant(region)
+        assert stub.granted() == [region.number]
+        with pytest.raises(PeerError, match="none of the stub's business"):
+            stub.connection.region(region.number)
+        region.close()
+        assert stub.hear() == [Unmap([region.number])]
+
+    def test_that_need_not_be_granted(self, stub, requests):
+        """Its request region it has from the beginning."""
+        stub.connection.grant(requests)
+        assert stub.granted() == []
+
+    def test_its_responses_as_others_know_them(self, stub):
+        """Its response region it may be given again, under the number that others know it by."""
+        stub.connection.grant(stub.connection.responses)
+        assert stub.granted() == [stub.connection.responses.number]
+
+    def test_that_is_closed(self, stub, other):
+        """When a region is closed the stub is told, and knows it no longer."""
+        stub.connection.grant(other)
+        other.close()
+        assert stub.hear() == [Unmap([other.number])]
+        with pytest.raises(PeerError):
+            stub.connection.region(other.number)
+
+    def test_that_was_not_granted(self, stub, other):
+        """What it never knew it is not told of."""
+        stub.connection.revoke(other)
+        assert stub.hear() == []
+
+    def test_while_it_loads(self, requests, other):
+        """Also while its model loads, which may have called others."""
+        stub = Stub(requests)
+        stub.hear()
+        stub.connection.grant(other)
+        other.close()
+        assert stub.hear() == [Unmap([other.number])]
+        stub.close()
+
+    def test_of_a_stub_that_is_gone(self, stub, other):
+        """Who is gone is told nothing, and holds nothing."""
+        stub.connection.grant(other)
+        stub.connection._close()
+        assert other.holders == set()
+        stub.connection.grant(other)
+        assert other.holders == set()
+        other.close()
+        assert stub.hear() == []
+
+    def test_more_than_the_socket_holds(self, stub):
+        """Whoever never looks at what it is granted is granted no more, and nobody waits for it."""
+        made = []
+
+        def grant_another():
+            made.append(create_region("a test"))
+            stub.connection.grant(made[-1])
+
+        with pytest.raises(LocalError, match="m_0 cannot be given a region of shared memory"):
+            [grant_another() for _ in range(10_000)]
+        assert made[-1].holders == set()
+        for region in made:
+            region.close()
+
+
+class TestFlags:
+    def test_set(self, stub):
+        """The model sees them in its response region."""
+        stub.connection.set_flag(7, 1)
+        assert stub.connection.responses.flag(7) == 1
+        stub.connection.set_flag(7, 0)
+        assert stub.connection.responses.flag(7) == 0
+
+    def test_of_a_stub_that_is_gone(self, stub):
+        """There is no memory for them any more."""
+        stub.connection._close()
+        stub.connection.set_flag(7, 1)
+
+
+class TestInOnePiece:
+    def test_what_answers_bring(self, stub):
+        """What is sent because of what was read goes out in one piece."""
+        connection = stub.connection
+        connection.handlers[Result] = lambda result: connection.infer(result.batch + 10, [])
+        stub.say(*[Result(number, [], [], 0, 0) for number in (1, 2, 3)])
+        assert stub.hear() == [Infer(11, [], []), Infer(12, [], []), Infer(13, [], [])]
+        assert stub.writes == 1
+
+    def test_what_is_sent_together(self, stub):
+        """So does what belongs together."""
+        stub.connection.send(Release([1]), Infer(1, [], []))
+        assert stub.hear() == [Release([1]), Infer(1, [], [])]
+        assert stub.writes == 1
+
+    def test_up_to_nonsense(self, stub, caplog):
+        """What came before nonsense counts, and so does what it brought."""
+        connection = stub.connection
+        connection.handlers[Result] = lambda result: connection.infer(result.batch + 10, [])
+        data = stub._channel.send(Result(1, [], [], 0, 0))
+        connection.data_received(data)
+        connection.data_received(b"\xc1")
+        assert stub.hear() == [Infer(11, [], [])]
+        assert connection.state is State.CLOSED
+        assert "broke the protocol" in caplog.text
+
+
+def test_stop(stub):
+    """Whoever is told to stop twice is told once."""
+    stub.connection.stop()
+    stub.connection.stop()
+    assert stub.hear() == [Stop()]

@@ -1,0 +1,401 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Requests on their way to a stub, and what comes back from one that cannot be trusted."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.inference.types import (
+    ClientContents,
+    InferRequest,
+    InferResponse,
+    InputTensor,
+    OutputPlace,
+    OutputTensor,
+)
+from pyruntime.runtime.instances.codec import (
+    ResponseReader,
+    client_request_wire,
+    error_wire,
+    request_wire,
+    response_parameters,
+    response_wire,
+)
+from pyruntime.runtime.memory.client_use import ClientUse
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.addresses import address
+from pyruntime.utils.dtypes import DATATYPES
+from pyruntime.utils.errors import Code, InferenceError, PeerError
+from pyruntime.utils.messages import NO_SLOT, OK, RESCHEDULED, SENDER
+
+LIMIT = 4096
+REGION = memoryview(bytes(range(256)) * 16)
+
+
+def spec_of(text):
+    config = parse_model_config(text, "config.pbtxt")
+    return model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+
+
+PLAIN = spec_of("input { name: 'IN' data_type: TYPE_FP32 dims: 2 } output { name: 'OUT' data_type: TYPE_FP32 dims: 2 }")
+RESHAPED = spec_of(
+    "max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
+    "output { name: 'OUT' data_type: TYPE_FP32 dims: [1] reshape: { shape: [] } } "
+    "output { name: 'TWO' data_type: TYPE_FP32 dims: [-1, 4] reshape: { shape: [4, -1] } }"
+)
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=4)
+    | st.binary(max_size=4) | st.sampled_from(["FP32", "OUT"]),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=2), inner, max_size=5),
+    max_leaves=10,
+)  # fmt: skip
+
+
+class Region:
+    """Stands for a stub's response region."""
+
+    number = 9
+    limit = LIMIT
+    view = REGION
+
+
+def reader_of(spec, released=None):
+    def release(slot, size):
+        released.append((slot, size))
+
+    return ResponseReader(spec, 3, Region(), release)
+
+
+@pytest.fixture
+def reader():
+    return reader_of(PLAIN)
+
+
+class TestRequest:
+    def test_of_little(self):
+        """A request that says nothing has defaults."""
+        assert request_wire(InferRequest("m")) == ["", 0, 0, 0, None, "", []]
+
+    def test_trace(self):
+        """The context of a trace goes at the end, if there is one."""
+        assert request_wire(InferRequest("m", trace='{"traceparent":"00"}'))[7:] == ['{"traceparent":"00"}']
+
+    def test_of_everything(self):
+        """Every field has its place."""
+        request = InferRequest(
+            "m", id="7", sequence_id="s", timeout_us=9, requested_outputs=["OUT"], parameters={"a": 1, "b": "ü"},
+            inputs=[InputTensor("IN", "FP32", [1, 2], memoryview(bytes(8)), 64)],
+        )  # fmt: skip
+        wire = request_wire(request)
+        assert wire[:5] == ["7", "s", 0, 9, ["OUT"]]
+        assert json.loads(wire[5]) == {"a": 1, "b": "ü"}
+        assert [tuple(tensor) for tensor in wire[6]] == [("IN", "FP32", [1, 2], 64, 8)]
+
+    @pytest.mark.parametrize(("start", "end", "flags"), [(0, 0, 0), (1, 0, 1), (0, 1, 2), (1, 1, 3)])
+    def test_flags(self, start, end, flags):
+        """The beginning and the end of a sequence are bits."""
+        request = InferRequest("m", sequence_start=bool(start), sequence_end=bool(end))
+        assert request_wire(request)[2] == flags
+
+
+class TestOutputs:
+    def test_good(self, reader):
+        """An output is a view of the region, where the stub says it is."""
+        outputs, size = reader.outputs([["OUT", "FP32", [1, 2], 64, 8], ["TWO", "BYTES", [0], 0, 0]])
+        assert size == 8
+        assert outputs == [
+            OutputTensor("OUT", "FP32", [1, 2], REGION[64:72], address(9, 64)),
+            OutputTensor("TWO", "BYTES", [0], b"", address(9, 0)),
+        ]  # fmt: skip
+        assert type(outputs[0].data) is memoryview
+
+    def test_none(self, reader):
+        """A response may have no outputs."""
+        assert reader.outputs([]) == ([], 0)
+
+    @pytest.mark.parametrize("datatype", DATATYPES, ids=lambda datatype: datatype.name)
+    def test_of_every_datatype(self, reader, datatype):
+        """Every datatype may come back."""
+        ((output,), _) = reader.outputs([["OUT", datatype.name, [0], 0, 0]])
+        assert output.datatype == datatype.name
+
+    def test_at_the_very_end(self, reader):
+        """The last byte of a region is within it."""
+        for offset, size in [(LIMIT - 1, 1), (LIMIT, 0), (0, LIMIT)]:
+            ((output,), total) = reader.outputs([["OUT", "UINT8", [size], offset, size]])
+            assert len(output.data) == total == size
+
+    @pytest.mark.parametrize(
+        ("offset", "size"),
+        [(-1, 1), (0, -1), (8, -8), (LIMIT, 1), (0, LIMIT + 1), (LIMIT + 1, 0), (2**63, 2**63), (-8, 8)],
+    )
+    def test_outside_of_the_region(self, reader, offset, size):
+        """Nothing is read outside of the stub's own region."""
+        with pytest.raises(PeerError, match="lies outside the response region"):
+            reader.outputs([["OUT", "UINT8", [1], offset, size]])
+
+    @pytest.mark.parametrize(
+        ("place", "value"),
+        [
+            (place, value)
+            for place, values in enumerate(
+                [
+                    [None, 1, b"OUT", [], {}],
+                    [None, 1, "FP8", "", "TYPE_FP32", [], {}, b"FP32"],
+                    [None, 1, "12", {}, [1.0], [None], ["1"], [True], [[1]]],
+                    [None, "0", 0.0, [], {}, float("nan"), float("inf")],
+                    [None, "8", 8.0, [], {}, float("nan")],
+                ]
+            )
+            for value in values
+        ],
+        ids=repr,
+    )
+    def test_field_of_another_type(self, reader, place, value):
+        """Every field is what it has to be."""
+        tensor = ["OUT", "UINT8", [8], 0, 8]
+        tensor[place] = value
+        with pytest.raises(PeerError):
+            reader.outputs([tensor])
+
+    @pytest.mark.parametrize("tensors", [None, 1, "text", {"a": 1}, b"bytes", 1.5, True], ids=repr)
+    def test_no_list(self, reader, tensors):
+        """Outputs come in a list."""
+        with pytest.raises(PeerError):
+            reader.outputs(tensors)
+
+    @pytest.mark.parametrize(
+        "tensor", [None, 1, "OUTxx", [], ["OUT", "FP32", [1], 0], ["OUT", "FP32", [1], 0, 4, 4], {}], ids=repr
+    )
+    def test_no_tensor(self, reader, tensor):
+        """A tensor has five fields."""
+        with pytest.raises(PeerError):
+            reader.outputs([tensor])
+
+    @given(st.lists(JUNK, max_size=5))
+    def test_junk(self, tensors):
+        """Whatever a stub sends is outputs, or the stub's fault."""
+        for spec in (PLAIN, RESHAPED):
+            try:
+                outputs, _ = reader_of(spec).outputs(tensors)
+            except PeerError:
+                continue
+            assert all(type(output) is OutputTensor for output in outputs)
+
+    @given(st.tuples(st.just("OUT"), st.just("FP32"), JUNK, JUNK, JUNK).map(list))
+    def test_nearly_an_output(self, tensor):
+        """The same of what begins well."""
+        try:
+            ((output,), _) = reader_of(RESHAPED).outputs([tensor])
+        except PeerError:
+            return
+        assert all(type(dim) is int for dim in output.shape)
+
+
+class Client:
+    """Stands for the memory of a client."""
+
+    number = 5
+
+    def count_on(self):
+        pass
+
+
+def place(offset=64, size=16):
+    return OutputPlace("r", 7, size, ClientContents(Client(), address(5, offset), size))
+
+
+class TestClientMemory:
+    def test_request(self):
+        """Inputs are addresses; where outputs go stands at the very end."""
+        contents = ClientContents(Client(), address(5, 64), 8)
+        request = InferRequest("m", inputs=[InputTensor("IN", "FP32", [2], b"", address(5, 64), contents)])
+        assert client_request_wire(request)[6:] == [[("IN", "FP32", [2], address(5, 64), 8)], "", {}]
+        request.trace = "{}"
+        request.output_places = {"OUT": place()}
+        assert client_request_wire(request)[7:] == ["{}", {"OUT": [address(5, 64), 16]}]
+
+    @pytest.mark.parametrize("size", [0, 8, 16])
+    def test_output(self, reader, size):
+        """An output lies where it was to go; what it takes of that is what the client learns."""
+        client = ClientUse(InferRequest("m", output_places={"OUT": place()}), print)
+        tensors = [["TWO", "UINT8", [8], 0, 8], ["OUT", "UINT8", [size], address(5, 64), size]]
+        (two, output), total = reader.outputs(tensors, client)
+        assert (two.place, two.byte_size, total) == (None, 8, 8)
+        assert output.place == OutputPlace("r", 7, size, place().contents)
+        assert (bytes(output.data), output.byte_size) == (b"", size)
+
+    @pytest.mark.parametrize(
+        ("name", "at", "size"),
+        [
+            ("OUT", address(5, 65), 8),
+            ("OUT", address(6, 64), 8),
+            ("OUT", address(5, 64), 17),
+            ("OUT", address(5, 64), -1),
+            ("TWO", address(5, 64), 8),
+            (7, address(5, 64), 8),
+        ],
+    )
+    def test_output_elsewhere(self, reader, name, at, size):
+        """It may lie nowhere else."""
+        client = ClientUse(InferRequest("m", output_places={"OUT": place()}), print)
+        with pytest.raises(PeerError, match="lies outside the response region"):
+            reader.outputs([[name, "UINT8", [8], at, size]], client)
+
+    def test_reshape_is_undone(self):
+        """There, too."""
+        client = ClientUse(InferRequest("m", output_places={"OUT": place()}), print)
+        (output,), _ = reader_of(RESHAPED).outputs([["OUT", "FP32", [2], address(5, 64), 8]], client)
+        assert output.shape == [2, 1]
+
+
+class TestReshape:
+    def test_is_undone(self):
+        """The client sees the configured dims, and not what the model made of them."""
+        outputs, _ = reader_of(RESHAPED).outputs([["OUT", "FP32", [2], 0, 8], ["TWO", "FP32", [1, 4, 5], 0, 80]])
+        assert [output.shape for output in outputs] == [[2, 1], [1, 5, 4]]
+
+    @pytest.mark.parametrize("shape", [[], [1, 2], [1, 2, 3, 4]], ids=str)
+    def test_of_an_unexpected_shape(self, shape):
+        """An output of another shape than configured keeps it."""
+        count = 4
+        for dim in shape:
+            count *= dim
+        ((output,), _) = reader_of(RESHAPED).outputs([["TWO", "FP32", shape, 0, count]])
+        assert output.shape == shape
+
+
+def job(id=""):
+    return Job(id, [], 1, None, [], print, 0)
+
+
+GOOD = ["OUT", "FP32", [1, 2], 64, 8]
+
+
+class TestResponse:
+    def test_good(self):
+        """A response has the model's name and version, the request's id, and its memory to give back, once read."""
+        released = []
+        reader = reader_of(PLAIN, released)
+        response = reader.response(job("7"), [OK, "", 64, [GOOD], '{"a":1}'])
+        assert (response.model_name, response.model_version, response.id) == ("m", 3, "7")
+        assert response.outputs == [OutputTensor("OUT", "FP32", [1, 2], REGION[64:72], address(9, 64))]
+        assert response.parameters == {"a": 1}
+        assert type(response.region) is Region
+        assert released == []
+        response.release()
+        assert released == [(64, 8)]
+
+    def test_without_memory(self):
+        """A response in no slot has nothing to give back."""
+        released = []
+        response = reader_of(PLAIN, released).response(job(), [OK, "", NO_SLOT, [["OUT", "FP32", [0], 0, 0]], ""])
+        response.release()
+        assert released == []
+
+    @pytest.mark.parametrize("code", Code)
+    def test_error(self, reader, code):
+        """An error has the model's code and text."""
+        error = reader.response(job(), [code, "no", NO_SLOT, [], ""])
+        assert type(error) is InferenceError
+        assert (error.message, error.code) == ("no", code)
+
+    @pytest.mark.parametrize(
+        "wire",
+        [
+            [], [OK], [OK, "", NO_SLOT, []], [OK, "", NO_SLOT, [], "", ""], [99, "", NO_SLOT, [], ""],
+            [-2, "", NO_SLOT, [], ""], ["0", "", NO_SLOT, [], ""], [[], "", NO_SLOT, [], ""],
+            [OK, "", None, [], ""], [OK, "", 0.5, [], ""], [OK, "", "0", [], ""], [OK, "", True, [], ""],
+            [OK, "", NO_SLOT, None, ""], [OK, "", NO_SLOT, 5, ""], [OK, "", NO_SLOT, [GOOD[:4]], ""],
+            [OK, "", NO_SLOT, [], "{"], [OK, "", NO_SLOT, [], 5], [OK, "", NO_SLOT, [], [1]],
+        ],
+        ids=repr,
+    )  # fmt: skip
+    def test_bad(self, reader, wire):
+        """Anything else is the stub's fault."""
+        with pytest.raises(PeerError):
+            reader.response(job(), wire)
+
+    @given(st.lists(JUNK, max_size=6) | st.tuples(st.just(OK), JUNK, JUNK, JUNK, JUNK).map(list))
+    def test_junk(self, wire):
+        """Whatever a stub sends is a response, or the stub's fault."""
+        try:
+            response = reader_of(PLAIN).response(job(), wire)
+        except PeerError:
+            return
+        assert isinstance(response, (InferResponse, InferenceError))
+
+
+class TestResponses:
+    def test_one_for_each(self, reader):
+        """Each job has its own, in order; what stands in place of one is left as it is."""
+        wires = [[OK, "", 64, [GOOD], ""], SENDER, RESCHEDULED, [Code.NOT_FOUND, "no", NO_SLOT, [], ""]]
+        first, *between, last = reader.responses([job("1"), job("2"), job("3"), job("4")], wires)
+        assert (type(first), first.id) == (InferResponse, "1")
+        assert between == [SENDER, RESCHEDULED]
+        assert type(last) is InferenceError
+
+    @pytest.mark.parametrize("count", [0, 1, 3])
+    def test_another_number(self, reader, count):
+        """There are as many as jobs."""
+        with pytest.raises(PeerError, match="do not match the batch"):
+            reader.responses([job(), job()], [SENDER] * count)
+
+    @pytest.mark.parametrize("wrong", [1, -1, False, True, 0.0, "", "text", b"", {}], ids=repr)
+    def test_something_in_place_of_one(self, reader, wrong):
+        """There is nothing else that could stand in its place, even if it is equal to what may."""
+        with pytest.raises(PeerError, match="stands in place of a response"):
+            reader.responses([job()], [wrong])
+
+
+class TestForTheCaller:
+    """Responses of one model as another one that called it reads them."""
+
+    def test_response(self):
+        """Tensors go by their addresses, and the memory by the number of its hold."""
+        outputs = [OutputTensor("OUT", "FP32", [1, 2], REGION[64:72], address(9, 64))]
+        response = InferResponse("m", 3, "7", outputs, {"a": 1})
+        assert response_wire(response, 5) == [OK, "", 5, [("OUT", "FP32", [1, 2], address(9, 64), 8)], '{"a":1}']
+        assert response_wire(InferResponse("m", 3, "", []), NO_SLOT) == [OK, "", NO_SLOT, [], ""]
+
+    def test_error(self):
+        """An error goes with its code."""
+        assert error_wire(InferenceError("no", Code.NOT_FOUND)) == [2, "no", NO_SLOT, [], ""]
+
+
+class TestParameters:
+    @pytest.mark.parametrize("text", ["", None])
+    def test_none(self, text):
+        """No text is no parameters."""
+        assert response_parameters(text) == {}
+
+    def test_good(self):
+        """Parameters are a JSON object."""
+        assert response_parameters('{"a": 1, "b": true, "c": "ü", "d": 1.5}') == {"a": 1, "b": True, "c": "ü", "d": 1.5}
+
+    @pytest.mark.parametrize("text", ["{", "[]", "1", '"a"', "null", "nan", 5, [1], {"a": 1}, 1.5, True], ids=repr)
+    def test_bad(self, text):
+        """Anything else is the stub's fault."""
+        with pytest.raises(PeerError):
+            response_parameters(text)
+
+    @pytest.mark.parametrize("value", ["null", "[1]", "{}"])
+    def test_values_of_another_type(self, value):
+        """Parameters are flat: text, numbers and truth values."""
+        with pytest.raises(PeerError):
+            response_parameters(f'{{"a": {value}}}')
+
+    @given(JUNK)
+    def test_junk(self, text):
+        """Whatever a stub sends is parameters, or the stub's fault."""
+        try:
+            parameters = response_parameters(text)
+        except PeerError:
+            return
+        assert type(parameters) is dict

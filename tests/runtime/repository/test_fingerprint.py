@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""When two loads of a model would be the same."""
+
+import os
+
+import pytest
+
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.repository.fingerprint import config_stamp, origins
+from pyruntime.runtime.repository.scan import find_model
+
+CONFIG = "backend: 'python'"
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model's folder, and two versions that are served."""
+    for path in ("1/model.py", "1/weights/a.bin", "2/model.py", "3/model.py", "helper.py", "config.pbtxt"):
+        file = tmp_path / "m" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(path)
+    return tmp_path / "m"
+
+
+def look(model, text=CONFIG):
+    folder = find_model([str(model.parent)], "m")
+    return origins(folder, parse_model_config(text, "config.pbtxt"), (1, 2))
+
+
+def touch(path):
+    """Change the time that a file was changed at, for certain."""
+    found = path.stat()
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+
+
+def test_nothing_changed(model):
+    """A model that is as it was has the origins that it had; versions differ from each other."""
+    assert look(model) == look(model)
+    assert look(model)[1] != look(model)[2]
+
+
+@pytest.mark.parametrize("path", ["1/model.py", "1/weights/a.bin"])
+def test_a_file_of_a_version(model, path):
+    """A file that changed is a change of its version alone."""
+    before = look(model)
+    touch(model / path)
+    after = look(model)
+    assert after[1] != before[1]
+    assert after[2] == before[2]
+
+
+def test_a_file_of_another_size(model):
+    """Also where a copy has kept the time."""
+    before = look(model)
+    file = model / "1" / "model.py"
+    found = file.stat()
+    file.write_text("something else")
+    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert look(model)[1] != before[1]
+
+
+def test_files_that_come_and_go(model):
+    """A file more or less is a change, whatever its time."""
+    before = look(model)
+    (model / "2" / "new.py").write_text("")
+    with_new = look(model)
+    (model / "2" / "new.py").unlink()
+    (model / "2" / "model.py").rename(model / "2" / "renamed.py")
+    renamed = look(model)
+    assert len({before[2], with_new[2], renamed[2]}) == 3
+    assert before[1] == with_new[1] == renamed[1]
+
+
+def test_a_file_of_all_versions(model):
+    """What lies beside the versions is theirs, all of them."""
+    before = look(model)
+    touch(model / "helper.py")
+    after = look(model)
+    assert all(after[version] != before[version] for version in (1, 2))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "3/model.py", "17/model.py", "config.pbtxt", "configs/fast.pbtxt", "1/__pycache__/model.cpython-311.pyc",
+        "__pycache__/x.pyc", "1/.model.py.swp", "1/model.py~", ".git/index",
+    ],
+)  # fmt: skip
+def test_what_does_not_count(model, path):
+    """Caches, what editors leave, versions that are not served; and the configuration's file, which is read instead."""
+    before = look(model)
+    file = model / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("changed")
+    touch(file)
+    assert look(model) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("  backend :  'python' # the same", True),
+        ("backend: 'python' version_policy { all {} }", True),
+        ("backend: 'python' max_batch_size: 4", False),
+        ("backend: 'python' instance_group { count: 2 }", False),
+    ],
+)
+def test_configuration(model, text, same):
+    """A configuration is what it says, and which versions it wants served does not matter to any of them."""
+    assert (look(model, text) == look(model)) is same
+
+
+def test_another_place(model):
+    """The same files in another folder are another model."""
+    before = look(model)
+    model.parent.rename(model.parent.with_name("elsewhere"))
+    assert look(model.parent.with_name("elsewhere") / "m") != before
+
+
+def test_links(model, tmp_path):
+    """Links are followed, also those that lead in circles or nowhere."""
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "data").write_text("1")
+    (model / "1" / "link").symlink_to(tmp_path / "far")
+    (model / "1" / "circle").symlink_to(model / "1")
+    (model / "1" / "nowhere").symlink_to(tmp_path / "missing")
+    before = look(model)
+    assert before == look(model)
+    touch(tmp_path / "far" / "data")
+    assert look(model)[1] != before[1]
+
+
+def test_names_of_any_bytes(model):
+    """A file's name need not be text."""
+    before = look(model)
+    with open(os.fsencode(model / "1") + b"/\xff", "wb"):
+        pass
+    assert look(model)[1] != before[1]
+
+
+def test_a_version_that_has_gone(model):
+    """A folder that is not there any more has no files; that is for whoever loads it to say."""
+    before = look(model)
+    for file in (model / "2").iterdir():
+        file.unlink()
+    (model / "2").rmdir()
+    after = look(model)
+    assert after[1] == before[1]
+    assert after[2] != before[2]
+
+
+def test_config_stamp(model):
+    """The configuration's file has a stamp of its own, and none if it is not there."""
+    folder = find_model([str(model.parent)], "m")
+    before = config_stamp(folder)
+    assert before == config_stamp(folder)
+    touch(model / "config.pbtxt")
+    assert config_stamp(folder) not in (before, None)
+    (model / "config.pbtxt").unlink()
+    assert config_stamp(folder) is None
+    assert config_stamp(find_model([str(model.parent)], "m")) is None

@@ -1,0 +1,225 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""How many loads go on at a time."""
+
+import asyncio
+
+import pytest
+
+from pyruntime.runtime.repository.load_slots import LoadPlaces
+
+
+class Load:
+    """A load that does what the test says, one step at a time."""
+
+    def __init__(self, places, name):
+        self.name = name
+        self.log = []
+        self._places = places
+        self._end = asyncio.Event()
+        self.task = asyncio.ensure_future(self._run())
+
+    async def _run(self):
+        async with self._places.hold(self.name):
+            self.log.append("goes on")
+            await self._end.wait()
+        self.log.append("ended")
+
+    def end(self):
+        self._end.set()
+
+
+class Wait:
+    """An instance of a load that waits for something."""
+
+    def __init__(self, places, name):
+        self.ready = asyncio.Event()
+        self.task = asyncio.ensure_future(self._run(places, name))
+
+    async def _run(self, places, name):
+        async with places.lend(name):
+            await self.ready.wait()
+
+
+async def settle():
+    """Let everything that can happen now happen."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def run(test):
+    async def bounded():
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def test_no_more_than_there_are_places():
+    """A load waits until a place is free."""
+
+    async def test():
+        places = LoadPlaces(2)
+        loads = [Load(places, name) for name in "abc"]
+        await settle()
+        assert [load.log for load in loads] == [["goes on"], ["goes on"], []]
+        loads[0].end()
+        await settle()
+        assert [load.log for load in loads] == [["goes on", "ended"], ["goes on"], ["goes on"]]
+        for load in loads:
+            load.end()
+            await load.task
+
+    run(test)
+
+
+def test_a_load_that_waits_makes_room():
+    """Another one goes on meanwhile, and the first one goes on when that has ended."""
+
+    async def test():
+        places = LoadPlaces(1)
+        first = Load(places, "a")
+        second = Load(places, "b")
+        await settle()
+        wait = Wait(places, "a")
+        await settle()
+        assert second.log == ["goes on"]
+        wait.ready.set()
+        await settle()
+        assert not wait.task.done()
+        second.end()
+        await asyncio.gather(second.task, wait.task)
+        third = Load(places, "c")
+        await settle()
+        assert third.log == []
+        for load in (first, third):
+            load.end()
+            await load.task
+
+    run(test)
+
+
+def test_several_instances_wait():
+    """A load makes room once, and has its place again once none of its instances waits."""
+
+    async def test():
+        places = LoadPlaces(1)
+        first = Load(places, "a")
+        await settle()
+        waits = [Wait(places, "a"), Wait(places, "a")]
+        others = [Load(places, "b"), Load(places, "c")]
+        await settle()
+        assert [load.log for load in others] == [["goes on"], []]
+        waits[0].ready.set()
+        await waits[0].task
+        others[0].end()
+        await settle()
+        assert [load.log for load in others] == [["goes on", "ended"], ["goes on"]]
+        waits[1].ready.set()
+        others[1].end()
+        await waits[1].task
+        first.end()
+        await first.task
+
+    run(test)
+
+
+def test_two_that_come_back_at_once():
+    """Of two instances that want the place back at the same time each goes on, and one place is taken."""
+
+    async def test():
+        places = LoadPlaces(1)
+        first = Load(places, "a")
+        await settle()
+        waits = [Wait(places, "a"), Wait(places, "a")]
+        await settle()
+        other = Load(places, "b")
+        await settle()
+        waits[0].ready.set()
+        await settle()
+        waits[1].ready.set()
+        await settle()
+        again = Wait(places, "a")
+        again.ready.set()
+        await settle()
+        other.end()
+        await asyncio.gather(*(wait.task for wait in (*waits, again)))
+        last = Load(places, "c")
+        await settle()
+        assert last.log == []
+        first.end()
+        await settle()
+        assert last.log == ["goes on"]
+        last.end()
+        await last.task
+
+    run(test)
+
+
+def test_a_wait_that_is_cancelled():
+    """It ends at once, place or no place, and its load gives back nothing that it does not have."""
+
+    async def test():
+        places = LoadPlaces(1)
+        first = Load(places, "a")
+        await settle()
+        wait = Wait(places, "a")
+        await settle()
+        second = Load(places, "b")
+        await settle()
+        wait.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await wait.task
+        first.end()
+        await first.task
+        third = Load(places, "c")
+        await settle()
+        assert third.log == []
+        for load in (second, third):
+            load.end()
+            await load.task
+
+    run(test)
+
+
+def test_a_load_that_ends_while_it_waits():
+    """One that failed while an instance of it waits for its place back leaves the place to others."""
+
+    async def test():
+        places = LoadPlaces(1)
+        first = Load(places, "a")
+        await settle()
+        wait = Wait(places, "a")
+        await settle()
+        second = Load(places, "b")
+        await settle()
+        wait.ready.set()
+        await settle()
+        first.end()
+        await first.task
+        second.end()
+        await asyncio.gather(second.task, wait.task)
+        third = Load(places, "c")
+        await settle()
+        assert third.log == ["goes on"]
+        third.end()
+        await third.task
+
+    run(test)
+
+
+def test_who_does_not_load_has_no_place():
+    """A model that serves may wait as long as it likes."""
+
+    async def test():
+        places = LoadPlaces(1)
+        wait = Wait(places, "a")
+        wait.ready.set()
+        await wait.task
+        load = Load(places, "b")
+        await settle()
+        assert load.log == ["goes on"]
+        load.end()
+        await load.task
+
+    run(test)

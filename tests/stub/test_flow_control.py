@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""How far a sender may be ahead: by example, and against a model that keeps a list."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyruntime.stub.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX, Windows
+
+
+def test_a_request_that_nobody_has_answered():
+    """The first response may be sent, whatever the request."""
+    windows = Windows()
+    assert windows.is_open(1)
+    windows.sent(1, 8)
+    assert windows.is_open(2)
+
+
+def test_so_many_responses():
+    """After so many that are not taken the sender waits; for each that is taken it may send another."""
+    windows = Windows()
+    for _ in range(RESPONSES_AHEAD_MAX):
+        assert windows.is_open(1)
+        windows.sent(1, 0)
+    assert not windows.is_open(1)
+    windows.taken(1, 1)
+    assert windows.is_open(1)
+    windows.sent(1, 0)
+    assert not windows.is_open(1)
+    windows.taken(1, RESPONSES_AHEAD_MAX)
+    assert windows.is_open(1)
+
+
+def test_so_many_bytes():
+    """Large responses fill the window sooner."""
+    windows = Windows()
+    windows.sent(1, BYTES_AHEAD_MAX - 1)
+    assert windows.is_open(1)
+    windows.sent(1, 1)
+    assert not windows.is_open(1)
+    windows.taken(1, 1)
+    assert windows.is_open(1)
+
+
+def test_one_that_is_larger_than_the_window():
+    """However large a response is, it may be sent when none is ahead of it."""
+    windows = Windows()
+    windows.sent(1, 10 * BYTES_AHEAD_MAX)
+    assert not windows.is_open(1)
+    windows.taken(1, 1)
+    assert windows.is_open(1)
+
+
+def test_more_taken_than_sent():
+    """What was not sent cannot be taken in advance."""
+    windows = Windows()
+    windows.taken(1, 5)
+    for _ in range(RESPONSES_AHEAD_MAX):
+        windows.sent(1, 0)
+    windows.taken(1, 2 * RESPONSES_AHEAD_MAX)
+    for _ in range(RESPONSES_AHEAD_MAX):
+        windows.sent(1, 0)
+    assert not windows.is_open(1)
+
+
+def test_end():
+    """A request that has ended is forgotten: who waits for it waits no longer, and nothing is kept."""
+    windows = Windows()
+    for _ in range(RESPONSES_AHEAD_MAX):
+        windows.sent(1, BYTES_AHEAD_MAX)
+    windows.end(1)
+    assert windows.is_open(1)
+    windows.taken(1, 3)
+    windows.end(1)
+    windows.end(2)
+    assert windows._sizes == windows._bytes == {}
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("sent"), st.integers(1, 2), st.sampled_from([0, 1, BYTES_AHEAD_MAX // 3, BYTES_AHEAD_MAX])),
+        st.tuples(st.just("taken"), st.integers(1, 2), st.integers(0, RESPONSES_AHEAD_MAX)),
+        st.tuples(st.just("end"), st.integers(1, 2), st.just(0)),
+        st.tuples(st.just("many"), st.integers(1, 2), st.integers(1, RESPONSES_AHEAD_MAX)),
+    )
+)
+
+
+@given(STEPS)
+def test_any_steps(steps):
+    """A window is open unless so many, or so much, is ahead."""
+    windows = Windows()
+    ahead = {1: [], 2: []}
+    for kind, serial, value in steps:
+        if kind == "sent":
+            windows.sent(serial, value)
+            ahead[serial].append(value)
+        elif kind == "taken":
+            windows.taken(serial, value)
+            del ahead[serial][:value]
+        elif kind == "end":
+            windows.end(serial)
+            ahead[serial].clear()
+        else:
+            for _ in range(value):
+                windows.sent(serial, 1)
+            ahead[serial] += [1] * value
+        for each, sizes in ahead.items():
+            is_full = len(sizes) >= RESPONSES_AHEAD_MAX or sum(sizes) >= BYTES_AHEAD_MAX
+            assert windows.is_open(each) == (not sizes or not is_full)

@@ -23,7 +23,7 @@ from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.errors import Code, PyruntimeError
-from pyruntime.utils.messages import NO_SLOT, OK, Answer, Call, CancelCall, Drop, Took
+from pyruntime.utils.messages import NO_SLOT, OK, Answer, Call, CancelCall, Consumed, ReleaseHold
 
 # Small holds that are given back together, with the next message that goes out.
 DROPS_WAITING_MAX = 16
@@ -210,7 +210,7 @@ class Calls:
 
     def took(self, number: int) -> None:
         """The model has taken a response, and more may come."""
-        self.link.send(Took([[number, 1]]))
+        self.link.send(Consumed([[number, 1]]))
 
     def cancel(self, number: int) -> None:
         """Nobody waits for this call any longer."""
@@ -226,7 +226,7 @@ class Calls:
         if at_once or len(self._drops) >= DROPS_WAITING_MAX:
             self.flush()
 
-    def flush(self, send: Optional[Callable[[Drop], None]] = None) -> None:
+    def flush(self, send: Optional[Callable[[ReleaseHold], None]] = None) -> None:
         """Tell the host of all holds that are not needed."""
         drops = []
         while self._drops:
@@ -235,4 +235,4 @@ class Calls:
             except IndexError:  # another thread, or a destructor in the midst of this one
                 break
         if drops and not self.link.closed:
-            (send or self.link.send)(Drop(drops))
+            (send or self.link.send)(ReleaseHold(drops))

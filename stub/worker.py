@@ -42,10 +42,10 @@ from pyruntime.utils.messages import (
     Load,
     LoadFailed,
     Message,
-    PutBack,
     Ready,
     Release,
     Reply,
+    Requeue,
     Stop,
     Stopped,
     Unmap,
@@ -155,7 +155,7 @@ class Worker:
         waiting = self._calls.waiting
         if waiting and self._concurrency == 1 and self._batches.is_running(list(waiting.values())):
             # What runs waits for another model, and that one may wait for this very batch.
-            self.link.send(PutBack([message.batch]))
+            self.link.send(Requeue([message.batch]))
             return
         self._work.append(message)
         self._coroutines.work_arrived()
@@ -175,7 +175,7 @@ class Worker:
                         others.append(message)
             self._work.extend(others)
             if waiting:
-                self.link.send(PutBack(waiting))
+                self.link.send(Requeue(waiting))
         return batch
 
     def _check_ready(self) -> None:

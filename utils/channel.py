@@ -34,8 +34,8 @@ from pyruntime.utils.messages import (
     CancelCall,
     CheckReady,
     Completed,
+    Consumed,
     Credit,
-    Drop,
     Failed,
     Hello,
     Infer,
@@ -45,16 +45,16 @@ from pyruntime.utils.messages import (
     Log,
     Measure,
     Message,
-    PutBack,
     Ready,
     Release,
+    ReleaseHold,
     Reply,
+    Requeue,
     Respond,
     Result,
     Retired,
     Stop,
     Stopped,
-    Took,
     Unmap,
     Unread,
 )
@@ -83,7 +83,7 @@ class State(Enum):
 Table = Dict[State, Dict[Type[Any], State]]
 
 # What a model may want of the server, and what it is told of it, from the beginning of initialize on.
-_QUESTIONS = (Call, CancelCall, Took, Drop, Ask, Measure, Log)
+_QUESTIONS = (Call, CancelCall, Consumed, ReleaseHold, Ask, Measure, Log)
 _ANSWERS = (Answer, Unread, Unmap, Reply)
 
 
@@ -105,9 +105,9 @@ TO_HOST: Table = {
     State.IDLE: {Log: State.IDLE},
     State.COMPLETING: {Completed: State.IDLE, LoadFailed: State.CLOSED, Log: State.COMPLETING},
     State.LOADING: {**_staying(State.LOADING, _QUESTIONS), Ready: State.SERVING, LoadFailed: State.CLOSED},
-    State.SERVING: _staying(State.SERVING, (Result, Failed, Respond, Retired, PutBack, IsReady, *_QUESTIONS)),
+    State.SERVING: _staying(State.SERVING, (Result, Failed, Respond, Retired, Requeue, IsReady, *_QUESTIONS)),
     State.STOPPING: {
-        **_staying(State.STOPPING, (Result, Failed, Respond, Retired, PutBack, IsReady, *_QUESTIONS)),
+        **_staying(State.STOPPING, (Result, Failed, Respond, Retired, Requeue, IsReady, *_QUESTIONS)),
         Stopped: State.CLOSED,
     },
 }

@@ -174,7 +174,7 @@ class Credit(NamedTuple):
     streams: List[List[int]]
 
 
-class PutBack(NamedTuple):
+class Requeue(NamedTuple):
     """Stub to host: these batches have not begun and will not, because what runs waits for another model."""
 
     batches: List[int]
@@ -198,7 +198,7 @@ class Call(NamedTuple):
 class Answer(NamedTuple):
     """Host to stub: a response to a call, or nil for none; `final` if no other follows.
 
-    The response's slot is the number of a *hold*: its memory stays until a Drop names it.
+    The response's slot is the number of a *hold*: its memory stays until a ReleaseHold names it.
     """
 
     call: int
@@ -212,13 +212,13 @@ class CancelCall(NamedTuple):
     call: int
 
 
-class Took(NamedTuple):
+class Consumed(NamedTuple):
     """Stub to host: how many more responses of a call were taken by the model, as `[call, count]` pairs."""
 
     calls: List[List[int]]
 
 
-class Drop(NamedTuple):
+class ReleaseHold(NamedTuple):
     """Stub to host: holds whose memory nobody looks into any longer."""
 
     holds: List[int]
@@ -288,12 +288,12 @@ Message = Union[
     Stopped,
     Respond,
     Credit,
-    PutBack,
+    Requeue,
     Call,
     Answer,
     CancelCall,
-    Took,
-    Drop,
+    Consumed,
+    ReleaseHold,
     Unread,
     Unmap,
     Ask,
@@ -321,12 +321,12 @@ MESSAGES: Tuple[Type[Any], ...] = (
     Stopped,
     Respond,
     Credit,
-    PutBack,
+    Requeue,
     Call,
     Answer,
     CancelCall,
-    Took,
-    Drop,
+    Consumed,
+    ReleaseHold,
     Unread,
     Unmap,
     Ask,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.observe import built_in
 from pyruntime.runtime.observe.devices import Devices
@@ -23,16 +23,16 @@ from pyruntime.runtime.observe.summaries import TURN_S
 class ServerMetrics:
     """See the module. `connections` counts the open ones, by protocol."""
 
-    def __init__(self, core: Core, connections: Callable[[], Mapping[str, int]]) -> None:
-        settings = core.settings
-        self._core = core
+    def __init__(self, state: ServerState, connections: Callable[[], Mapping[str, int]]) -> None:
+        settings = state.settings
+        self._state = state
         self._connections = connections
         self._devices = Devices(settings.allow_cpu_metrics, settings.allow_gpu_metrics)
         self._lag = LoopLag()
 
     async def run(self) -> None:
         """Watch what has to be watched. Runs until it is cancelled."""
-        settings = self._core.settings
+        settings = self._state.settings
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._devices.run(settings.metrics_interval_ms / 1000), name="read devices")
             tasks.create_task(self._lag.run(), name="probe the event loop")
@@ -41,15 +41,15 @@ class ServerMetrics:
 
     def lines(self) -> str:
         """The families. See Metrics.sources."""
-        self._core.settle()
-        models = self._core.models()
+        self._state.settle()
+        models = self._state.models()
         readings = [
             ModelReading(labels_of(model.spec, model.version), model.statistics, model.pending, model.load_s)
             for model in models
         ]
         return "".join(
             (
-                model_lines(readings, self._core.settings.metrics_config),
+                model_lines(readings, self._state.settings.metrics_config),
                 # There is no such pool: tensors lie in shared memory, which GPUs are not told of.
                 built_in.PINNED_TOTAL.lines([built_in.PINNED_TOTAL.sample("", 0)]),
                 built_in.PINNED_USED.lines([built_in.PINNED_USED.sample("", 0)]),
@@ -64,7 +64,7 @@ class ServerMetrics:
             built_in.CONNECTIONS.sample(labels_text({"protocol": protocol}), count)
             for protocol, count in self._connections().items()
         ]
-        in_flight = built_in.IN_FLIGHT.sample("", self._core.in_flight)
+        in_flight = built_in.IN_FLIGHT.sample("", self._state.in_flight)
         return built_in.CONNECTIONS.lines(connections) + built_in.IN_FLIGHT.lines([in_flight]) + self._lag.lines()
 
     def _own_model_lines(self, models: Sequence[ModelVersion]) -> str:
@@ -93,6 +93,6 @@ class ServerMetrics:
     async def _turn_summaries(self) -> None:
         while True:
             await asyncio.sleep(TURN_S)
-            for model in self._core.models():
+            for model in self._state.models():
                 if model.statistics.latencies is not None:
                     model.statistics.latencies.turn()

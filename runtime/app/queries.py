@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common import status
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -24,65 +24,65 @@ _ONE_TO_ONE, _DECOUPLED = 1, 2
 _CONFIG_VERSION = 1
 
 
-def answer_query(core: Core, method: str, arguments: tuple[Any, ...]) -> Result:
+def answer_query(state: ServerState, method: str, arguments: tuple[Any, ...]) -> Result:
     """The answer. Raises InferenceError."""
     query = QUERIES.get(method)
     if query is None:
         raise InferenceError(f"TRITONSERVER_{method} is not supported", Code.UNSUPPORTED)
-    return query(core, *arguments)
+    return query(state, *arguments)
 
 
-def _is_live(core: Core) -> bool:
+def _is_live(state: ServerState) -> bool:
     return True
 
 
-def _is_ready(core: Core) -> bool:
-    return core.is_ready()
+def _is_ready(state: ServerState) -> bool:
+    return state.is_ready()
 
 
-def _model_is_ready(core: Core, name: str, version: int) -> bool:
+def _model_is_ready(state: ServerState, name: str, version: int) -> bool:
     try:
-        return core.table.resolve(name, version).is_ready
+        return state.table.resolve(name, version).is_ready
     except InferenceError:
         return False
 
 
-def _batch_properties(core: Core, name: str, version: int) -> int:
-    spec = core.table.resolve(name, version).spec
+def _batch_properties(state: ServerState, name: str, version: int) -> int:
+    spec = state.table.resolve(name, version).spec
     return _BATCH_FIRST_DIM if spec.max_batch_size > 0 else _BATCH_UNKNOWN
 
 
-def _transaction_properties(core: Core, name: str, version: int) -> int:
-    return _DECOUPLED if core.table.resolve(name, version).spec.decoupled else _ONE_TO_ONE
+def _transaction_properties(state: ServerState, name: str, version: int) -> int:
+    return _DECOUPLED if state.table.resolve(name, version).spec.decoupled else _ONE_TO_ONE
 
 
-def _metadata(core: Core) -> bytes:
-    return status.server_metadata(core.settings.server_id, core.version)
+def _metadata(state: ServerState) -> bytes:
+    return status.server_metadata(state.settings.server_id, state.version)
 
 
-def _model_metadata(core: Core, name: str, version: int) -> bytes:
-    return status.model_metadata(core.table.resolve(name, version).spec, core.table.ready_versions(name))
+def _model_metadata(state: ServerState, name: str, version: int) -> bytes:
+    return status.model_metadata(state.table.resolve(name, version).spec, state.table.ready_versions(name))
 
 
-def _model_config(core: Core, name: str, version: int, form: int) -> bytes:
+def _model_config(state: ServerState, name: str, version: int, form: int) -> bytes:
     if form != _CONFIG_VERSION:
         raise InferenceError(
             f"model configuration version {form} not supported, supported versions are: {_CONFIG_VERSION}",
             Code.INVALID_ARG,
         )
-    return core.table.resolve(name, version).spec.json
+    return state.table.resolve(name, version).spec.json
 
 
-def _statistics(core: Core, name: str, version: int) -> bytes:
-    return orjson.dumps({"model_stats": core.statistics(name, version)})
+def _statistics(state: ServerState, name: str, version: int) -> bytes:
+    return orjson.dumps({"model_stats": state.statistics(name, version)})
 
 
-def _index(core: Core, ready_only: bool) -> bytes:
-    return status.repository_index(core.index(ready_only))
+def _index(state: ServerState, ready_only: bool) -> bytes:
+    return status.repository_index(state.index(ready_only))
 
 
-def _metrics(core: Core) -> bytes:
-    return core.metrics.render()
+def _metrics(state: ServerState) -> bytes:
+    return state.metrics.render()
 
 
 QUERIES: dict[str, Callable[..., Result]] = {

@@ -16,7 +16,7 @@ import uvloop
 
 from pyruntime.runtime.app.metrics import ServerMetrics
 from pyruntime.runtime.app.services import ModelServices
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.caching.cache import open_cache
 from pyruntime.runtime.frontends.listeners import Listeners
 from pyruntime.runtime.instances.native.host import NativeHost
@@ -67,9 +67,9 @@ def serve(settings: ServerSettings) -> int:
 
 
 class Server:
-    """One server, run once. It has its `core` as soon as it runs."""
+    """One server, run once. Its `state` exists as soon as it runs."""
 
-    core: Core
+    state: ServerState
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = _from_here(settings)
@@ -99,26 +99,26 @@ class Server:
 
     def _build(self, tasks: asyncio.TaskGroup) -> None:
         settings = self._settings
-        self.core = core = Core(settings)
-        core.tasks = tasks
-        self._listeners = Listeners(core)
-        self._metrics = ServerMetrics(core, self._listeners.connections)
-        core.metrics.sources.append(self._metrics.lines)
-        self._live = live = LiveVersions(core.table, tasks, settings.drain_s)
+        self.state = state = ServerState(settings)
+        state.tasks = tasks
+        self._listeners = Listeners(state)
+        self._metrics = ServerMetrics(state, self._listeners.connections)
+        state.metrics.sources.append(self._metrics.lines)
+        self._live = live = LiveVersions(state.table, tasks, settings.drain_s)
         directories = [settings.backend_directory, OUR_BACKENDS] if settings.backend_directory else [OUR_BACKENDS]
-        services = ModelServices(core, tasks)
+        services = ModelServices(state, tasks)
         self._native = NativeHost(services, tasks, settings.drain_s)
-        core.log_settings.follow(self._native.adjust_log)
-        core.metrics.native = self._native.metrics
-        core.settle = self._native.settle
+        state.log_settings.follow(self._native.adjust_log)
+        state.metrics.native = self._native.metrics
+        state.settle = self._native.settle
         self._loader = loader = ModelLoader(settings, directories, tasks, live.lost, services, self._native)
         self._agents = RepositoryAgents(self._native, settings.repoagent_directory, tasks)
-        core.control = ModelControl(settings, core.table, live, loader, tasks, self._agents)
+        state.control = ModelControl(settings, state.table, live, loader, tasks, self._agents)
 
     async def _serve(self, tasks: asyncio.TaskGroup) -> int:
         try:
             await self._listeners.open()
-            names = self.core.control.find_models()
+            names = self.state.control.find_models()
             self._loader.cache = await open_cache(
                 self._settings.cache_config, self._settings.cache_directory, self._native
             )
@@ -138,10 +138,10 @@ class Server:
             _LOG.error("failed to load all models; --exit-on-error=false serves those that did load")
             status = 1
         else:
-            self.core.loaded = True
+            self.state.loaded = True
             self._listeners.log_started()
             if self._settings.model_control_mode == "poll" and self._settings.repository_poll_s:
-                polling = Polling(self._settings, self.core.control)
+                polling = Polling(self._settings, self.state.control)
                 self._polling = tasks.create_task(polling.run(), name="poll the repositories")
             await self._stop.wait()
         stopping.cancel()
@@ -161,7 +161,7 @@ class Server:
 
     async def _load_all(self, names: Sequence[str]) -> bool:
         """Load these models; True if all that are wanted are ready."""
-        all_ready = await self.core.control.start(names)
+        all_ready = await self.state.control.start(names)
         self._log_tables()
         return all_ready
 
@@ -173,31 +173,31 @@ class Server:
             "min-compute-capability": "6.000000",
             "default-max-batch-size": str(settings.python_backend.default_max_batch_size),
         }
-        backends = {("python", OUR_BACKENDS)} | self.core.control.backends
+        backends = {("python", OUR_BACKENDS)} | self.state.control.backends
         rows = [(name, path, cmdline | dict(settings.backend_config.get(name, {}))) for name, path in backends]
         _LOG.info("Backends", extra={"table": backend_table(rows)})
         models = [
             (row.name, row.version, row.state if not row.reason else f"{row.state}: {row.reason}")
-            for row in self.core.table.index()
+            for row in self.state.table.index()
         ]
         _LOG.info("Models", extra={"table": model_table(models)})
 
     # Shutting down: no new requests, those under way, finalize, gone.
 
     async def _shut_down(self) -> None:
-        core = self.core
+        state = self.state
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.drain_s
         if self._polling is not None:
             self._polling.cancel()
-        await core.control.close()
+        await state.control.close()
         self._listeners.shut_down()
         self._native.hurry()
-        _LOG.info("Waiting for %d in-flight requests to complete.", core.in_flight)
-        if core.in_flight and self._settings.debug_model:
+        _LOG.info("Waiting for %d in-flight requests to complete.", state.in_flight)
+        if state.in_flight and self._settings.debug_model:
             _LOG.info("There is no time limit while a model is debugged; a second signal does not wait.")
-        if not await core.drain(self._settings.drain_s):
-            _LOG.warning("Exit timeout expired with %d requests in flight; they are cut off", core.in_flight)
+        if not await state.drain(self._settings.drain_s):
+            _LOG.warning("Exit timeout expired with %d requests in flight; they are cut off", state.in_flight)
         self._listeners.close()
         await self._live.stop(deadline - loop.time())
         await self._agents.close()
@@ -207,5 +207,5 @@ class Server:
         await self._listeners.finish()
         if self._watching is not None:
             self._watching.cancel()
-        await asyncio.to_thread(core.tracer.close)
+        await asyncio.to_thread(state.tracer.close)
         _LOG.info("All models are stopped, unloaded.")

@@ -35,7 +35,7 @@ class LentConnection(Protocol):
         """It is read by the event loop again."""
 
 
-class Core:
+class ServerState:
     """One server's models. `exiting` is set for good when the server begins to drain.
 
     `control` is the server's own, and `tasks` runs what takes a while; both are there as soon as it listens.

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.connection_limits import Watch
 from pyruntime.runtime.frontends.common.tls import server_context
 from pyruntime.runtime.frontends.http.connection import HttpConnection, MetricsConnection
@@ -66,7 +66,7 @@ class _Service(NamedTuple):
     port: int
     reuse_port: bool
     connection: Callable[..., asyncio.BaseProtocol]
-    # What it takes beside the core and all connections.
+    # Its arguments besides the server's state and all connections.
     arguments: tuple[Any, ...] = ()
     tls: ssl.SSLContext | None = None
 
@@ -94,8 +94,8 @@ class _Connections(set[Connection]):
 class Listeners:
     """See the module. Opened before any model is loaded, closed when the last request is answered."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
         self._services: list[_Service] = []
         self._listeners: list[asyncio.Server] = []
         self._connections = _Connections()
@@ -103,10 +103,10 @@ class Listeners:
 
     async def open(self) -> None:
         """Listen at all ports. Raises SettingsError, with none of them open, where one cannot be had."""
-        self._services = _services(self._core.settings)
+        self._services = _services(self._state.settings)
         loop = asyncio.get_running_loop()
         for service in self._services:
-            connect = partial(service.connection, self._core, self._connections, *service.arguments)
+            connect = partial(service.connection, self._state, self._connections, *service.arguments)
             tls: dict[str, Any] = {"ssl": service.tls}
             if service.tls is not None:
                 tls |= {"ssl_handshake_timeout": HANDSHAKE_S_MAX, "ssl_shutdown_timeout": TLS_SHUTDOWN_S_MAX}

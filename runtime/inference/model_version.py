@@ -18,9 +18,9 @@ from pyruntime.runtime.caching.cache import ResponseCache
 from pyruntime.runtime.caching.requests import CachedRequests
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.inference.request_plans import Plans
+from pyruntime.runtime.inference.request_plans import RequestPlans
 from pyruntime.runtime.inference.types import InferRequest, request_failure
-from pyruntime.runtime.instances.call_request import Kinds
+from pyruntime.runtime.instances.call_request import ValidatedSignatures
 from pyruntime.runtime.instances.codec import client_request_wire, request_wire
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.instances.instance import ModelInstance
@@ -28,7 +28,7 @@ from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason, ModelStatistics
 from pyruntime.runtime.scheduling.batcher import QueueFull, Strategy
-from pyruntime.runtime.scheduling.factory import scheduler_for
+from pyruntime.runtime.scheduling.factory import create_scheduler
 from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.signature import signature_of
@@ -61,12 +61,12 @@ class ModelVersion:
         self.memory = memory
         self.statistics = statistics or ModelStatistics()
         self.load_s = 0.0
-        self.plans = Plans()
-        self.kinds = Kinds()
+        self.plans = RequestPlans()
+        self.kinds = ValidatedSignatures()
         self._cached: CachedRequests | None = None
         self._is_batched = spec.is_batched
         self._sequence_ids = count(1)
-        self.scheduler = scheduler_for(spec, self.review_instances, self.statistics, memory)
+        self.scheduler = create_scheduler(spec, self.review_instances, self.statistics, memory)
         self._instances: Sequence[ModelInstance] = ()
         self._active: Sequence[ModelInstance] = ()
         self._on_lost = on_lost

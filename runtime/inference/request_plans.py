@@ -24,7 +24,7 @@ HEADER_KEPT_BYTES_MAX = 2048
 Sizes = int | tuple[int, ...]
 
 
-class Plan:
+class RequestPlan:
     """What a header leads to. `sizes` are the only ones that it fits; `options` are the frontend's own.
 
     `known` is what the model's instances find such requests by, None if it has not been asked for, False if by nothing.
@@ -53,25 +53,25 @@ class Plan:
         return ["", *self._fields, tensors]
 
 
-class Plans:
+class RequestPlans:
     """The plans of one model, by header; and the latest ones, by what frontends have that goes with it."""
 
     def __init__(self) -> None:
-        self._plans: dict[bytes, Plan] = {}
+        self._plans: dict[bytes, RequestPlan] = {}
         # By the identity of heads, with those, so that they keep it.
-        self._by_head: dict[int, tuple[object, Plan]] = {}
+        self._by_head: dict[int, tuple[object, RequestPlan]] = {}
 
-    def find(self, header: bytes, sizes: Sizes) -> Plan | None:
+    def find(self, header: bytes, sizes: Sizes) -> RequestPlan | None:
         """The plan for a request with this header and contents of these sizes."""
         plan = self._plans.get(header)
         return plan if plan is not None and plan.sizes == sizes else None
 
-    def find_known(self, head: object) -> Plan | None:
+    def find_known(self, head: object) -> RequestPlan | None:
         """The plan of the latest request with this very head, if its like can be found by the instances."""
         found = self._by_head.get(id(head))
         return None if found is None else found[1]
 
-    def remember_known(self, head: object, plan: Plan) -> None:
+    def remember_known(self, head: object, plan: RequestPlan) -> None:
         """Have a plan found by the head of its request."""
         if len(self._by_head) >= PLANS_KEPT_MAX:
             self._by_head.clear()
@@ -91,4 +91,4 @@ class Plans:
                 return
         if len(self._plans) >= PLANS_KEPT_MAX:
             self._plans.clear()
-        self._plans[header] = Plan(job, slot.offset, sizes, options)
+        self._plans[header] = RequestPlan(job, slot.offset, sizes, options)

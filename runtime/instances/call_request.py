@@ -26,11 +26,11 @@ from pyruntime.utils.messages import Call
 
 _SEQUENCE_START = 1
 _SEQUENCE_END = 2
-# Kinds of calls remembered for one model.
-KINDS_KEPT_MAX = 256
+# ValidatedSignatures of calls remembered for one model.
+SIGNATURES_KEPT_MAX = 256
 
 
-class Kinds:
+class ValidatedSignatures:
     """The calls to one model version that are known to be right, by all that they have in common."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Kinds:
 
     def remember(self, kind: Hashable, rows: int, signature: Hashable | None) -> None:
         """All calls of this kind are right."""
-        if len(self._known) >= KINDS_KEPT_MAX:
+        if len(self._known) >= SIGNATURES_KEPT_MAX:
             self._known.clear()
         self._known[kind] = (rows, signature)
 
@@ -51,7 +51,7 @@ class Version(Protocol):
     """What a call asks of its callee."""
 
     spec: ModelSpec
-    kinds: Kinds
+    kinds: ValidatedSignatures
 
 
 class CallRequest:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.inference.types import InferRequest
-from pyruntime.runtime.instances.call_request import Kinds
+from pyruntime.runtime.instances.call_request import ValidatedSignatures
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
@@ -26,7 +26,7 @@ class Callee(Protocol):
     spec: ModelSpec
     version: int
     memory: RequestMemory
-    kinds: Kinds
+    kinds: ValidatedSignatures
 
     @property
     def workers(self) -> Sequence[Waiting]: ...
@@ -80,7 +80,7 @@ class ModelServer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class InstancePlan:
+class StubInstanceSpec:
     """All that it takes to start an instance of one model version.
 
     `concurrency` is how many threads of one process execute; `environment` is the Python that the model wants instead

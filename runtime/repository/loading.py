@@ -33,7 +33,7 @@ from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.environments.forms import PARAMETER
 from pyruntime.runtime.environments.prepare import environment_path, prepare
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.instances.instance_spec import InstancePlan, ModelServer
+from pyruntime.runtime.instances.instance_spec import ModelServer, StubInstanceSpec
 from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
@@ -294,7 +294,7 @@ class ModelLoader:
                 "model_version": str(model.version),
                 "model_name": spec.name,
             }
-            plan = InstancePlan(
+            plan = StubInstanceSpec(
                 instance.name,
                 spec,
                 model.version,

@@ -26,7 +26,7 @@ from pyruntime.runtime.config.validate import validate
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.instances.native.instance import NativeInstance
-from pyruntime.runtime.instances.native.instance_spec import NativePlan, facts
+from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec, facts
 from pyruntime.runtime.instances.native.strategy import NativeStrategy
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.model_families import new_statistics
@@ -156,7 +156,7 @@ class NativeLoader:
     def _instances(self, served: ModelVersion, model: Any, config: Config) -> list[NativeInstance]:
         instances = []
         for instance, group in zip(served.spec.instances, _groups(config), strict=True):
-            plan = NativePlan(
+            plan = NativeInstanceSpec(
                 instance,
                 served.spec,
                 served.version,

@@ -12,7 +12,7 @@ from pyruntime.runtime.scheduling.scheduler import JobScheduler, Scheduler
 from pyruntime.runtime.scheduling.sequence_scheduler import Memory, SequenceScheduler
 
 
-def scheduler_for(
+def create_scheduler(
     spec: ModelSpec, on_change: Callable[[], None], statistics: ModelStatistics, memory: Memory
 ) -> JobScheduler:
     """The scheduler of one version of a model; `memory` is where its requests lie."""

@@ -16,7 +16,7 @@ import orjson
 from pyruntime.runtime.tracing.trace import Trace
 
 _SCOPE = "pyruntime"
-# Kinds of spans, and the status of one that failed.
+# ValidatedSignatures of spans, and the status of one that failed.
 _INTERNAL = 1
 _SERVER = 2
 _ERROR = 2

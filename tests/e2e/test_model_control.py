@@ -63,8 +63,8 @@ class TritonPythonModel:
 class World:
     """A running server and its repository."""
 
-    def __init__(self, core, repository):
-        self.core = core
+    def __init__(self, state, repository):
+        self.state = state
         self.repository = repository
 
     def answer(self, name, number):
@@ -84,17 +84,17 @@ class World:
             done.set_result(np.frombuffer(outcome.outputs[0].data, dtype=np.int64).tolist())
             outcome.release()
 
-        self.core.resolve(name).infer(request, respond)
+        self.state.resolve(name).infer(request, respond)
         return await done
 
     async def refused(self, *args):
         """The message that a load ends with."""
         with pytest.raises(InferenceError) as caught:
-            await self.core.control.load(*args)
+            await self.state.control.load(*args)
         return caught.value.message
 
     def states(self, name):
-        return {version: state.name for version, state in self.core.table.states(name).items()}
+        return {version: state.name for version, state in self.state.table.states(name).items()}
 
     async def until(self, condition):
         """Wait for something that processes are about to bring about."""
@@ -116,9 +116,9 @@ def world(tmp_path):
             async with asyncio.timeout(LIMIT_S):
                 serving = asyncio.ensure_future(server.run())
                 await asyncio.sleep(0)  # it begins
-                made = World(server.core, tmp_path)
+                made = World(server.state, tmp_path)
                 try:
-                    await made.until(lambda: server.core.loaded or serving.done())
+                    await made.until(lambda: server.state.loaded or serving.done())
                     await test(made)
                 finally:
                     server.stop()
@@ -145,18 +145,18 @@ def test_load_and_unload(world, constant):
     constant("m", 5)
 
     async def test(world):
-        assert [(row.name, row.state) for row in world.core.index(False)] == [("m", "")]
-        assert world.core.is_ready()
-        await world.core.control.load("m")
+        assert [(row.name, row.state) for row in world.state.index(False)] == [("m", "")]
+        assert world.state.is_ready()
+        await world.state.control.load("m")
         answer, pid = await world.infer("m", 1)
         assert answer == 5
-        await world.core.control.unload("m")
+        await world.state.control.unload("m")
         with pytest.raises(InferenceError, match="has no available versions"):
-            world.core.resolve("m")
+            world.state.resolve("m")
         await world.until(lambda: world.states("m") == {1: "UNAVAILABLE"})
         assert not is_alive(pid)
-        assert world.core.is_ready()
-        await world.core.control.load("m")
+        assert world.state.is_ready()
+        await world.state.control.load("m")
         assert (await world.infer("m", 1))[0] == 5
 
     world(test)
@@ -167,7 +167,7 @@ def test_reload_under_load(world, constant):
     constant("m", 0)
 
     async def test(world):
-        await world.core.control.load("m")
+        await world.state.control.load("m")
         pids = set()
 
         async def client():
@@ -184,7 +184,7 @@ def test_reload_under_load(world, constant):
                 clients.create_task(client())
             for number in range(1, 6):
                 world.answer("m", number)
-                await world.core.control.load("m")
+                await world.state.control.load("m")
                 assert (await world.infer("m", 1))[0] == number
         assert len(pids) > 1
         _, last = await world.infer("m", 1)
@@ -206,13 +206,13 @@ def test_nothing_is_left_of_what_was_replaced(world, constant):
         counts = []
         for number in range(1, 13):
             world.answer("m", number)
-            await world.core.control.load("m")
+            await world.state.control.load("m")
             assert (await world.infer("m", 1))[0] == number
             assert held()[1] > 0
             if number % 3 == 0:
-                await world.core.control.unload("m")
+                await world.state.control.unload("m")
                 await world.until(lambda: world.states("m") == {1: "UNAVAILABLE"})
-                await world.until(lambda: "LiveVersions [0 alive" in repr(world.core.control))
+                await world.until(lambda: "LiveVersions [0 alive" in repr(world.state.control))
                 gc.collect()  # what is in cycles is nobody's either
                 counts.append(held())
         # What others in this process had open may have been closed meanwhile.
@@ -227,10 +227,10 @@ def test_what_was_accepted_is_answered(world, model):
     os.mkfifo(folder / "gate_execute")
 
     async def test(world):
-        await world.core.control.load("slow")
+        await world.state.control.load("slow")
         requests = [asyncio.ensure_future(world.infer("slow", number)) for number in range(20)]
         await world.until((folder / "at_gate").exists)
-        await world.core.control.unload("slow")
+        await world.state.control.unload("slow")
         assert world.states("slow") == {1: "UNLOADING"}
         with pytest.raises(InferenceError):
             await world.infer("slow", 1)
@@ -250,10 +250,10 @@ def test_what_takes_too_long_is_cut_off(world, model, caplog):
     os.mkfifo(folder / "gate_execute")
 
     async def test(world):
-        await world.core.control.load("slow")
+        await world.state.control.load("slow")
         request = asyncio.ensure_future(world.infer("slow", 1))
         await world.until((folder / "at_gate").exists)
-        await world.core.control.unload("slow")
+        await world.state.control.unload("slow")
         with pytest.raises(InferenceError, match="is not healthy"):
             await request
         await world.until(lambda: world.states("slow") == {1: "UNAVAILABLE"})
@@ -275,7 +275,7 @@ def test_a_reload_that_fails(world, constant, code, reason):
     folder = constant("m", 5)
 
     async def test(world):
-        await world.core.control.load("m")
+        await world.state.control.load("m")
         before = await world.infer("m", 1)
         (folder / "1" / "model.py").write_text(code)
         for _ in range(2):
@@ -284,9 +284,9 @@ def test_a_reload_that_fails(world, constant, code, reason):
             assert reason in message
             assert message.endswith(";\n")
             assert await world.infer("m", 1) == before
-        assert world.core.is_ready()
+        assert world.state.is_ready()
         world.answer("m", 6)
-        await world.core.control.load("m")
+        await world.state.control.load("m")
         assert (await world.infer("m", 1))[0] == 6
 
     world(test)
@@ -308,12 +308,12 @@ def test_configuration_override(world, model):
     config = {**IN_OUT, "parameters": {"k": {"string_value": "7"}}, "instance_group": [{"count": 2}]}
 
     async def test(world):
-        await world.core.control.load("m")
+        await world.state.control.load("m")
         assert await world.infer("m", 1) == [0]
-        await world.core.control.load("m", json.dumps(config))
+        await world.state.control.load("m", json.dumps(config))
         assert await world.infer("m", 1) == [7]
-        assert len(world.core.resolve("m").spec.instances) == 2
-        await world.core.control.load("m")
+        assert len(world.state.resolve("m").spec.instances) == 2
+        await world.state.control.load("m")
         assert await world.infer("m", 1) == [7]
         message = await world.refused("m", json.dumps({**config, "max_batch_size": -1}))
         assert message.startswith("load failed for model 'm': version 1 is at UNAVAILABLE state: ")
@@ -333,20 +333,20 @@ def test_file_override(world, constant, tmp_path_factory, monkeypatch):
     }
 
     async def test(world):
-        await world.core.control.load("m")
-        await world.core.control.load("m", json.dumps(IN_OUT), files)
+        await world.state.control.load("m")
+        await world.state.control.load("m", json.dumps(IN_OUT), files)
         answer, pid = await world.infer("m", 1)
         assert answer == 8
-        (instance,) = world.core.resolve("m").instances
+        (instance,) = world.state.resolve("m").instances
         os.kill(pid, 9)
         # The server knows: what it sends before to a process that is dead is lost with that.
         await world.until(lambda: instance.restarts)
         answer, second = await world.infer("m", 1)
         assert (answer, second != pid) == (8, True)
-        await world.core.control.load("m")
+        await world.state.control.load("m")
         assert (await world.infer("m", 1))[0] == 5
         await world.until(lambda: not list(place.iterdir()))
-        await world.core.control.load("other", json.dumps(IN_OUT), files)
+        await world.state.control.load("other", json.dumps(IN_OUT), files)
         assert (await world.infer("other", 1))[0] == 8
 
     world(test)
@@ -361,7 +361,7 @@ def test_shutting_down_while_a_model_loads(world, model, constant):
     errors = []
 
     async def test(world):
-        await world.core.control.load("m")
+        await world.state.control.load("m")
         loading = asyncio.ensure_future(world.refused("slow"))
         loading.add_done_callback(lambda task: errors.append(task.result()))
         await world.until((folder / "at_gate").exists)
@@ -379,11 +379,11 @@ def test_shutting_down_while_a_model_is_unloaded(world, model):
     answers = []
 
     async def test(world):
-        await world.core.control.load("slow")
+        await world.state.control.load("slow")
         request = asyncio.ensure_future(world.infer("slow", 1))
         request.add_done_callback(lambda task: answers.append(task.result()))
         await world.until((folder / "at_gate").exists)
-        await world.core.control.unload("slow")
+        await world.state.control.unload("slow")
         (folder / "gate_execute").write_text("")
 
     world(test)
@@ -397,12 +397,12 @@ def test_threads_share_a_process(world, model):
     config = (folder / "config.pbtxt").read_text()
 
     async def test(world):
-        await world.core.control.load("m")
-        assert len(world.core.resolve("m")._active) == 3
+        await world.state.control.load("m")
+        assert len(world.state.resolve("m")._active) == 3
         mode = "parameters { key: 'INSTANCE_MODE' value: { string_value: 'thread' } }"
         (folder / "config.pbtxt").write_text(config + mode)
-        await world.core.control.load("m")
-        assert [instance.name for instance in world.core.resolve("m")._active] == ["m_0_0"]
+        await world.state.control.load("m")
+        assert [instance.name for instance in world.state.resolve("m")._active] == ["m_0_0"]
         answers = await asyncio.gather(*(world.infer("m", 1) for _ in range(20)))
         assert len({pid for _, pid in answers}) == 1
         (folder / "config.pbtxt").write_text(config + mode.replace("thread", "fiber"))

@@ -24,11 +24,11 @@ from pyruntime.utils.messages import (
     Answer,
     Call,
     Credit,
-    Drop,
     Failed,
     Infer,
-    PutBack,
     Ready,
+    ReleaseHold,
+    Requeue,
     Respond,
     Result,
     Retired,
@@ -696,8 +696,8 @@ class TestCalls:
         socket.send_fds(host.grants, [region.number.to_bytes(8, "little")], [region.fileno()])
         tensor = ["OUT", "FP32", [1 << 17], address(region.number, 64), 1 << 19]
         host.send(Answer(1, [OK, "", 5, [tensor], ""], True))
-        drop, result = host.receive_all(Drop, Result)
-        assert drop == Drop([5])
+        drop, result = host.receive_all(ReleaseHold, Result)
+        assert drop == ReleaseHold([5])
         assert host.values(result.responses[0]) == [1 << 17, 1 << 17]
         region.close()
 
@@ -716,8 +716,8 @@ class TestPutBack:
         """What was posted before the call began goes back, in its order."""
         host = execute(self.WAITS)
         host.send(*[Infer(number, [host.wire([number], 64 * number)], []) for number in (1, 2, 3)])
-        put_back, call = host.receive_all(PutBack, Call)
-        assert put_back == PutBack([2, 3])
+        put_back, call = host.receive_all(Requeue, Call)
+        assert put_back == Requeue([2, 3])
         assert call.waiting == 1
         host.send(Answer(1, EMPTY, True))
         assert host.receive().batch == 1
@@ -728,7 +728,7 @@ class TestPutBack:
         host.send(Infer(1, [host.wire([1])], []))
         assert type(host.receive()) is Call
         host.send(Infer(2, [host.wire([2], 64)], []))
-        assert host.receive() == PutBack([2])
+        assert host.receive() == Requeue([2])
         host.send(Answer(1, EMPTY, True))
         assert host.receive().batch == 1
         host.send(Infer(3, [host.wire([3], 64)], []))
@@ -741,7 +741,7 @@ class TestPutBack:
         host.send(Infer(2, [host.wire([1])], []))
         assert type(host.receive()) is Call
         host.send(Infer(3, [host.wire([2], 64)], [slot]))
-        assert host.receive() == PutBack([3])
+        assert host.receive() == Requeue([3])
         host.send(Answer(1, EMPTY, True))
         assert host.receive().responses[0][2] == slot
 
@@ -765,7 +765,7 @@ class TestPutBack:
         """A stub that is to stop does so when it has done what it was given."""
         host = execute(self.WAITS)
         host.send(Infer(1, [host.wire([1])], []), Infer(2, [host.wire([2], 64)], []), Stop())
-        host.receive_all(PutBack, Call)
+        host.receive_all(Requeue, Call)
         host.send(Answer(1, EMPTY, True))
         assert host.receive().batch == 1
         assert host.receive() == Stopped()

@@ -18,7 +18,7 @@ from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.addresses import address
 from pyruntime.utils.arena import LARGE_BYTES
 from pyruntime.utils.errors import Code, LocalError
-from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK, Answer, Call, CancelCall, Drop, Took
+from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK, Answer, Call, CancelCall, Consumed, ReleaseHold
 
 # A thread that takes this long never ends: the test fails rather than hangs.
 PATIENCE_S = 60
@@ -242,7 +242,7 @@ class TestNext:
         while (response := call.next()) is not None:
             values.append(response.output_tensors()[0].as_numpy().tolist())
         assert values == [[0], [1], [2]]
-        assert bench.link.said() == [Took([[1, 1]])] * 2
+        assert bench.link.said() == [Consumed([[1, 1]])] * 2
         assert call.next() is None
 
     def test_an_end_that_comes_alone(self, bench):
@@ -304,7 +304,7 @@ class TestHolds:
         assert bench.link.said() == []
         del view
         gc.collect()
-        assert bench.link.said() == [Drop([9])]
+        assert bench.link.said() == [ReleaseHold([9])]
 
     def test_a_large_response_that_nobody_reads(self, bench, held):
         """A response that is dropped unread is given back, too."""
@@ -313,7 +313,7 @@ class TestHolds:
         bench.link.said()
         call.next()
         gc.collect()
-        assert bench.link.said() == [Drop([9])]
+        assert bench.link.said() == [ReleaseHold([9])]
 
     def test_a_smaller_response_is_copied(self, bench, held, other_region):
         """It is not worth a mapping: its hold goes back with the next call."""
@@ -326,7 +326,7 @@ class TestHolds:
         array[0] = 7
         assert bench.link.said() == []
         kept = bench.start(SMALL)
-        assert [type(message) for message in bench.link.said()] == [Drop, Call]
+        assert [type(message) for message in bench.link.said()] == [ReleaseHold, Call]
         assert kept is not None
 
     def test_many_smaller_responses(self, bench, held):
@@ -334,10 +334,10 @@ class TestHolds:
         call = bench.start(SMALL, decoupled=True)
         holds = list(range(1, DROPS_WAITING_MAX + 1))
         for hold in holds:
-            assert not any(type(message) is Drop for message in bench.link.said())
+            assert not any(type(message) is ReleaseHold for message in bench.link.said())
             bench.answer(1, held(hold, MEDIUM), final=False)
             call.next()
-        assert Drop(holds) in bench.link.said()
+        assert ReleaseHold(holds) in bench.link.said()
 
     def test_of_both_sizes(self, bench, held, other_region):
         """One hold for all outputs: it is kept for the sake of the large one."""
@@ -354,7 +354,7 @@ class TestHolds:
         assert bench.link.said() == []
         large = None
         gc.collect()
-        assert bench.link.said() == [Drop([9])]
+        assert bench.link.said() == [ReleaseHold([9])]
         assert large is small
 
     def test_passed_on(self, bench, held, other_region):
@@ -373,7 +373,7 @@ class TestHolds:
         assert bench.link.said() == []  # its callee may still read it
         bench.calls.unread([2])
         gc.collect()
-        assert bench.link.said() == [Drop([9])]
+        assert bench.link.said() == [ReleaseHold([9])]
 
 
 class TestForgotten:
@@ -384,7 +384,7 @@ class TestForgotten:
         assert [type(message) for message in bench.link.said()] == [Call, CancelCall]
         bench.answer(1, held(5), final=False)
         bench.answer(1, held(6), final=True)
-        assert bench.link.said() == [Drop([5]), Drop([6])]
+        assert bench.link.said() == [ReleaseHold([5]), ReleaseHold([6])]
         assert bench.calls._open == {}
 
     def test_in_the_middle(self, bench, held):
@@ -396,10 +396,10 @@ class TestForgotten:
         bench.link.said()
         del call
         gc.collect()
-        assert bench.link.said() == [Drop([6]), Drop([7]), CancelCall(1)]
+        assert bench.link.said() == [ReleaseHold([6]), ReleaseHold([7]), CancelCall(1)]
         del taken
         gc.collect()
-        assert bench.link.said() == [Drop([5])]
+        assert bench.link.said() == [ReleaseHold([5])]
 
     def test_while_another_answer_arrives(self, bench, held, monkeypatch):
         """An answer that another thread brings while the call is being forgotten is given back like any other."""
@@ -425,7 +425,7 @@ class TestForgotten:
         bench.link.said()
         del call
         gc.collect()
-        assert bench.link.said() == [Drop([5])]
+        assert bench.link.said() == [ReleaseHold([5])]
 
     def test_after_it_was_taken(self, bench):
         """And nothing at all to do when all was taken."""
@@ -466,7 +466,7 @@ class TestForgotten:
         gc.collect()
         said = bench.link.said()
         assert sorted(hold for message in said for hold in message.holds) == [5, 6, 7]
-        assert all(type(message) is Drop for message in said)
+        assert all(type(message) is ReleaseHold for message in said)
         assert call is not None
 
     def test_by_a_destructor_in_the_middle_of_a_flush(self, bench):
@@ -480,7 +480,7 @@ class TestForgotten:
 
         bench.calls._drops = Drops([1, 2])
         bench.calls.flush()
-        assert bench.link.said() == [Drop([1, 2])]
+        assert bench.link.said() == [ReleaseHold([1, 2])]
         bench.calls.flush()
         assert bench.link.said() == []
 

@@ -22,8 +22,8 @@ from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference.types import InferResponse
-from pyruntime.runtime.instances.instance_spec import InstancePlan
-from pyruntime.runtime.instances.stub.batches import PostedBatches
+from pyruntime.runtime.instances.instance_spec import StubInstanceSpec
+from pyruntime.runtime.instances.stub.batches import InflightBatches
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.regions import create_region
 from pyruntime.runtime.observe.statistics import ModelStatistics
@@ -36,19 +36,19 @@ from pyruntime.utils.messages import (
     Answer,
     Call,
     CancelCall,
+    Consumed,
     Credit,
-    Drop,
     Failed,
     Infer,
-    PutBack,
     Ready,
     Release,
+    ReleaseHold,
+    Requeue,
     Respond,
     Result,
     Retired,
     Stop,
     Stopped,
-    Took,
     Unread,
 )
 
@@ -265,9 +265,9 @@ def converse(host, body, rounds, concurrency=1, kept=0, **config):
     text = CONFIG + ("model_transaction_policy { decoupled: true }" if config else "")
     parsed = parse_model_config(text, "config.pbtxt")
     spec = model_spec(normalize(parsed, directory_name="m", has_model_file=True, gpus=()))
-    plan = InstancePlan("m_0", spec, 1, {}, {}, None, 1 << 20, ModelStatistics(), None, concurrency)
+    plan = StubInstanceSpec("m_0", spec, 1, {}, {}, None, 1 << 20, ModelStatistics(), None, concurrency)
     connection = Connection(host)
-    batches = PostedBatches(plan, connection, Owner())
+    batches = InflightBatches(plan, connection, Owner())
     handlers = {
         Result: batches.answered, Failed: batches.answered, Respond: batches.responded, Retired: batches.retired,
     }  # fmt: skip
@@ -385,14 +385,14 @@ def test_calls(host, concurrency):
     connection = Connection(host)
     callee = Callee(host, connection)
     handlers = {
-        Call: callee.call, Drop: callee.drop, CancelCall: lambda message: None, Took: lambda message: None,
+        Call: callee.call, ReleaseHold: callee.drop, CancelCall: lambda message: None, Consumed: lambda message: None,
     }  # fmt: skip
     waiting = deque(range(1, 21))
     while waiting:
         batch = waiting.popleft()
         connection.infer(batch, [host.wire()])
         while type(message := host.receive()) is not Result:
-            if type(message) is PutBack:
+            if type(message) is Requeue:
                 waiting.extendleft(reversed(message.batches))
             else:
                 handlers[type(message)](message)

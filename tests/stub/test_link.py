@@ -15,13 +15,13 @@ from pyruntime.utils.messages import (
     PROTOCOL_VERSION,
     Answer,
     Ask,
-    Drop,
     Hello,
     Infer,
     Load,
     Log,
     Ready,
     Release,
+    ReleaseHold,
     Reply,
 )
 
@@ -155,18 +155,18 @@ class TestSend:
 
     def test_posted(self, host):
         """What is posted goes out in front of what is sent next."""
-        host.link.post(Drop([1]))
-        host.link.post(Drop([2]))
+        host.link.post(ReleaseHold([1]))
+        host.link.post(ReleaseHold([2]))
         host.link.send(log("hello"))
-        assert [host.hear() for _ in range(3)] == [Drop([1]), Drop([2]), log("hello")]
+        assert [host.hear() for _ in range(3)] == [ReleaseHold([1]), ReleaseHold([2]), log("hello")]
 
     def test_too_large(self, host):
         """What does not fit a frame is refused; what is around it arrives."""
-        host.link.post(Drop([1]))
+        host.link.post(ReleaseHold([1]))
         with pytest.raises(LocalError):
             host.link.send(log("x" * FRAME_BYTES_MAX))
         host.link.send(log("hello"))
-        assert [host.hear() for _ in range(2)] == [Drop([1]), log("hello")]
+        assert [host.hear() for _ in range(2)] == [ReleaseHold([1]), log("hello")]
 
     def test_more_than_the_socket_holds(self, host):
         """A large message waits for the host to read; meanwhile others wait for it."""

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.utils.errors import Code, InferenceError
 
 # Called once, on the event loop's thread, at once or later. It must not raise.
 Answer = Callable[[bool], None]
 
 
-def check_model_ready(core: Core, name: str, version: int, done: Answer) -> None:
+def check_model_ready(state: ServerState, name: str, version: int, done: Answer) -> None:
     """Ask whether a version of a model is ready. Raises InferenceError NOT_FOUND if there is no such one."""
     try:
-        model = core.resolve(name, version)
+        model = state.resolve(name, version)
     except InferenceError as exc:
         if exc.code is Code.NOT_FOUND:
             raise
@@ -25,11 +25,11 @@ def check_model_ready(core: Core, name: str, version: int, done: Answer) -> None
     model.check_ready(done)
 
 
-def check_server_ready(core: Core, done: Answer) -> None:
+def check_server_ready(state: ServerState, done: Answer) -> None:
     """Ask whether the server is ready, by --strict-readiness: a strict one is when all its models say that they are."""
-    models = core.models() if core.settings.strict_readiness else []
-    if not core.is_ready() or not models:
-        done(core.is_ready())
+    models = state.models() if state.settings.strict_readiness else []
+    if not state.is_ready() or not models:
+        done(state.is_ready())
         return
     waiting = len(models)
     all_ready = True

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.readiness import check_server_ready
 
 # From one answer to the next question, in seconds. A load balancer should soon know, and each question asks the models.
@@ -22,8 +22,8 @@ Listener = Callable[[bool], None]
 
 
 class _Watch:
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
         self._ready: bool | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.listeners: list[Listener] = []
@@ -41,7 +41,7 @@ class _Watch:
 
     def _ask(self) -> None:
         self._timer = None
-        check_server_ready(self._core, self._answered)
+        check_server_ready(self._state, self._answered)
 
     def _answered(self, ready: bool) -> None:
         if not self.listeners:
@@ -54,23 +54,23 @@ class _Watch:
 
 
 # Those that somebody listens to.
-_watches: dict[Core, _Watch] = {}
+_watches: dict[ServerState, _Watch] = {}
 
 
-def watch_ready(core: Core, listener: Listener) -> None:
+def watch_ready(state: ServerState, listener: Listener) -> None:
     """Call `listener` with whether the server is ready, as soon as that is known, and again whenever it changes."""
-    watch = _watches.get(core)
+    watch = _watches.get(state)
     if watch is None:
-        watch = _watches[core] = _Watch(core)
+        watch = _watches[state] = _Watch(state)
     watch.add(listener)
 
 
-def unwatch_ready(core: Core, listener: Listener) -> None:
+def unwatch_ready(state: ServerState, listener: Listener) -> None:
     """Call a listener no more. It has no effect on one that is not known."""
-    watch = _watches.get(core)
+    watch = _watches.get(state)
     if watch is None or listener not in watch.listeners:
         return
     watch.listeners.remove(listener)
     if not watch.listeners:
         watch.close()
-        del _watches[core]
+        del _watches[state]

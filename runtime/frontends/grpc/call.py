@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.compression import decompress
 from pyruntime.runtime.frontends.common.request_log import LoggedCalls, log_failed_call
 from pyruntime.runtime.frontends.grpc.head import CallHead
@@ -62,9 +62,9 @@ class Call(ABC):
     _waiting_since: float | None = None
     _patience_s = MESSAGE_S_MAX
 
-    def __init__(self, core: Core, connection: Connection, stream: int, head: CallHead) -> None:
-        self._core = core
-        self._connection = LoggedCalls(connection, head.path) if core.log_settings.verbose else connection
+    def __init__(self, state: ServerState, connection: Connection, stream: int, head: CallHead) -> None:
+        self._state = state
+        self._connection = LoggedCalls(connection, head.path) if state.log_settings.verbose else connection
         self._stream = stream
         self._head = head
 
@@ -136,7 +136,7 @@ class Call(ABC):
         """End the call with an error. It has no effect once the call is over."""
         if self._over:
             return
-        if self._core.log_settings.verbose:
+        if self._state.log_settings.verbose:
             log_failed_call(self._head.path, status, message)
         self._leave()
         said = trailers(status, message) if self._begun else trailers_only(status, message)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.restrictions import opens
 from pyruntime.runtime.frontends.grpc.call import Call, Connection
 from pyruntime.runtime.frontends.grpc.head import CallHead
@@ -20,26 +20,26 @@ INFER = f"{_SERVICE}/ModelInfer"
 STREAM_INFER = f"{_SERVICE}/ModelStreamInfer"
 
 
-def begin_call(core: Core, connection: Connection, stream: int, head: CallHead) -> Call | bytes:
+def begin_call(state: ServerState, connection: Connection, stream: int, head: CallHead) -> Call | bytes:
     """The call on a stream; or, packed, the response to a request that gets none."""
     if head.refusal:
         return head.refusal
-    restrictions = core.settings.grpc_restricted_protocols
-    if restrictions and (refusal := _restricted(core, head)):
+    restrictions = state.settings.grpc_restricted_protocols
+    if restrictions and (refusal := _restricted(state, head)):
         return refusal
     path = head.path
     if path == INFER:
-        return InferCall(core, connection, stream, head)
+        return InferCall(state, connection, stream, head)
     if path == STREAM_INFER:
-        return StreamInferCall(core, connection, stream, head)
+        return StreamInferCall(state, connection, stream, head)
     if path in METHODS:
-        return UnaryCall(core, connection, stream, head, METHODS[path])
+        return UnaryCall(state, connection, stream, head, METHODS[path])
     if path in STREAMS:
-        return StreamCall(core, connection, stream, head, STREAMS[path])
+        return StreamCall(state, connection, stream, head, STREAMS[path])
     return trailers_only(Status.UNIMPLEMENTED, f"unknown method {path[:80]!r}")
 
 
-def _restricted(core: Core, head: CallHead) -> bytes:
+def _restricted(state: ServerState, head: CallHead) -> bytes:
     """The refusal of a call of a restricted API whose client does not show what it needs, else b""."""
     if head.path in (INFER, STREAM_INFER):
         api = "inference"
@@ -49,7 +49,7 @@ def _restricted(core: Core, head: CallHead) -> bytes:
         api = STREAMS[head.path].api
     else:
         return b""
-    restriction = core.settings.grpc_restricted_protocols.get(api)
+    restriction = state.settings.grpc_restricted_protocols.get(api)
     if restriction is None:
         return b""
     shown = head.metadata.get(restriction.header)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.connection_limits import connections_max
 from pyruntime.runtime.frontends.common.transports import report_unsent
 from pyruntime.runtime.frontends.grpc.call import MESSAGE_BYTES_MAX, Call
@@ -66,15 +66,15 @@ class GrpcConnection(asyncio.BufferedProtocol):
     _receiving = False
     _timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, core: Core, connections: set[Any], read_head: Callable[[bytes], CallHead]) -> None:
+    def __init__(self, state: ServerState, connections: set[Any], read_head: Callable[[bytes], CallHead]) -> None:
         """`read_head`: see HeadReader.read."""
-        self._core = core
+        self._state = state
         self._read_head = read_head
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}
         self._on_drained: list[Callable[[], None]] = []
-        settings = core.settings
+        settings = state.settings
         self._keepalive = Keepalive(settings, self._loop.time(), random.uniform(-1, 1))
         self._stalls = Stalls()
         self.session = Session(
@@ -165,7 +165,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
     # Events.
 
     def _begin(self, stream: int, packed: bytes, timeout_ns: int) -> None:
-        call = begin_call(self._core, self, stream, self._read_head(packed))
+        call = begin_call(self._state, self, stream, self._read_head(packed))
         if isinstance(call, bytes):
             self.session.refuse(stream, call)
             return
@@ -260,9 +260,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
         """A server that stops waits for clients to take what there is for them, as for requests that are under way."""
         self._unsent = not self._unsent
         if self._unsent:
-            self._core.in_flight += 1
+            self._state.in_flight += 1
         else:
-            self._core.end_request()
+            self._state.end_request()
 
     def _close(self) -> None:
         """Hang up, with what there is still to say about it."""

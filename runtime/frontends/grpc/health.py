@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.readiness import check_server_ready
 from pyruntime.runtime.frontends.common.readiness_watch import unwatch_ready, watch_ready
 from pyruntime.runtime.frontends.grpc.method import End, Reply, Send
@@ -15,9 +15,9 @@ from pyruntime.utils.errors import Code, InferenceError
 _SERVER = ("", INFERENCE.full_name)
 
 
-def check(core: Core, request: Message, reply: Reply) -> None:
+def check(state: ServerState, request: Message, reply: Reply) -> None:
     """How the server is, whichever service is asked for: as in Triton."""
-    check_server_ready(core, lambda ready: reply(_response(ready)))
+    check_server_ready(state, lambda ready: reply(_response(ready)))
 
 
 class Watch:
@@ -26,8 +26,8 @@ class Watch:
     Of services that there are not it says so, and waits: the protocol has it that they may yet come.
     """
 
-    def __init__(self, core: Core, send: Send, end: End) -> None:
-        self._core = core
+    def __init__(self, state: ServerState, send: Send, end: End) -> None:
+        self._state = state
         self._send = send
         self._end = end
         self._asked = False
@@ -39,7 +39,7 @@ class Watch:
             return
         self._asked = True
         if request.service in _SERVER:
-            watch_ready(self._core, self._heard)
+            watch_ready(self._state, self._heard)
         else:
             self._send(HealthCheckResponse(status=HealthCheckResponse.SERVICE_UNKNOWN))
 
@@ -50,7 +50,7 @@ class Watch:
 
     def cancelled(self) -> None:
         """See Stream."""
-        unwatch_ready(self._core, self._heard)
+        unwatch_ready(self._state, self._heard)
 
     def _heard(self, ready: bool) -> None:
         self._send(_response(ready))

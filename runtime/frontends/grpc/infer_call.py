@@ -53,7 +53,7 @@ class InferCall(InferringCall):
             self.fail(Status.INTERNAL, _SECOND)
             return
         self._counted = True
-        self._core.in_flight += 1
+        self._state.in_flight += 1
         super().message(message, False)
 
     def place(self, meta: bytes, left: int) -> memoryview | Literal[False] | None:
@@ -66,7 +66,7 @@ class InferCall(InferringCall):
     def placed(self, meta: bytes, raws: tuple[tuple[int, int], ...], ended: bool) -> None:
         """See Call."""
         self._counted = True
-        self._core.in_flight += 1
+        self._state.in_flight += 1
         super().placed(meta, raws, False)
 
     def ended(self) -> None:
@@ -100,7 +100,7 @@ class InferCall(InferringCall):
         if self._over:
             outcome.release()
             return
-        encoding = response_encoding(self._core.settings.grpc_compression_level, self._head)
+        encoding = response_encoding(self._state.settings.grpc_compression_level, self._head)
         if encoding is not None or self._options.classes:
             self._make_answer(outcome, encoding)
             return
@@ -119,7 +119,7 @@ class InferCall(InferringCall):
         work = partial(_make_parts, response, self._options.classes, self._model.spec, encoding)
         then = partial(self._answer, response, encoding)
         if sum(output.byte_size for output in response.outputs) > ANSWERED_AT_ONCE_MAX:
-            in_thread(self._core.tasks, work, then, "make a response")
+            in_thread(self._state.tasks, work, then, "make a response")
         else:
             at_once(work, then)
 
@@ -152,7 +152,7 @@ class InferCall(InferringCall):
     def _end_count(self) -> None:
         if self._counted:
             self._counted = False
-            self._core.end_request()
+            self._state.end_request()
 
 
 def _make_parts(

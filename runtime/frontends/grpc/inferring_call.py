@@ -69,7 +69,7 @@ class InferringCall(Call):
             name, version = target.model, target.message.model_version
             model = self._resolve(target)
             model.check_serving()
-            if self._core.expected_bytes + left > EXPECTED_BYTES_MAX:
+            if self._state.expected_bytes + left > EXPECTED_BYTES_MAX:
                 return None
             # Each of the raw contents is aligned.
             slot = model.memory.allocate(left + ALIGNMENT * (len(target.message.inputs) + 1))
@@ -79,7 +79,7 @@ class InferringCall(Call):
         self._slot = slot
         self._named = target.model, target.version
         self._expected_bytes = left
-        self._core.expected_bytes += left
+        self._state.expected_bytes += left
         self._waiting_since = None
         self._patience_s = MESSAGE_S_MAX + left / BYTES_PER_S_MIN
         self._expecting = model
@@ -141,7 +141,7 @@ class InferringCall(Call):
         else:
             places = raws if message is None else _places(lengths)
             view, base = (slot.view, slot.offset) if slot is not None else (memoryview(b""), 0)
-            request, options = decode_infer(target, id, places, view, base, self._core.client_memory)
+            request, options = decode_infer(target, id, places, view, base, self._state.client_memory)
             if forwarded:
                 forward(request, forwarded)
             if slot is not None:
@@ -151,12 +151,12 @@ class InferringCall(Call):
             job = model.accept(request, respond)
             if slot is not None and plannable:
                 model.plans.remember(key, lengths, job, slot, options)
-        if self._core.tracer.active:
-            trace_call(self._core.tracer, model, job, self._head.traceparent)
+        if self._state.tracer.active:
+            trace_call(self._state.tracer, model, job, self._head.traceparent)
         self._started(model, job)
 
     def _resolve(self, target: Target) -> ModelVersion:
-        return self._core.resolve(target.model, target.version)
+        return self._state.resolve(target.model, target.version)
 
     def _model_of_slot(self, target: Target, model: ModelVersion | None) -> ModelVersion:
         """The model that a large message is for: that in whose memory it lies, though others have its name by now."""
@@ -169,7 +169,7 @@ class InferringCall(Call):
     def _arrived(self) -> None:
         model, self._expecting = self._expecting, None
         if model is not None:
-            self._core.expected_bytes -= self._expected_bytes
+            self._state.expected_bytes -= self._expected_bytes
             model.arrived()
 
     def _free(self) -> None:

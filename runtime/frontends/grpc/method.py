@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.grpc.schema import Message, MessageClass
 from pyruntime.utils.errors import InferenceError
 
@@ -23,7 +23,7 @@ class Method(NamedTuple):
 
     api: str
     request: MessageClass
-    act: Callable[[Core, Message, Reply], None]
+    act: Callable[[ServerState, Message, Reply], None]
 
 
 class Stream(Protocol):
@@ -50,4 +50,4 @@ class StreamMethod(NamedTuple):
 
     api: str
     request: MessageClass
-    factory: Callable[[Core, Send, End], Stream]
+    factory: Callable[[ServerState, Send, End], Stream]

@@ -9,7 +9,7 @@ from functools import partial
 
 from google.protobuf.descriptor import MethodDescriptor
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.grpc import (
     health,
     memory_methods,
@@ -22,12 +22,12 @@ from pyruntime.runtime.frontends.grpc.method import Method, Reply, StreamMethod
 from pyruntime.runtime.frontends.grpc.reflection import Reflection
 from pyruntime.runtime.frontends.grpc.schema import HEALTH, INFERENCE, REFLECTIONS, Message, class_of
 
-_Act = Callable[[Core, Message, Reply], None]
+_Act = Callable[[ServerState, Message, Reply], None]
 
 
-def _at_once(answer: Callable[[Core, Message], Message]) -> _Act:
-    def act(core: Core, request: Message, reply: Reply) -> None:
-        reply(answer(core, request))
+def _at_once(answer: Callable[[ServerState, Message], Message]) -> _Act:
+    def act(state: ServerState, request: Message, reply: Reply) -> None:
+        reply(answer(state, request))
 
     return act
 

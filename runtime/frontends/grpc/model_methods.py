@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remote procedures about one model: whether it is ready, what it takes and gives, what it has done.
 
-All raise InferenceError: INVALID_ARG for what is no version, and what the core says of models that are not there.
+All raise InferenceError: INVALID_ARG for what is no version, and what the state says of models that are not there.
 """
 
 from __future__ import annotations
 
 from google.protobuf import json_format
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.config.schema import new_model_config
 from pyruntime.runtime.config.spec import TensorSpec
 from pyruntime.runtime.frontends.common.readiness import check_model_ready
@@ -25,7 +25,7 @@ from pyruntime.runtime.repository.version_number import parse_version
 from pyruntime.utils.errors import Code, InferenceError
 
 
-def model_ready(core: Core, request: Message, reply: Reply) -> None:
+def model_ready(state: ServerState, request: Message, reply: Reply) -> None:
     """A model that there is not is not ready, and that is no error here."""
 
     def checked(ready: bool) -> None:
@@ -33,35 +33,35 @@ def model_ready(core: Core, request: Message, reply: Reply) -> None:
 
     version = parse_version(request.version)
     try:
-        check_model_ready(core, request.name, version, checked)
+        check_model_ready(state, request.name, version, checked)
     except InferenceError as exc:
         if exc.code is not Code.NOT_FOUND:
             raise
         checked(False)
 
 
-def model_metadata(core: Core, request: Message) -> Message:
+def model_metadata(state: ServerState, request: Message) -> Message:
     """What HTTP says as well."""
-    spec = core.resolve(request.name, parse_version(request.version)).spec
+    spec = state.resolve(request.name, parse_version(request.version)).spec
     return ModelMetadataResponse(
         name=spec.name,
-        versions=map(str, core.table.ready_versions(request.name)),
+        versions=map(str, state.table.ready_versions(request.name)),
         platform=spec.platform,
         inputs=map(_tensor, spec.inputs.values()),
         outputs=map(_tensor, spec.outputs.values()),
     )
 
 
-def model_config(core: Core, request: Message) -> Message:
+def model_config(state: ServerState, request: Message) -> Message:
     """The configuration that models get and HTTP shows, as the message that it was rendered from."""
-    spec = core.resolve(request.name, parse_version(request.version)).spec
+    spec = state.resolve(request.name, parse_version(request.version)).spec
     return ModelConfigResponse(config=json_format.Parse(spec.json, new_model_config()))
 
 
-def model_statistics(core: Core, request: Message) -> Message:
+def model_statistics(state: ServerState, request: Message) -> Message:
     """Of one version, of all versions of a model, or of all models, whatever version is given then: as in Triton."""
     version = parse_version(request.version)
-    statistics = core.statistics(request.name, version) if request.name else core.statistics()
+    statistics = state.statistics(request.name, version) if request.name else state.statistics()
     return json_format.ParseDict({"model_stats": statistics}, ModelStatisticsResponse())
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from google.protobuf.descriptor import FileDescriptor
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.config.schema import POOL
 from pyruntime.runtime.frontends.grpc.method import End, Send
 from pyruntime.runtime.frontends.grpc.schema import SERVICES, Message, MessageClass
@@ -23,7 +23,7 @@ _NAME_CHARACTERS_MAX = 200
 class Reflection:
     """One call; `response` is the class of its version's responses."""
 
-    def __init__(self, response: MessageClass, core: Core, send: Send, end: End) -> None:
+    def __init__(self, response: MessageClass, state: ServerState, send: Send, end: End) -> None:
         self._response = response
         self._send = send
         self._end = end

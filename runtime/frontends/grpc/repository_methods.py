@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.grpc.method import Reply
 from pyruntime.runtime.frontends.grpc.schema import (
     Message,
@@ -20,29 +20,29 @@ from pyruntime.utils.errors import Code, InferenceError
 _FILE_PREFIX = "file:"
 
 
-def repository_index(core: Core, request: Message) -> Message:
+def repository_index(state: ServerState, request: Message) -> Message:
     """What HTTP says as well."""
     _check_repository(request)
     response = RepositoryIndexResponse()
-    for row in core.index(request.ready):
+    for row in state.index(request.ready):
         response.models.add(name=row.name, version=row.version, state=row.state, reason=row.reason)
     return response
 
 
-def load(core: Core, request: Message, reply: Reply) -> None:
+def load(state: ServerState, request: Message, reply: Reply) -> None:
     """Reply once the model is loaded. The load goes on if the client does not wait for it."""
     _check_repository(request)
     config, files = _read_load_parameters(request.parameters)
-    loading = core.control.load(request.model_name, config, files)
-    core.tasks.create_task(_reply_after(loading, RepositoryModelLoadResponse(), reply))
+    loading = state.control.load(request.model_name, config, files)
+    state.tasks.create_task(_reply_after(loading, RepositoryModelLoadResponse(), reply))
 
 
-def unload(core: Core, request: Message, reply: Reply) -> None:
+def unload(state: ServerState, request: Message, reply: Reply) -> None:
     """Reply once the model takes no more requests."""
     _check_repository(request)
     unload_dependents = _read_unload_dependents(request.parameters)
-    unloading = core.control.unload(request.model_name, unload_dependents)
-    core.tasks.create_task(_reply_after(unloading, RepositoryModelUnloadResponse(), reply))
+    unloading = state.control.unload(request.model_name, unload_dependents)
+    state.tasks.create_task(_reply_after(unloading, RepositoryModelUnloadResponse(), reply))
 
 
 async def _reply_after(work: Coroutine[Any, Any, None], response: Message, reply: Reply) -> None:

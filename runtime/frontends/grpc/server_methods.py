@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.readiness import check_server_ready
 from pyruntime.runtime.frontends.common.status import EXTENSIONS
 from pyruntime.runtime.frontends.grpc.method import Reply
@@ -17,18 +17,18 @@ from pyruntime.runtime.frontends.grpc.schema import (
 from pyruntime.utils.errors import Code, InferenceError
 
 
-def server_live(core: Core, request: Message) -> Message:
+def server_live(state: ServerState, request: Message) -> Message:
     """Whoever answers is alive."""
     return ServerLiveResponse(live=True)
 
 
-def server_ready(core: Core, request: Message, reply: Reply) -> None:
+def server_ready(state: ServerState, request: Message, reply: Reply) -> None:
     """Raises InferenceError UNAVAILABLE once the server exits."""
-    if core.exiting:
+    if state.exiting:
         raise InferenceError("Server exiting", Code.UNAVAILABLE)
-    check_server_ready(core, lambda ready: reply(ServerReadyResponse(ready=ready)))
+    check_server_ready(state, lambda ready: reply(ServerReadyResponse(ready=ready)))
 
 
-def server_metadata(core: Core, request: Message) -> Message:
+def server_metadata(state: ServerState, request: Message) -> Message:
     """What HTTP says as well."""
-    return ServerMetadataResponse(name=core.settings.server_id, version=core.version, extensions=EXTENSIONS)
+    return ServerMetadataResponse(name=state.settings.server_id, version=state.version, extensions=EXTENSIONS)

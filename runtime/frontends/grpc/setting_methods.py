@@ -7,27 +7,27 @@ Both raise InferenceError: what those do whose settings they are.
 
 from __future__ import annotations
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.grpc.schema import LogSettingsResponse, Message, TraceSettingResponse
 
 
-def trace_setting(core: Core, request: Message) -> Message:
+def trace_setting(state: ServerState, request: Message) -> Message:
     """Of one model, or of all without a name. A setting without values is cleared."""
     if request.settings:
         values = {name: list(setting.value) or None for name, setting in request.settings.items()}
-        core.tracer.update(request.model_name, values)
+        state.tracer.update(request.model_name, values)
     response = TraceSettingResponse()
-    for name, value in core.tracer.settings(request.model_name).items():
+    for name, value in state.tracer.settings(request.model_name).items():
         response.settings[name].value.extend([value] if isinstance(value, str) else value)
     return response
 
 
-def log_settings(core: Core, request: Message) -> Message:
+def log_settings(state: ServerState, request: Message) -> Message:
     """Of the whole server."""
     if request.settings:
-        core.log_settings.update({name: _log_value(setting) for name, setting in request.settings.items()})
+        state.log_settings.update({name: _log_value(setting) for name, setting in request.settings.items()})
     response = LogSettingsResponse()
-    for name, value in core.log_settings.current().items():
+    for name, value in state.log_settings.current().items():
         setting = response.settings[name]
         if isinstance(value, bool):
             setting.bool_param = value

@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.grpc.call import Call, Connection
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.method import StreamMethod
@@ -22,10 +22,12 @@ WAITING_BYTES_MAX = 16 << 20
 class StreamCall(Call):
     """See the module."""
 
-    def __init__(self, core: Core, connection: Connection, stream: int, head: CallHead, method: StreamMethod) -> None:
-        super().__init__(core, connection, stream, head)
+    def __init__(
+        self, state: ServerState, connection: Connection, stream: int, head: CallHead, method: StreamMethod
+    ) -> None:
+        super().__init__(state, connection, stream, head)
         self._method = method
-        self._handler = method.factory(core, self._send, self._end)
+        self._handler = method.factory(state, self._send, self._end)
 
     def message(self, message: bytes, ended: bool) -> None:
         """See Call."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress
 from pyruntime.runtime.frontends.grpc.call import Connection
@@ -68,14 +68,14 @@ class StreamInferCall(InferringCall):
     _held = False
     _draining = False
 
-    def __init__(self, core: Core, connection: Connection, stream: int, head: CallHead) -> None:
-        super().__init__(core, connection, stream, head)
+    def __init__(self, state: ServerState, connection: Connection, stream: int, head: CallHead) -> None:
+        super().__init__(state, connection, stream, head)
         # All that are under way, and those among them whose order matters.
         self._requests: set[_Request] = set()
         self._ordered: deque[_Request] = deque()
         self._starting: _Request | None = None
         self._ends_at_error = self._head.metadata.get("triton_grpc_error") == "true"
-        self._encoding = response_encoding(self._core.settings.grpc_compression_level, self._head)
+        self._encoding = response_encoding(self._state.settings.grpc_compression_level, self._head)
         if self._encoding is not None:
             self._head_of_response = encoded_head(self._encoding[0])
 
@@ -115,7 +115,7 @@ class StreamInferCall(InferringCall):
         self.respond(request, failure, True)
 
     def _begin_request(self, request: _Request, *, in_order: bool) -> None:
-        self._core.in_flight += 1
+        self._state.in_flight += 1
         self._requests.add(request)
         if in_order:
             request.in_order = True
@@ -126,7 +126,7 @@ class StreamInferCall(InferringCall):
 
     def _end_request(self, request: _Request) -> None:
         self._requests.discard(request)
-        self._core.end_request()
+        self._state.end_request()
         if self._held and len(self._requests) < REQUESTS_MAX:
             self._held = False
             self._connection.session.resume(self._stream)
@@ -215,4 +215,4 @@ class StreamInferCall(InferringCall):
                 request.outcome.release()
             if job is not None and request.model is not None:
                 request.model.cancel(job)
-            self._core.end_request()
+            self._state.end_request()

@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.grpc.call import Call, Connection
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.method import Method
@@ -22,8 +22,8 @@ class UnaryCall(Call):
     _counted = False
     _asked = False
 
-    def __init__(self, core: Core, connection: Connection, stream: int, head: CallHead, method: Method) -> None:
-        super().__init__(core, connection, stream, head)
+    def __init__(self, state: ServerState, connection: Connection, stream: int, head: CallHead, method: Method) -> None:
+        super().__init__(state, connection, stream, head)
         self._method = method
 
     @property
@@ -43,9 +43,9 @@ class UnaryCall(Call):
             self.fail(Status.INTERNAL, f"the message is no {self._method.request.DESCRIPTOR.name}: it cannot be parsed")
             return
         self._counted = True
-        self._core.in_flight += 1
+        self._state.in_flight += 1
         try:
-            self._method.act(self._core, request, self._reply)
+            self._method.act(self._state, request, self._reply)
         except InferenceError as exc:
             self._reply(exc)
 
@@ -68,4 +68,4 @@ class UnaryCall(Call):
     def _cancel(self) -> None:
         if self._counted:
             self._counted = False
-            self._core.end_request()
+            self._state.end_request()

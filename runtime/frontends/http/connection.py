@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.client_timeouts import Patience, Phase
 from pyruntime.runtime.frontends.common.connection_limits import connections_max
 from pyruntime.runtime.frontends.common.transports import report_unsent
@@ -67,9 +67,9 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
     # A request said that it is the last one.
     _ended = False
 
-    def __init__(self, core: Core, connections: set[Any], read_head: Callable[[bytes], Head]) -> None:
+    def __init__(self, state: ServerState, connections: set[Any], read_head: Callable[[bytes], Head]) -> None:
         """`connections` are those of all ports; it adds itself to them, and takes itself out."""
-        super().__init__(core, connections)
+        super().__init__(state, connections)
         self._read_head = read_head
         self._patience = Patience()
 
@@ -89,7 +89,7 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._core.settle()
+        self._state.settle()
         self._transport = None
         self._end_lending()
         self._end_stall()
@@ -125,7 +125,7 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
             return
         data = _READ_BUFFER[:nbytes].tobytes()
         if self._exchanges:
-            self._core.settle()
+            self._state.settle()
         try:
             self._received(data)
         except BadRequest as exc:
@@ -134,7 +134,7 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
     def _settle(self) -> None:
         """Learn what was answered past us, and have all that is not come through us: there is more to be done."""
         self.take_back()
-        self._core.settle()
+        self._state.settle()
         if self._exchanges:
             self._exchanges[0].take_back()
 
@@ -166,8 +166,8 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
             head = self._read_head(data[:end])
             endpoint = head.route.endpoint
             stop = end + head.content_length
-            looks_known = endpoint is _INFER and self._core.knows_requests
-            if looks_known and stop > len(data) and may_be_known(self._core, head):
+            looks_known = endpoint is _INFER and self._state.knows_requests
+            if looks_known and stop > len(data) and may_be_known(self._state, head):
                 self._rest = data  # no longer than a known request: the rest is about to come
                 return
             self._heard = True
@@ -178,14 +178,14 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
             if looks_known and stop <= len(data):
                 if stop == len(data) and self._lend(head, data, end):
                     return
-                known = begin_known(self._core, self, head, data, end)
+                known = begin_known(self._state, self, head, data, end)
                 if known is not None:
                     self._exchanges.append(known)
                     data = data[stop:] if stop < len(data) else b""
                     continue
             self._alike = 0
             kind = InferExchange if endpoint is _INFER else exchange_of(endpoint)
-            exchange = kind(self._core, self, head)
+            exchange = kind(self._state, self, head)
             self._exchanges.append(exchange)
             if stop <= len(data) and not head.chunked:  # all of it is here already, as nearly always
                 body = data[end:stop]
@@ -256,7 +256,7 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
         self._owes_continue = False
         exchange, self._current, self._chunked = self._current, None, None
         if exchange is None:
-            exchange = exchange_of(Endpoint.REFUSED)(self._core, self, UNREADABLE)
+            exchange = exchange_of(Endpoint.REFUSED)(self._state, self, UNREADABLE)
             self._exchanges.append(exchange)
         exchange.keep_alive = False
         exchange.refuse(status, message)
@@ -280,7 +280,7 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
         if self._is_lent():
             return
         if self._exchanges:
-            self._core.settle()
+            self._state.settle()
         phase = self._phase()
         heard, self._heard = self._heard, False
         if not self._patience.is_over(now, phase, anew=heard, taken=self._taken(), crowded=crowded):
@@ -343,5 +343,5 @@ class MetricsConnection(HttpConnection):
 
     _connections_max = connections_max() + METRICS_CONNECTIONS_MAX
 
-    def __init__(self, core: Core, connections: set[Any]) -> None:
-        super().__init__(core, connections, parse_metrics_head)
+    def __init__(self, state: ServerState, connections: set[Any]) -> None:
+        super().__init__(state, connections, parse_metrics_head)

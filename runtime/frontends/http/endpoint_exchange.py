@@ -20,14 +20,14 @@ class EndpointExchange(Exchange):
     def _act(self) -> None:
         route = self._head.route
         if route.endpoint is Endpoint.MODEL_READY:
-            check_model_ready(self._core, route.model, route.version, self._model_checked)
+            check_model_ready(self._state, route.model, route.version, self._model_checked)
         elif route.endpoint is Endpoint.SERVER_READY:
-            if self._core.exiting:
+            if self._state.exiting:
                 self._respond(503, _EXITING)
             else:
-                check_server_ready(self._core, self._server_checked)
+                check_server_ready(self._state, self._server_checked)
         else:
-            self._respond(200, ANSWERS[route.endpoint](self._core, route, bytes(self._body)))
+            self._respond(200, ANSWERS[route.endpoint](self._state, route, bytes(self._body)))
 
     def _model_checked(self, ready: bool) -> None:
         self._respond(*((200, b"") if ready else (400, _NOT_READY)))

@@ -8,40 +8,40 @@ from collections.abc import Callable
 
 import orjson
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common import status
 from pyruntime.runtime.frontends.http import memory_endpoints, setting_endpoints
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route
 
 
-def _nothing(core: Core, route: Route, body: bytes) -> bytes:
+def _nothing(state: ServerState, route: Route, body: bytes) -> bytes:
     return b""
 
 
-def _server_metadata(core: Core, route: Route, body: bytes) -> bytes:
-    return status.server_metadata(core.settings.server_id, core.version)
+def _server_metadata(state: ServerState, route: Route, body: bytes) -> bytes:
+    return status.server_metadata(state.settings.server_id, state.version)
 
 
-def _model_metadata(core: Core, route: Route, body: bytes) -> bytes:
-    model = core.resolve(route.model, route.version)
-    return status.model_metadata(model.spec, core.table.ready_versions(route.model))
+def _model_metadata(state: ServerState, route: Route, body: bytes) -> bytes:
+    model = state.resolve(route.model, route.version)
+    return status.model_metadata(model.spec, state.table.ready_versions(route.model))
 
 
-def _model_config(core: Core, route: Route, body: bytes) -> bytes:
-    return core.resolve(route.model, route.version).spec.json
+def _model_config(state: ServerState, route: Route, body: bytes) -> bytes:
+    return state.resolve(route.model, route.version).spec.json
 
 
-def _statistics(core: Core, route: Route, body: bytes) -> bytes:
-    return orjson.dumps({"model_stats": core.statistics(route.model, route.version)})
+def _statistics(state: ServerState, route: Route, body: bytes) -> bytes:
+    return orjson.dumps({"model_stats": state.statistics(route.model, route.version)})
 
 
-def _index(core: Core, route: Route, body: bytes) -> bytes:
-    return status.repository_index(core.index(status.decode_index_request(body)))
+def _index(state: ServerState, route: Route, body: bytes) -> bytes:
+    return status.repository_index(state.index(status.decode_index_request(body)))
 
 
 # The body of the response, which is a success. Each raises InferenceError. All other endpoints have exchanges of their
 # own.
-ANSWERS: dict[Endpoint, Callable[[Core, Route, bytes], bytes]] = {
+ANSWERS: dict[Endpoint, Callable[[ServerState, Route, bytes], bytes]] = {
     Endpoint.SERVER_METADATA: _server_metadata,
     Endpoint.SERVER_LIVE: _nothing,
     Endpoint.NOTHING: _nothing,

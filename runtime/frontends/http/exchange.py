@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.compression import ENCODINGS, decompress
 from pyruntime.runtime.frontends.common.request_log import LoggedConnection
 from pyruntime.runtime.frontends.common.threads import at_once, in_thread
@@ -82,24 +82,24 @@ class Exchange(ABC):
     _received_ns = 0
     trace: Trace | None = None
 
-    def __init__(self, core: Core, connection: Connection, head: Head) -> None:
-        self._core = core
+    def __init__(self, state: ServerState, connection: Connection, head: Head) -> None:
+        self._state = state
         self._connection = connection
         self._head = head
         if not head.keep_alive:
             self.keep_alive = False
-        if core.tracer.active:
+        if state.tracer.active:
             self._received_ns = time.monotonic_ns()
-        if core.log_settings.verbose:
+        if state.log_settings.verbose:
             self._connection = LoggedConnection(connection, self, head.line)
         try:
-            if head.content_length > core.settings.http_max_input_size:
+            if head.content_length > state.settings.http_max_input_size:
                 self._check_size(head.content_length)
             if head.encoding and head.encoding not in ENCODINGS:
                 self._error_lines = JSON + ACCEPTED_ENCODINGS
                 raise InferenceError("Unsupported compression type", Code.UNSUPPORTED)
             if self._executes:
-                self._model = model = core.resolve(head.route.model, head.route.version)
+                self._model = model = state.resolve(head.route.model, head.route.version)
                 if model.spec.decoupled and not self._takes_decoupled:
                     raise InferenceError(
                         "HTTP end point doesn't support models with decoupled transaction policy", Code.UNSUPPORTED
@@ -134,7 +134,7 @@ class Exchange(ABC):
             self._connection.discarded(len(data))
 
     def _check_size(self, size: int) -> None:
-        limit = self._core.settings.http_max_input_size
+        limit = self._state.settings.http_max_input_size
         if size > limit:
             raise InferenceError(
                 f"the request's body has {size} bytes or more, the server accepts {limit}: see --http-max-input-size",
@@ -161,10 +161,10 @@ class Exchange(ABC):
 
     def _decompress(self) -> None:
         """Have the body decompressed, and go on then."""
-        core, body, self._body = self._core, self._body, b""
-        work = partial(decompress, body, self._head.encoding, core.settings.http_max_input_size)
+        state, body, self._body = self._state, self._body, b""
+        work = partial(decompress, body, self._head.encoding, state.settings.http_max_input_size)
         if len(body) > DECOMPRESSED_AT_ONCE_MAX:
-            in_thread(core.tasks, work, self._decompressed, "decompress a request")
+            in_thread(state.tasks, work, self._decompressed, "decompress a request")
         else:
             at_once(work, self._decompressed)
 
@@ -182,7 +182,7 @@ class Exchange(ABC):
 
     def _start(self, model: ModelVersion, job: Job) -> None:
         self._job = job
-        tracer = self._core.tracer
+        tracer = self._state.tracer
         if tracer.active:
             self.trace = begin_trace(tracer, model, job, self._head.traceparent, self._received_ns)
         model.start(job)
@@ -223,12 +223,12 @@ class Exchange(ABC):
         if self.trace is not None:
             self.trace.close()
         if self._counted:
-            self._core.end_request()
+            self._state.end_request()
 
     def _count(self) -> None:
         """From here on the request is in flight. Before, while it comes in, nobody waits for it but its client."""
         self._counted = True
-        self._core.in_flight += 1
+        self._state.in_flight += 1
 
     def _fail(self, failure: InferenceError) -> None:
         self._job = None

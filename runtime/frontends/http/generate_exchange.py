@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.forwarding import forward
 from pyruntime.runtime.frontends.http.exchange import Connection, Exchange, Piece, nothing_to_release
 from pyruntime.runtime.frontends.http.generate_request import decode_generate
@@ -94,8 +94,8 @@ class GenerateStreamExchange(_GeneratingExchange):
 
     _begun = False
 
-    def __init__(self, core: Core, connection: Connection, head: Head) -> None:
-        super().__init__(core, connection, head)
+    def __init__(self, state: ServerState, connection: Connection, head: Head) -> None:
+        super().__init__(state, connection, head)
         # What the model has said, and whether that was the last of it. It becomes text when it is its turn to be sent.
         self._waiting: deque[tuple[InferResponse | InferenceError | None, bool]] = deque()
 

@@ -50,7 +50,7 @@ class InferExchange(Exchange):
             return None
         if request.encoding:  # how much memory it needs is not known yet
             return None
-        expected = self._core.expected_bytes
+        expected = self._state.expected_bytes
         if expected and expected + request.content_length > EXPECTED_BYTES_MAX:
             return None
         try:
@@ -60,7 +60,7 @@ class InferExchange(Exchange):
             self._refusal = exc
             return None
         self._expected = True
-        self._core.expected_bytes += request.content_length
+        self._state.expected_bytes += request.content_length
         model.expect()
         return self._slot.view
 
@@ -70,7 +70,7 @@ class InferExchange(Exchange):
         if self._expected:
             self._arrived(model)
         elif model.is_gone:  # it was replaced while the body came in, or unloaded
-            model = self._model = self._core.resolve(self._head.route.model, self._head.route.version)
+            model = self._model = self._state.resolve(self._head.route.model, self._head.route.version)
         model.check_serving()
         lead, slot, forwarded = self._head.header_length, self._slot, self._head.forwarded
         if slot is None and lead is not None and 0 <= lead < len(self._body):
@@ -79,7 +79,7 @@ class InferExchange(Exchange):
         length = len(self._body) if lead is None else lead
         if length > PARSED_AT_ONCE_MAX and (slot is not None or lead is None):
             text = bytes(self._body) if slot is None else slot.view[:length].tobytes()
-            in_thread(self._core.tasks, partial(parse_large, text), self._parsed, "parse a request")
+            in_thread(self._state.tasks, partial(parse_large, text), self._parsed, "parse a request")
             return
         if slot is None or not lead:
             # There is nothing to remember where the body is JSON, or all contents.
@@ -89,12 +89,12 @@ class InferExchange(Exchange):
         plan = None if forwarded else model.plans.find(header, slot.size)
         if plan is not None:
             if plan.known is not False:
-                know(self._core, model, self._head, header, slot.size, plan)
+                know(self._state, model, self._head, header, slot.size, plan)
             self._options = plan.options
             self._slot = None  # the job's from here on
             job = plan.job(slot, self._done, time.monotonic_ns())
         else:
-            memory = self._core.client_memory
+            memory = self._state.client_memory
             request, self._options = decode_infer(slot.view, lead, model.spec, memory, base=slot.offset)
             if forwarded:
                 forward(request, forwarded)
@@ -126,7 +126,7 @@ class InferExchange(Exchange):
         body = memoryview(self._body) if slot is None else slot.view
         base = -1 if slot is None else slot.offset
         request, self._options = decode_infer(
-            body, self._head.header_length, model.spec, self._core.client_memory, base=base, document=document
+            body, self._head.header_length, model.spec, self._state.client_memory, base=base, document=document
         )
         if forwarded:
             forward(request, forwarded)
@@ -139,7 +139,7 @@ class InferExchange(Exchange):
     def _check_strings(self, model: ModelVersion, request: InferRequest) -> None:
         """Have a thread count the strings first."""
         then = partial(self._strings_checked, model, request)
-        in_thread(self._core.tasks, partial(check_strings, request), then, "count strings")
+        in_thread(self._state.tasks, partial(check_strings, request), then, "count strings")
 
     def _strings_checked(self, model: ModelVersion, request: InferRequest, result: InferenceError | None) -> None:
         if self._abandoned or isinstance(result, InferenceError):
@@ -154,7 +154,7 @@ class InferExchange(Exchange):
 
     def _arrived(self, model: ModelVersion) -> None:
         self._expected = False
-        self._core.expected_bytes -= self._head.content_length
+        self._state.expected_bytes -= self._head.content_length
         model.arrived()
 
     def _give_slot(self, slots: list[Slot]) -> None:
@@ -183,7 +183,7 @@ class InferExchange(Exchange):
         work = partial(make_answer, response, self._options, self._model.spec, encoding)
         then = partial(self._answer, response)
         if costs_time(response, self._options, encoding, ANSWERED_AT_ONCE_MAX):
-            in_thread(self._core.tasks, work, then, "make a response")
+            in_thread(self._state.tasks, work, then, "make a response")
         else:
             at_once(work, then)
 

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.http.exchange import Connection, Exchange
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.sender import JOINED_BYTES_MAX
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.inference.request_plans import Plan
+from pyruntime.runtime.inference.request_plans import RequestPlan
 from pyruntime.runtime.inference.types import InferResponse
 from pyruntime.utils.errors import InferenceError
 
@@ -27,7 +27,7 @@ from pyruntime.utils.errors import InferenceError
 KNOWN_BYTES_MAX = 16 << 10
 
 
-def know(core: Core, model: ModelVersion, head: Head, document: bytes, size: int, plan: Plan) -> None:
+def know(state: ServerState, model: ModelVersion, head: Head, document: bytes, size: int, plan: RequestPlan) -> None:
     """Have requests with this head and this document found from now on, if that is possible; `plan` is that of one.
 
     Its body has `size` bytes, however it came.
@@ -38,7 +38,7 @@ def know(core: Core, model: ModelVersion, head: Head, document: bytes, size: int
             plan.known = model.know(document, size, plan.wire(len(document))) or False
     if plan.known and _is_plain(head):
         model.plans.remember_known(head, plan)
-        core.knows_requests = True
+        state.knows_requests = True
 
 
 def _is_plain(head: Head) -> bool:
@@ -50,24 +50,24 @@ def _is_plain(head: Head) -> bool:
     )
 
 
-def _find(core: Core, head: Head) -> tuple[ModelVersion, Plan] | None:
+def _find(state: ServerState, head: Head) -> tuple[ModelVersion, RequestPlan] | None:
     """Who serves requests with this head, and their plan, if they may be known."""
     try:
-        model = core.resolve(head.route.model, head.route.version)
+        model = state.resolve(head.route.model, head.route.version)
     except InferenceError:
         return None  # an exchange of another kind says so
     plan = model.plans.find_known(head)
     return None if plan is None else (model, plan)
 
 
-def _is_watched(core: Core) -> bool:
+def _is_watched(state: ServerState) -> bool:
     """Whether anybody wants to know more of requests than their statistics."""
-    return core.tracer.active or core.log_settings.verbose
+    return state.tracer.active or state.log_settings.verbose
 
 
-def may_be_known(core: Core, head: Head) -> bool:
+def may_be_known(state: ServerState, head: Head) -> bool:
     """Whether the request with this head may turn out to be known when its body is there, which is short then."""
-    return _find(core, head) is not None
+    return _find(state, head) is not None
 
 
 class KnownConnection(Connection, Protocol):
@@ -80,9 +80,9 @@ class KnownConnection(Connection, Protocol):
         """The client was sent the response of the only exchange that was due."""
 
 
-def find_lendable(core: Core, head: Head) -> tuple[Plan, Any] | None:
+def find_lendable(state: ServerState, head: Head) -> tuple[RequestPlan, Any] | None:
     """The plan of requests with this head, and the instance that may read them by itself; None if none may."""
-    found = None if _is_watched(core) else _find(core, head)
+    found = None if _is_watched(state) else _find(state, head)
     if found is None:
         return None
     model, plan = found
@@ -90,22 +90,24 @@ def find_lendable(core: Core, head: Head) -> tuple[Plan, Any] | None:
     return None if instance is None or not instance.may_read else (plan, instance)
 
 
-def begin_known(core: Core, connection: KnownConnection, head: Head, data: bytes, at: int) -> KnownExchange | None:
+def begin_known(
+    state: ServerState, connection: KnownConnection, head: Head, data: bytes, at: int
+) -> KnownExchange | None:
     """The exchange of the request whose body begins at a place in `data`, if it is known: it is with an instance then.
 
     Not so if it is watched, nor if it has to wait in a queue.
     """
-    found = None if _is_watched(core) else _find(core, head)
+    found = None if _is_watched(state) else _find(state, head)
     if found is None:
         return None
     model, plan = found
     instance = model.scheduler.free_instance()
     if instance is None:
         return None
-    exchange = KnownExchange(core, connection, plan)
+    exchange = KnownExchange(state, connection, plan)
     if not instance.execute_known(plan.known, exchange, data[: at + head.content_length], at):
         return None
-    core.in_flight += 1
+    state.in_flight += 1
     return exchange
 
 
@@ -126,8 +128,8 @@ class KnownExchange(Exchange):
 
     _connection: KnownConnection
 
-    def __init__(self, core: Core, connection: KnownConnection, plan: Plan) -> None:
-        self._core = core
+    def __init__(self, state: ServerState, connection: KnownConnection, plan: RequestPlan) -> None:
+        self._state = state
         self._connection = connection
         self._plan = plan
         self.rows = plan.rows
@@ -144,7 +146,7 @@ class KnownExchange(Exchange):
     def take_back(self) -> None:
         """See Exchange. What has been sent is told at once."""
         if self._may_be_sent and not self.instance.claim(self):
-            self._core.settle()
+            self._state.settle()
         self._may_be_sent = False
 
     def cancel(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.connection_limits import connections_max
 from pyruntime.runtime.frontends.http.known_exchange import KnownExchange, find_lendable
 from pyruntime.runtime.frontends.http.request_head import Head
@@ -50,8 +50,8 @@ class HttpLender(HttpSender):
     _heard = True
     _connections_max = connections_max()
 
-    def __init__(self, core: Core, connections: set[Any]) -> None:
-        super().__init__(core)
+    def __init__(self, state: ServerState, connections: set[Any]) -> None:
+        super().__init__(state)
         self._connections = connections
 
     def client_socket(self, make: Callable[[int], Any]) -> Any | None:
@@ -70,7 +70,7 @@ class HttpLender(HttpSender):
         """The client was sent the response of the first exchange, past us."""
         self._alike += 1
         exchange = self._exchanges.popleft()
-        self._core.end_request()
+        self._state.end_request()
         if not exchange.keep_alive and self._transport is not None:
             self._transport.close()
         if self._exchanges or self._read_paused:
@@ -82,7 +82,7 @@ class HttpLender(HttpSender):
         """Lend the connection together with the request that is all of `data`, if that is known; `at` is its body's."""
         if self._alike < self._alike_min or self._exchanges:
             return False
-        found = find_lendable(self._core, head)
+        found = find_lendable(self._state, head)
         if found is None:
             return False
         plan, reader = found
@@ -93,14 +93,14 @@ class HttpLender(HttpSender):
         self._transport.pause_reading()
         self._lent, self._reader, self._plan = lent, reader, plan
         self._begun = 0
-        self._core.lent.add(self)
+        self._state.lent.add(self)
         return True
 
     def _is_lent(self) -> bool:
         """Whether it is still worth while that it is lent: nobody notices meanwhile that a client hangs up."""
         if self._lent is None:
             return False
-        self._core.settle()
+        self._state.settle()
         if self._lent is not None and self._lent.begun != self._begun and self._reader.may_read:
             self._begun = self._lent.begun
             return True
@@ -117,10 +117,10 @@ class HttpLender(HttpSender):
 
     def adopt(self, serial: int, arrived_ns: int) -> KnownExchange:
         """A request that came while it was lent is to be told of as others are: the exchange of it."""
-        exchange = KnownExchange(self._core, self, self._plan)
+        exchange = KnownExchange(self._state, self, self._plan)
         exchange.begin_sent(arrived_ns)
         self._exchanges.append(exchange)
-        self._core.in_flight += 1
+        self._state.in_flight += 1
         self._reader.adopt(exchange, serial)
         self._note_end()
         self._is_back(b"")
@@ -141,7 +141,7 @@ class HttpLender(HttpSender):
         self._lent = self._reader = self._plan = None  # their model may be unloaded before the client leaves
         self._alike = 0
         self._heard = True
-        self._core.lent.discard(self)
+        self._state.lent.discard(self)
         if self._transport is None:
             return
         self._rest = data

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The endpoints about the shared memory of clients: a route and a body in, a JSON body out.
 
-All raise InferenceError: what is wrong with the body is INVALID_ARG, the rest is what the core's `client_memory` says.
+All raise InferenceError: what is wrong with the body is INVALID_ARG, the rest is what the state's `client_memory` says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_document, shown
 from pyruntime.runtime.frontends.common.request_parameters import UINT64_MAX
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route
@@ -22,50 +22,50 @@ from pyruntime.runtime.frontends.http.routes import Endpoint, Route
 _BAD_HANDLE = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
 
 
-def system_status(core: Core, route: Route, body: bytes) -> bytes:
+def system_status(state: ServerState, route: Route, body: bytes) -> bytes:
     """One region, or all of them for ""."""
-    rows = core.client_memory.status(route.region)
+    rows = state.client_memory.status(route.region)
     return orjson.dumps(
         [{"name": row.name, "key": row.key, "offset": row.offset, "byte_size": row.byte_size} for row in rows]
     )
 
 
-def register_system(core: Core, route: Route, body: bytes) -> bytes:
+def register_system(state: ServerState, route: Route, body: bytes) -> bytes:
     """Some bytes of an object that the client made; from its beginning on, unless an offset is given."""
     document = parse_document(body)
     key = _required(document, "key")
     if type(key) is not str:
         raise invalid(f"'key' must be a string, got {json_name(key)}")
     offset = _unsigned("offset", document["offset"]) if "offset" in document else 0
-    core.client_memory.register(route.region, key, offset, _unsigned("byte_size", _required(document, "byte_size")))
+    state.client_memory.register(route.region, key, offset, _unsigned("byte_size", _required(document, "byte_size")))
     return b""
 
 
-def unregister_system(core: Core, route: Route, body: bytes) -> bytes:
+def unregister_system(state: ServerState, route: Route, body: bytes) -> bytes:
     """One region, or all of them for ""."""
-    core.client_memory.unregister(route.region)
+    state.client_memory.unregister(route.region)
     return b""
 
 
-def cuda_status(core: Core, route: Route, body: bytes) -> bytes:
+def cuda_status(state: ServerState, route: Route, body: bytes) -> bytes:
     """One region, or all of them for ""."""
-    rows = core.client_memory.status_cuda(route.region)
+    rows = state.client_memory.status_cuda(route.region)
     return orjson.dumps([{"name": row.name, "device_id": row.device_id, "byte_size": row.byte_size} for row in rows])
 
 
-def register_cuda(core: Core, route: Route, body: bytes) -> bytes:
+def register_cuda(state: ServerState, route: Route, body: bytes) -> bytes:
     """Memory of a device that the client allocated."""
     document = parse_document(body)
     handle = _handle(_required(document, "raw_handle"))
     device_id = _unsigned("device_id", _required(document, "device_id"))
     byte_size = _unsigned("byte_size", _required(document, "byte_size"))
-    core.client_memory.register_cuda(route.region, handle, device_id, byte_size)
+    state.client_memory.register_cuda(route.region, handle, device_id, byte_size)
     return b""
 
 
-def unregister_cuda(core: Core, route: Route, body: bytes) -> bytes:
+def unregister_cuda(state: ServerState, route: Route, body: bytes) -> bytes:
     """One region, or all of them for ""."""
-    core.client_memory.unregister_cuda(route.region)
+    state.client_memory.unregister_cuda(route.region)
     return b""
 
 

@@ -12,4 +12,4 @@ class MetricsExchange(Exchange):
     """See the module."""
 
     def _act(self) -> None:
-        self._respond(200, self._core.metrics.render(), METRICS_TEXT)
+        self._respond(200, self._state.metrics.render(), METRICS_TEXT)

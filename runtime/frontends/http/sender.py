@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.http.exchange import Exchange
 
 _LOG = logging.getLogger("pyruntime.frontends")
@@ -42,8 +42,8 @@ class HttpSender(asyncio.BaseProtocol):
     _read_paused = False
     _stall_timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
         self._exchanges: deque[Exchange] = deque()
         self._on_drained: list[Callable[[], None]] = []
 
@@ -114,7 +114,7 @@ class HttpSender(asyncio.BaseProtocol):
             self._on_drained.append(exchange.release)
         else:
             exchange.release()
-        self._core.end_request()
+        self._state.end_request()
         if not exchange.keep_alive:
             transport.close()
 
@@ -132,7 +132,7 @@ class HttpSender(asyncio.BaseProtocol):
         if not exchange.ended:
             return False
         del self._exchanges[0]
-        self._core.end_request()
+        self._state.end_request()
         if not exchange.keep_alive:
             transport.close()
         return True

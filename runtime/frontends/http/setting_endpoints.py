@@ -11,32 +11,32 @@ from typing import Any
 
 import orjson
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.json_document import invalid, parse_document, shown
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route
 
 
-def trace_settings(core: Core, route: Route, body: bytes) -> bytes:
+def trace_settings(state: ServerState, route: Route, body: bytes) -> bytes:
     """Of one model, or of all for ""."""
-    return orjson.dumps(core.tracer.settings(route.model))
+    return orjson.dumps(state.tracer.settings(route.model))
 
 
-def update_trace_settings(core: Core, route: Route, body: bytes) -> bytes:
+def update_trace_settings(state: ServerState, route: Route, body: bytes) -> bytes:
     """Change what is named in the body, to nothing where it is null there; all settings, as they are then."""
     document = parse_document(body)
-    core.tracer.update(route.model, {name: _trace_value(name, value) for name, value in document.items()})
-    return trace_settings(core, route, body)
+    state.tracer.update(route.model, {name: _trace_value(name, value) for name, value in document.items()})
+    return trace_settings(state, route, body)
 
 
-def log_settings(core: Core, route: Route, body: bytes) -> bytes:
+def log_settings(state: ServerState, route: Route, body: bytes) -> bytes:
     """Of the whole server."""
-    return orjson.dumps(core.log_settings.current())
+    return orjson.dumps(state.log_settings.current())
 
 
-def update_log_settings(core: Core, route: Route, body: bytes) -> bytes:
+def update_log_settings(state: ServerState, route: Route, body: bytes) -> bytes:
     """Change what is named in the body, unless it is null there; all settings, as they are then."""
-    core.log_settings.update({name: value for name, value in parse_document(body).items() if value is not None})
-    return log_settings(core, route, body)
+    state.log_settings.update({name: value for name, value in parse_document(body).items() if value is not None})
+    return log_settings(state, route, body)
 
 
 def _trace_value(name: str, value: Any) -> str | list[str] | None:

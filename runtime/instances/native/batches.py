@@ -17,7 +17,7 @@ from pyruntime.runtime.inference.types import Parameter
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
 from pyruntime.runtime.instances.instance_spec import Batch, Owner
 from pyruntime.runtime.instances.native.credit import credit
-from pyruntime.runtime.instances.native.instance_spec import NativeHandle, NativePlan
+from pyruntime.runtime.instances.native.instance_spec import NativeHandle, NativeInstanceSpec
 from pyruntime.runtime.instances.native.memory import base_of, is_inline, resolved
 from pyruntime.runtime.instances.native.responses import NativeResponses, Outcome
 from pyruntime.runtime.instances.native.stacks import describe
@@ -47,7 +47,7 @@ class NativeBatches:
     # Has the instance begin with what it was given, together with what it is given until then.
     wake_soon: Callable[[], None]
 
-    def __init__(self, plan: NativePlan, owner: Owner) -> None:
+    def __init__(self, plan: NativeInstanceSpec, owner: Owner) -> None:
         self.places = 0
         self._plan = plan
         self._owner = owner

@@ -17,7 +17,7 @@ from typing import Any
 
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
 from pyruntime.runtime.instances.instance_spec import Batch, Owner
-from pyruntime.runtime.instances.native.instance_spec import NativePlan
+from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec
 from pyruntime.runtime.instances.native.known import KnownBatches
 from pyruntime.runtime.instances.native.threads import NativeThreads
 from pyruntime.runtime.instances.readiness import IS_READY_TIMEOUT_S, CallBack
@@ -42,7 +42,7 @@ class NativeInstance:
     # What its responses use of shared memory.
     response_bytes = 0
 
-    def __init__(self, plan: NativePlan, native: ModuleType, owner: Owner, threads: NativeThreads) -> None:
+    def __init__(self, plan: NativeInstanceSpec, native: ModuleType, owner: Owner, threads: NativeThreads) -> None:
         self.name = plan.instance.name
         self.down = ""
         self.is_ready = False

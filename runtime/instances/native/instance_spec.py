@@ -38,7 +38,7 @@ class NativeHandle(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class NativePlan:
+class NativeInstanceSpec:
     """All that it takes to start a native instance of one model version; `model` is the extension's."""
 
     instance: InstanceSpec

@@ -21,17 +21,17 @@ from typing import Any
 from pyruntime.runtime.inference.types import InferResponse, Slot, free_slots
 from pyruntime.runtime.instances.codec import ResponseReader, as_outcome, not_reschedulable
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
-from pyruntime.runtime.instances.instance_spec import Batch, InstancePlan, Owner
+from pyruntime.runtime.instances.instance_spec import Batch, Owner, StubInstanceSpec
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.inflight_batch import Calls as CallsOfBatch
-from pyruntime.runtime.instances.stub.inflight_batch import Posted
+from pyruntime.runtime.instances.stub.inflight_batch import InflightBatch
 from pyruntime.runtime.instances.stub.streams import Streams
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import SharedSlot
 from pyruntime.runtime.observe.statistics import reason_of
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError, LocalError, PeerError
-from pyruntime.utils.messages import FLAGS, SEQUENCE_START, Failed, PutBack, Respond, Result, Retired
+from pyruntime.utils.messages import FLAGS, SEQUENCE_START, Failed, Requeue, Respond, Result, Retired
 from pyruntime.utils.regions import FLAGS_BYTES
 
 # One batch runs, one waits behind it: without the second, a third of the throughput is lost.
@@ -45,10 +45,10 @@ AHEAD_NS_MAX = 500_000
 _AVERAGE_SHIFT = 3
 
 
-class PostedBatches:
+class InflightBatches:
     """See the module. `places` is how many more batches the stub takes now."""
 
-    def __init__(self, plan: InstancePlan, connection: StubConnection, owner: Owner) -> None:
+    def __init__(self, plan: StubInstanceSpec, connection: StubConnection, owner: Owner) -> None:
         self.places = 0
         # Who makes calls waits for other models, and what waits behind it had better wait elsewhere.
         self.makes_calls = False
@@ -62,7 +62,7 @@ class PostedBatches:
         self._connection = connection
         self._owner = owner
         self._reader = ResponseReader(plan.spec, plan.version, connection.responses, connection.release)
-        self._posted: dict[int, Posted] = {}
+        self._posted: dict[int, InflightBatch] = {}
         self._streams = Streams(connection, plan.statistics, plan.spec.decoupled)
         self._retained: dict[int, list[Slot]] = {}
         # Serials of requests whose flags are set.
@@ -125,7 +125,7 @@ class PostedBatches:
             for job in batch:
                 self._fail(job, failure, sent_ns)
             return
-        self._posted[serial] = Posted(serial, batch, sent_ns, self._plan.spec.name, self.waiting_calls)
+        self._posted[serial] = InflightBatch(serial, batch, sent_ns, self._plan.spec.name, self.waiting_calls)
         for job in batch:
             job.instance = self
             job.serial = serial
@@ -236,7 +236,7 @@ class PostedBatches:
         if self._when_idle is not None:
             self._check_idle()
 
-    def put_back(self, message: PutBack) -> None:
+    def put_back(self, message: Requeue) -> None:
         """Batches that have not begun, and will not."""
         self.makes_calls = True
         for number in reversed(message.batches):
@@ -280,7 +280,7 @@ class PostedBatches:
 
     # Settling answers.
 
-    def _settle(self, job: Job, outcome: Any, posted: Posted, now_ns: int) -> bool:
+    def _settle(self, job: Job, outcome: Any, posted: InflightBatch, now_ns: int) -> bool:
         """See to everything but a response that execute returned; False if it is that."""
         serial = job.serial
         if serial in posted.finished:
@@ -337,7 +337,7 @@ class PostedBatches:
         """Whether execute may have begun with this batch."""
         return self._plan.concurrency > 1 or number == next(iter(self._posted))
 
-    def _posted_with(self, serial: int) -> tuple[int, Posted] | None:
+    def _posted_with(self, serial: int) -> tuple[int, InflightBatch] | None:
         for number, posted in self._posted.items():
             if number <= serial < number + len(posted.batch):
                 return number, posted

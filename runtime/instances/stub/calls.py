@@ -17,14 +17,24 @@ from pyruntime.runtime.inference.types import InferResponse, Slot
 from pyruntime.runtime.instances.call_request import CallRequest
 from pyruntime.runtime.instances.codec import error_wire, response_wire
 from pyruntime.runtime.instances.deadlock import Waiting, explain_deadlock
-from pyruntime.runtime.instances.instance_spec import Callee, InstancePlan
+from pyruntime.runtime.instances.instance_spec import Callee, StubInstanceSpec
 from pyruntime.runtime.instances.native.memory import shared
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.memory.regions import SharedRegion
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.channel import State
 from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
-from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, Answer, Call, CancelCall, Drop, Message, Took, Unread
+from pyruntime.utils.messages import (
+    INLINE_BYTES_MAX,
+    NO_SLOT,
+    Answer,
+    Call,
+    CancelCall,
+    Consumed,
+    Message,
+    ReleaseHold,
+    Unread,
+)
 
 # Calls of one stub that are under way. A model that makes more of them does not wait for any.
 CALLS_MAX = 10_000
@@ -82,7 +92,7 @@ def _nothing() -> None:
 class Calls:
     """See the module."""
 
-    def __init__(self, plan: InstancePlan, connection: StubConnection) -> None:
+    def __init__(self, plan: StubInstanceSpec, connection: StubConnection) -> None:
         self._plan = plan
         self._connection = connection
         self._open: dict[int, _OpenCall] = {}
@@ -145,7 +155,7 @@ class Calls:
         """The model does not wait for this call any longer."""
         self._cancel(self._open.get(message.call))
 
-    def took(self, message: Took) -> None:
+    def took(self, message: Consumed) -> None:
         """The model has taken so many responses of these calls."""
         for pair in message.calls:
             if type(pair) is not list or [type(each) for each in pair] != [int, int]:
@@ -156,7 +166,7 @@ class Calls:
                     take()
                 del call.takes[: pair[1]]
 
-    def drop(self, message: Drop) -> None:
+    def drop(self, message: ReleaseHold) -> None:
         """Nobody looks into these responses any longer."""
         for hold in message.holds:
             response = self._holds.pop(hold, None) if type(hold) is int else None

@@ -15,7 +15,7 @@ Calls = Sequence[tuple[Sequence[Waiting], str]]
 
 
 @dataclass(slots=True, eq=False)
-class Posted:
+class InflightBatch:
     """See the module. It was sent at `sent_ns`, or waited from then on behind another one that ended at that time.
 
     As a worker (see deadlock.py) it is the thread that the batch has, or will have."""

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One model instance over all the lives of its stub: loads the model into it, stops it, starts it again when it died.
 
-What a stub is given to do is the business of its PostedBatches, which live as long as it does.
+What a stub is given to do is the business of its InflightBatches, which live as long as it does.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
-from pyruntime.runtime.instances.instance_spec import Batch, InstancePlan, Owner
+from pyruntime.runtime.instances.instance_spec import Batch, Owner, StubInstanceSpec
 from pyruntime.runtime.instances.readiness import IS_READY_TIMEOUT_S, CallBack, Readiness
-from pyruntime.runtime.instances.stub.batches import PostedBatches
+from pyruntime.runtime.instances.stub.batches import InflightBatches
 from pyruntime.runtime.instances.stub.calls import Calls
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.supervisor import (
@@ -39,16 +39,16 @@ from pyruntime.utils.messages import (
     Ask,
     Call,
     CancelCall,
-    Drop,
+    Consumed,
     Failed,
     IsReady,
     Measure,
-    PutBack,
+    ReleaseHold,
     Reply,
+    Requeue,
     Respond,
     Result,
     Retired,
-    Took,
 )
 
 _LOG = logging.getLogger("pyruntime.instances")
@@ -60,7 +60,7 @@ class PythonInstance:
     `restarts` is how often its stub was started again.
     """
 
-    def __init__(self, plan: InstancePlan, owner: Owner, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, plan: StubInstanceSpec, owner: Owner, tasks: asyncio.TaskGroup) -> None:
         self.name = plan.name
         self.down = ""
         self.restarts = 0
@@ -69,7 +69,7 @@ class PythonInstance:
         self._tasks = tasks
         self._supervisor = Supervisor()
         self._connection: StubConnection | None = None
-        self._batches: PostedBatches | None = None
+        self._batches: InflightBatches | None = None
         self._calls: Calls | None = None
         self._readiness: Readiness | None = None
         self._hung_up = False
@@ -195,7 +195,7 @@ class PythonInstance:
         self._connection = connection
         self._hung_up = False
         server = self._plan.server
-        self._batches = batches = PostedBatches(self._plan, connection, self._owner)
+        self._batches = batches = InflightBatches(self._plan, connection, self._owner)
         self._calls = calls = Calls(self._plan, connection)
         debugged = self._plan.environment is not None and self._plan.environment.at_terminal
         self._readiness = readiness = Readiness(connection, None if debugged else IS_READY_TIMEOUT_S)
@@ -217,12 +217,12 @@ class PythonInstance:
             Result: batches.answered,
             Failed: batches.answered,
             Respond: batches.responded,
-            PutBack: batches.put_back,
+            Requeue: batches.put_back,
             Retired: batches.retired,
             Call: call,
             CancelCall: calls.cancel,
-            Took: calls.took,
-            Drop: calls.drop,
+            Consumed: calls.took,
+            ReleaseHold: calls.drop,
             IsReady: readiness.answered,
             Ask: ask,
             Measure: lambda measure: server.measure(connection, *measure),
@@ -236,7 +236,7 @@ class PythonInstance:
         if self._batches is not None:
             self._batches.close()
 
-    async def _watch(self, connection: StubConnection, batches: PostedBatches) -> None:
+    async def _watch(self, connection: StubConnection, batches: InflightBatches) -> None:
         """Wait for the stub's end and act on it."""
         calls, readiness = self._calls, self._readiness
         assert calls is not None  # made with the batches

@@ -54,7 +54,7 @@ LentConnection::LentConnection(
       connection_(Py_NewRef(connection)),
       data_(std::move(data)) {}
 
-LentConnection::~LentConnection() { Drop(connection_); }
+LentConnection::~LentConnection() { ReleaseHold(connection_); }
 
 bool LentConnection::Read() {
   std::unique_ptr<TRITONBACKEND_Request> request;

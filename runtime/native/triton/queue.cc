@@ -82,7 +82,7 @@ HoldsGil::HoldsGil() { ++gil_depth; }
 HoldsGil::~HoldsGil() { --gil_depth; }
 bool HoldsGil::Now() { return gil_depth != 0; }
 
-void Drop(PyObject* object) {
+void ReleaseHold(PyObject* object) {
   if (HoldsGil::Now()) {
     Py_DECREF(object);
   } else {

@@ -116,6 +116,6 @@ class HoldsGil {
 };
 
 // Gives a Python reference back, from any thread.
-void Drop(PyObject* object);
+void ReleaseHold(PyObject* object);
 
 }  // namespace pyruntime

@@ -21,7 +21,7 @@ namespace {
 class LostEvent : public Event {
  public:
   LostEvent(PyObject* job, std::string message) : job_(job), message_(std::move(message)) {}
-  ~LostEvent() override { Drop(job_); }
+  ~LostEvent() override { ReleaseHold(job_); }
 
   PyObject* ToPython() override {
     Ref failure(pyruntime::ToPython(Failure{TRITONSERVER_ERROR_INTERNAL, message_}));
@@ -166,7 +166,7 @@ RequestState::RequestState(
 RequestState::~RequestState() {
   if (job_ == nullptr) return;  // of a lent connection: it was answered
   if (finished_ || rescheduled_) {
-    Drop(job_);
+    ReleaseHold(job_);
     return;
   }
   std::string message =

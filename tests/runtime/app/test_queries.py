@@ -5,7 +5,7 @@
 import pytest
 
 from pyruntime.runtime.app.queries import answer_query
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -13,8 +13,8 @@ UNKNOWN = ("Request for unknown model: 'nothing' is not found", Code.NOT_FOUND)
 
 
 @pytest.fixture
-def core():
-    return Core(ServerSettings([]))
+def state():
+    return ServerState(ServerSettings([]))
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ def core():
         ("ServerStop", (), ("TRITONSERVER_ServerStop is not supported", Code.UNSUPPORTED)),
     ],
 )
-def test_failures(core, method, arguments, failure):
+def test_failures(state, method, arguments, failure):
     """The server's own errors, as Triton words them."""
     with pytest.raises(InferenceError) as caught:
-        answer_query(core, method, arguments)
+        answer_query(state, method, arguments)
     assert (caught.value.message, caught.value.code) == failure
 
 
@@ -45,6 +45,6 @@ def test_failures(core, method, arguments, failure):
         ("ServerModelStatistics", ("", -1), b'{"model_stats":[]}'),
     ],
 )
-def test_answers(core, method, arguments, answer):
+def test_answers(state, method, arguments, answer):
     """Of a server without models, which is being started."""
-    assert answer_query(core, method, arguments) == answer
+    assert answer_query(state, method, arguments) == answer

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyruntime.runtime.app.queries import QUERIES
 from pyruntime.runtime.app.services import ModelServices
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK
@@ -67,17 +67,17 @@ class Owner:
 
 class Bench:
     def __init__(self, tasks):
-        self.core = Core(ServerSettings(model_repositories=("/models",)))
-        self.core.loaded = True
-        self.core.control = self.control = Control()
-        self.services = ModelServices(self.core, tasks)
+        self.state = ServerState(ServerSettings(model_repositories=("/models",)))
+        self.state.loaded = True
+        self.state.control = self.control = Control()
+        self.services = ModelServices(self.state, tasks)
         self.owner = Owner()
         self.replies = []
 
     def add(self, name, *versions):
         for version in versions:
-            self.core.table.begin_load(name, version)
-            self.core.table.ready(name, version, Model(name, version))
+            self.state.table.begin_load(name, version)
+            self.state.table.ready(name, version, Model(name, version))
 
     def ask(self, method, *arguments, loading=""):
         self.services.ask(self.owner, loading, method, list(arguments), lambda *reply: self.replies.append(reply))
@@ -138,9 +138,9 @@ class TestResolve:
 
         async def scenario(bench):
             bench.add("m", 1)
-            bench.core.exiting = True
+            bench.state.exiting = True
             with pytest.raises(InferenceError):
-                bench.core.resolve("m")
+                bench.state.resolve("m")
             assert bench.services.resolve("m", -1).version == 1
 
         play(scenario)
@@ -255,7 +255,7 @@ class TestIsReady:
 
         async def scenario(bench):
             bench.add("m", 1, 3)
-            bench.core.table.resolve("m", 3).is_ready = False
+            bench.state.table.resolve("m", 3).is_ready = False
             assert bench.answer("is_model_ready", "m", "1") == (OK, True)
             assert bench.answer("is_model_ready", "m", "3") == (OK, False)
             assert bench.answer("is_model_ready", "m", "") == (OK, False)

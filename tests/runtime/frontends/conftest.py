@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from pyruntime.runtime.app.state import Core
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
@@ -348,14 +348,14 @@ class Transport(asyncio.Transport):
 
 class Server:
     def __init__(self):
-        self.core = Core(ServerSettings(model_repositories=("/models",), http_max_input_size=INPUT_BYTES_MAX))
-        self.core.loaded = True
+        self.state = ServerState(ServerSettings(model_repositories=("/models",), http_max_input_size=INPUT_BYTES_MAX))
+        self.state.loaded = True
         self.memory = RequestMemory("m", 1 << 16, 1 << 16)
         self.instance, self.decoupled = Instance(self.memory), Instance(self.memory)
         self.decoupled.waits = True
         self.model = self._serve("m", CONFIG, self.instance)
         self._serve("d", DECOUPLED, self.decoupled)
-        self.core.settle = self.instance.settle
+        self.state.settle = self.instance.settle
         self.connections = set()
         self.read_head = HeadReader().read
 
@@ -364,16 +364,16 @@ class Server:
         spec = model_spec(normalize(config, directory_name=name, has_model_file=True, gpus=()))
         model = ModelVersion(spec, 1, self.memory, lambda model, reason: None)
         model.serve([instance])
-        self.core.table.begin_load(name, 1)
-        self.core.table.ready(name, 1, model)
+        self.state.table.begin_load(name, 1)
+        self.state.table.ready(name, 1, model)
         return model
 
     def connect(self, connection=HttpConnection):
         arguments = (self.read_head,) if connection is HttpConnection else ()
-        return Transport(connection(self.core, self.connections, *arguments))
+        return Transport(connection(self.state, self.connections, *arguments))
 
     def is_idle(self):
-        return self.core.in_flight == 0 and self.memory.live == 0
+        return self.state.in_flight == 0 and self.memory.live == 0
 
 
 @pytest.fixture(scope="module")

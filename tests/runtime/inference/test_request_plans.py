@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: which requests they stand for, and where their jobs' tensors lie."""
+"""RequestPlans: which requests they stand for, and where their jobs' tensors lie."""
 
 import pytest
 
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY
-from pyruntime.runtime.inference.request_plans import HEADER_KEPT_BYTES_MAX, PLANS_KEPT_MAX, Plans
+from pyruntime.runtime.inference.request_plans import HEADER_KEPT_BYTES_MAX, PLANS_KEPT_MAX, RequestPlans
 from pyruntime.runtime.inference.types import InferRequest
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -29,7 +29,7 @@ def job(slot, *tensors, id=""):
 
 def test_stands_for_requests_with_the_same_header(memory):
     """Another body of that size gets a job that differs in nothing but where its tensors lie."""
-    plans = Plans()
+    plans = RequestPlans()
     first, second = memory.allocate(100, 20), memory.allocate(100, 20)
     plans.remember(HEADER, 100, job(first, ("FP32", 20, 64), ("INT8", 84, 16)), first, ALL_BINARY)
     plan = plans.find(HEADER, 100)
@@ -43,7 +43,7 @@ def test_stands_for_requests_with_the_same_header(memory):
 
 def test_an_id_is_that_of_the_request(memory):
     """Where the header does not hold the id, requests with different ones have the same plan."""
-    plans = Plans()
+    plans = RequestPlans()
     slot = memory.allocate(64)
     plans.remember(HEADER, (64,), job(slot, ("FP32", 0, 64), id="first"), slot, ALL_BINARY)
     plan = plans.find(HEADER, (64,))
@@ -62,7 +62,7 @@ def test_an_id_is_that_of_the_request(memory):
 )
 def test_what_is_not_remembered(memory, tensor):
     """A request is only remembered if every other one with its header is as right, and all of it lies in the body."""
-    plans = Plans()
+    plans = RequestPlans()
     slot = memory.allocate(100, 20)
     plans.remember(HEADER, 100, job(slot, ("FP32", 20, 4), tensor), slot, ALL_BINARY)
     assert plans.find(HEADER, 100) is None
@@ -70,7 +70,7 @@ def test_what_is_not_remembered(memory, tensor):
 
 def test_one_with_the_memory_of_a_client_is_not_remembered(memory):
     """Regions come and go."""
-    plans = Plans()
+    plans = RequestPlans()
     slot = memory.allocate(100, 20)
     made = job(slot, ("FP32", 20, 64))
     made.client = ClientUse(InferRequest("m"), print)
@@ -80,7 +80,7 @@ def test_one_with_the_memory_of_a_client_is_not_remembered(memory):
 
 def test_limits(memory):
     """Neither a long header nor any number of different ones takes memory for good."""
-    plans = Plans()
+    plans = RequestPlans()
     slot = memory.allocate(100)
     plans.remember(b" " * (HEADER_KEPT_BYTES_MAX + 1), 100, job(slot), slot, ALL_BINARY)
     assert plans.find(b" " * (HEADER_KEPT_BYTES_MAX + 1), 100) is None
@@ -91,18 +91,18 @@ def test_limits(memory):
 
 
 class TestKnown:
-    """Plans by what frontends have that goes with them."""
+    """RequestPlans by what frontends have that goes with them."""
 
     @pytest.fixture
     def plan(self, memory):
-        plans = Plans()
+        plans = RequestPlans()
         slot = memory.allocate(100, 20)
         plans.remember(HEADER, 100, job(slot, ("FP32", 20, 64), ("INT8", 84, 16)), slot, ALL_BINARY)
         return plans.find(HEADER, 100)
 
     def test_by_identity(self, plan):
         """What is equal is not the same."""
-        plans, head, other = Plans(), ["head"], ["head"]
+        plans, head, other = RequestPlans(), ["head"], ["head"]
         assert plan.known is None
         assert plans.find_known(head) is None
         plans.remember_known(head, plan)
@@ -111,7 +111,7 @@ class TestKnown:
 
     def test_the_latest(self, plan, memory):
         """Another plan takes its place."""
-        plans, head, slot = Plans(), ("head",), memory.allocate(64)
+        plans, head, slot = RequestPlans(), ("head",), memory.allocate(64)
         plans.remember(HEADER, 64, job(slot, ("FP32", 0, 64)), slot, ALL_BINARY)
         plans.remember_known(head, plan)
         plans.remember_known(head, plans.find(HEADER, 64))
@@ -119,7 +119,7 @@ class TestKnown:
 
     def test_limit(self, plan):
         """As many as plans are kept, and none is found by a head that has come to be where another one was."""
-        plans = Plans()
+        plans = RequestPlans()
         for number in range(3 * PLANS_KEPT_MAX):
             head = [number]
             assert plans.find_known(head) is None

@@ -15,7 +15,7 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference.types import InferRequest, InputTensor
 from pyruntime.runtime.instances.codec import request_wire
-from pyruntime.runtime.instances.instance_spec import InstancePlan
+from pyruntime.runtime.instances.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub import connection as connection_module
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
@@ -157,7 +157,7 @@ class Bench:
         self.stubs = asyncio.Queue()
         self.all_stubs = []
         self.statistics = ModelStatistics()
-        self.plan = InstancePlan(
+        self.plan = StubInstanceSpec(
             "m_0", spec, 3, {"file": "model.py"}, {"model_name": "m"}, memory, 1 << 20, self.statistics, self.server
         )
         self.plan = replace(self.plan, concurrency=concurrency)

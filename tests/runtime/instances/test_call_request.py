@@ -8,7 +8,7 @@ from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.instances import call_request
-from pyruntime.runtime.instances.call_request import CallRequest, Kinds
+from pyruntime.runtime.instances.call_request import CallRequest, ValidatedSignatures
 from pyruntime.utils.errors import Code, InferenceError, PeerError
 from pyruntime.utils.messages import Call
 
@@ -25,7 +25,7 @@ class Version:
     def __init__(self, text=ONE):
         config = parse_model_config(CONFIG + text, "config.pbtxt")
         self.spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
-        self.kinds = Kinds()
+        self.kinds = ValidatedSignatures()
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ class TestKinds:
 
     def test_limit(self, monkeypatch):
         """However many kinds there are, no more than so many are remembered."""
-        monkeypatch.setattr(call_request, "KINDS_KEPT_MAX", 3)
+        monkeypatch.setattr(call_request, "SIGNATURES_KEPT_MAX", 3)
         version = Version()
         for number in range(20):
             rows = number % 4 + 1

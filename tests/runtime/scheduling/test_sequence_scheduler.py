@@ -14,7 +14,7 @@ from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference.types import InferResponse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
-from pyruntime.runtime.scheduling.factory import scheduler_for
+from pyruntime.runtime.scheduling.factory import create_scheduler
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.sequence_scheduler import SequenceScheduler
@@ -109,7 +109,7 @@ def make(memory):
 
     def make(batching, *instances, on_change=lambda: None, statistics=None, idle_us=10**8):
         spec = spec_of(f"sequence_batching {{ max_sequence_idle_microseconds: {idle_us} {batching} }}")
-        made = scheduler_for(spec, on_change, statistics or ModelStatistics(), memory)
+        made = create_scheduler(spec, on_change, statistics or ModelStatistics(), memory)
         assert type(made) is SequenceScheduler
         made.serve(instances)
         return made
@@ -126,7 +126,7 @@ def contents(memory, each):
 def test_choice(memory):
     """Who has no sequences has the scheduler that knows none, and so has who only wants requests again."""
     for text in ("", "dynamic_batching {}", "sequence_batching { iterative_sequence: true }"):
-        assert type(scheduler_for(spec_of(text), lambda: None, ModelStatistics(), memory)) is Scheduler
+        assert type(create_scheduler(spec_of(text), lambda: None, ModelStatistics(), memory)) is Scheduler
 
 
 class TestDispatch:

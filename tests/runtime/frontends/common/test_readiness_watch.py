@@ -37,18 +37,18 @@ def test_all_hear_the_same(server, run):
     first, second = [], []
 
     async def test():
-        watch_ready(server.core, first.append)
+        watch_ready(server.state, first.append)
         assert first == [True]
-        watch_ready(server.core, second.append)
+        watch_ready(server.state, second.append)
         assert second == [True]
-        server.core.exiting = True
+        server.state.exiting = True
         await settle()
         assert first == second == [True, False]
-        unwatch_ready(server.core, first.append)
-        server.core.exiting = False
+        unwatch_ready(server.state, first.append)
+        server.state.exiting = False
         await settle()
         assert (first, second) == ([True, False], [True, False, True])
-        unwatch_ready(server.core, second.append)
+        unwatch_ready(server.state, second.append)
 
     run(test)
 
@@ -59,8 +59,8 @@ def test_one_question_at_a_time(server, run):
     first, second = [], []
 
     async def test():
-        watch_ready(server.core, first.append)
-        watch_ready(server.core, second.append)
+        watch_ready(server.state, first.append)
+        watch_ready(server.state, second.append)
         await settle()
         assert len(server.instance.checks) == 1
         assert first == second == []
@@ -68,8 +68,8 @@ def test_one_question_at_a_time(server, run):
         assert first == second == [False]
         await settle()
         assert len(server.instance.checks) == 1
-        unwatch_ready(server.core, first.append)
-        unwatch_ready(server.core, second.append)
+        unwatch_ready(server.state, first.append)
+        unwatch_ready(server.state, second.append)
         server.instance.answer_check(True)
         await settle()
         assert first == second == [False]
@@ -84,14 +84,14 @@ def test_leaving_while_the_model_is_asked(server, run):
     first, second = [], []
 
     async def test():
-        watch_ready(server.core, first.append)
-        unwatch_ready(server.core, first.append)
-        watch_ready(server.core, second.append)
+        watch_ready(server.state, first.append)
+        unwatch_ready(server.state, first.append)
+        watch_ready(server.state, second.append)
         server.instance.answer_check(False)
         assert first == second == []
         server.instance.answer_check(True)
         assert second == [True]
-        unwatch_ready(server.core, second.append)
+        unwatch_ready(server.state, second.append)
 
     run(test)
 
@@ -102,12 +102,12 @@ def test_leaving_while_being_told(server, run):
 
     def listener(ready):
         heard.append(ready)
-        unwatch_ready(server.core, listener)
+        unwatch_ready(server.state, listener)
 
     async def test():
-        watch_ready(server.core, listener)
+        watch_ready(server.state, listener)
         await settle()
         assert heard == [True]
-        unwatch_ready(server.core, listener)
+        unwatch_ready(server.state, listener)
 
     run(test)

@@ -27,9 +27,9 @@ def lines(caplog):
 
 @pytest.fixture
 def verbose(server):
-    server.core.log_settings.verbose = True
+    server.state.log_settings.verbose = True
     yield server
-    server.core.log_settings.verbose = False
+    server.state.log_settings.verbose = False
 
 
 class TestHttp:
@@ -130,13 +130,13 @@ class TestGrpc:
 
     def test_nothing_while_they_are_off(self, server, connection, lines):
         """Then the call speaks to its connection itself."""
-        _Call(server.core, connection, 1, CallHead("/a/B")).ended()
+        _Call(server.state, connection, 1, CallHead("/a/B")).ended()
         assert connection.told == [("over", 1)]
         assert lines() == []
 
     def test_a_call(self, verbose, connection, lines):
         """It is logged at its end, and its connection learns all the same what it says."""
-        call = _Call(verbose.core, connection, 1, CallHead("/a/B"))
+        call = _Call(verbose.state, connection, 1, CallHead("/a/B"))
         call.begin_deadline(2.0)
         call.ended()
         assert connection.told == [("later", 2.0), "never", ("over", 1)]
@@ -144,6 +144,6 @@ class TestGrpc:
 
     def test_a_call_that_fails(self, verbose, connection, lines):
         """Why is a line of its own."""
-        _Call(verbose.core, connection, 1, CallHead("/a/B")).message(b"", True)
+        _Call(verbose.state, connection, 1, CallHead("/a/B")).message(b"", True)
         assert connection.told == [("over", 1), ("refuse", 1), "said"]
         assert lines() == ["gRPC call: /a/B fails with status 13: no", "gRPC call: /a/B ended after x ms"]

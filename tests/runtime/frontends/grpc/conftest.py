@@ -24,16 +24,16 @@ SERVICE = "/inference.GRPCInferenceService/"
 
 
 class Caller:
-    """Calls methods of a core; what has no answer yet is in `replies` once it has."""
+    """Calls methods of a state; what has no answer yet is in `replies` once it has."""
 
-    def __init__(self, core):
-        self.core = core
+    def __init__(self, state):
+        self.state = state
         self.replies = []
 
     def begin(self, name, request=None, /, **fields):
         method = METHODS[name if name.startswith("/") else SERVICE + name]
         request = method.request(**fields) if request is None else method.request.FromString(request)
-        method.act(self.core, request, self.replies.append)
+        method.act(self.state, request, self.replies.append)
 
     def __call__(self, name, request=None, /, **fields):
         """The one answer, that came at once. Raises InferenceError if that is what it is."""
@@ -54,12 +54,12 @@ class Caller:
 class StreamCaller:
     """One call of a streaming method: `sent` is what it sent, `end` how it ended, as a list of none or one."""
 
-    def __init__(self, core, path):
+    def __init__(self, state, path):
         method = STREAMS[path]
         self._request = method.request
         self.sent = []
         self.end = []
-        self.stream = method.factory(core, self.sent.append, self._ended)
+        self.stream = method.factory(state, self.sent.append, self._ended)
 
     def _ended(self, failure):
         self.end.append(failure)
@@ -74,13 +74,13 @@ class StreamCaller:
 
 @pytest.fixture
 def call(server):
-    return Caller(server.core)
+    return Caller(server.state)
 
 
 @pytest.fixture
 def open_stream(server):
     """Opens a call of a streaming method."""
-    return lambda path: StreamCaller(server.core, path)
+    return lambda path: StreamCaller(server.state, path)
 
 
 class Loop:
@@ -159,9 +159,9 @@ class Peer:
     STREAM = SERVICE + "ModelStreamInfer"
 
     def __init__(self, server, loop, make_transport, settings=None):
-        self.core = server.core
+        self.state = server.state
         self.loop = loop
-        self.connection = GrpcConnection(server.core, server.connections, HeadReader().read)
+        self.connection = GrpcConnection(server.state, server.connections, HeadReader().read)
         self.transport = make_transport(self.connection)
         self.opens_windows = True
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
@@ -265,7 +265,7 @@ def loop(monkeypatch):
 @pytest.fixture
 def dial(server, loop):
     """Opens a connection to `server`: see Peer."""
-    make_transport = type(server.connect(lambda core, connections: _Nobody()))
+    make_transport = type(server.connect(lambda state, connections: _Nobody()))
     return lambda **options: Peer(server, loop, make_transport, **options)
 
 

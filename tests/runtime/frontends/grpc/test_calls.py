@@ -45,8 +45,8 @@ def _balanced(server):
     server.instance.answer()
     while server.decoupled.jobs:
         server.decoupled.say(InferenceError("enough"), final=True)
-    assert server.core.in_flight == 0
-    assert server.core.expected_bytes == 0
+    assert server.state.in_flight == 0
+    assert server.state.expected_bytes == 0
     assert server.memory.live == 0
     assert server.model._expected == 0
 
@@ -67,9 +67,9 @@ class TestUnary:
         peer = dial()
         server.instance.waits = True
         stream = peer.call(peer.INFER, ask(*contents))
-        assert server.core.in_flight == 1
+        assert server.state.in_flight == 1
         peer.cancel(stream)
-        assert server.core.in_flight == 0
+        assert server.state.in_flight == 0
         assert len(server.instance.cancelled) == 1
         server.instance.answer()
         assert server.instance.released == 1
@@ -87,7 +87,7 @@ class TestUnary:
         peer = dial()
         peer.call(peer.INFER, ask(1.0))
         peer.hang_up()
-        assert server.core.in_flight == 0
+        assert server.state.in_flight == 0
         assert len(server.instance.cancelled) == 1
 
     def test_deadline(self, dial, ask, server, loop):
@@ -208,7 +208,7 @@ class TestUnary:
         message = ask(*LARGE).SerializeToString()
         framed = b"\0" + len(message).to_bytes(4, "big") + message
         stream = peer.call(peer.INFER, ended=False, raw=framed[:-10])
-        table = server.core.table
+        table = server.state.table
         other = table.resolve("d", -1)
         assert server.model._expected == 1
         table.begin_load("m", 1)
@@ -239,7 +239,7 @@ class TestStream:
             peer.STREAM, ask(1.0), ask(2.0, model="nobody", id="x"), ask(*LARGE), ask(4.0, id="y"), ended=False
         )
         assert events(peer[stream]) == []
-        assert server.core.in_flight == 4
+        assert server.state.in_flight == 4
         server.instance.answer(1)
         peer.pump()
         assert echoes(peer[stream]) == [1.0, "Request for unknown model: 'nobody' is not found"]
@@ -321,7 +321,7 @@ class TestStream:
         server.instance.answer(2)
         peer.cancel(stream)
         assert server.instance.released == 2
-        assert server.core.in_flight == 0
+        assert server.state.in_flight == 0
         server.instance.answer()
         assert server.instance.released == 3
 
@@ -362,7 +362,7 @@ class TestStream:
 
     def test_compressed_responses_are_released_when_they_are_taken(self, dial, ask, server):
         """Or a model would answer without end for a client that does not read."""
-        object.__setattr__(server.core.settings, "grpc_compression_level", "low")
+        object.__setattr__(server.state.settings, "grpc_compression_level", "low")
         peer = dial(settings={4: 0})
         stream = peer.call(peer.STREAM, ask(1.0, model="d"), grpc_accept_encoding="gzip")
         server.decoupled.say(5.0)

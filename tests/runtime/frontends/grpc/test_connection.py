@@ -29,14 +29,14 @@ LARGE = [float(n) for n in range(LARGE_BYTES)]
 def _balanced(server):
     yield
     server.instance.answer()
-    assert server.core.in_flight == 0
+    assert server.state.in_flight == 0
     assert server.memory.live == 0
 
 
 def settings(server, **values):
     """What the server was started with."""
     for name, value in values.items():
-        object.__setattr__(server.core.settings, name, value)
+        object.__setattr__(server.state.settings, name, value)
 
 
 class TestCalls:
@@ -44,7 +44,7 @@ class TestCalls:
         peer = dial()
         server.instance.waits = True
         streams = [peer.call(peer.INFER, ask(float(n))) for n in range(STREAMS_MAX)]
-        assert server.core.in_flight == STREAMS_MAX
+        assert server.state.in_flight == STREAMS_MAX
         server.instance.jobs.reverse()
         server.instance.answer()
         peer.pump()
@@ -106,7 +106,7 @@ class TestCalls:
 
     def test_a_bug_costs_one_call(self, dial, ask, server, monkeypatch, caplog):
         peer = dial()
-        monkeypatch.setattr(server.core.table, "resolve", lambda *_: 1 / 0)
+        monkeypatch.setattr(server.state.table, "resolve", lambda *_: 1 / 0)
         for contents in ([1.0], LARGE):
             answer = peer[peer.call(peer.INFER, ask(*contents))]
             assert answer.status == (13, "the server failed to handle the request")
@@ -124,7 +124,7 @@ class TestCalls:
         peer = dial()
         other = type(peer)(server, loop, type(peer.transport))
         other.transport.lose()
-        connection = type(peer.connection)(server.core, server.connections, peer.connection._read_head)
+        connection = type(peer.connection)(server.state, server.connections, peer.connection._read_head)
         transport = type(peer.transport)(connection)
         transport.feed(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         assert transport.closed
@@ -167,7 +167,7 @@ class TestTime:
     def test_a_client_that_says_nothing(self, server, dial, loop):
         peer = dial()
         for data in (b"", b"PRI * HTTP/2.0\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", peer.transport.sent[:0]):
-            connection = type(peer.connection)(server.core, server.connections, peer.connection._read_head)
+            connection = type(peer.connection)(server.state, server.connections, peer.connection._read_head)
             transport = type(peer.transport)(connection)
             if data:
                 transport.feed(data)
@@ -312,20 +312,20 @@ def test_what_is_not_taken_yet_is_in_flight(dial, ask, server):
     """A server that stops waits for it, whoever keeps it from being sent: the window, or the socket."""
     peer = dial(settings=WINDOW)
     stream = peer.call(peer.INFER, ask(*LARGE))
-    assert server.core.in_flight == 1
+    assert server.state.in_flight == 1
     peer.h2.increment_flow_control_window(1 << 20, stream)
     peer.h2.increment_flow_control_window(1 << 20)
     peer.pump()
     assert peer[stream].status == (0, "")
-    assert server.core.in_flight == 0
+    assert server.state.in_flight == 0
     for gone in (False, True):
         peer = dial()
         peer.transport.stalled = True
         peer.call(LIVE, b"")
-        assert server.core.in_flight == 1
+        assert server.state.in_flight == 1
         peer.hang_up() if gone else peer.transport.drain()
         peer.pump()
-        assert server.core.in_flight == 0
+        assert server.state.in_flight == 0
 
 
 def test_a_server_with_too_many_connections_cuts_off_one_more(dial, monkeypatch):

@@ -100,7 +100,7 @@ CONVERSATIONS = st.builds(
 def check_connection(server, make_transport, loop, pieces, waits=False):
     """One client sends these pieces, models answer, and it leaves."""
     server.instance.waits = waits
-    transport = make_transport(GrpcConnection(server.core, server.connections, HeadReader().read))
+    transport = make_transport(GrpcConnection(server.state, server.connections, HeadReader().read))
     transport.feed(PREFACE)
     for piece in pieces:
         transport.feed(piece)
@@ -114,7 +114,7 @@ def check_connection(server, make_transport, loop, pieces, waits=False):
     loop.turn()
     server.instance.waits = False
     assert server.is_idle()
-    assert server.core.expected_bytes == 0
+    assert server.state.expected_bytes == 0
     assert not server.connections
     assert not loop.timers, "a timer outlives its connection"
 

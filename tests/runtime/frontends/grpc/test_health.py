@@ -20,12 +20,12 @@ class TestCheck:
     def test_whatever_the_service(self, call, service):
         """It is the server that is healthy or not."""
         assert call(CHECK, service=service).status == SERVING
-        call.core.loaded = False
+        call.state.loaded = False
         assert call(CHECK, service=service).status == NOT_SERVING
 
     def test_exiting(self, call):
         """A server that exits is not healthy, and says so."""
-        call.core.exiting = True
+        call.state.exiting = True
         assert call(CHECK).status == NOT_SERVING
 
     def test_models_that_take_their_time(self, call, server):
@@ -52,7 +52,7 @@ class TestWatch:
             assert [sent.status for sent in watch(service=service)] == [SERVING]
             watch.stream.client_ended()
             for loaded, expected in [(True, []), (False, [NOT_SERVING]), (False, []), (True, [SERVING])]:
-                server.core.loaded = loaded
+                server.state.loaded = loaded
                 watch.sent.clear()
                 for _ in range(10):
                     await asyncio.sleep(0)

@@ -35,8 +35,8 @@ class ClientMemory:
 
 @pytest.fixture
 def memory(call):
-    call.core.client_memory = ClientMemory()
-    return call.core.client_memory
+    call.state.client_memory = ClientMemory()
+    return call.state.client_memory
 
 
 @pytest.mark.parametrize("name", ["", "a"])
@@ -88,5 +88,5 @@ def test_changes(call, memory, name, fields, asked):
 @pytest.mark.parametrize("verb", ["Status", "Register", "Unregister"])
 def test_what_is_refused(call, kind, verb):
     """The error is that of the memory."""
-    call.core.client_memory = ClientMemory(InferenceError("no", Code.ALREADY_EXISTS))
+    call.state.client_memory = ClientMemory(InferenceError("no", Code.ALREADY_EXISTS))
     assert call.error(f"{kind}SharedMemory{verb}") == (Code.ALREADY_EXISTS, "no")

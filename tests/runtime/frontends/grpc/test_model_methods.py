@@ -59,7 +59,7 @@ class TestReady:
 
     def test_exiting(self, call):
         """No model of a server that exits is ready."""
-        call.core.exiting = True
+        call.state.exiting = True
         assert call("ModelReady", name="m").ready is False
 
 
@@ -70,7 +70,7 @@ class TestMetadata:
         metadata = call("ModelMetadata", name="m", version=version)
         found = json_format.MessageToDict(metadata)
         assert [found["inputs"][0].pop("shape"), found["outputs"][0].pop("shape")] == [["-1"], ["-1"]]
-        expected = json.loads(status.model_metadata(call.core.resolve("m").spec, (1,)))
+        expected = json.loads(status.model_metadata(call.state.resolve("m").spec, (1,)))
         assert [expected["inputs"][0].pop("shape"), expected["outputs"][0].pop("shape")] == [[-1], [-1]]
         assert found == expected
 
@@ -110,7 +110,7 @@ class TestStatistics:
         server.model.statistics.execution(3, 20, 30, 40, 1_700_000_000_000)
         found = call("ModelStatistics", name="m").model_stats
         (statistics,) = found
-        expected = server.core.statistics("m")[0]
+        expected = server.state.statistics("m")[0]
         assert statistics.inference_stats.success.ns == 2**63
         assert statistics.last_inference == expected["last_inference"] == 1_700_000_000_000
         assert (statistics.name, statistics.version, statistics.inference_count) == ("m", "1", 3)

@@ -35,8 +35,8 @@ class Control:
 class TestIndex:
     def test_is_that_of_the_core(self, call):
         """Every model, every version."""
-        call.core.table.begin_load("broken", 2)
-        call.core.table.fail("broken", 2, "no")
+        call.state.table.begin_load("broken", 2)
+        call.state.table.fail("broken", 2, "no")
         rows = call("RepositoryIndex").models
         assert [(row.name, row.version, row.state, row.reason) for row in rows] == [
             ("broken", "2", "UNAVAILABLE", "no"), ("d", "1", "READY", ""), ("m", "1", "READY", ""),
@@ -54,9 +54,9 @@ def outcome(call, name, failure=None, /, **fields):
     """What control was asked for, and what came of it."""
 
     async def run():
-        call.core.control = control = Control(failure)
+        call.state.control = control = Control(failure)
         async with asyncio.TaskGroup() as tasks:
-            call.core.tasks = tasks
+            call.state.tasks = tasks
             call.begin(name, **fields)
             await asyncio.sleep(0)
             assert call.replies == []

@@ -10,15 +10,15 @@ from pyruntime.utils.errors import Code
 
 def test_live(call):
     """A server that answers is alive, ready or not."""
-    call.core.loaded = False
+    call.state.loaded = False
     assert call("ServerLive").live is True
 
 
 class TestReady:
     def test_once_everything_is_loaded(self, call):
-        """By what the core says."""
+        """As the server's state says."""
         assert call("ServerReady").ready is True
-        call.core.loaded = False
+        call.state.loaded = False
         assert call("ServerReady").ready is False
 
     @pytest.mark.parametrize("ready", [True, False])
@@ -32,12 +32,12 @@ class TestReady:
 
     def test_exiting(self, call):
         """Triton's error, not the answer no."""
-        call.core.exiting = True
+        call.state.exiting = True
         assert call.error("ServerReady") == (Code.UNAVAILABLE, "Server exiting")
 
 
 def test_metadata(call):
     """Name, version and extensions are those of HTTP."""
     metadata = call("ServerMetadata")
-    assert (metadata.name, metadata.version) == ("triton", call.core.version)
+    assert (metadata.name, metadata.version) == ("triton", call.state.version)
     assert tuple(metadata.extensions) == EXTENSIONS

@@ -44,8 +44,8 @@ class LogSettings:
 class TestTrace:
     @pytest.fixture
     def tracer(self, call):
-        call.core.tracer = Tracer()
-        return call.core.tracer
+        call.state.tracer = Tracer()
+        return call.state.tracer
 
     @pytest.mark.parametrize("model", ["", "m"])
     def test_reading(self, call, tracer, model):
@@ -76,8 +76,8 @@ class TestTrace:
 class TestLog:
     @pytest.fixture
     def settings(self, call):
-        call.core.log_settings = LogSettings()
-        return call.core.log_settings
+        call.state.log_settings = LogSettings()
+        return call.state.log_settings
 
     def test_reading(self, call, settings):
         """Each value is of its type, and nothing is changed."""

@@ -239,7 +239,7 @@ class TestRelease:
         transport = server.connect()
         transport.feed(infer_json(1))
         transport.lose()
-        assert server.core.in_flight == 0
+        assert server.state.in_flight == 0
         server.instance.answer()
         assert server.instance.released == 1
         assert transport.sent == b""
@@ -530,7 +530,7 @@ class TestDirect:
 class TestExiting:
     def test_refuses(self, server):
         """A server that exits takes no more requests."""
-        server.core.exiting = True
+        server.state.exiting = True
         transport = server.connect()
         transport.feed(infer_json(1) + get("/v2/health/ready"))
         assert transport.statuses() == [503, 503]

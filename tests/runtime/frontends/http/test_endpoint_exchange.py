@@ -84,7 +84,7 @@ def test_of_the_server(asked, first, second, status):
 
 def test_of_a_server_that_is_not_strict(asked):
     """Models are not asked."""
-    asked.core.settings = ServerSettings(model_repositories=("/models",), strict_readiness=False)
+    asked.state.settings = ServerSettings(model_repositories=("/models",), strict_readiness=False)
     transport = asked.connect()
     transport.feed(SERVER)
     assert transport.statuses() == [200]
@@ -92,7 +92,7 @@ def test_of_a_server_that_is_not_strict(asked):
 
 def test_of_a_server_that_loads(asked):
     """Nor are they while others load."""
-    asked.core.loaded = False
+    asked.state.loaded = False
     transport = asked.connect()
     transport.feed(SERVER)
     assert transport.statuses() == [400]
@@ -102,8 +102,8 @@ def test_of_a_server_that_loads(asked):
 def test_of_a_server_without_models(server):
     """There is nobody to wait for."""
     for name in ("m", "d"):
-        server.core.table.begin_unload(name, 1)
-        server.core.table.unloaded(name, 1)
+        server.state.table.begin_unload(name, 1)
+        server.state.table.unloaded(name, 1)
     transport = server.connect()
     transport.feed(SERVER)
     assert transport.statuses() == [200]
@@ -111,7 +111,7 @@ def test_of_a_server_without_models(server):
 
 def test_of_a_server_that_exits(asked):
     """It says so, and a model of its is not ready."""
-    asked.core.exiting = True
+    asked.state.exiting = True
     transport = asked.connect()
     transport.feed(SERVER + MODEL)
     assert [(status, json.loads(body)) for status, _, body in transport.responses()] == [
@@ -123,7 +123,7 @@ def test_client_that_does_not_wait(asked):
     """Nobody is answered, and nothing is left."""
     transport = asked.connect()
     transport.feed(MODEL + SERVER)
-    assert asked.core.in_flight == 2
+    assert asked.state.in_flight == 2
     transport.lose()
     assert asked.is_idle()
     for instance in (asked.instance, asked.instance, asked.decoupled):

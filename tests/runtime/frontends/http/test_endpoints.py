@@ -75,8 +75,8 @@ def test_every_endpoint_is_served():
 class TestMemory:
     @pytest.fixture
     def memory(self, server):
-        server.core.client_memory = Rows()
-        return server.core.client_memory
+        server.state.client_memory = Rows()
+        return server.state.client_memory
 
     def test_register(self, server, memory):
         """Offsets may be left out."""
@@ -164,7 +164,7 @@ class TestSettings:
         class Settings(Rows):
             said = {"log_info": True}
 
-        server.core.log_settings = asked = Settings()
+        server.state.log_settings = asked = Settings()
         assert ask(server, "GET", "/v2/logging") == (200, {"log_info": True})
         assert ask(server, "POST", "/v2/logging", {"log_info": False, "any": None}) == (200, {"log_info": True})
         assert asked == [("current",), ("update", {"log_info": False}), ("current",)]
@@ -178,9 +178,9 @@ class TestControl:
 
         def run(check):
             async def within():
-                server.core.control = Control()
-                async with asyncio.TaskGroup() as server.core.tasks:
-                    await check(server, server.core.control)
+                server.state.control = Control()
+                async with asyncio.TaskGroup() as server.state.tasks:
+                    await check(server, server.state.control)
 
             asyncio.run(within())
 
@@ -204,7 +204,7 @@ class TestControl:
             await asyncio.sleep(0)
             assert control.asked == [("load", "m", "{}", {"file:1/model.py": b"x"})]
             assert transport.sent == b""
-            assert server.core.in_flight == 2
+            assert server.state.in_flight == 2
             control.outcome.set_result(None)
             await asyncio.sleep(0)
             assert [(status, body) for status, _, body in transport.responses()] == [(200, b"")] * 2

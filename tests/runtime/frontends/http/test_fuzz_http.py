@@ -33,7 +33,7 @@ PIECES = st.lists(TEXT | st.binary(max_size=40) | st.just(b"\r\n\r\n"), max_size
 
 def check_connection(server, pieces):
     """One client sends these pieces and leaves."""
-    server.core.metrics = None  # no request gets there
+    server.state.metrics = None  # no request gets there
     transport = server.connect()
     for piece in pieces:
         transport.feed(piece)
@@ -42,7 +42,7 @@ def check_connection(server, pieces):
         assert body.startswith(b"{") or not body.startswith(b"Traceback")
     transport.lose()
     assert server.is_idle()
-    assert server.core.expected_bytes == 0
+    assert server.state.expected_bytes == 0
 
 
 @pytest.mark.parametrize("path", CASES, ids=[path.name for path in CASES])

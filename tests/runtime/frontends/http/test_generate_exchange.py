@@ -173,7 +173,7 @@ class TestStream:
             server.decoupled.say(count)
             assert events(only(transport)[2]) == [event(float(each), id="7") for each in range(1, count + 1)]
             assert server.decoupled.released == count
-        assert server.core.in_flight == 1
+        assert server.state.in_flight == 1
         assert not transport.sent.endswith(b"0\r\n\r\n")
         server.decoupled.say(None, final=True)
         assert transport.sent.endswith(b"\r\n0\r\n\r\n")
@@ -490,7 +490,7 @@ class TestRefusals:
         assert server.is_idle()
 
     def test_missing_input(self, server):
-        """The core's own words."""
+        """The server state's own words."""
         transport = server.connect()
         transport.feed(ask(b"generate").replace(b'"IN"', b'"AN"').replace(b"[1, 2]", b"    12"))
         assert only(transport)[0] == 400
@@ -498,7 +498,7 @@ class TestRefusals:
 
     def test_full_queue(self, server, monkeypatch):
         """A request that finds no room is refused as any other."""
-        monkeypatch.setattr(server.core.resolve("d").scheduler, "submit", _refuse)
+        monkeypatch.setattr(server.state.resolve("d").scheduler, "submit", _refuse)
         transport = server.connect()
         transport.feed(stream())
         assert only(transport)[0] == 503

@@ -67,7 +67,7 @@ def with_threads(server, act):
 
     async def main():
         async with asyncio.TaskGroup() as tasks:
-            server.core.tasks = tasks
+            server.state.tasks = tasks
             act()
 
     asyncio.run(main())

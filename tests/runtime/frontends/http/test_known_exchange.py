@@ -25,7 +25,7 @@ from pyruntime.runtime.frontends.http.lender import ALIKE_MIN
 from pyruntime.runtime.frontends.http.request_head import HeadReader
 from pyruntime.runtime.frontends.http.sender import JOINED_BYTES_MAX
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.inference.request_plans import PLANS_KEPT_MAX, Plans
+from pyruntime.runtime.inference.request_plans import PLANS_KEPT_MAX, RequestPlans
 from pyruntime.runtime.inference.types import InferResponse, OutputTensor
 from pyruntime.runtime.settings import Restriction
 from pyruntime.runtime.tracing.settings import TraceSettings
@@ -123,7 +123,7 @@ def feed_both(pair, pieces):
     """What either of two servers sends a client that sends these pieces."""
     sent = []
     for server in pair:
-        server.model.plans = Plans()
+        server.model.plans = RequestPlans()
         rng = random.Random(0)
         server.instance.adopts = lambda rng=rng: rng.random() < 0.2
         transport = server.connect()
@@ -145,7 +145,7 @@ class TestAnswers:
         transport = knowing.connect()
         for number in range(6):
             transport.feed(infer(number, -number))
-            assert knowing.core.in_flight == 1
+            assert knowing.state.in_flight == 1
             answer_all(knowing)
             assert is_clean(knowing)
         responses = transport.responses()
@@ -166,7 +166,7 @@ class TestAnswers:
             stream.append(infer(number, 0) if known else infer(number, 0, 1, id=str(number)))
             expected.append([number, 0] if known else [number, 0, 1])
         transport.feed(b"".join(stream))
-        assert knowing.core.in_flight == PIPELINED_MAX
+        assert knowing.state.in_flight == PIPELINED_MAX
         answer_all(knowing)
         assert [values_of(each) for each in transport.responses()] == expected
         assert 50 < knowing.instance.known < 90
@@ -200,7 +200,7 @@ class TestAnswers:
         request = infer(8, 9)
         for cut in range(1, len(request)):
             transport.feed(request[:cut])
-            assert knowing.core.in_flight == 0
+            assert knowing.state.in_flight == 0
             transport.feed(request[cut:])
             answer_all(knowing)
             assert values_of(transport.responses()[-1]) == [8, 9]
@@ -293,7 +293,7 @@ class TestUnknown:
         answer_all(knowing)
         assert knowing.instance.known == 2
         fresh = knowing.connect()
-        knowing.model.plans = Plans()
+        knowing.model.plans = RequestPlans()
         fresh.feed(other)
         answer_all(knowing)
         assert transport.sent.endswith(fresh.sent)
@@ -430,13 +430,12 @@ class TestWatched:
         traces = []
         monkeypatch.setattr(TraceWriter, "put", lambda self, write: traces.extend(write.traces))
         transport = alike(knowing, count=4)
-        usual, knowing.core.tracer = (
-            knowing.core.tracer, Tracer(TraceSettings(levels=("TIMESTAMPS",), rate=1, file="f"), "1", lambda name: True)
-        )  # fmt: skip
+        usual = knowing.state.tracer
+        knowing.state.tracer = Tracer(TraceSettings(levels=("TIMESTAMPS",), rate=1, file="f"), "1", lambda name: True)
         alike(knowing, transport)
         assert len(traces) == 2
         assert knowing.instance.known == 2
-        knowing.core.tracer = usual
+        knowing.state.tracer = usual
         alike(knowing, transport)
         assert len(traces) == 2
         assert knowing.instance.known == 4
@@ -446,7 +445,7 @@ class TestWatched:
         """What was begun without a trace is answered without one."""
         transport = alike(knowing, count=3)
         transport.feed(infer(1, 2))
-        knowing.core.tracer = Tracer(TraceSettings(levels=("TIMESTAMPS",), rate=1, file="f"), "1", lambda name: True)
+        knowing.state.tracer = Tracer(TraceSettings(levels=("TIMESTAMPS",), rate=1, file="f"), "1", lambda name: True)
         answer_all(knowing)
         assert transport.statuses() == [200] * 4
         assert is_clean(knowing)
@@ -455,9 +454,9 @@ class TestWatched:
         """Each request has its line while lines are verbose."""
         caplog.set_level("DEBUG", "pyruntime")
         transport = alike(knowing, count=4)
-        knowing.core.log_settings.verbose = True
+        knowing.state.log_settings.verbose = True
         alike(knowing, transport, 3)
-        knowing.core.log_settings.verbose = False
+        knowing.state.log_settings.verbose = False
         alike(knowing, transport)
         assert len([line for line in caplog.messages if "/v2/models/m/infer" in line]) == 3
         assert knowing.instance.known == 4
@@ -476,8 +475,8 @@ class TestModels:
             instance.knows = instance.waits = True
             model = ModelVersion(knowing.model.spec, version, knowing.memory, lambda model, reason: None)
             model.serve([instance])
-            knowing.core.table.begin_load("m", version)
-            knowing.core.table.ready("m", version, model)
+            knowing.state.table.begin_load("m", version)
+            knowing.state.table.ready("m", version, model)
             return instance
 
         return another
@@ -504,9 +503,9 @@ class TestModels:
         """It is not there any more, and what is under way is answered."""
         transport = alike(knowing, count=4)
         transport.feed(infer(1, 1))
-        knowing.core.table.begin_unload("m", 1)
+        knowing.state.table.begin_unload("m", 1)
         transport.feed(infer(2, 2))
-        knowing.core.table.unloaded("m", 1)
+        knowing.state.table.unloaded("m", 1)
         transport.feed(infer(3, 3))
         answer_all(knowing)
         assert transport.statuses() == [200] * 5 + [404] * 2
@@ -518,8 +517,8 @@ class TestModels:
         transport = alike(knowing, count=4)
         request = infer(1, 1)
         transport.feed(request[:-3])
-        knowing.core.table.begin_unload("m", 1)
-        knowing.core.table.unloaded("m", 1)
+        knowing.state.table.begin_unload("m", 1)
+        knowing.state.table.unloaded("m", 1)
         transport.feed(request[-3:])
         answer_all(knowing)
         assert transport.statuses() == [200] * 4 + [404]
@@ -529,7 +528,7 @@ class TestModels:
         """A server that exits says so, and answers what it has begun."""
         transport = alike(knowing, count=4)
         transport.feed(infer(1, 1))
-        knowing.core.exiting = True
+        knowing.state.exiting = True
         transport.feed(infer(2, 2))
         answer_all(knowing)
         assert transport.statuses() == [200] * 5 + [503]
@@ -556,7 +555,7 @@ class TestClients:
         released = knowing.instance.released
         transport.lose()
         assert knowing.instance.cancelled == jobs
-        assert knowing.core.in_flight == 0
+        assert knowing.state.in_flight == 0
         answer_all(knowing)
         assert is_clean(knowing)
         assert knowing.instance.released - released == (2 if count == 3 else 0)
@@ -571,7 +570,7 @@ class TestClients:
         answer_all(knowing)
         transport.lose()
         assert knowing.instance.cancelled == [first]
-        assert knowing.core.in_flight == 0
+        assert knowing.state.in_flight == 0
 
     def test_fails_after_it_is_lost(self, knowing):
         """A failure that nobody waits for is dropped as well."""
@@ -737,7 +736,7 @@ class TestSent:
             sending.instance.answer()
             assert values_of(transport.responses()[-1]) == [turn, 7]
             assert len(sending.instance.untold) == 1
-        sending.core.settle()
+        sending.state.settle()
         assert is_clean(sending)
 
     def test_before_another(self, sending):
@@ -815,7 +814,7 @@ class TestSent:
         transport = alike(sending, count=3)
         transport.feed(infer(1, 7))
         sending.instance.answer()
-        sending.core.statistics("m")
+        sending.state.statistics("m")
         assert is_clean(sending)
 
     def test_no_descriptor(self, sending):

@@ -42,7 +42,7 @@ def act(server):
     """Have the instance do all that there is to do, and tell of it."""
     while server.instance.jobs or server.instance.read():
         server.instance.answer()
-    server.core.settle()
+    server.state.settle()
 
 
 def send(server, transport, count, request=None):
@@ -61,7 +61,7 @@ def lent(server, count=1 + UNKNOWN + ALIKE_MIN):
 
 def is_lent(server, transport):
     """Whether it is lent, and whoever has to know that does."""
-    found = transport._connection in server.core.lent
+    found = transport._connection in server.state.lent
     assert found is transport.is_paused
     return found
 
@@ -85,7 +85,7 @@ class TestLending:
             assert is_lent(lending, transport)
         assert contents(transport)[-5:] == [b"%04d" % number for number in range(5)]
         assert [each.begun for each in lending.instance.lent] == [5]
-        assert lending.core.in_flight == 0
+        assert lending.state.in_flight == 0
 
     def test_others_in_between(self, lending):
         """Who asks for something else now and then is not likely to send the same request over and over."""
@@ -124,7 +124,7 @@ class TestLending:
 
     def test_verbose_lines(self, lending):
         """Each request has its line in the log."""
-        lending.core.log_settings.update({"log_verbose_level": 1})
+        lending.state.log_settings.update({"log_verbose_level": 1})
         assert not is_lent(lending, lent(lending, 20))
 
     def test_a_transport_that_is_not_empty(self, lending):
@@ -198,9 +198,9 @@ class TestBack:
         before = len(transport.responses())
         transport.feed(infer(b"wxyz")[:cut])
         act(lending)
-        lending.core.recall()
+        lending.state.recall()
         assert not is_lent(lending, transport)
-        lending.core.recall()
+        lending.state.recall()
         transport.feed(infer(b"wxyz")[cut:])
         act(lending)
         assert contents(transport)[before:] == [b"wxyz"]
@@ -210,21 +210,21 @@ class TestBack:
     def test_a_request_in_the_socket(self, lending, transport):
         """It is Python's then, whoever has heard of it before."""
         transport.feed(infer(b"4321"))
-        lending.core.recall()
-        assert lending.core.in_flight == 1
+        lending.state.recall()
+        assert lending.state.in_flight == 1
         act(lending)
         assert contents(transport)[-1] == b"4321"
         assert lending.is_idle()
 
     def test_traces(self, lending, transport):
         """Whoever traces wants to see the next request."""
-        lending.core.tracer.update("", {"trace_rate": "7"})
+        lending.state.tracer.update("", {"trace_rate": "7"})
         assert not is_lent(lending, transport)
 
     def test_verbose_lines(self, lending, transport, caplog):
         """The next request has a line in the log."""
         caplog.set_level("DEBUG", "pyruntime")
-        lending.core.log_settings.update({"log_verbose_level": 1})
+        lending.state.log_settings.update({"log_verbose_level": 1})
         assert not is_lent(lending, transport)
         send(lending, transport, 1)
         assert len([line for line in caplog.messages if "/v2/models/m/infer" in line]) == 1
@@ -234,9 +234,9 @@ class TestBack:
         other = type(lending.instance)(lending.memory)
         model = ModelVersion(lending.model.spec, 1, lending.memory, lambda model, reason: None)
         model.serve([other])
-        lending.core.table.begin_load("m", 1)
+        lending.state.table.begin_load("m", 1)
         assert is_lent(lending, transport)
-        lending.core.table.ready("m", 1, model)
+        lending.state.table.ready("m", 1, model)
         assert not is_lent(lending, transport)
         begun = lending.instance.lent[0].begun
         transport.feed(infer(b"next"))
@@ -245,7 +245,7 @@ class TestBack:
 
     def test_unloaded(self, lending, transport):
         """There is no such model any more."""
-        lending.core.table.begin_unload("m", 1)
+        lending.state.table.begin_unload("m", 1)
         assert not is_lent(lending, transport)
         transport.feed(infer())
         assert transport.statuses()[-1] == 404
@@ -283,7 +283,7 @@ class TestBack:
         transport.feed(infer()[:50])
         act(lending)
         transport.lose()
-        assert lending.core.lent == set()
+        assert lending.state.lent == set()
         assert not lending.instance.read()
 
 
@@ -303,7 +303,7 @@ class TestAdopted:
     def test_answered(self, lending, transport):
         """Python has the connection, and answers."""
         assert not is_lent(lending, transport)
-        assert lending.core.in_flight == 1
+        assert lending.state.in_flight == 1
         transport.feed(LIVE)
         before = len(transport.responses())
         act(lending)
@@ -316,7 +316,7 @@ class TestAdopted:
         (job,) = lending.instance.jobs
         transport.lose()
         assert lending.instance.cancelled == [job]
-        assert lending.core.in_flight == 0
+        assert lending.state.in_flight == 0
         act(lending)
         assert lending.is_idle()
 

@@ -19,7 +19,7 @@ def request(target, method=b"GET", body=b""):
 @pytest.fixture
 def client(server):
     """A connection to the metrics port of a server whose models made one counter."""
-    metrics = server.core.metrics
+    metrics = server.state.metrics
     metrics.metric("stub", metrics.family("stub", "n", "", "counter"), {}, None)
     return server.connect(MetricsConnection)
 
@@ -55,7 +55,7 @@ def test_other_methods(client, server, method, target):
 def test_many_scrapes(client, server):
     """One connection serves all the scrapes of a client, and the page is that of the moment."""
     client.feed(request(b"/metrics") + request(b"/metrics/"))
-    server.core.metrics.drop_owner("stub")
+    server.state.metrics.drop_owner("stub")
     client.feed(request(b"/metrics"))
     assert [body for _, _, body in client.responses()] == [PAGE, PAGE, b""]
     assert not client.closed
@@ -64,7 +64,7 @@ def test_many_scrapes(client, server):
 
 def test_while_the_server_exits(client, server):
     """Metrics can be read to the end."""
-    server.core.exiting = True
+    server.state.exiting = True
     client.feed(request(b"/metrics"))
     assert client.statuses() == [200]
 

@@ -34,7 +34,7 @@ def traced(server, monkeypatch):
     traces = []
     monkeypatch.setattr(TraceWriter, "put", lambda self, write: traces.extend(write.traces))
     settings = TraceSettings(levels=("TIMESTAMPS",), rate=1, file="f")
-    server.core.tracer = Tracer(settings, "1", lambda name: True)
+    server.state.tracer = Tracer(settings, "1", lambda name: True)
     return traces
 
 
@@ -128,11 +128,11 @@ class TestInference:
 
     def test_turned_on_meanwhile(self, server, traced):
         """A request that came in before anybody wanted to trace is noted from its arrival on."""
-        server.core.tracer.update("", {"trace_level": ["OFF"]})
+        server.state.tracer.update("", {"trace_level": ["OFF"]})
         transport = server.connect()
         data = infer()
         transport.feed(data[:-1])
-        server.core.tracer.update("", {"trace_level": None})
+        server.state.tracer.update("", {"trace_level": None})
         transport.feed(data[-1:])
         (trace,) = traced
         assert is_in_order(trace)
@@ -140,7 +140,7 @@ class TestInference:
 
     def test_off(self, server, traced):
         """Without a level nothing is noted."""
-        server.core.tracer.update("", {"trace_level": ["OFF"]})
+        server.state.tracer.update("", {"trace_level": ["OFF"]})
         server.connect().feed(infer())
         assert traced == []
 
@@ -198,7 +198,7 @@ class TestTraceparent:
     def test_of_a_request(self, server, traced, monkeypatch):
         """The span that the client names is the parent."""
         settings = TraceSettings(mode="opentelemetry", levels=("TIMESTAMPS",), rate=1000)
-        server.core.tracer = Tracer(settings, "1", lambda name: True)
+        server.state.tracer = Tracer(settings, "1", lambda name: True)
         transport = server.connect()
         transport.feed(infer(headers=b"TraceParent: %b\r\n" % TRACEPARENT))
         transport.feed(infer())

@@ -111,7 +111,7 @@ def test_body_that_stalls(server, sent, headers):
     assert (status, json.loads(answer)) == (408, {"error": "the request's body takes too long to come in"})
     assert transport.closed
     assert server.is_idle()
-    assert server.core.expected_bytes == 0
+    assert server.state.expected_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -217,11 +217,11 @@ def test_bodies_that_are_announced(server, monkeypatch):
     for transport in transports:
         transport.feed(head)
     assert server.memory.live == 2
-    assert server.core.expected_bytes == 2 * len(body)
+    assert server.state.expected_bytes == 2 * len(body)
     for transport in transports:
         transport.feed(body)
         assert transport.statuses() == [200]
-    assert server.core.expected_bytes == 0
+    assert server.state.expected_bytes == 0
     assert server.is_idle()
 
 
@@ -233,7 +233,7 @@ def test_a_body_larger_than_all_that(server, monkeypatch):
     transport.feed(head)
     assert server.memory.live == 1
     transport.lose()
-    assert server.core.expected_bytes == 0
+    assert server.state.expected_bytes == 0
     assert server.is_idle()
 
 

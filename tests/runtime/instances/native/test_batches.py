@@ -13,7 +13,7 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference.types import InferResponse
 from pyruntime.runtime.instances.native.batches import PLACES_MAX
-from pyruntime.runtime.instances.native.instance_spec import NativePlan
+from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec
 from pyruntime.runtime.instances.native.known import LENDING_NS_MAX, KnownBatches
 from pyruntime.runtime.instances.stub.batches import PLACES_MIN
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -164,7 +164,7 @@ class Backend:
         self.memory = RequestMemory("m", 4096, 4096)
         self.statistics = ModelStatistics()
         self.owner = Owner()
-        plan = NativePlan(self.spec.instances[0], self.spec, 1, None, self.memory, self.statistics, "{}")
+        plan = NativeInstanceSpec(self.spec.instances[0], self.spec, 1, None, self.memory, self.statistics, "{}")
         self.batches = KnownBatches(plan, self.owner)
         self.batches.handle = self.handle = Handle()
         self.batches.wake_soon = self.handle.wake

@@ -17,8 +17,8 @@ from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference.types import InferResponse
-from pyruntime.runtime.instances.instance_spec import InstancePlan
-from pyruntime.runtime.instances.stub.batches import PLACES_MIN, PostedBatches
+from pyruntime.runtime.instances.instance_spec import StubInstanceSpec
+from pyruntime.runtime.instances.stub.batches import PLACES_MIN, InflightBatches
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.regions import create_region
 from pyruntime.runtime.observe.families import Histogram
@@ -31,7 +31,7 @@ from pyruntime.utils.messages import (
     RESCHEDULED,
     SENDER,
     Failed,
-    PutBack,
+    Requeue,
     Respond,
     Result,
     Retired,
@@ -177,10 +177,10 @@ class Bench:
         config = parse_model_config(CONFIG + text, "config.pbtxt")
         spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
         self.statistics = ModelStatistics()
-        plan = InstancePlan("m_0", spec, 3, {}, {}, None, 1 << 20, self.statistics, None)
+        plan = StubInstanceSpec("m_0", spec, 3, {}, {}, None, 1 << 20, self.statistics, None)
         self.connection = Connection()
         self.owner = Owner()
-        self.batches = PostedBatches(replace(plan, concurrency=concurrency), self.connection, self.owner)
+        self.batches = InflightBatches(replace(plan, concurrency=concurrency), self.connection, self.owner)
         self.batches.open()
         self.requests = []
 
@@ -629,7 +629,7 @@ class TestPutBack:
         """Batches that have not begun wait elsewhere, in their order; their stub gets one at a time from now on."""
         bench.batches.places = 3
         running, first, second = bench.post(), bench.post(Request(), Request()), bench.post()
-        bench.batches.put_back(PutBack([2, 4]))
+        bench.batches.put_back(Requeue([2, 4]))
         assert bench.owner.put_backs == [[second.job], [each.job for each in first]]
         assert all(each.job.instance is None for each in (*first, second))
         assert running.job.instance is bench.batches
@@ -642,7 +642,7 @@ class TestPutBack:
         """What was put back may come again, under other numbers."""
         bench.post()
         waiting = bench.post()
-        bench.batches.put_back(PutBack([2]))
+        bench.batches.put_back(Requeue([2]))
         bench.batches.answered(result(1, EMPTY))
         bench.batches.execute([waiting.job])
         assert waiting.job.serial == 3
@@ -655,7 +655,7 @@ class TestPutBack:
         """Only what is there can be put back, and nothing is lost when a stub says otherwise."""
         running, waiting = bench.post(), bench.post()
         with pytest.raises(PeerError):
-            bench.batches.put_back(PutBack(numbers))
+            bench.batches.put_back(Requeue(numbers))
         bench.batches.died(KILLED, restarts=True)
         assert running.failure is not None
         assert [job for batch in bench.owner.put_backs for job in batch] == [waiting.job]
@@ -666,7 +666,7 @@ class TestPutBack:
         begun = bench.post(Request(), Request())
         bench.respond(1, response(64), final)
         with pytest.raises(PeerError):
-            bench.batches.put_back(PutBack([1]))
+            bench.batches.put_back(Requeue([1]))
         bench.batches.died(KILLED, restarts=True)
         assert bench.owner.put_backs == []
         assert all(request.is_over and request.is_free and len(request.outcomes) == 1 for request in begun)
@@ -677,7 +677,7 @@ class TestPutBack:
         waiting = bench.post()
         bench.batches.cancel(waiting.job)
         assert bench.connection.flags == {2}
-        bench.batches.put_back(PutBack([2]))
+        bench.batches.put_back(Requeue([2]))
         assert bench.connection.flags == set()
 
     def test_while_it_stops(self, bench):
@@ -685,7 +685,7 @@ class TestPutBack:
         idle = []
         running, waiting = bench.post(), bench.post()
         bench.batches.close(lambda: idle.append(1))
-        bench.batches.put_back(PutBack([2]))
+        bench.batches.put_back(Requeue([2]))
         assert bench.batches.places == 0
         assert idle == []
         bench.batches.answered(result(1, EMPTY))
@@ -1070,7 +1070,7 @@ class TestWhateverAStubSays:
         elif kind == "failed":
             batches.answered(Failed(batch, "no", sorted(what[0]), 0, 0))
         elif kind == "put back":
-            batches.put_back(PutBack([batch]))
+            batches.put_back(Requeue([batch]))
         elif kind == "retired":
             batches.retired(Retired([request.job.serial]))
 

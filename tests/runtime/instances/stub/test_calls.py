@@ -19,10 +19,10 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.types import InferResponse, OutputTensor
-from pyruntime.runtime.instances.call_request import Kinds
-from pyruntime.runtime.instances.instance_spec import InstancePlan
+from pyruntime.runtime.instances.call_request import ValidatedSignatures
+from pyruntime.runtime.instances.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub import calls as calls_module
-from pyruntime.runtime.instances.stub.batches import PostedBatches
+from pyruntime.runtime.instances.stub.batches import InflightBatches
 from pyruntime.runtime.instances.stub.calls import Calls
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
@@ -41,21 +41,21 @@ from pyruntime.utils.messages import (
     Answer,
     Call,
     CancelCall,
+    Consumed,
     Credit,
-    Drop,
     Failed,
     Hello,
     Load,
     LoadFailed,
     Log,
-    PutBack,
     Ready,
     Release,
+    ReleaseHold,
+    Requeue,
     Respond,
     Result,
     Retired,
     Stopped,
-    Took,
     Unmap,
     Unread,
 )
@@ -175,7 +175,7 @@ class Callee:
 
     def __init__(self, text=""):
         self.spec = spec_of("other", text)
-        self.kinds = Kinds()
+        self.kinds = ValidatedSignatures()
         self.workers = [Instance()]
         self.jobs = []
         self.cancelled = []
@@ -227,7 +227,7 @@ class Bench:
         self.server = Server()
         self.server.models["other"] = self.callee
         self.caller = Instance("m")
-        plan = InstancePlan("m_0", spec_of("m"), 1, {}, {}, None, 1 << 20, ModelStatistics(), self.server)
+        plan = StubInstanceSpec("m_0", spec_of("m"), 1, {}, {}, None, 1 << 20, ModelStatistics(), self.server)
         self.calls = Calls(plan, self.connection)
         self.released = []
 
@@ -471,7 +471,7 @@ class TestResponses:
         assert bench.released == []
         bench.outputs.close()  # the callee's stub has died
         assert is_open(bench.outputs)
-        bench.calls.drop(Drop([1]))
+        bench.calls.drop(ReleaseHold([1]))
         assert bench.released == [64]
         assert not is_open(bench.outputs)
         assert bench.stub.hear() == [Unmap([bench.outputs.number])]
@@ -481,9 +481,9 @@ class TestResponses:
         for number in (1, 2, 3):
             bench.call(number=number).respond(bench.response(64 * number), True)
         assert [message.response[2] for message in bench.stub.hear()] == [1, 2, 3]
-        bench.calls.drop(Drop([3, 1]))
+        bench.calls.drop(ReleaseHold([3, 1]))
         assert bench.released == [192, 64]
-        bench.calls.drop(Drop([2]))
+        bench.calls.drop(ReleaseHold([2]))
         assert bench.released == [192, 64, 128]
         assert bench.stub.granted() == [bench.outputs.number]
 
@@ -519,11 +519,11 @@ class TestResponses:
         for slot in (64, 128, 192):
             job.respond(bench.response(slot), False)
         assert bench.taken == []
-        bench.calls.took(Took([[1, 1]]))
+        bench.calls.took(Consumed([[1, 1]]))
         assert bench.taken == [64]
-        bench.calls.took(Took([[1, 2]]))
+        bench.calls.took(Consumed([[1, 2]]))
         assert bench.taken == [64, 128, 192]
-        bench.calls.took(Took([[1, 1], [2, 1]]))
+        bench.calls.took(Consumed([[1, 1], [2, 1]]))
         job.respond(None, True)
         assert bench.taken == [64, 128, 192]
         assert bench.released == []
@@ -534,9 +534,9 @@ class TestResponses:
         job = bench.call(decoupled=True)
         job.respond(InferenceError("no"), False)
         job.respond(bench.response(64), False)
-        bench.calls.took(Took([[1, 1]]))
+        bench.calls.took(Consumed([[1, 1]]))
         assert bench.taken == []
-        bench.calls.took(Took([[1, 1]]))
+        bench.calls.took(Consumed([[1, 1]]))
         assert bench.taken == [64]
 
     def test_cannot_be_granted(self, bench):
@@ -794,7 +794,7 @@ class TestHostile:
         """Only what is held can be dropped, and only once."""
         bench.call().respond(bench.response(), True)
         with pytest.raises(PeerError, match="is dropped and was not held"):
-            bench.calls.drop(Drop(holds))
+            bench.calls.drop(ReleaseHold(holds))
         bench.calls.died()
         assert bench.released == [64]
 
@@ -806,7 +806,7 @@ class TestHostile:
         bench = benches(DECOUPLED)
         bench.call(decoupled=True).respond(bench.response(), False)
         with pytest.raises(PeerError):
-            bench.calls.took(Took([pair]))
+            bench.calls.took(Consumed([pair]))
 
     @pytest.mark.parametrize("pair", [[1, 10**6], [1, 0], [1, -1], [1, 2**63], [99, 1], [-1, 1]], ids=repr)
     def test_took_another_number(self, benches, pair):
@@ -814,8 +814,8 @@ class TestHostile:
         bench = benches(DECOUPLED)
         job = bench.call(decoupled=True)
         job.respond(bench.response(), False)
-        bench.calls.took(Took([pair]))
-        bench.calls.took(Took([[1, 1]]))
+        bench.calls.took(Consumed([pair]))
+        bench.calls.took(Consumed([[1, 1]]))
         assert bench.taken == [64]
 
     def test_waits_with_a_batch_that_is_none(self, bench):
@@ -877,13 +877,13 @@ class Life:
 
     def __init__(self, spec, memory, model):
         self.stub = Stub(self.name, memory.region)
-        plan = InstancePlan(self.name, spec, 1, {}, {}, memory, 1 << 20, model.statistics, None)
-        self.batches = PostedBatches(plan, self.stub.connection, model.scheduler)
+        plan = StubInstanceSpec(self.name, spec, 1, {}, {}, memory, 1 << 20, model.statistics, None)
+        self.batches = InflightBatches(plan, self.stub.connection, model.scheduler)
         self.stub.connection.handlers = {
             Result: self.batches.answered,
             Failed: self.batches.answered,
             Respond: self.batches.responded,
-            PutBack: self.batches.put_back,
+            Requeue: self.batches.put_back,
             Retired: self.batches.retired,
         }
         self.batches.open()
@@ -910,10 +910,11 @@ class Pair:
         self.requests = create_region("requests of the caller")
         self.caller = Stub("m_0", self.requests)
         server = Server()
-        plan = InstancePlan("m_0", spec_of("m"), 1, {}, {}, None, 1 << 20, ModelStatistics(), server)
+        plan = StubInstanceSpec("m_0", spec_of("m"), 1, {}, {}, None, 1 << 20, ModelStatistics(), server)
         self.calls = Calls(plan, self.caller.connection)
         self.caller.connection.handlers = {
-            Call: self.calls.call, CancelCall: self.calls.cancel, Took: self.calls.took, Drop: self.calls.drop,
+            Call: self.calls.call, CancelCall: self.calls.cancel, Consumed: self.calls.took,
+            ReleaseHold: self.calls.drop,
         }  # fmt: skip
         self.spec = spec_of("other", text)
         self.memory = RequestMemory("other", 1 << 20, 1 << 20)
@@ -992,7 +993,7 @@ class TestBetweenTwoStubs:
         (infer,) = pair.callee.hear()
         assert infer.released == []
         pair.callee.say(Result(infer.batch, [output(256)], [], 0, 0))
-        pair.caller.say(Drop([1]))
+        pair.caller.say(ReleaseHold([1]))
         pair.call(number=3)
         assert pair.callee.hear()[0].released == [128]
         assert pair.callee.granted() == []
@@ -1021,7 +1022,7 @@ class TestBetweenTwoStubs:
         pair.start()
         assert is_open(region)
         assert pair.caller.hear() == []
-        pair.caller.say(Drop([1]))
+        pair.caller.say(ReleaseHold([1]))
         assert not is_open(region)
         assert pair.caller.hear() == [Unmap([region.number])]
 
@@ -1062,7 +1063,7 @@ class TestBetweenTwoStubs:
         """A call that waits behind one that itself waits queues again, and is answered in the end."""
         pair.call(1)
         pair.call(2)
-        pair.callee.say(PutBack([2]))
+        pair.callee.say(Requeue([2]))
         assert len(pair.model.scheduler) == 1
         pair.callee.say(Result(1, [output()], [], 0, 0))
         assert [message.batch for message in pair.callee.hear()] == [1, 2, 3]
@@ -1075,7 +1076,7 @@ class TestBetweenTwoStubs:
         pair.call(2)
         pair.caller.say(CancelCall(2))
         pair.callee.hear()
-        pair.callee.say(PutBack([2]))
+        pair.callee.say(Requeue([2]))
         assert pair.caller.hear() == [Unread([2]), Answer(2, [Code.CANCELLED, "", NO_SLOT, [], ""], True)]
         pair.callee.say(Result(1, [output()], [], 0, 0))
         assert pair.callee.hear() == []
@@ -1091,11 +1092,11 @@ class TestBetweenTwoStubs:
         answers = pair.caller.hear()
         assert [message.response[2] for message in answers] == list(range(1, 33))
         for _ in range(15):
-            pair.caller.say(Took([[1, 1]]))
+            pair.caller.say(Consumed([[1, 1]]))
         assert pair.callee.hear() == []
-        pair.caller.say(Took([[1, 1]]))
+        pair.caller.say(Consumed([[1, 1]]))
         assert pair.callee.hear() == [Credit([[1, 16]])]
-        pair.caller.say(Drop(list(range(1, 33))))
+        pair.caller.say(ReleaseHold(list(range(1, 33))))
         assert pair.callee.hear() == [Credit([[1, 16]])]
         pair.callee.say(Respond(1, None, True))
         assert pair.caller.hear() == [Unread([1]), Answer(1, None, True)]
@@ -1107,7 +1108,7 @@ class TestBetweenTwoStubs:
         for slot in range(64):
             pair.callee.say(Respond(1, output(slot), False))
         pair.callee.hear()
-        pair.caller.say(Drop(list(range(1, 65))))
+        pair.caller.say(ReleaseHold(list(range(1, 65))))
         said = pair.callee.hear()
         assert [message for message in said if type(message) is Credit] == [Credit([[1, 16]])] * 4
         assert [message for message in said if type(message) is Release] == [Release(list(range(64)))]
@@ -1166,10 +1167,10 @@ class TestWhateverHappens:
         elif kind == "cancel" and alive:
             caller.say(CancelCall(what[0]))
         elif kind == "took" and alive:
-            caller.say(Took([[what[0], what[1]]]))
+            caller.say(Consumed([[what[0], what[1]]]))
         elif kind == "drop" and alive and pair.calls._holds:
             holds = sorted(pair.calls._holds)
-            caller.say(Drop([holds[what[0] % len(holds)]]))
+            caller.say(ReleaseHold([holds[what[0] % len(holds)]]))
         elif kind == "result" and posted:
             number, record = posted[0]
             response, retained = what
@@ -1183,7 +1184,7 @@ class TestWhateverHappens:
         elif kind == "respond":
             self.respond(pair, *what)
         elif kind == "put back" and len(posted) > 1:
-            callee.say(PutBack([posted[1][0]]))
+            callee.say(Requeue([posted[1][0]]))
         elif kind == "retired" and batches._retained:
             callee.say(Retired([next(iter(batches._retained))]))
         elif kind == "callee dies":

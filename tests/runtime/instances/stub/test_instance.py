@@ -22,22 +22,22 @@ from pyruntime.utils.messages import (
     Ask,
     Call,
     CheckReady,
-    Drop,
+    Consumed,
     Failed,
     Infer,
     IsReady,
     LoadFailed,
     Measure,
-    PutBack,
     Ready,
     Release,
+    ReleaseHold,
     Reply,
+    Requeue,
     Respond,
     Result,
     Retired,
     Stop,
     Stopped,
-    Took,
 )
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
@@ -750,8 +750,8 @@ class TestWhatModelsAsk:
     @pytest.mark.parametrize(
         "message",
         [
-            Call(1, "m", -1, [], False, 0), Call(1, "m", -1, ["", 0, 0, 0, 5, "", []], False, 0), Took([[[1], 1]]),
-            Drop([1]), PutBack([1]), Respond(1, None, True), Retired([1]),
+            Call(1, "m", -1, [], False, 0), Call(1, "m", -1, ["", 0, 0, 0, 5, "", []], False, 0), Consumed([[[1], 1]]),
+            ReleaseHold([1]), Requeue([1]), Respond(1, None, True), Retired([1]),
         ],
         ids=repr,
     )  # fmt: skip

@@ -73,7 +73,7 @@ def test_document(server, monkeypatch):
     transport.feed(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
     assert transport.responses()[0][2] == first
     assert len(made) == 1
-    server.core.table.begin_unload("d", 1)
+    server.state.table.begin_unload("d", 1)
     second = json.loads(get(server, "/openapi.json")[2])
     assert "/v2/models/m/infer" in second["paths"]
     assert "/v2/models/d/generate" not in second["paths"]

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 FOLDERS = ("docs", "model_repository", "benchmarks", "runtime")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
-COMPATIBILITY = ROOT / "docs" / "compatibility.md"
-LIMITS = ROOT / "docs" / "limits.md"
+COMPATIBILITY = ROOT / "docs" / "reference" / "compatibility.md"
+LIMITS = ROOT / "docs" / "reference" / "limits.md"
 SERVING = ROOT / "docs" / "serving.md"
 
 # How many items each list of the reference has, by the letter that numbers them.
@@ -103,7 +103,7 @@ def test_limits_are_in_the_code():
 
 def test_decisions_are_numbered():
     """The pages have consecutive numbers, and each begins with its own."""
-    pages = sorted((ROOT / "docs" / "decisions").iterdir())
+    pages = sorted((ROOT / "docs" / "explanation" / "decisions").iterdir())
     assert [page.name[:5] for page in pages] == [f"{number:04}-" for number in range(1, len(pages) + 1)]
     assert [page.name for page in pages if not page.read_text().startswith(f"# {page.name[:4]} ")] == []
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What host and stub say to each other. (pure)
 
-docs/protocol.md has the grammar. Every message is a named tuple; on the wire it is `[tag, [field, ...]]`, in which
-requests, responses and tensors are plain arrays, for speed:
+docs/reference/protocol.md has the grammar. Every message is a named tuple; on the wire it is `[tag, [field, ...]]`, in
+which requests, responses and tensors are plain arrays, for speed:
 
     tensor   := [name:str datatype:str shape:[int...] address:(int|bytes) size:int]
     request  := [id:str correlation:(int|str) flags:int timeout_us:int outputs:([str...]|nil) parameters:str [tensor*]

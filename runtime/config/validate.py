@@ -93,7 +93,7 @@ def _check_tensor(subject: str, tensor: Config, max_batch_size: int) -> None:
     if tensor.data_type not in BY_NUMBER:
         raise ConfigError(f"{subject} has an unknown 'data_type', {tensor.data_type}")
     dims = list(tensor.dims)
-    # No dims are a scalar. Triton refuses them: see docs/decisions/0008-an-empty-dims-is-a-scalar.md.
+    # No dims are a scalar. Triton refuses them: see docs/explanation/decisions/0008-an-empty-dims-is-a-scalar.md.
     _check_dims(subject, "dimension", dims)
     if tensor.HasField("reshape"):
         _check_reshape(subject, dims, list(tensor.reshape.shape), max_batch_size)

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every item of `triton_python_backend_utils`, used once by a model in a real stub.
 
-Each check is a function in a model and goes by the numbers of its items, those of the table in docs/compatibility.md;
-the request's id names it. A check that fails is an exception of execute, which the client reads. What an item does in
-all its depth other tests show: this one shows that it is there.
+Each check is a function in a model and goes by the numbers of its items, those of the table in
+docs/reference/compatibility.md; the request's id names it. A check that fails is an exception of execute, which the
+client reads. What an item does in all its depth other tests show: this one shows that it is there.
 """
 
 import re

@@ -38,7 +38,7 @@ class Status(IntEnum):
     UNAUTHENTICATED = 16
 
 
-# Triton's mapping: docs/protocol.md, "Error codes".
+# Triton's mapping: docs/reference/protocol.md, "Error codes".
 STATUS_OF = {
     Code.UNKNOWN: Status.UNKNOWN,
     Code.INTERNAL: Status.INTERNAL,

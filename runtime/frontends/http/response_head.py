@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from pyruntime.utils.errors import Code
 
-# Triton's mapping: docs/protocol.md, "Error codes".
+# Triton's mapping: docs/reference/protocol.md, "Error codes".
 STATUS_OF = {
     Code.UNKNOWN: 400,
     Code.INTERNAL: 500,

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a native instance does with known requests, besides: it finds them, answers them, and reads connections of them.
 
-See docs/decisions/0021 and 0022.
+See docs/explanation/decisions/0021 and 0022.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import uvloop
 
 from pyruntime.runtime.app.server import Server
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.inference.types import InferRequest, InferResponse, InputTensor
+from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor
 from pyruntime.runtime.settings import ServerSettings
 
 # Requests that are measured, after as many that are not.

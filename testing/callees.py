@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from pyruntime.runtime.inference.types import InferRequest, InputTensor
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.stub.host import Answers
 from pyruntime.stub.pb_utils import (
     TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,

@@ -17,9 +17,9 @@ from typing import Any, TypeVar, cast
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.inference.types import InferRequest
 from pyruntime.runtime.instances.codec import request_wire
 from pyruntime.runtime.repository.loading import Draft
+from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.runtime.scheduling.controls import Controls
 from pyruntime.stub.batches import Batches
 from pyruntime.stub.loader import describe, load_class

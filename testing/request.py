@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.request_parameters import read_parameters
-from pyruntime.runtime.inference.types import InferRequest
+from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.testing.tensors import to_input
 
 

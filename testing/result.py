@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pyruntime.runtime.inference.types import OutputTensor, Parameter
+from pyruntime.runtime.requests.types import OutputTensor, Parameter
 from pyruntime.testing.tensors import to_array
 from pyruntime.utils.errors import InferenceError
 

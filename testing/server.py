@@ -16,8 +16,8 @@ import orjson
 
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.inference.types import OutputTensor
 from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.requests.types import OutputTensor
 from pyruntime.stub.host import Answers, Host
 from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils import InferenceRequest, InferenceResponse

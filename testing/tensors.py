@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyruntime.runtime.config.spec import TensorSpec
-from pyruntime.runtime.inference.types import InputTensor, OutputTensor
+from pyruntime.runtime.requests.types import InputTensor, OutputTensor
 from pyruntime.stub.memory import Source
 from pyruntime.stub.pb_utils import Tensor, TritonModelException
 from pyruntime.utils.byte_tensors import deserialize_bytes_tensor

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from pyruntime.runtime.inference.types import OutputTensor
+from pyruntime.runtime.requests.types import OutputTensor
 from pyruntime.utils.arena import ALIGNMENT
 
 _LENGTH_SIZE = 8

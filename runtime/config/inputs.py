@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from struct import Struct
 
 from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
-from pyruntime.runtime.inference.types import InferRequest, InputTensor
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE, DATATYPES
 from pyruntime.utils.errors import Code, InferenceError
 

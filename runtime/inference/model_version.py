@@ -19,7 +19,6 @@ from pyruntime.runtime.caching.requests import CachedRequests
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.inference.request_plans import RequestPlans
-from pyruntime.runtime.inference.types import InferRequest, request_failure
 from pyruntime.runtime.instances.call_request import ValidatedSignatures
 from pyruntime.runtime.instances.codec import client_request_wire, request_wire
 from pyruntime.runtime.instances.deadlock import Waiting
@@ -27,6 +26,7 @@ from pyruntime.runtime.instances.instance import ModelInstance
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason, ModelStatistics
+from pyruntime.runtime.requests.types import InferRequest, request_failure
 from pyruntime.runtime.scheduling.batcher import QueueFull, Strategy
 from pyruntime.runtime.scheduling.factory import create_scheduler
 from pyruntime.runtime.scheduling.job import Job, Respond

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.environments.environment import Environment
-from pyruntime.runtime.inference.types import InferRequest
 from pyruntime.runtime.instances.call_request import ValidatedSignatures
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.runtime.scheduling.job import Job, Respond
 
 Batch = list[Job]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyruntime.runtime.inference.types import InferRequest, InferResponse, OutputPlace, Slot
+from pyruntime.runtime.requests.types import InferRequest, InferResponse, OutputPlace, Slot
 from pyruntime.utils.errors import InferenceError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class _Reading:
             region.count_on()
 
     def free(self) -> None:
-        """See inference.Slot."""
+        """See requests.types.Slot."""
         for region in self._regions:
             region.close()
 

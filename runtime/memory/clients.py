@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import posix_ipc
 
-from pyruntime.runtime.inference.types import ClientContents, InputTensor, OutputPlace
 from pyruntime.runtime.memory.regions import ClientRegion
+from pyruntime.runtime.requests.types import ClientContents, InputTensor, OutputPlace
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.regions import REGION_BYTES_MAX

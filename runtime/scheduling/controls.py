@@ -8,7 +8,7 @@ Padding has them too: it is not ready, starts and ends nothing, and belongs to n
 from __future__ import annotations
 
 from pyruntime.runtime.config.spec import ControlSpec, ModelSpec
-from pyruntime.runtime.inference.types import InputTensor
+from pyruntime.runtime.requests.types import InputTensor
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError
 

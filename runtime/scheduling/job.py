@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pyruntime.runtime.inference.types import InferResponse, Slot
+from pyruntime.runtime.requests.types import InferResponse, Slot
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.messages import CORRELATION_ID, FLAGS, SEQUENCE_END, SEQUENCE_START, TIMEOUT_US
 

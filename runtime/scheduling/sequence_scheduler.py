@@ -17,8 +17,8 @@ from math import inf, prod
 from typing import Any, Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec, SequenceBatchingSpec
-from pyruntime.runtime.inference.types import InferRequest, InferResponse, InputTensor
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
+from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor
 from pyruntime.runtime.scheduling.controls import Controls
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.scheduler import Instance, JobScheduler

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.inference.types import InferRequest
+from pyruntime.runtime.requests.types import InferRequest
 
 
 def signature_of(spec: ModelSpec, request: InferRequest) -> Hashable:

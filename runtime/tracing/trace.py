@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyruntime.runtime.inference.types import InferResponse
 from pyruntime.runtime.memory.regions import ClientRegion
+from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.tracing.sampling import Sampler
 from pyruntime.utils.addresses import split

@@ -16,8 +16,8 @@ import pytest
 import uvloop
 
 from pyruntime.runtime.app.server import Server
-from pyruntime.runtime.inference.types import InferRequest, InputTensor
 from pyruntime.runtime.instances.stub.launch import start_forkserver
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import InferenceError
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 
 from pyruntime.runtime.frontends.common.json_document import invalid
-from pyruntime.runtime.inference.types import InferRequest
+from pyruntime.runtime.requests.types import InferRequest
 
 # The names and values of headers.
 Forwarded = tuple[tuple[str, str], ...]

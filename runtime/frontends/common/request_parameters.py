@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyruntime.runtime.frontends.common.json_document import invalid, json_name, shown
-from pyruntime.runtime.inference.types import InferRequest, Parameter
+from pyruntime.runtime.requests.types import InferRequest, Parameter
 from pyruntime.utils.errors import Code, InferenceError
 
 # A model reads its parameters one by one, from a JSON string; a list beyond this is no honest request.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.inference.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import InferenceError

@@ -19,7 +19,7 @@ from pyruntime.runtime.frontends.grpc.response_encoding import Encoding, respons
 from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, STATUS_OF, Status, encoded_head
 from pyruntime.runtime.frontends.http.infer_exchange import ANSWERED_AT_ONCE_MAX
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.inference.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.errors import Code, InferenceError
 

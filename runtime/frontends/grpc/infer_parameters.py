@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyruntime.runtime.frontends.common.request_parameters import PARAMETERS_MAX, UINT64_MAX, sequence_name
-from pyruntime.runtime.inference.types import InferRequest
+from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.utils.errors import Code, InferenceError
 
 _INT, _UINT, _STRING, _BOOL = "int64_param", "uint64_param", "string_param", "bool_param"

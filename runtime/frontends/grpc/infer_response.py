@@ -12,7 +12,7 @@ handed on as they are, never copied; who sends them also sees to it that the res
 from __future__ import annotations
 
 from pyruntime.runtime.frontends.grpc.schema import ModelInferResponse, ModelStreamInferResponse
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor, Parameter
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter
 from pyruntime.utils.errors import InferenceError
 
 Parts = list[bytes | memoryview]

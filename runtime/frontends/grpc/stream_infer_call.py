@@ -28,7 +28,7 @@ from pyruntime.runtime.frontends.grpc.inferring_call import InferringCall
 from pyruntime.runtime.frontends.grpc.response_encoding import response_encoding
 from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, STATUS_OF, Status, encoded_head
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.inference.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.errors import InferenceError
 

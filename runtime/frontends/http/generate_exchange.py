@@ -20,7 +20,7 @@ from pyruntime.runtime.frontends.http.kserve_response import encode_error
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.response_head import LAST_CHUNK, STATUS_OF, chunk, event_stream_head
 from pyruntime.runtime.frontends.http.trace import sending
-from pyruntime.runtime.inference.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import Code, InferenceError
 
 # Events that wait for their client. A model has far fewer responses that are not released, but any number of errors.

@@ -20,7 +20,7 @@ from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
 from pyruntime.runtime.frontends.common.json_document import find_duplicate, invalid, json_name, parse_document
 from pyruntime.runtime.frontends.common.request_parameters import read_custom_parameters, read_id
 from pyruntime.runtime.frontends.http.json_tensors import flatten, pack
-from pyruntime.runtime.inference.types import InferRequest, InputTensor
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
 
 
 def decode_generate(text: bytes, spec: ModelSpec) -> InferRequest:

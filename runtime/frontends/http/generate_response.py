@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from pyruntime.runtime.frontends.http.json_tensors import unpack
-from pyruntime.runtime.inference.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse
 
 
 def encode_generate(response: InferResponse) -> bytes:

@@ -11,7 +11,7 @@ from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress_all
 from pyruntime.runtime.frontends.http.kserve_request import OutputOptions
 from pyruntime.runtime.frontends.http.kserve_response import encode_infer
-from pyruntime.runtime.inference.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse
 
 
 class Answer(NamedTuple):

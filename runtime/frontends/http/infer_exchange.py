@@ -18,8 +18,8 @@ from pyruntime.runtime.frontends.http.known_exchange import know
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions, decode_infer
 from pyruntime.runtime.frontends.http.response_head import infer_head
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.inference.types import InferRequest, InferResponse, Slot
 from pyruntime.runtime.memory.requests import RequestSlot
+from pyruntime.runtime.requests.types import InferRequest, InferResponse, Slot
 from pyruntime.utils.errors import InferenceError
 
 # A document is parsed at once up to this size, in bytes: at most some ten milliseconds' work. A larger one is left to a

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_elements
-from pyruntime.runtime.inference.types import OutputTensor
+from pyruntime.runtime.requests.types import OutputTensor
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import InferenceError
 

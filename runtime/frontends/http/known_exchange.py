@@ -19,7 +19,7 @@ from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.sender import JOINED_BYTES_MAX
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.request_plans import RequestPlan
-from pyruntime.runtime.inference.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import InferenceError
 
 # A body that is longer than this, in bytes, gains nothing by being known: it had better be read into shared memory, and

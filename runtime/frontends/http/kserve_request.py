@@ -26,8 +26,8 @@ from pyruntime.runtime.frontends.common.json_document import invalid, json_name,
 from pyruntime.runtime.frontends.common.request_parameters import read_id, read_parameters
 from pyruntime.runtime.frontends.http.json_tensors import pack
 from pyruntime.runtime.frontends.http.raw_request import decode_raw
-from pyruntime.runtime.inference.types import InferRequest, InputTensor, OutputPlace
 from pyruntime.runtime.memory.clients import ClientMemory
+from pyruntime.runtime.requests.types import InferRequest, InputTensor, OutputPlace
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import InferenceError
 

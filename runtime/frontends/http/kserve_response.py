@@ -20,7 +20,7 @@ import orjson
 
 from pyruntime.runtime.frontends.http.json_tensors import unpack
 from pyruntime.runtime.frontends.http.kserve_request import OutputOptions
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 
 # A model answers most requests with the same shapes, hence with the same document but for the id. Documents are
 # remembered that are no longer than this, and as many as this: some 8 MiB at most, with their keys.

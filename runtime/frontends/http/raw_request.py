@@ -11,7 +11,7 @@ import math
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.json_document import invalid
-from pyruntime.runtime.inference.types import InferRequest, InputTensor
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pyruntime.runtime.inference.types import Parameter
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
 from pyruntime.runtime.instances.instance_spec import Batch, Owner
 from pyruntime.runtime.instances.native.credit import credit
@@ -26,6 +25,7 @@ from pyruntime.runtime.instances.native.worker import NativeWorker
 from pyruntime.runtime.instances.stub.batches import AHEAD_NS_MAX, PLACES_MIN
 from pyruntime.runtime.native.parameters import read_parameters
 from pyruntime.runtime.observe.statistics import reason_of
+from pyruntime.runtime.requests.types import Parameter
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import FLAGS, PARAMETERS, SEQUENCE_START, TENSORS

@@ -12,12 +12,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from pyruntime.runtime.inference.types import InferResponse
 from pyruntime.runtime.instances.deadlock import Waiting, explain_deadlock
 from pyruntime.runtime.instances.instance_spec import Callee, ModelServer
 from pyruntime.runtime.instances.native.request import NativeRequest
 from pyruntime.runtime.instances.native.worker import NativeWorker, worker_of
 from pyruntime.runtime.instances.stub.calls import CALLS_MAX
+from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK

@@ -8,8 +8,8 @@ runtime/native/triton/response_window.h.
 
 from __future__ import annotations
 
-from pyruntime.runtime.inference.types import InferResponse
 from pyruntime.runtime.instances.native.instance_spec import NativeHandle
+from pyruntime.runtime.requests.types import InferResponse
 
 
 class Credit:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
-from pyruntime.runtime.inference.types import InferRequest, InputTensor, Parameter
+from pyruntime.runtime.requests.types import InferRequest, InputTensor, Parameter
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError

@@ -8,8 +8,8 @@ from typing import Any
 
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor, Parameter
 from pyruntime.runtime.instances.native.memory import put_in_place
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError
 

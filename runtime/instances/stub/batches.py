@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyruntime.runtime.inference.types import InferResponse, Slot, free_slots
 from pyruntime.runtime.instances.codec import ResponseReader, as_outcome, not_reschedulable
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
 from pyruntime.runtime.instances.instance_spec import Batch, Owner, StubInstanceSpec
@@ -29,6 +28,7 @@ from pyruntime.runtime.instances.stub.streams import Streams
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import SharedSlot
 from pyruntime.runtime.observe.statistics import reason_of
+from pyruntime.runtime.requests.types import InferResponse, Slot, free_slots
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import FLAGS, SEQUENCE_START, Failed, Requeue, Respond, Result, Retired

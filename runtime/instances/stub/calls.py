@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from pyruntime.runtime.inference.types import InferResponse, Slot
 from pyruntime.runtime.instances.call_request import CallRequest
 from pyruntime.runtime.instances.codec import error_wire, response_wire
 from pyruntime.runtime.instances.deadlock import Waiting, explain_deadlock
@@ -21,6 +20,7 @@ from pyruntime.runtime.instances.instance_spec import Callee, StubInstanceSpec
 from pyruntime.runtime.instances.native.memory import shared
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.memory.regions import SharedRegion
+from pyruntime.runtime.requests.types import InferResponse, Slot
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.channel import State
 from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
@@ -57,7 +57,7 @@ class _Inputs:
         self._regions = regions
 
     def free(self) -> None:
-        """See inference.Slot."""
+        """See requests.types.Slot."""
         self._calls.unread(self._number, self._regions)
         for region in self._regions:
             region.close()

@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from pyruntime.runtime.inference.types import InferResponse
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.observe.statistics import ModelStatistics, reason_of
+from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError, PeerError
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.caching.entry import decode, encode
-from pyruntime.runtime.inference.types import OutputTensor
+from pyruntime.runtime.requests.types import OutputTensor
 from pyruntime.utils.arena import ALIGNMENT
 
 OUTPUTS = st.lists(

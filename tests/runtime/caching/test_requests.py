@@ -10,8 +10,8 @@ import pytest
 
 from pyruntime.runtime.caching.entry import encode
 from pyruntime.runtime.caching.requests import CachedRequests
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor
 from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason, ModelStatistics
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 

@@ -18,7 +18,7 @@ from pyruntime.runtime.config.inputs import (
 )
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.inference.types import InferRequest, InputTensor
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.errors import Code, InferenceError
 
 NOTE = (

@@ -20,8 +20,8 @@ from pyruntime.runtime.frontends.http import sender
 from pyruntime.runtime.frontends.http.connection import HttpConnection
 from pyruntime.runtime.frontends.http.request_head import ChunkedBody, HeadReader
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor
 from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.runtime.settings import ServerSettings
 
 CONFIG = (

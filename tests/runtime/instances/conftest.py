@@ -13,7 +13,6 @@ import pytest
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.inference.types import InferRequest, InputTensor
 from pyruntime.runtime.instances.codec import request_wire
 from pyruntime.runtime.instances.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub import connection as connection_module
@@ -22,6 +21,7 @@ from pyruntime.runtime.instances.stub.instance import PythonInstance
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.channel import StubChannel
 from pyruntime.utils.errors import InferenceError

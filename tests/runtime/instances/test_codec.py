@@ -11,14 +11,6 @@ from hypothesis import strategies as st
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.inference.types import (
-    ClientContents,
-    InferRequest,
-    InferResponse,
-    InputTensor,
-    OutputPlace,
-    OutputTensor,
-)
 from pyruntime.runtime.instances.codec import (
     ResponseReader,
     client_request_wire,
@@ -28,6 +20,14 @@ from pyruntime.runtime.instances.codec import (
     response_wire,
 )
 from pyruntime.runtime.memory.client_use import ClientUse
+from pyruntime.runtime.requests.types import (
+    ClientContents,
+    InferRequest,
+    InferResponse,
+    InputTensor,
+    OutputPlace,
+    OutputTensor,
+)
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address
 from pyruntime.utils.dtypes import DATATYPES

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from pyruntime.runtime.inference.types import ClientContents, InferRequest, InputTensor, OutputPlace
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.regions import ClientRegion
+from pyruntime.runtime.requests.types import ClientContents, InferRequest, InputTensor, OutputPlace
 from pyruntime.utils.addresses import address
 
 

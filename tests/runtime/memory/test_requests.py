@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.inference.types import InferRequest, InputTensor
 from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import Code, InferenceError, LocalError, OutOfMemoryError
 

@@ -11,9 +11,9 @@ import pytest
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.inference.types import InferResponse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
+from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.factory import create_scheduler
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.scheduler import Scheduler

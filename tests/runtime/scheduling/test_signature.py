@@ -5,7 +5,7 @@
 import pytest
 
 from pyruntime.runtime.config.spec import DynamicBatchingSpec, ModelSpec, TensorSpec
-from pyruntime.runtime.inference.types import InferRequest, InputTensor
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.runtime.scheduling.signature import signature_of
 
 

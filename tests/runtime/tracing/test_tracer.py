@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyruntime.runtime.inference.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.tracing import tracer as module
 from pyruntime.runtime.tracing.settings import TraceSettings
 from pyruntime.runtime.tracing.tracer import Tracer

@@ -17,7 +17,7 @@ from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.frontends.common.classification import ELEMENTS_MAX, classified, classify
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.byte_tensors import deserialize_bytes_tensor
 from pyruntime.utils.errors import Code, InferenceError
 

@@ -9,7 +9,7 @@ from pyruntime.runtime.frontends.common.request_parameters import (
     read_id,
     read_parameters,
 )
-from pyruntime.runtime.inference.types import InferRequest
+from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.utils.errors import Code, InferenceError
 
 

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 from pyruntime.runtime.frontends.grpc import call as calls
 from pyruntime.runtime.frontends.grpc import stream_infer_call
 from pyruntime.runtime.frontends.grpc.connection import LARGE_BYTES
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.errors import InferenceError
 
 OK = (0, "")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from pyruntime.runtime.frontends.grpc.infer_request import PLAIN, decode_infer, read_target
-from pyruntime.runtime.inference.types import InputTensor, OutputPlace
 from pyruntime.runtime.native._http2 import split
+from pyruntime.runtime.requests.types import InputTensor, OutputPlace
 from pyruntime.utils.errors import Code, InferenceError
 
 BASE = 1 << 20

@@ -16,7 +16,7 @@ from pyruntime.runtime.frontends.grpc.infer_response import (
     final_parameter,
     varint,
 )
-from pyruntime.runtime.inference.types import InferResponse, OutputPlace, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, OutputPlace, OutputTensor
 from pyruntime.utils.errors import Code, InferenceError
 
 

@@ -13,7 +13,7 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.frontends.common.request_parameters import PARAMETERS_MAX
 from pyruntime.runtime.frontends.http.generate_request import decode_generate
-from pyruntime.runtime.inference.types import InferRequest, InputTensor
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.byte_tensors import serialize_byte_tensor
 from pyruntime.utils.errors import Code, InferenceError
 

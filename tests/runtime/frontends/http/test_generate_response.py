@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pyruntime.runtime.frontends.http.generate_response import encode_generate, event
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.byte_tensors import serialize_byte_tensor
 from pyruntime.utils.errors import Code, InferenceError
 

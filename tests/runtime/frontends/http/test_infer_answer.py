@@ -13,7 +13,7 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.frontends.http.infer_answer import costs_time, make_answer
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.errors import InferenceError
 
 CONFIG = (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.frontends.http.json_tensors import SLICE_ELEMENTS, PackedElements, pack, pack_slices, unpack
-from pyruntime.runtime.inference.types import OutputTensor
+from pyruntime.runtime.requests.types import OutputTensor
 from pyruntime.utils.byte_tensors import serialize_byte_tensor
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
 from pyruntime.utils.errors import Code, InferenceError

@@ -26,7 +26,7 @@ from pyruntime.runtime.frontends.http.request_head import HeadReader
 from pyruntime.runtime.frontends.http.sender import JOINED_BYTES_MAX
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.request_plans import PLANS_KEPT_MAX, RequestPlans
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.runtime.settings import Restriction
 from pyruntime.runtime.tracing.settings import TraceSettings
 from pyruntime.runtime.tracing.tracer import Tracer

@@ -10,7 +10,7 @@ from tritonclient.http import InferenceServerClient, InferInput, InferRequestedO
 from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
 from pyruntime.runtime.frontends.http.kserve_request import ALL_JSON, OutputOptions, decode_infer
 from pyruntime.runtime.frontends.http.kserve_response import encode_infer
-from pyruntime.runtime.inference.types import ClientContents, InferResponse, InputTensor, OutputPlace, OutputTensor
+from pyruntime.runtime.requests.types import ClientContents, InferResponse, InputTensor, OutputPlace, OutputTensor
 from pyruntime.utils.errors import Code, InferenceError
 
 SPEC = ModelSpec(

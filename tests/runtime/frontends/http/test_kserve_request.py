@@ -22,7 +22,7 @@ from pyruntime.runtime.frontends.http.kserve_request import (
     OutputOptions,
     decode_infer,
 )
-from pyruntime.runtime.inference.types import InferRequest, InputTensor
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
 from pyruntime.utils.errors import Code, InferenceError
 

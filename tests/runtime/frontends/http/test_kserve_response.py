@@ -17,7 +17,7 @@ from pyruntime.runtime.frontends.http.kserve_response import (
     encode_error,
     encode_infer,
 )
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
 from pyruntime.utils.errors import Code, InferenceError
 

@@ -4,7 +4,7 @@ import pytest
 
 from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
 from pyruntime.runtime.frontends.http.raw_request import decode_raw
-from pyruntime.runtime.inference.types import InputTensor
+from pyruntime.runtime.requests.types import InputTensor
 from pyruntime.utils.errors import Code, InferenceError
 
 

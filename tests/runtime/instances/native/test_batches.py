@@ -11,13 +11,13 @@ import pytest
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.inference.types import InferResponse
 from pyruntime.runtime.instances.native.batches import PLACES_MAX
 from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec
 from pyruntime.runtime.instances.native.known import LENDING_NS_MAX, KnownBatches
 from pyruntime.runtime.instances.stub.batches import PLACES_MIN
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
+from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError

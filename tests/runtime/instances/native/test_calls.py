@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor
 from pyruntime.runtime.instances.deadlock import FREE
 from pyruntime.runtime.instances.native import calls as native_calls
 from pyruntime.runtime.instances.native.calls import NativeCalls
 from pyruntime.runtime.instances.native.worker import NativeWorker
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK
 

@@ -18,7 +18,6 @@ from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor
 from pyruntime.runtime.instances.call_request import ValidatedSignatures
 from pyruntime.runtime.instances.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub import calls as calls_module
@@ -29,6 +28,7 @@ from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.regions import create_region
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.addresses import address
 from pyruntime.utils.channel import FRAME_BYTES_MAX, State, StubChannel
 from pyruntime.utils.errors import Code, InferenceError, PeerError

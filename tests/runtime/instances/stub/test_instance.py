@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from pyruntime.runtime.inference.types import InferRequest, InferResponse
 from pyruntime.runtime.instances.stub import connection as connection_module
 from pyruntime.runtime.instances.stub.batches import PLACES_MAX, PLACES_MIN
 from pyruntime.runtime.instances.stub.supervisor import QUICK_DEATHS_MAX, ProcessExit
+from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.utils.channel import FRAME_BYTES_MAX
 from pyruntime.utils.errors import Code, InferenceError, LoadError
 from pyruntime.utils.messages import (

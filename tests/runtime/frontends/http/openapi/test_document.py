@@ -20,7 +20,7 @@ from pyruntime.runtime.frontends.http.kserve_request import ALL_JSON, OutputOpti
 from pyruntime.runtime.frontends.http.kserve_response import encode_infer
 from pyruntime.runtime.frontends.http.openapi.document import ServedVersion, openapi_document
 from pyruntime.runtime.frontends.http.routes import Endpoint, match
-from pyruntime.runtime.inference.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.errors import InferenceError
 
 PLAIN = """

@@ -1,15 +1,14 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model completes its own configuration: what is taken back from auto_complete_config. (pure)
+"""Merges what auto_complete_config returned into a model's configuration. (pure)
 
-The model gets the rendered configuration as a dict and returns it changed. Of the changes only five matter, because
-only those have a method of the ModelConfig class; whatever else the model did to the dict is ignored, as in Triton.
+The model receives the rendered configuration as a dict and returns it changed. Only five fields are merged, because
+only these have a method in the ModelConfig class. Like Triton, this module ignores every other change of the dict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from google.protobuf import json_format
 
@@ -26,11 +25,11 @@ def minimal_config(name: str, backend: str) -> Config:
     return config
 
 
-def merge_auto_complete(config: Config, returned: Mapping[str, Any]) -> Config:
-    """A copy of `config` with what the model's auto_complete_config set in `returned`, its `as_dict()`.
+def merge_auto_complete(config: Config, returned: Mapping[str, object]) -> Config:
+    """A copy of `config` with the fields that the model's auto_complete_config set in `returned`, its `as_dict()`.
 
-    Taken over are max_batch_size, input, output, dynamic_batching if there is no scheduler yet, and decoupled.
-    LoadError if one of these has a value that a configuration cannot have.
+    Merges max_batch_size, input, output, dynamic_batching (if `config` has no scheduler) and decoupled.
+    Raises LoadError if one of them has an invalid value.
     """
     completed = _parse(config.name, returned)
     merged = new_model_config()
@@ -49,18 +48,18 @@ def merge_auto_complete(config: Config, returned: Mapping[str, Any]) -> Config:
     return merged
 
 
-def _parse(name: str, returned: Mapping[str, Any]) -> Config:
+def _parse(name: str, returned: Mapping[str, object]) -> Config:
     adopted = ("max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy")
     completed = new_model_config()
     try:
         json_format.ParseDict({key: returned[key] for key in adopted if key in returned}, completed)
     except (json_format.ParseError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # ParseDict checks most values itself, and lets those of quite unexpected types fall through to Python.
+        # ParseDict raises ParseError for most invalid values, but Python's own errors for values of unexpected types.
         raise LoadError(f"in auto-complete-config function for model '{name}': {error}") from error
     return completed
 
 
-def _check_datatypes(name: str, noun: str, tensors: Any) -> None:
+def _check_datatypes(name: str, noun: str, tensors: Sequence[Config]) -> None:
     for tensor in tensors:
         if tensor.data_type != 0 and tensor.data_type not in BY_NUMBER:
             raise LoadError(

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""From a normalised, valid configuration to the plain values that the server works with. (pure)"""
+"""Builds the `ModelSpec` of a normalised, valid configuration. (pure)"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyruntime.utils.dtypes import BY_NUMBER
 
 
 def model_spec(config: Config) -> ModelSpec:
-    """The plain values of `config`, which has been through `normalize` and `validate`."""
+    """The spec of `config`, which must have passed `normalize` and `validate`."""
     inputs = {tensor.name: _tensor_spec(tensor, config.max_batch_size) for tensor in config.input}
     outputs = {tensor.name: _tensor_spec(tensor, config.max_batch_size) for tensor in config.output}
     return ModelSpec(
@@ -55,7 +55,7 @@ def _tensor_spec(tensor: Config, max_batch_size: int) -> TensorSpec:
 
 
 def _instances(group: Config) -> list[InstanceSpec]:
-    """The group's instances: `count` of them, on each of its GPUs if it has any, numbered through the whole group."""
+    """The group's instances: `count` per GPU, or `count` in all without GPUs. Numbers run through the whole group."""
     kind = group.Kind.Name(group.kind).removeprefix("KIND_")
     devices = [gpu for gpu in group.gpus or [0] for _ in range(group.count)]
     return [

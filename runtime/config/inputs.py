@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Holds a request against the model's configuration, before it queues. (pure)
+"""Validates a request against the model's configuration, before it queues. (pure)
 
-This runs for every request, so the good case makes next to nothing and calls next to nothing; whoever words an error
-may take their time. Messages are Triton's.
+This runs for every request, so a valid request causes few calls and allocations. Only the functions that build error
+messages may be slow. The messages are Triton's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pyruntime.utils.errors import Code, InferenceError
 # Bytes per element, 0 for BYTES.
 _SIZES = {datatype.name: datatype.size for datatype in DATATYPES}
 
-# Strings that are counted while everybody waits: this much of their lengths alone.
+# The event loop counts the elements of a BYTES tensor itself up to this size of their length prefixes. Beyond it the
+# count takes milliseconds, so a thread does it.
 STRINGS_AT_ONCE_BYTES_MAX = 64 << 10
 
 _unpack_length = Struct("<I").unpack_from
@@ -33,11 +34,12 @@ _BATCHING_NOTE = (
 
 
 def check_request(spec: ModelSpec, request: InferRequest) -> None:
-    """Make sure that the model can execute `request`, and make it so that it can.
+    """Validate `request`, and complete it for execution.
 
-    Sets `batch_size`: the leading dimension where the model batches, and 1 otherwise or where that is 0, because such
-    a request takes a turn too. Gives inputs for which a reshape is configured the shape that the model sees. Call it
-    once for a request. InferenceError, INVALID_ARG, if anything does not fit; the request is then of no further use.
+    Sets `batch_size`: the leading dimension if the model batches, else 1. It is also 1 if that dimension is 0, because
+    an empty request takes a place in a batch too. Inputs with a configured reshape get the shape that the model sees;
+    for this reason call it only once per request. Raises InferenceError (INVALID_ARG) for an invalid request, which is
+    then partly changed and must not be used.
     """
     if request.requested_outputs is not None:
         for name in request.requested_outputs:
@@ -82,10 +84,10 @@ def check_request(spec: ModelSpec, request: InferRequest) -> None:
 
 
 def client_shape(spec: ModelSpec, output_name: str, shape: list[int]) -> list[int]:
-    """The shape that the client sees of an output that the model made in `shape`: its reshape undone.
+    """The shape that a client receives for an output of `shape`: undoes the configured reshape.
 
-    Outputs without a reshape keep their shape, as do those whose shape is not what their configuration says: such
-    shapes are sent as they are made.
+    Outputs without a reshape keep their shape. So do outputs whose shape contradicts the configuration: Triton sends
+    them unchanged.
     """
     tensor_spec = spec.outputs.get(output_name)
     if tensor_spec is None or tensor_spec.reshape is None:
@@ -100,13 +102,13 @@ def client_shape(spec: ModelSpec, output_name: str, shape: list[int]) -> list[in
 
 
 def _reshaped(shape: Sequence[int], old: Sequence[int], new: Sequence[int]) -> list[int]:
-    """`new`, its variable dimensions filled in, in order, with those that `shape` has where `old` is variable."""
+    """`new` with its variable dimensions replaced, in order, by the sizes that `shape` has where `old` is variable."""
     sizes = iter([size for size, dim in zip(shape, old, strict=True) if dim == -1])
     return [next(sizes) if dim == -1 else dim for dim in new]
 
 
 def _check_names(spec: ModelSpec, request: InferRequest) -> None:
-    """Raise unless the inputs that are missing are all optional."""
+    """Raise InferenceError for duplicate or unknown inputs, and unless all missing inputs are optional."""
     names: dict[str, None] = {}
     for tensor in request.inputs:
         if tensor.name in names:
@@ -123,7 +125,7 @@ def _check_names(spec: ModelSpec, request: InferRequest) -> None:
 
 
 def has_many_strings(request: InferRequest) -> bool:
-    """Whether `check_request` would take more than a few milliseconds to count them."""
+    """Whether `check_request` would need more than a few milliseconds to count the elements of BYTES inputs."""
     for tensor in request.inputs:
         if tensor.datatype == "BYTES" and tensor.strings < 0 and len(tensor.data) > STRINGS_AT_ONCE_BYTES_MAX:
             return math.prod(tensor.shape) * BYTES_PREFIX_SIZE > STRINGS_AT_ONCE_BYTES_MAX
@@ -131,9 +133,9 @@ def has_many_strings(request: InferRequest) -> bool:
 
 
 def check_strings(request: InferRequest) -> None:
-    """Do beforehand what takes `check_request` long if there are many strings; any thread may.
+    """Count the elements of BYTES inputs in advance, so that `check_request` need not. May run in any thread.
 
-    Raises InferenceError (INVALID_ARG) as that does.
+    Raises InferenceError (INVALID_ARG) like `check_request`.
     """
     for tensor in request.inputs:
         if tensor.datatype == "BYTES":
@@ -143,7 +145,7 @@ def check_strings(request: InferRequest) -> None:
 
 
 def _check_bytes(request: InferRequest, name: str, data: memoryview | bytes, count: int) -> None:
-    """Raise unless `data` is exactly `count` elements, each of them its length and then as many bytes."""
+    """Raise unless `data` is exactly `count` elements, each a length prefix followed by that many bytes."""
     end = len(data)
     last = end - BYTES_PREFIX_SIZE
     unpack_length = _unpack_length

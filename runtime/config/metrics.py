@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a configuration says about the model's metrics: `metric_tags` and `model_metrics`. (pure)"""
+"""Reads the metric settings of a configuration: `metric_tags` and `model_metrics`. (pure)"""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pyruntime.runtime.config.schema import Config
 FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
 # Each bucket is a line of the metrics page; client libraries have 10 to 15 of them.
 BUCKETS_MAX = 256
-# What may stand behind the "_" of a label. Two of these in front are Prometheus' own.
+# A tag becomes a label with "_" in front. A tag must not begin with "_" itself: Prometheus reserves labels with two.
 _TAG = re.compile("(?!_)[a-zA-Z0-9_]+")
 
 
 def metric_tags(config: Config) -> dict[str, str]:
-    """The tags that can be labels."""
+    """The tags that are valid labels."""
     return {key: text for key, text in config.metric_tags.items() if _TAG.fullmatch(key)}
 
 
 def first_response_bounds_ms(config: Config) -> tuple[float, ...] | None:
-    """The buckets that the configuration sets, None where it sets none, or none that are any."""
+    """The histogram buckets that the configuration sets, in milliseconds; None if it sets none, or invalid ones."""
     for control in config.model_metrics.metric_control:
         if control.metric_identifier.family == FIRST_RESPONSE and control.HasField("histogram_options"):
             bounds = tuple(control.histogram_options.buckets)
@@ -33,7 +33,7 @@ def first_response_bounds_ms(config: Config) -> tuple[float, ...] | None:
 
 
 def ignored_metrics(config: Config) -> list[str]:
-    """What the configuration wants of metrics in vain: what it "asks for", and why that is not to be had."""
+    """The metric settings that have no effect, each as what the model asks for and why it is ignored."""
     ignored = [
         f"the metric tag {key!r}, which cannot be a label and is left out"
         for key in sorted(config.metric_tags)

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What Triton fills in where a configuration is silent. (pure)
+"""Fills in the defaults of a configuration, as Triton does. (pure)
 
-Doing it twice changes nothing more, and it may be done to a configuration that still lacks inputs, outputs or a batch
-size: that is what a model's auto_complete_config is given. Whether the result makes sense is for `validate`.
+It is idempotent, and accepts a configuration that still lacks inputs, outputs or a batch size, because a model's
+auto_complete_config receives the normalised one. It does not check the result; `validate` does.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pyruntime.runtime.config.schema import Config, new_model_config
 from pyruntime.utils.errors import LoadError
 
 ENSEMBLE_PLATFORM = "ensemble"
-# Models of before there were backends: a library of their own, which our Python-based backend of this name runs. It is
-# said what runs them, so that a native backend that somebody called "custom" as well is not taken for it.
+# The oldest kind of model brings a library of its own, which our Python-based backend "custom" runs. The runtime is set
+# explicitly, so that a native backend of a user that is called "custom" too is not confused with it.
 CUSTOM_PLATFORM = "custom"
 CUSTOM_RUNTIME = "model.py"
 CUSTOM_FILENAME = "libcustom.so"
@@ -28,7 +28,7 @@ BACKEND_BY_PLATFORM = {
     "tensorflow_savedmodel": "tensorflow",
     "tensorrt_plan": "tensorrt",
 }
-# Only for the backends that have just one.
+# Only for backends that have exactly one platform.
 PLATFORM_BY_BACKEND = {
     "onnxruntime": "onnxruntime_onnx",
     "pytorch": "pytorch_libtorch",
@@ -41,15 +41,15 @@ MODEL_FILENAME_BY_BACKEND = {
     "tensorrt": "model.plan",
 }
 
-# A sequence of which nothing is heard for a second is over.
+# A sequence ends if no request of it arrives for one second.
 SEQUENCE_IDLE_US_DEFAULT = 1_000_000
 
 
 def normalize(config: Config, *, directory_name: str, has_model_file: bool, gpus: Sequence[int]) -> Config:
     """A copy of `config` with the defaults filled in; `gpus` are the ids of the GPUs of this host.
 
-    `has_model_file` says that some version of the model has a model.py: then the backend is python unless the
-    configuration says otherwise. LoadError if the configuration names another model than its directory.
+    `has_model_file` says that some version of the model has a model.py; the default backend is then python.
+    Raises LoadError if the configuration names another model than its directory.
     """
     normalized = new_model_config()
     normalized.CopyFrom(config)
@@ -124,7 +124,7 @@ def _fill_instance_groups(config: Config, gpus: Sequence[int]) -> None:
         group.name = group.name or f"{config.name}_{index}"
         group.count = max(group.count, 1)
         if group.kind == group.KIND_AUTO:
-            # Whoever lists GPUs wants them, and hears from `validate` where there are none.
+            # A group that lists GPUs is for GPUs even on a host without any: `validate` then reports the error.
             group.kind = group.KIND_GPU if gpus or group.gpus else group.KIND_CPU
         if group.kind == group.KIND_GPU and not group.gpus:
             group.gpus.extend(gpus)

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""config.pbtxt, protobuf's text format, as a message. (pure)
+"""Parses config.pbtxt, which is in protobuf's text format. (pure)
 
-Only the grammar and the names and types of fields are checked here; what the values mean is for `validate`.
+It checks the grammar, and the names and types of fields. `validate` checks the values.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pyruntime.utils.errors import LoadError
 # The largest configurations in use are some kilobytes. The parser is slow: a mebibyte takes it seconds.
 CONFIG_BYTES_MAX = 1 << 20
 
-# Some of the parser's complaints repeat the text they are about.
+# Some error messages of the parser quote the text that they refer to, which may be long.
 COMPLAINT_CHARACTERS_MAX = 500
 
-# What the parser counts as the end of a line.
+# The only line end that the parser counts; str.splitlines knows more, and would shift the numbers.
 _LINE_END = "\n"
 
 
 def parse_model_config(text: bytes | str, path: str) -> Config:
-    """The configuration that `text` says; `path` only names it in errors.
+    """Parse `text`; `path` only names it in errors.
 
-    LoadError, as `<path>:<line>:<column>: <what is wrong>`, if it is not UTF-8, not text format, or not a ModelConfig.
+    Raises LoadError, `<path>:<line>:<column>: <message>`, if it is not UTF-8, not text format, or not a ModelConfig.
     """
     if len(text) > CONFIG_BYTES_MAX:
         raise LoadError(f"{path}: a model configuration has at most {CONFIG_BYTES_MAX} bytes, this one has {len(text)}")
@@ -36,7 +36,7 @@ def parse_model_config(text: bytes | str, path: str) -> Config:
     except text_format.ParseError as error:
         raise LoadError(f"{path}:{_explain(error, decoded.split(_LINE_END))}") from error
     except ValueError as error:
-        # Of the few values that the parser lets pass and the message does not: no position is known.
+        # The parser accepts a few values that the message then rejects, without a position.
         raise LoadError(f"{path}: {error}") from error
     return config
 
@@ -56,7 +56,7 @@ def _decode(text: bytes | str, path: str) -> str:
 def _explain(error: text_format.ParseError, lines: list[str]) -> str:
     line, column = error.GetLine() or 0, error.GetColumn() or 0
     complaint = str(error).removeprefix(f"{line}:{column} : ")
-    # Some complaints begin with the whole line, which at the end of the text is empty.
+    # Some messages begin with the whole line, which is empty at the end of the text.
     for quoted in ("", *lines[line - 1 : line]):
         complaint = complaint.removeprefix(f"'{quoted}': ")
     return f"{line}:{column}: {complaint[:COMPLAINT_CHARACTERS_MAX]}"

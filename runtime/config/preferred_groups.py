@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The instances that a backend would rather have, for models that say nothing about theirs. (pure)"""
+"""Applies the instance groups that a C++ backend prefers to models that configure none. (pure)"""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from pyruntime.runtime.config.schema import Config, new_model_config
 
 _GPU = 2
-# TRITONSERVER_InstanceGroupKind, by its numbers, as a configuration has it.
+# TRITONSERVER_InstanceGroupKind, whose numbers differ from those of the enum in a configuration.
 _KINDS = {0: "KIND_AUTO", 1: "KIND_CPU", _GPU: "KIND_GPU", 3: "KIND_MODEL"}
 
 
 def with_preferred_groups(
     config: Config, groups: Sequence[tuple[int, int, Sequence[int]]], gpus: Sequence[int]
 ) -> Config:
-    """A copy of `config`, normalised, with a backend's groups: the first of which this host has what it needs.
+    """A copy of `config`, normalised, with the first of a backend's preferred `groups` that this host can satisfy.
 
-    A group is its kind, how many instances it has (0 for as many as usual), and GPUs, none for all.
+    A group is a tuple of its kind, its number of instances (0: the default) and its GPUs (empty: all).
     """
     chosen = next(
         (each for each in groups if each[0] != _GPU or (gpus and set(each[2]).issubset(gpus))),

@@ -1,23 +1,23 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A configuration as JSON: the config endpoint's body and `args["model_config"]`. (pure)
+"""Renders a configuration as JSON: the config endpoint's body and `args["model_config"]`. (pure)
 
-Fields have their names and their order from the schema. A plain field is printed even when it has its default, a list
-or map even when it is empty, a message only when it is set, and of a oneof only the member that is set. 64-bit
-integers are numbers, which protobuf's own JSON prints as strings; hence this module.
+The schema gives the names and the order of fields. A plain field is printed even with its default value, a list or map
+even if empty, a message only if it is set, and of a oneof only the member that is set. protobuf's own JSON cannot
+replace this module: it prints 64-bit integers as strings, where Triton prints numbers.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import orjson
 from google.protobuf.descriptor import FieldDescriptor
 
 from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.json_types import JsonObject, JsonValue
 
-# The fewest digits that tell every float32 from its neighbours.
+# The fewest digits that distinguish every float32 from its neighbours.
 FLOAT32_DIGITS = 9
 
 
@@ -26,7 +26,7 @@ def render(config: Config) -> bytes:
     return orjson.dumps(_message(config))
 
 
-def _message(message: Config) -> dict[str, Any]:
+def _message(message: Config) -> JsonObject:
     return {field.name: _field(message, field) for field in message.DESCRIPTOR.fields if _is_shown(message, field)}
 
 
@@ -34,26 +34,27 @@ def _is_shown(message: Config, field: FieldDescriptor) -> bool:
     return not field.has_presence or bool(message.HasField(field.name))
 
 
-def _field(message: Config, field: FieldDescriptor) -> Any:
+def _field(message: Config, field: FieldDescriptor) -> JsonValue:
     value = getattr(message, field.name)
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         value_field = field.message_type.fields_by_name["value"]
-        # Map entries come in no particular order; sorted, the same configuration always has the same rendering.
+        # Map entries have no order. Sorting them gives equal configurations equal renderings, which reloads compare.
         return {str(key): _value(value[key], value_field) for key in sorted(value)}
     if field.is_repeated:
         return [_value(item, field) for item in value]
     return _value(value, field)
 
 
-def _value(value: Any, field: FieldDescriptor) -> Any:
+def _value(value: Config, field: FieldDescriptor) -> JsonValue:
     if field.message_type is not None:
         return _message(value)
     if field.enum_type is not None:
         named = field.enum_type.values_by_number.get(value)
-        return value if named is None else named.name
+        return int(value) if named is None else named.name
     if field.type == FieldDescriptor.TYPE_FLOAT:
         return _shortest_float32(value)
-    return value
+    plain: bool | int | float | str = value
+    return plain
 
 
 def _shortest_float32(value: float) -> float:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The message class of a model configuration, from model_config.binpb.
+"""The protobuf message class of a model configuration, from model_config.binpb.
 
-The descriptors live in a pool of our own. tritonclient registers the same names, `inference.*`, in protobuf's default
-pool, and one process may well hold both. The price is that messages of the two never mix; bytes pass between them.
+The descriptors are in a pool of their own, because tritonclient registers the same names, `inference.*`, in protobuf's
+default pool, and one process may import both. In return, messages of the two pools never mix; they exchange bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-# A message `inference.ModelConfig`. Its attributes are made at run time, so a type checker cannot know them.
+# The message `inference.ModelConfig`, or a message or value in it. protobuf creates the attributes at run time, so a
+# type checker cannot know them.
 Config = Any
 
 

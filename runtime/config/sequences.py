@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`sequence_batching` of a configuration: whether it makes sense, and as the plain values of a spec. (pure)
+"""Validates `sequence_batching` of a configuration, and builds its spec. (pure)
 
-Every rule is one ConfigError, in Triton's words where Triton has the rule.
+Each rule is one ConfigError, with Triton's message if Triton has the rule.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pyruntime.runtime.config.spec import ControlSpec, SequenceBatchingSpec, Sta
 from pyruntime.utils.dtypes import BY_NUMBER, BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import ConfigError
 
-# Every sequence may bring a copy of it, and one tensor of a request is rarely larger: more is a misplaced digit.
+# Each sequence has its own copy, and a tensor of a request is rarely larger: more is a misplaced digit.
 STATE_BYTES_MAX = 1 << 30
 
 _KIND_PREFIX = "CONTROL_SEQUENCE_"
 _CORRELATION_ID_DATATYPES = frozenset({"UINT64", "INT64", "UINT32", "INT32", "BYTES"})
-# The fields for the values of a control, the datatype that each stands for, and how its values are laid out.
+# The fields that can hold the values of a control, with the datatype and the binary layout of each.
 _FALSE_TRUE = (
     ("int32_false_true", "INT32", Struct("<i")),
     ("fp32_false_true", "FP32", Struct("<f")),
@@ -31,9 +31,9 @@ _FALSE_TRUE_NAMES = "'int32_false_true', 'fp32_false_true'"
 
 
 def validate_sequence_batching(config: Config) -> None:
-    """ConfigError with the first thing that is wrong with the `sequence_batching` of `config`, normalised.
+    """Raise ConfigError for the first error in the `sequence_batching` of `config`, normalised.
 
-    What depends on the model's inputs and on its batch size, which may still be missing, is for `validate_completed`.
+    Leaves rules that depend on the model's inputs and batch size, which may still be missing, to `validate_completed`.
     """
     name, batching = config.name, config.sequence_batching
     _check_control_tensors(name, batching)
@@ -48,7 +48,7 @@ def validate_sequence_batching(config: Config) -> None:
 
 
 def validate_completed(config: Config) -> None:
-    """ConfigError with what is wrong with the `sequence_batching` of `config`, held against the rest of it."""
+    """Raise ConfigError for the first contradiction between `sequence_batching` and the rest of `config`, complete."""
     name, batching = config.name, config.sequence_batching
     inputs = {tensor.name for tensor in config.input}
     for control_input in batching.control_input:
@@ -62,7 +62,7 @@ def validate_completed(config: Config) -> None:
 
 
 def sequence_batching_spec(config: Config) -> SequenceBatchingSpec | None:
-    """What the scheduler of sequences needs to know; None where no request depends on one that came before it."""
+    """The spec for the sequence scheduler, or None if no request depends on an earlier one."""
     batching = config.sequence_batching
     if not config.HasField("sequence_batching"):
         return None
@@ -110,7 +110,7 @@ def _state_spec(state: Config, max_batch_size: int) -> StateSpec:
 
 
 def _byte_size(data_type: int, shape: tuple[int, ...]) -> int:
-    """Of zeros: strings are empty, but each has its length."""
+    """The size of an initial state of zeros. An element of BYTES is then an empty string: only its length prefix."""
     return math.prod(shape) * (BY_NUMBER[data_type].size or BYTES_PREFIX_SIZE)
 
 
@@ -136,7 +136,7 @@ def _multiple(name: str, kind: str) -> ConfigError:
 
 
 def _check_control(name: str, batching: Config, kind: str) -> None:
-    """The rules for one kind of control, of which there may be one tensor at most."""
+    """Check the control of one kind, of which there may be at most one tensor."""
     label = _KIND_PREFIX + kind
     found = [
         control

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a model configuration that the server acts on, as plain values. (pure)
+"""The parts of a model configuration that the server uses, as plain values. (pure)
 
-Protobuf messages are slow to read; these are made once when a model loads and read on every request.
+They are built once, when a model loads, and read for every request: attributes of protobuf messages are slow to read.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output. `datatype` is the protocol name (`FP32`); -1 in a shape matches any size.
+    """One input or output. `datatype` is the protocol's name (`FP32`); -1 in a shape matches any size.
 
-    `dims` is what config.pbtxt says; `shape` is what a client sends: `dims` behind a leading -1 when the model batches.
-    `reshape` is the non-batch shape that the model sees instead of `dims`, or None.
+    `dims` is the field of config.pbtxt. `shape` is the shape that a client sends: `dims`, after a leading -1 if the
+    model batches. `reshape` is the shape without batch dimension that the model sees instead of `dims`, or None.
     """
 
     name: str
@@ -41,7 +41,7 @@ class InstanceSpec:
 
 @dataclass(frozen=True, slots=True)
 class DynamicBatchingSpec:
-    """What `dynamic_batching {}` asks for. `max_queue_size` 0 means unlimited."""
+    """The settings of `dynamic_batching {}`. `max_queue_size` 0 means unlimited."""
 
     preferred_batch_sizes: tuple[int, ...]
     max_queue_delay_us: int
@@ -50,9 +50,9 @@ class DynamicBatchingSpec:
 
 @dataclass(frozen=True, slots=True)
 class ControlSpec:
-    """An input that tells the model where in a sequence a request is.
+    """A control input, which tells the model the position of a request in its sequence.
 
-    `kind` is START, READY or END, whose contents are `false` or `true`; or CORRID, whose contents are the id.
+    `kind` is START, READY or END, with the contents `false` or `true`; or CORRID, with the correlation id as contents.
     """
 
     name: str
@@ -64,10 +64,10 @@ class ControlSpec:
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """A tensor that is kept for every sequence, from one of its requests to the next.
+    """An implicit state: a tensor that the server keeps for each sequence from one request to the next.
 
-    `shape` and `initial` are what it begins with, the batch dimension included; `data_file` is where `initial` is to be
-    read from, "" for a state of zeros. Whoever loads a model reads it. `dims` is what config.pbtxt says.
+    `shape` (with the batch dimension) and `initial` are its first value. `data_file` names the file with that value, ""
+    for zeros; the loading of the model reads it. `dims` is the field of config.pbtxt.
     """
 
     input_name: str
@@ -99,12 +99,12 @@ class SequenceBatchingSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One model's configuration, ready for use. `json` is the rendering of the config endpoint and of `args`.
+    """The configuration of one model. `json` is its rendering for the config endpoint and for `args`.
 
-    With `iterative_sequence` the model may ask to be given a request again, until it is done with it;
-    `sequence_batching` is None where no request depends on one that came before it. `metric_tags` are labels of its
-    metrics; `first_response_bounds_ms` are its own buckets for these times, None for the usual ones.
-    `labels` are the lines of the outputs' label files, by output; whoever loads a model reads them.
+    With `iterative_sequence` the model may reschedule a request until it has finished it. `sequence_batching` is None
+    if no request depends on an earlier one. `metric_tags` are labels of the model's metrics;
+    `first_response_bounds_ms` are its histogram buckets for the first response, None for the default ones.
+    `labels` are the lines of the label files, by output name; the loading of the model reads them.
     """
 
     name: str

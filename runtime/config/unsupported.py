@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a configuration asks for that this server does not do. (pure)
+"""Finds the features in a configuration that this server does not support. (pure)
 
-A valid configuration may ask for it all the same, so this is not part of `validate`: whoever loads the model refuses
-where an answer would be wrong without the feature, and warns where it would only be later, earlier or more often.
+This is not part of `validate`, because the configuration is valid. The loading of a model refuses it if responses would
+be wrong without the feature, and logs a warning if only their timing would differ.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from pyruntime.runtime.config.metrics import ignored_metrics
 from pyruntime.runtime.config.schema import Config
 
-# The parameter that names a library which says which requests are executed together.
+# The parameter that names the library of a custom batching strategy.
 BATCH_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
 
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedFeature:
-    """One such request: a sentence for the log, and whether the model must not be served without it."""
+    """A feature that a model asks for: a sentence for the log, and whether the model must not be served without it."""
 
     sentence: str
     fatal: bool
 
 
 def unsupported_features(config: Config, *, is_native: bool = False) -> list[UnsupportedFeature]:
-    """What `config`, normalised and valid, asks for in vain; fatal ones first.
+    """The unsupported features that `config`, normalised and valid, asks for; the fatal ones come first.
 
-    `is_native` says that the model's backend is a library in the host's process.
+    `is_native` says that the backend is a library in the host process.
     """
     name = config.name
     batching = config.dynamic_batching

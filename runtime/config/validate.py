@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a normalised configuration makes sense. (pure)
+"""Validates a normalised configuration. (pure)
 
-Every rule is one ConfigError, in Triton's words where Triton has the rule. Rules about schedulers that are not built
-are in `unsupported`; rules about files belong to whoever reads them.
+Each rule is one ConfigError, with Triton's message if Triton has the rule. `unsupported` has the features that this
+server lacks; the modules that read a file check it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pyruntime.utils.errors import ConfigError
 # Each instance is a process; a thousand of them is a misplaced digit.
 INSTANCES_MAX = 1024
 
-# A stub is known to shells and process lists by its name.
+# The name of a stub is its process title, which users see and copy in shells.
 INVALID_NAME_CHARACTERS = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 
 
 def validate_instances(config: Config) -> None:
-    """The part of `validate` that must hold before a stub is started, hence before auto_complete_config has run.
+    """Check what must be valid before a stub starts, and therefore before auto_complete_config has run.
 
-    ConfigError if there is nothing to run, or if there cannot be the instances that `config`, normalised, wants.
+    Raises ConfigError if `config`, normalised, names no backend, or instances that are not possible.
     """
     _check_backend(config)
     if config.platform != ENSEMBLE_PLATFORM:
@@ -36,16 +36,17 @@ def validate_instances(config: Config) -> None:
 
 
 def validate_devices(config: Config, gpus: Sequence[int]) -> None:
-    """The other part that must hold before: ConfigError if instances cannot be where `config`, normalised, wants them.
+    """Check the devices of instances before a stub starts. Raises ConfigError if this host lacks one of them.
 
-    Like Triton, who loads a model says so of each version; what is wrong in the first part is wrong with the model.
+    It is apart from `validate_instances` because, as in Triton, this error belongs to each version of the model, and
+    the errors of `validate_instances` to the model as a whole.
     """
     for group in config.instance_group:
         _check_gpus(f"instance group {group.name} of model {config.name}", group, gpus)
 
 
 def validate(config: Config, gpus: Sequence[int]) -> None:
-    """ConfigError with the first thing that is wrong with `config`, normalised and complete, on a host with `gpus`."""
+    """Raise ConfigError for the first error in `config`, normalised and complete, on a host with `gpus`."""
     validate_instances(config)
     validate_devices(config, gpus)
     _check_tensors(config)
@@ -93,7 +94,7 @@ def _check_tensor(subject: str, tensor: Config, max_batch_size: int) -> None:
     if tensor.data_type not in BY_NUMBER:
         raise ConfigError(f"{subject} has an unknown 'data_type', {tensor.data_type}")
     dims = list(tensor.dims)
-    # No dims are a scalar. Triton refuses them: see docs/explanation/decisions/0008-an-empty-dims-is-a-scalar.md.
+    # Empty dims mean a scalar. Triton refuses them: see docs/explanation/decisions/0008-an-empty-dims-is-a-scalar.md.
     _check_dims(subject, "dimension", dims)
     if tensor.HasField("reshape"):
         _check_reshape(subject, dims, list(tensor.reshape.shape), max_batch_size)

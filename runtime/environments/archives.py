@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Unpacks the archives that conda-pack makes: once for each content, however many models and servers use it."""
+"""Unpacks archives made by conda-pack: once per content, for all models and servers of a user."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from pyruntime.runtime.environments.environment import Place
 from pyruntime.runtime.environments.recipe import digest
 from pyruntime.utils.errors import LoadError
 
-# How long unpacking may take, and then conda-unpack, in seconds: gigabytes in a hundred thousand files.
+# The time limit for unpacking, and again for conda-unpack, in seconds: archives have gigabytes in 100,000 files.
 UNPACK_S = 1800.0
 READ_BYTES = 8 << 20
 
 
 async def unpack_archive(root: str, path: str) -> str:
-    """The folder that an archive is unpacked in. Raises LoadError. Cancelling it removes what there is of it."""
+    """Unpack an archive unless the cache has it, and return its folder. Raises LoadError.
+
+    Cancelling removes the unfinished folder.
+    """
     label = f"the environment of '{path}'"
     variables = Place("/").variables(os.environ)
     try:
@@ -37,7 +40,7 @@ async def unpack_archive(root: str, path: str) -> str:
         await run(command, f"unpacking '{path}'", UNPACK_S, variables, "/", [lock])
         python, script = f"{folder}/bin/python", f"{folder}/bin/conda-unpack"
         if _exists(script):
-            # By its own Python: the first line of the script names whichever is first on PATH.
+            # The first line of the script names the first Python on PATH, so run it with the environment's own Python.
             inside = Place(python, folder).variables(os.environ)
             await run([python, script], f"conda-unpack of {label}", UNPACK_S, inside, folder, [lock])
 
@@ -45,7 +48,7 @@ async def unpack_archive(root: str, path: str) -> str:
 
 
 async def _content(root: str, path: str) -> str:
-    """The hash of a file. What it was is remembered for as long as the file is not touched. Raises OSError."""
+    """The hash of a file, cached until the file changes. Raises OSError, and LoadError if it changes meanwhile."""
     before = _touched(path)
     memory = os.path.join(root, digest("read", before))
     known = _remembered(memory)
@@ -53,7 +56,7 @@ async def _content(root: str, path: str) -> str:
         return known
     content = hashlib.sha256()
     with await asyncio.to_thread(open, path, "rb", 0) as file:
-        # Piece by piece, so that it can be cancelled.
+        # In pieces, so that the load can be cancelled in between.
         while data := await asyncio.to_thread(file.read, READ_BYTES):
             await asyncio.to_thread(content.update, data)
     if _touched(path) != before:
@@ -63,7 +66,7 @@ async def _content(root: str, path: str) -> str:
 
 
 def _touched(path: str) -> tuple[str, list[int]]:
-    """Which file it is, and what changes whenever it is written to."""
+    """The identity of a file, and the attributes that change with each write."""
     status = os.stat(path)
     times = [status.st_mtime_ns, status.st_ctime_ns]
     return os.path.realpath(path), [status.st_dev, status.st_ino, status.st_size, *times]
@@ -78,7 +81,7 @@ def _remembered(memory: str) -> str:
 
 
 def _remember(memory: str, content: str) -> None:
-    with suppress(OSError), open(memory, "w") as file:  # a cache that was filled for us may be closed to us
+    with suppress(OSError), open(memory, "w") as file:  # a cache that an administrator has filled may be read-only
         file.write(content)
 
 

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a virtual environment of a requirements file, or of what a script says it needs: once for each content.
+"""Builds a virtual environment from a requirements file or from the metadata of a script: once per content.
 
-With uv where there is one, which takes seconds, else with the `venv` and `pip` of the Python that it is for.
+It uses uv if it finds it, which takes seconds, else `venv` and `pip` of the Python that the environment is for.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pyruntime.runtime.environments.metadata import parse_script
 from pyruntime.runtime.environments.recipe import Recipe, effective_lines, included_file
 from pyruntime.utils.errors import LoadError
 
-# Each step may take this long, in seconds: gigabytes may have to be downloaded.
+# The time limit of each step, in seconds: it may download gigabytes.
 STEP_S = 1800.0
-# Of requirements files that include each other; more are a mistake, or meant badly.
+# The number of requirements files that may include each other; more are a mistake or an attack.
 FILES_MAX = 100
 FILE_BYTES_MAX = 4 << 20
 
 
 async def build_from_requirements(root: str, path: str) -> str:
-    """The folder of an environment with what a requirements file names, for our own version of Python.
+    """Build an environment with the packages of a requirements file, for the server's version of Python.
 
-    Raises LoadError. Cancelling it ends the build and removes what there is of it.
+    Returns its folder. Raises LoadError. Cancelling ends the build and removes the unfinished folder.
     """
     requirements, constraints = read_requirements(path)
     recipe = await _recipe("", requirements, constraints, path)
@@ -36,14 +36,14 @@ async def build_from_requirements(root: str, path: str) -> str:
 
 
 async def build_from_script(root: str, path: str) -> str:
-    """The folder of an environment with what a Python file says it needs. Raises and cancels like the other."""
+    """Build an environment with the dependencies that a Python file declares. Otherwise like the function above."""
     metadata = parse_script(_read(path), path)
     recipe = await _recipe(metadata.requires_python, metadata.dependencies, (), path)
     return await _build(root, recipe, list(metadata.dependencies), path)
 
 
 def read_requirements(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """All requirements of a file, and all constraints, with those of the files that it includes. Raises LoadError."""
+    """The requirements and the constraints of a file and of all files that it includes. Raises LoadError."""
     found: dict[bool, list[str]] = {False: [], True: []}
     waiting = [(path, False)]
     seen: set[tuple[str, bool]] = set()

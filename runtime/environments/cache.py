@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Environments that were unpacked or built, in the user's cache, each under a name that says what it was made of.
+"""The user's cache of unpacked and built environments; the key of each is a hash of its inputs.
 
-    <root>/<key>/           an environment, made in the place where it is used: many files in one hold its path
-    <root>/<key>.complete   written last; without it the folder is somebody's unfinished work
-    <root>/<key>.lock       held by whoever makes the folder, and by the programs that do it for him
+    <root>/<key>/           an environment; it is built in its final place, because many of its files contain its path
+    <root>/<key>.complete   written last; without it the folder is incomplete
+    <root>/<key>.lock       locked by the server that makes the folder, and by the programs that it runs for this
 
-Any number of servers may share a cache. Nothing is ever removed but what is unfinished: whoever wants the space back
-removes the root while no server runs.
+Any number of servers may share a cache. Only incomplete folders are ever removed. To free the space, remove the root
+while no server runs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from pyruntime.utils.errors import LoadError
 
 _LOG = logging.getLogger("pyruntime.environments")
 
-# How long one waits for another server to make the same environment, in seconds: longer than making it may take.
+# The time limit for waiting until another server has made the same environment, in seconds: longer than making one
+# may take.
 LOCK_S = 4000.0
-# How often one looks whether the lock is free, in seconds. Nobody tells us, for others wait in other processes.
+# The interval at which a waiting server tries the lock, in seconds. flock has no way to wait without blocking a thread.
 LOCK_POLL_S = 0.1
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
@@ -35,9 +36,9 @@ Make = Callable[[str, int], Awaitable[None]]
 
 
 def cache_root(variables: Mapping[str, str]) -> str:
-    """The folder of all environments of this user; it need not exist. Raises LoadError where no place is known."""
+    """The folder of all environments of this user; it may not exist yet. Raises LoadError if the user has no home."""
     base = variables.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # which is to be ignored, says its specification
+    if not os.path.isabs(base):  # the XDG specification says to ignore a relative path
         base = os.path.join(os.path.expanduser("~"), ".cache")
     if not os.path.isabs(base):
         raise LoadError(
@@ -48,7 +49,7 @@ def cache_root(variables: Mapping[str, str]) -> str:
 
 
 def ensure_root(root: str) -> None:
-    """Make the root where it is missing. Raises OSError, and LoadError if others could put programs there for us."""
+    """Create the root if it is missing. Raises OSError, and LoadError if other users could place programs there."""
     os.makedirs(root, FOLDER_MODE, exist_ok=True)
     status = os.stat(root)
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & stat.S_IWOTH:
@@ -59,10 +60,10 @@ def ensure_root(root: str) -> None:
 
 
 async def cached(root: str, key: str, label: str, make: Make) -> str:
-    """The folder of `key`, as `make(folder, lock)` made it, now or earlier. `label` says what it is, for people.
+    """Return the folder of `key`; if the cache lacks it, `make(folder, lock)` makes it. `label` names it in messages.
 
-    Programs that `make` runs should inherit the descriptor `lock`, so that nobody else begins before they have ended.
-    Raises LoadError. Cancelling it removes what was made so far.
+    Programs that `make` runs should inherit the descriptor `lock`: the lock then lasts until they have ended, even if
+    this server is killed. Raises LoadError. Cancelling removes the unfinished folder.
     """
     folder = os.path.join(root, key)
     try:
@@ -84,7 +85,7 @@ def _is_complete(folder: str) -> bool:
 
 
 async def _make(folder: str, label: str, lock: int, make: Make) -> None:
-    # A folder may be gone while its mark is still there.
+    # A user may have removed the folder and left the mark.
     with suppress(FileNotFoundError):
         os.unlink(f"{folder}.complete")
     await asyncio.to_thread(_remove, folder)
@@ -109,7 +110,7 @@ def _mark(path: str, label: str) -> None:
 
 @asynccontextmanager
 async def _lock(path: str, label: str) -> AsyncIterator[int]:
-    """Hold the lock, a descriptor. Raises LoadError after LOCK_S seconds."""
+    """Hold the lock; yields its descriptor. Raises LoadError after LOCK_S seconds."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
     try:
         try:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program that makes or examines an environment: with a time limit, and with an error that says what it said."""
+"""Runs a program that makes or examines an environment, with a time limit. Errors quote the program's output."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from contextlib import suppress
 
 from pyruntime.utils.errors import LoadError
 
-# Of a program's output the end is kept, since that is where it says what went wrong.
+# The end of a program's output that is kept: errors come last.
 OUTPUT_BYTES_KEPT = 1 << 20
-# And of that as much is put into an error message, which the repository index shows.
+# The end of it that an error message quotes; the repository index shows the message.
 ERROR_LINES = 20
 ERROR_CHARS = 4096
 READ_BYTES = 64 << 10
@@ -24,10 +24,10 @@ READ_BYTES = 64 << 10
 async def run(
     command: Sequence[str], what: str, limit_s: float, variables: Mapping[str, str], cwd: str, held: Sequence[int] = ()
 ) -> str:
-    """Run a program to its end and return what it wrote, stderr included. `what` says what that is good for.
+    """Run a program to its end and return its output, stderr included. `what` names the step in errors.
 
-    It inherits the descriptors in `held`. Raises LoadError if it cannot be started, fails, or takes more than `limit_s`
-    seconds. Cancelling it kills the program, with all that it has started.
+    The program inherits the descriptors in `held`. Raises LoadError if it cannot be started, fails, or takes more than
+    `limit_s` seconds. Cancelling kills the program and its descendants.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -51,7 +51,7 @@ async def run(
         reason = f"took more than {limit_s:g} s and was ended"
         raise LoadError(_sentence(what, command, reason, output)) from exc
     finally:
-        # Whoever of its family is still there has nobody to work for.
+        # The session contains all descendants of the program. None of them is useful without it.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
@@ -71,5 +71,5 @@ async def _read(process: asyncio.subprocess.Process, output: bytearray) -> None:
 def _sentence(what: str, command: Sequence[str], reason: str, output: bytearray) -> str:
     lines = output.decode("utf-8", "backslashreplace").splitlines()[-ERROR_LINES:]
     text = "\n".join(lines)[-ERROR_CHARS:].strip()
-    said = f"; the end of what it wrote:\n{text}" if text else " and wrote nothing"
-    return f"{what} failed: `{shlex.join(command)}` {reason}{said}"
+    end = f"; the end of what it wrote:\n{text}" if text else " and wrote nothing"
+    return f"{what} failed: `{shlex.join(command)}` {reason}{end}"

@@ -1,22 +1,22 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""An environment that is ready to be used, and the process environment that belongs to it. (pure)"""
+"""An environment that is ready for use, and the variables of its processes. (pure)"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# What points a Python at another one's packages. Whoever starts the server in an environment has these set, and they
-# are about that environment.
+# Variables that point Python to the packages of a certain environment. If the server runs in an environment, these are
+# set for that one, and would lead stubs of another environment to the wrong packages.
 FOREIGN = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a stub is started with. `variables` is the whole environment of its process, not an addition to ours.
+    """The interpreter and the variables of a stub. `variables` is complete: a stub inherits none from the server.
 
-    `at_terminal` if somebody debugs the model: then it shares the terminal of the server, and has no time limits.
+    `at_terminal` says that a user debugs the model: the stub then shares the server's terminal and has no time limits.
     """
 
     interpreter: str
@@ -27,14 +27,14 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an interpreter lives. `root` is the folder of its environment, "" for one that is installed system-wide."""
+    """The place of an interpreter. `root` is the folder of its environment, "" for a system-wide one."""
 
     interpreter: str
     root: str = ""
     is_virtual: bool = False
 
     def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a process of this place, made of that of ours: as if it had been activated."""
+        """The variables of a process of this environment, made of `inherited`, as if a user had activated it."""
         variables = {name: value for name, value in inherited.items() if name not in FOREIGN}
         bin_dir = self.interpreter.rpartition("/")[0]
         path = variables.get("PATH", "")
@@ -43,11 +43,11 @@ class Place:
         if self.root:
             variables["VIRTUAL_ENV" if self.is_virtual else "CONDA_PREFIX"] = self.root
         if self.root and not self.is_virtual:
-            # A virtual environment has no libraries besides Python's own; one of conda brings its own libstdc++.
+            # A virtual environment uses the system's libraries; a conda environment brings its own, such as libstdc++.
             variables["LD_LIBRARY_PATH"] = _prefixed(f"{self.root}/lib", variables.get("LD_LIBRARY_PATH", ""))
         return variables
 
 
 def _prefixed(folder: str, path: str) -> str:
-    # An empty part of either variable means the current folder, which nobody asked for.
+    # An empty part of either variable means the current folder, from which nothing must be loaded.
     return f"{folder}:{path}" if path else folder

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What EXECUTION_ENV_PATH may say, as text. (pure)"""
+"""The forms that EXECUTION_ENV_PATH accepts. (pure)"""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from enum import Enum, auto
 
 PARAMETER = "EXECUTION_ENV_PATH"
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
-# Of a Python-based backend, beside its model.py: the environment of its models that name none themselves.
+# A Python-based backend may have this archive beside its model.py, as the environment of models that name none.
 DEFAULT_ARCHIVE = "pb_exec_env_model.py.tar.gz"
 
-# What the standard library unpacks.
+# The formats that the standard library unpacks.
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 ACCEPTED = (
     "an archive made by conda-pack (.tar.gz), the folder of a conda or virtual environment, a Python interpreter,"
@@ -21,7 +21,7 @@ ACCEPTED = (
 
 
 class Form(Enum):
-    """What can be at the path. Files are told apart by their names; any other is taken for an interpreter."""
+    """The kinds of paths. Files are distinguished by their suffix; one with any other suffix is an interpreter."""
 
     FOLDER = auto()
     ARCHIVE = auto()
@@ -31,12 +31,12 @@ class Form(Enum):
 
 
 def expand(path: str, model_dir: str) -> str:
-    """The path that is meant: absolute if `model_dir` is, from where relative paths count."""
+    """`path` with the model's directory filled in. Relative paths start at `model_dir`."""
     return posixpath.join(model_dir, path.replace(MODEL_DIRECTORY, model_dir))
 
 
 def form_of(path: str) -> Form:
-    """What a file is, by its name."""
+    """The form of a file, by its name."""
     name = posixpath.basename(path).lower()
     if name.endswith(ARCHIVE_SUFFIXES):
         return Form.ARCHIVE

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finds Pythons, and finds out what they are by running them."""
+"""Finds Python interpreters, and runs them to get their version and numpy."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pyruntime.utils.errors import LoadError
 
 # The oldest Python that a stub runs under.
 OLDEST: Version = (3, 8)
-# The newest one that is looked for by name; `python3` finds newer ones.
+# The newest minor version that is searched for by name; `python3` finds newer ones.
 NEWEST_MINOR = 20
-# How long a Python may take to start and import numpy, in seconds: from a network drive it takes its time.
+# The time limit to start a Python and import numpy, in seconds: from a network drive it is slow.
 EXAMINE_S = 120.0
 
 _NO_NUMPY = ("ModuleNotFoundError: No module named 'numpy'", "ImportError: No module named numpy")
 _MARK = "pyruntime examines "
-# In the language of any Python, since the very old ones are to say how old they are.
+# Valid in any version of Python, so that an old one can report its version.
 _EXAMINE = f"""
 import json, sys
 found = {{"version": list(sys.version_info[:3]), "numpy": "", "problem": "", "path": sys.path}}
@@ -41,7 +41,7 @@ sys.stdout.write("\\n{_MARK}" + json.dumps(found))
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a Python said of itself. `problem` is why it has no numpy, "" if it has. `path` is its sys.path."""
+    """The properties of a Python. `problem` says why importing numpy failed, "" if not. `path` is its sys.path."""
 
     version: Version
     numpy: str
@@ -50,16 +50,16 @@ class Examined:
 
     @property
     def version_text(self) -> str:
-        """The version as people write it."""
+        """The version with dots."""
         return ".".join(map(str, self.version))
 
 
 async def examine(interpreter: str, variables: Mapping[str, str]) -> Examined:
-    """Run a Python and ask what it is. Raises LoadError if it cannot be run, or is none."""
-    # In the root folder, so that no module of ours is taken for one of its own.
+    """Run a Python and return its properties. Raises LoadError if it cannot be run or is not a Python."""
+    # In the root folder, so that it imports no module from the server's current folder.
     output = await run([interpreter, "-c", _EXAMINE], f"starting '{interpreter}'", EXAMINE_S, variables, "/")
     try:
-        # What ends with the process may still write something after it.
+        # Handlers that run when the interpreter exits may write more after it.
         found, _ = json.JSONDecoder().raw_decode(output.rpartition(_MARK)[2])
         return Examined(tuple(found["version"]), found["numpy"], found["problem"], tuple(found["path"]))
     except (ValueError, KeyError, TypeError) as exc:
@@ -67,7 +67,7 @@ async def examine(interpreter: str, variables: Mapping[str, str]) -> Examined:
 
 
 def require_fit(examined: Examined, interpreter: str, remedy: str) -> None:
-    """Raise LoadError if a stub cannot run under this Python; `remedy` is how to get numpy into it."""
+    """Raise LoadError if a stub cannot run under this Python; `remedy` says how to install numpy in it."""
     if examined.version < OLDEST:
         raise LoadError(
             f"'{interpreter}' is Python {examined.version_text}, and models run under Python"
@@ -81,14 +81,17 @@ def require_fit(examined: Examined, interpreter: str, remedy: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A Python to build environments with. `tag` says which it is, exactly, and for what kind of machine."""
+    """A Python to build environments with. `tag` is its exact version and platform."""
 
     interpreter: str
     tag: str
 
 
 async def find(requires: str) -> Found | None:
-    """A Python that `requires`, a specifier, admits: our own, else the newest on PATH, else None. Raises LoadError."""
+    """A Python that the specifier `requires` admits: the server's, else the newest on PATH, else None.
+
+    Raises LoadError for an invalid specifier.
+    """
     if admits(requires, sys.version_info[:3]):
         return Found(sys.executable, _tag(sys.version_info[:3]))
     async for found, version in _on_path():
@@ -106,7 +109,7 @@ async def _on_path() -> AsyncIterator[tuple[Found, Version]]:
         try:
             examined = await examine(interpreter, Place(interpreter).variables(os.environ))
         except LoadError:
-            continue  # a shim of a version manager, say, of a version that is not chosen
+            continue  # for example a version manager's shim for a version that is not selected
         yield Found(interpreter, _tag(examined.version)), examined.version
 
 
@@ -116,6 +119,6 @@ def _tag(version: Version) -> str:
 
 
 def find_uv() -> str | None:
-    """The program uv, if it is on PATH or beside our own Python."""
+    """The path of the program uv, if it is on PATH or beside the server's Python."""
     beside = os.path.dirname(sys.executable)
     return shutil.which("uv", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")

@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which members of an archive may be unpacked. (pure)
+"""Decides which members of an archive may be unpacked. (pure)
 
-An archive may come from anywhere, and unpacking it must write nowhere but below its folder, whatever it contains:
+Archives are untrusted: unpacking one must write only below its folder. The rules:
 
-- a name is relative and goes down only; each is used once;
-- no member lies below a link, so every member's folder is a real folder and its depth is what its name says;
-- a link leads to somewhere inside, and goes up, if at all, at its beginning: what it goes down through afterwards are
-  folders, or links of which the same holds;
-- nothing is a device, a pipe or a socket.
+- a name is relative, has no "..", and occurs once;
+- no member lies below a link, so every member's folder is a real folder, as deep as its name says;
+- a link leads to a path inside the folder, and has ".." only at its beginning: the parts after that are folders, or
+  links that obey the same rule;
+- no member is a device, a pipe or a socket.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from enum import Enum, auto
 
 from pyruntime.utils.errors import LoadError
 
-# A scientific environment of conda has some tens of thousands of files.
+# A conda environment for scientific work has some ten thousand files.
 MEMBERS_MAX = 1_000_000
-# Unpacked; the largest environments, with several frameworks for GPUs, come to a quarter of this.
+# Unpacked. The largest environments, with several GPU frameworks, have a quarter of this.
 BYTES_MAX = 64 << 30
 
 
 class Kind(Enum):
-    """What a member is."""
+    """The kind of a member."""
 
     FOLDER = auto()
     FILE = auto()
@@ -34,7 +34,7 @@ class Kind(Enum):
 
 
 class Members:
-    """Judges the members of one archive, in their order."""
+    """Checks the members of one archive, in their order."""
 
     def __init__(self, members_max: int = MEMBERS_MAX, bytes_max: int = BYTES_MAX) -> None:
         self._members_max = members_max
@@ -44,9 +44,9 @@ class Members:
         self._kinds: dict[str, Kind] = {"": Kind.FOLDER}
 
     def admit(self, name: str, kind: Kind, target: str, size: int) -> str:
-        """The path of a member within the folder, "" for the folder itself. Raises LoadError where it must not be.
+        """The path of a member within the folder, "" for the folder itself. Raises LoadError if a rule forbids it.
 
-        `target` is where a link leads, `size` how many bytes a file has.
+        `target` is the target of a link, `size` the size of a file in bytes.
         """
         self._count += 1
         self._bytes += size
@@ -72,7 +72,7 @@ class Members:
         return path
 
     def _place(self, path: str, kind: Kind) -> None:
-        """Take note of a path and of the folders that it makes."""
+        """Record a path and its parent folders. Raises LoadError if it exists, or lies below something else."""
         parts = path.split("/")
         for end in range(1, len(parts)):
             folder = "/".join(parts[:end])
@@ -86,7 +86,7 @@ class Members:
 
 
 def _inner(name: str) -> str | None:
-    """A name without what means nothing in it; None if it is absolute, goes up, or is no name."""
+    """A name without empty and "." parts; None if it is absolute, has "..", or contains a null character."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     return None if name.startswith("/") or ".." in parts or "\0" in name else "/".join(parts)
 

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The `# /// script` block at the top of a Python file, in which it says what it needs (PEP 723). (pure)
+"""Parses the `# /// script` block of a Python file, which declares its dependencies (PEP 723). (pure)
 
 block := "# /// script" NL ("#" | "# " any-text) NL ... "# ///" NL
 
-The text within is TOML. `dependencies` and `requires-python` are read; tables of tools are theirs.
+The text within is TOML. Only `dependencies` and `requires-python` are read; a block may have tables for other tools.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 from pyruntime.utils.errors import LoadError
 
-# The expression is the PEP's own.
+# The expression comes from the PEP.
 _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 EXAMPLE = '# /// script\n# dependencies = ["scipy"]\n# ///'
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptMetadata:
-    """What a script needs: requirements, and which Pythons, "" for any."""
+    """The requirements of a script, and its version specifier for Python, "" for any."""
 
     dependencies: tuple[str, ...]
     requires_python: str
@@ -56,5 +56,5 @@ def parse_script(text: str, path: str) -> ScriptMetadata:
 
 
 def _is_requirement(value: object) -> bool:
-    # They are handed on as the lines of a requirements file, where a dash begins an option.
+    # They become arguments of uv or pip, where a dash begins an option.
     return isinstance(value, str) and value.strip() != "" and "\n" not in value and not value.lstrip().startswith("-")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""From what a model's EXECUTION_ENV_PATH says to an environment that its stubs can start in."""
+"""Prepares the environment that a model's EXECUTION_ENV_PATH names, so that its stubs can start in it."""
 
 from __future__ import annotations
 
@@ -21,21 +21,19 @@ _LOG = logging.getLogger("pyruntime.environments")
 
 
 def environment_path(parameter: str, backend_dir: str) -> str:
-    """What the environment of a model is made of, "" for none of its own.
+    """The path that names the environment of a model, "" if it runs in the server's own.
 
-    That is its EXECUTION_ENV_PATH; else the archive that its Python-based backend brings for all of its models, if it
-    has such a backend, in `backend_dir`, and that one does.
+    That is its EXECUTION_ENV_PATH, else the archive that its Python-based backend, in `backend_dir`, has.
     """
     default = os.path.join(backend_dir, DEFAULT_ARCHIVE)
     return parameter or (default if backend_dir and os.path.isfile(default) else "")
 
 
 async def prepare(path: str, model_dir: str) -> Environment:
-    """Make ready the environment that `path`, the value of a model's EXECUTION_ENV_PATH, names.
+    """Prepare the environment that `path`, the value of a model's EXECUTION_ENV_PATH, names.
 
-    `model_dir` is the model's folder. Takes as long as unpacking or installing takes, the first time.
-    Raises LoadError, which says what was expected, what was found, and what to do. Cancelling it ends all that it began
-    and leaves nothing unfinished behind.
+    `model_dir` is the model's folder. The first time it takes as long as unpacking or installing.
+    Raises LoadError. Cancelling ends all programs that it started and removes unfinished folders.
     """
     try:
         return await _prepare(_meant(path, model_dir))
@@ -56,7 +54,7 @@ async def _prepare(path: str) -> Environment:
     return Environment(place.interpreter, description, variables)
 
 
-# How numpy gets into what is not to be changed once it is made.
+# How to install numpy in environments that must not be changed after they are made.
 _REMEDIES = {
     Form.ARCHIVE: "install it into the environment before packing it",
     Form.REQUIREMENTS: "name it in the requirements",
@@ -65,7 +63,7 @@ _REMEDIES = {
 
 
 async def _folder(form: Form, path: str) -> str:
-    """The folder of an environment, made if it has to be. Raises LoadError."""
+    """The folder of an environment, unpacked or built if needed. Raises LoadError."""
     match form:
         case Form.ARCHIVE:
             return _only_folder(await unpack_archive(cache_root(os.environ), path))
@@ -82,7 +80,7 @@ def _meant(path: str, model_dir: str) -> str:
 
 
 def _form(path: str) -> Form:
-    """What is at a path. Raises LoadError if nothing is."""
+    """The form of what `path` names. Raises LoadError if it does not exist."""
     if os.path.isdir(path):
         return Form.FOLDER
     if os.path.isfile(path):
@@ -92,13 +90,13 @@ def _form(path: str) -> Form:
 
 
 def _only_folder(folder: str) -> str:
-    """The folder itself, or the one in it: some archives are of a folder, and not of what is in it."""
+    """`folder`, or the only folder in it: some archives contain the environment's folder and not its entries."""
     entries = os.listdir(folder)
     return os.path.join(folder, entries[0]) if len(entries) == 1 and entries != ["bin"] else folder
 
 
 def _in_folder(folder: str, path: str) -> Place:
-    """The place of an environment by its folder, which came of `path`. Raises LoadError if it has no interpreter."""
+    """The place of the environment in `folder`, made from `path`. Raises LoadError if it has no interpreter."""
     candidates = [os.path.join(folder, "bin", name) for name in ("python", "python3")]
     for interpreter in candidates:
         if os.path.isfile(interpreter):
@@ -114,7 +112,7 @@ def _in_folder(folder: str, path: str) -> Place:
 
 
 def _of_interpreter(path: str) -> Place:
-    """The place of an interpreter, with the environment around it if it is in one. Raises LoadError."""
+    """The place of an interpreter, with the root of its environment if it has one. Raises LoadError."""
     _require_executable(path)
     root = os.path.dirname(os.path.dirname(path))
     if os.path.isfile(os.path.join(root, "pyvenv.cfg")):

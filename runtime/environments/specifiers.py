@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which versions of Python a `requires-python` admits. (pure)
+"""Decides whether a `requires-python` specifier admits a version of Python. (pure)
 
-The part of Python's version specifiers that makes sense for a released interpreter: numbers, wildcards, and all of
-the comparisons. A suffix such as `rc1` is not looked at.
+It supports the part of version specifiers that applies to released interpreters: numbers, wildcards and all comparison
+operators. It ignores suffixes such as `rc1`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CLAUSE = re.compile(r"(~=|===|==|!=|<=|>=|<|>)\s*v?(\d+(?:\.\d+)*)(\.\*)?(?:[-.
 
 
 def admits(specifier: str, version: Version) -> bool:
-    """Whether `version` is one of those meant. Nothing at all means every version. Raises LoadError."""
+    """Whether `specifier` admits `version`. An empty specifier admits all. Raises LoadError if it is invalid."""
     return all(_clause_admits(clause.strip(), specifier, version) for clause in specifier.split(",") if clause.strip())
 
 

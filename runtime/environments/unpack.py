@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Unpacks an archive, in a process of its own: `python -m pyruntime.runtime.environments.unpack ARCHIVE FOLDER`.
+"""Unpacks an archive in a process of its own: `python -m pyruntime.runtime.environments.unpack ARCHIVE FOLDER`.
 
-It takes minutes for a large one, and can be killed at any time. Prints one sentence and exits with 1 if the archive
-cannot be unpacked; what it has written by then is left for others to remove.
+A large archive takes minutes, and a process can be killed at any time. If the archive cannot be unpacked, it prints one
+sentence and exits with 1. The caller removes the incomplete folder.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pyruntime.utils.errors import LoadError
 
 COPY_BYTES = 1 << 20
 FOLDER_MODE = 0o755
-# What a file keeps of its mode: whether it can be executed. Its owner can always read, write and remove it.
+# A file keeps of its mode only whether it is executable. So its owner can always read, write and remove it.
 FILE_MODE, EXECUTABLE_MODE = 0o644, 0o755
 
 
 def unpack(archive: str, folder: str, members: Members) -> None:
-    """Unpack into `folder`, which is made. Raises LoadError for what is no archive or not to be trusted; OSError."""
+    """Unpack into `folder`, which must not exist. Raises OSError, and LoadError for invalid or unsafe archives."""
     os.mkdir(folder, FOLDER_MODE)
     try:
         with tarfile.open(archive, "r:*") as tar:
@@ -48,7 +48,7 @@ def _kind(member: tarfile.TarInfo) -> Kind:
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: str, path: str) -> None:
-    """Write one member, which was admitted. Nothing that exists is written to."""
+    """Write one admitted member. Never writes to an existing file."""
     target = os.path.join(folder, path) if path else folder
     os.makedirs(target if member.isdir() else os.path.dirname(target), FOLDER_MODE, exist_ok=True)
     if member.isdir():
@@ -63,13 +63,13 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: str, path: str
         mode = EXECUTABLE_MODE if member.mode & 0o100 else FILE_MODE
         with source, open(target, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             shutil.copyfileobj(source, file, COPY_BYTES)
-        # Compiled modules are valid for the time of their source.
+        # A .pyc file is valid only if the time that it records is the modification time of its source.
         os.utime(target, (member.mtime, member.mtime))
 
 
 def main(archive: str, folder: str) -> int:
-    """Unpack; the exit code of the process."""
-    assert isinstance(sys.stdout, io.TextIOWrapper)  # the names of members may be no text at all
+    """Unpack, and return the exit code of the process."""
+    assert isinstance(sys.stdout, io.TextIOWrapper)  # messages may quote names of members that are not valid text
     sys.stdout.reconfigure(errors="backslashreplace")
     try:
         unpack(archive, folder, Members())

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import NamedTuple
 
-from pyruntime.runtime.tracing.settings import TraceSettings
 from pyruntime.utils.errors import PyruntimeError
 
 PORT_MAX = 65535
@@ -31,6 +30,15 @@ ALL_MODELS = "*"
 QUANTILES_MAX = 64
 # Reading devices takes about as long.
 METRICS_INTERVAL_MS_MIN = 1.0
+# The modes of tracing; and the levels, in the order in which Triton lists them. None of them is "OFF".
+TRACE_TRITON = "triton"
+TRACE_OPENTELEMETRY = "opentelemetry"
+TRACE_MODES = (TRACE_TRITON, TRACE_OPENTELEMETRY)
+TRACE_TIMESTAMPS = "TIMESTAMPS"
+TRACE_TENSORS = "TENSORS"
+TRACE_LEVELS = (TRACE_TIMESTAMPS, TRACE_TENSORS)
+# Where a collector of OpenTelemetry listens by default.
+TRACE_URL = "http://localhost:4318/v1/traces"
 # Options whose values are counts or times, any of which may be nothing.
 _NOT_NEGATIVE = {
     "--exit-timeout-secs": "exit_timeout_s",
@@ -101,6 +109,30 @@ class TlsSettings:
     def __post_init__(self) -> None:
         if not self.cert or not self.key:
             raise SettingsError("TLS needs a certificate and its key: --<protocol>-server-cert and -server-key")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """How requests are traced. `levels` are some of TRACE_LEVELS; every `rate`-th request is traced, and `count` in
+    all, -1 for any number.
+
+    In mode TRACE_TRITON traces are written to `file`; with a `log_frequency`, so many of them to a file of their own.
+    In mode TRACE_OPENTELEMETRY they are sent to `url`, as those of a `resource` with these attributes: at most
+    `export_batch_max` spans at a time, `schedule_delay_ms` milliseconds after their end at the latest. `queue_max`
+    spans wait at most; further ones are dropped.
+    """
+
+    mode: str = TRACE_TRITON
+    levels: tuple[str, ...] = ()
+    rate: int = 1000
+    count: int = -1
+    log_frequency: int = 0
+    file: str = ""
+    url: str = TRACE_URL
+    resource: tuple[tuple[str, str], ...] = ()
+    schedule_delay_ms: int = 5000
+    export_batch_max: int = 512
+    queue_max: int = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,3 +311,12 @@ def _require_pattern(name: str, value: str) -> None:
         re.compile(value)
     except re.error as exc:
         raise SettingsError(f"{name} must be a regular expression, unlike {value!r}: {exc}") from exc
+
+
+def without_credentials(url: str) -> tuple[str, str]:
+    """A URL, with http for a scheme where it has none, without the user and password in it; and these, or ""."""
+    from urllib.parse import urlsplit  # only a server that sends traces pays for it
+
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    credentials, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=host).geturl(), credentials

@@ -16,7 +16,7 @@ import orjson
 
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.regions import create_region
 from pyruntime.runtime.requests.types import OutputTensor
 from pyruntime.stub.host import Answers, Host
 from pyruntime.stub.logs import LOGGER

@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyruntime.runtime.cli.parse import Value, did_you_mean
-from pyruntime.runtime.settings import SettingsError
-from pyruntime.runtime.tracing.settings import MODES, TRITON, TraceSettings
+from pyruntime.runtime.settings import TRACE_MODES, TRACE_TRITON, SettingsError, TraceSettings
 from pyruntime.runtime.tracing.values import UINT32_MAX, read_count, read_levels, read_log_frequency, read_rate
 
 # The older options, and the settings that they stand for.
@@ -38,8 +37,8 @@ def _at_least_one(text: str) -> int:
 
 
 def _mode(text: str) -> str:
-    if text.lower() not in MODES:
-        raise ValueError(f"it needs {' or '.join(MODES)}, not {text!r}")
+    if text.lower() not in TRACE_MODES:
+        raise ValueError(f"it needs {' or '.join(TRACE_MODES)}, not {text!r}")
     return text.lower()
 
 
@@ -93,7 +92,7 @@ def read_trace_config(values: Mapping[str, Value], warnings: list[str]) -> Trace
             raise SettingsError(f"--{option}{f'={setting}' if option == 'trace-config' else ''}: {exc}") from None
     fields["levels"] = read_levels(levels)
     settings = TraceSettings(**fields, resource=tuple(resource.items()))
-    if settings.levels and settings.mode == TRITON and not settings.file:
+    if settings.levels and settings.mode == TRACE_TRITON and not settings.file:
         warnings.append("no request is traced: --trace-config=triton,file=<path> must say where traces go")
     return settings
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.instances.codec import response_parameters
-from pyruntime.runtime.memory.regions import SharedRegion
+from pyruntime.runtime.regions import SharedRegion
 from pyruntime.runtime.requests.types import InferRequest, InputTensor, Slot
 from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.runtime.scheduling.signature import signature_of

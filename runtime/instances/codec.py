@@ -17,7 +17,7 @@ import orjson
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.memory.client_use import ClientUse
-from pyruntime.runtime.memory.regions import SharedRegion
+from pyruntime.runtime.regions import SharedRegion
 from pyruntime.runtime.requests.types import InferRequest, InferResponse, OutputPlace, OutputTensor, Parameter
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address

@@ -8,15 +8,13 @@ request memory is, because a model may keep them beyond the response; outputs un
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
+from pyruntime.runtime.regions import ClientRegion
 from pyruntime.runtime.requests.types import InferRequest, InferResponse, OutputPlace, Slot
 from pyruntime.utils.errors import InferenceError
 
-if TYPE_CHECKING:
-    from pyruntime.runtime.memory.regions import ClientRegion
-    from pyruntime.runtime.scheduling.job import Respond
+_Respond = Callable[[InferResponse | InferenceError | None, bool], None]
 
 
 class _Reading:
@@ -44,7 +42,7 @@ class ClientUse:
 
     __slots__ = ("_respond", "_writing", "inputs", "places", "regions")
 
-    def __init__(self, request: InferRequest, respond: Respond) -> None:
+    def __init__(self, request: InferRequest, respond: _Respond) -> None:
         self.places: Mapping[str, OutputPlace] = request.output_places
         read = dict.fromkeys(each.client.memory for each in request.inputs if each.client is not None)
         written = dict.fromkeys(place.contents.memory for place in self.places.values())
@@ -56,7 +54,7 @@ class ClientUse:
         self._respond = respond
 
     @staticmethod
-    def of(request: InferRequest, respond: Respond) -> ClientUse | None:
+    def of(request: InferRequest, respond: _Respond) -> ClientUse | None:
         """The use that a request makes of clients' memory, None if it makes none, as nearly all."""
         if not request.output_places:
             for tensor in request.inputs:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import posix_ipc
 
-from pyruntime.runtime.memory.regions import ClientRegion
+from pyruntime.runtime.regions import ClientRegion
 from pyruntime.runtime.requests.types import ClientContents, InputTensor, OutputPlace
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from pyruntime.runtime.memory.regions import SharedRegion, create_region
+from pyruntime.runtime.regions import SharedRegion, create_region
 from pyruntime.runtime.requests.types import InferRequest, Slot
 from pyruntime.utils.arena import ALIGNMENT, Arena
 from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError

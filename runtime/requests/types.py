@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from pyruntime.runtime.regions import ClientRegion
 from pyruntime.utils.errors import Code, InferenceError
-
-if TYPE_CHECKING:
-    from pyruntime.runtime.memory.regions import ClientRegion
 
 # What a client may put under "parameters", and what a response carries back.
 Parameter = str | int | bool | float

@@ -8,18 +8,15 @@ From here on nobody needs the request as the client put it: a job has it in the 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from pyruntime.runtime.memory.client_use import ClientUse
+from pyruntime.runtime.regions import GrantedRegion
 from pyruntime.runtime.requests.types import InferResponse, Slot
+from pyruntime.runtime.scheduling.states import SequenceStates
+from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.messages import CORRELATION_ID, FLAGS, SEQUENCE_END, SEQUENCE_START, TIMEOUT_US
-
-if TYPE_CHECKING:
-    from pyruntime.runtime.memory.client_use import ClientUse
-    from pyruntime.runtime.memory.regions import GrantedRegion
-    from pyruntime.runtime.scheduling.sequences import JobSequence
-    from pyruntime.runtime.scheduling.states import SequenceStates
-    from pyruntime.runtime.tracing.trace import Trace
 
 # Called on the event loop's thread with a response, or with why there is none, and with whether it is the last one. The
 # last call may bring None: nothing more follows what came before. Only decoupled models call it more than once, and
@@ -46,10 +43,10 @@ class Job:
     do with the memory of a client. `instance` is where the job is, None while it queues, and `serial` its number there;
     `trace` is where its way is noted, None for nearly all.
 
-    Of a job that belongs to a sequence, `sequence` is that and `states` are what is kept for it, which the model may
-    update: what they are before is among the inputs. `on_free` is called once, when its model is done with the request.
-    `is_padding` says that it stands in a batch for a sequence without a request: nobody sent it, and it counts for
-    nothing.
+    Of a job that belongs to a sequence, `sequence` is that (see sequences.py) and `states` are what is kept for it,
+    which the model may update: what they are before is among the inputs. `on_free` is called once, when its model is
+    done with the request. `is_padding` says that it stands in a batch for a sequence without a request: nobody sent it,
+    and it counts for nothing.
     """
 
     __slots__ = (
@@ -95,7 +92,7 @@ class Job:
         self.serial = 0
         self.cancelled = False
         self.trace: Trace | None = None
-        self.sequence: JobSequence | None = None
+        self.sequence: object | None = None
         self.states: SequenceStates | None = None
         self.on_free: Callable[[Job], None] | None = None
         self.is_padding = False

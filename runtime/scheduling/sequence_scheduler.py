@@ -22,7 +22,7 @@ from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputT
 from pyruntime.runtime.scheduling.controls import Controls
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.scheduler import Instance, JobScheduler
-from pyruntime.runtime.scheduling.sequences import Sequences
+from pyruntime.runtime.scheduling.sequences import Sequences, sequence_of
 from pyruntime.runtime.scheduling.states import SequenceStates
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError
@@ -121,7 +121,7 @@ class SequenceScheduler(JobScheduler):
             job.free()
             return
         try:
-            if job.sequence is not None and job.sequence.runs_start and not job.cancelled:
+            if job.sequence is not None and sequence_of(job).runs_start and not job.cancelled:
                 self._control(job)  # it is not the start any more
         except InferenceError as failure:
             self._fail(job, failure, FailureReason.OTHER)
@@ -186,8 +186,7 @@ class SequenceScheduler(JobScheduler):
 
     def _give_states(self, job: Job) -> None:
         """Add the states of its sequence, as they are now, to the inputs of a job; instead of those that it has."""
-        sequence = job.sequence
-        assert sequence is not None  # whoever was queued belongs to one
+        sequence = sequence_of(job)
         if job.is_start or sequence.states is None:
             sequence.states = SequenceStates(self._states, self._spec.name)
         job.states = sequence.states

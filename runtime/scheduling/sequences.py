@@ -177,7 +177,7 @@ class Sequences:
         if batch is not None:
             for job in batch:
                 if job is not None:
-                    sequence = _sequence_of(job)
+                    sequence = sequence_of(job)
                     sequence.waiting.popleft()
                     sequence.running = job
                     sequence.runs_start = job.is_start
@@ -186,7 +186,7 @@ class Sequences:
 
     def done(self, job: Job, now: float) -> None:
         """A job has been executed, or failed. Without effect for one that was not taken."""
-        sequence = _sequence_of(job)
+        sequence = sequence_of(job)
         if sequence.running is not job:
             return
         sequence.running = None
@@ -208,7 +208,7 @@ class Sequences:
 
         False if its sequence is over: then the job has to fail.
         """
-        sequence = _sequence_of(job)
+        sequence = sequence_of(job)
         if sequence.is_over or sequence.running is not job:
             self.done(job, job.arrived_s)
             return False
@@ -220,8 +220,10 @@ class Sequences:
 
     def cancel(self, job: Job) -> list[Job]:
         """End the sequence of a job that waits: the jobs that have to fail. None if it does not wait."""
-        sequence = job.sequence
-        if sequence is None or job not in sequence.waiting:
+        if job.sequence is None:
+            return []
+        sequence = sequence_of(job)
+        if job not in sequence.waiting:
             return []
         failed = self._end(sequence)
         self._fill()
@@ -340,6 +342,7 @@ class Sequences:
         return waiting
 
 
-def _sequence_of(job: Job) -> JobSequence:
-    assert job.sequence is not None  # whoever is queued belongs to one
+def sequence_of(job: Job) -> JobSequence:
+    """The sequence of a job that was submitted to `Sequences`."""
+    assert isinstance(job.sequence, JobSequence)
     return job.sequence

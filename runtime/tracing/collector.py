@@ -14,11 +14,14 @@ from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import Request, urlopen
 
+from pyruntime.runtime.settings import without_credentials
 from pyruntime.runtime.tracing.buckets import Write
-from pyruntime.runtime.tracing.settings import SERVICE_NAME, without_credentials
 from pyruntime.runtime.tracing.spans import count_spans, encode_spans
 
 _LOG = logging.getLogger("pyruntime.tracing")
+
+# The name of the service where `resource` gives none. It is that of Triton, so that tools made for it find the traces.
+SERVICE_NAME = "triton-inference-server"
 
 # How long one request may take, in seconds.
 TIMEOUT_S = 10.0

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyruntime.runtime.tracing.settings import TENSORS, TIMESTAMPS
+from pyruntime.runtime.settings import TRACE_TENSORS, TRACE_TIMESTAMPS
 
 # The layer that is no model's.
 GLOBAL = ""
@@ -78,8 +78,8 @@ class Sampler:
 
     def _apply(self, values: Values) -> None:
         self.values = values
-        self.timestamps = TIMESTAMPS in values.levels
-        self.tensors = TENSORS in values.levels
+        self.timestamps = TRACE_TIMESTAMPS in values.levels
+        self.tensors = TRACE_TENSORS in values.levels
 
 
 class Layers:

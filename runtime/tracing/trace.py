@@ -10,17 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from pyruntime.runtime.memory.regions import ClientRegion
+from pyruntime.runtime.regions import ClientRegion, GrantedRegion, SharedRegion
 from pyruntime.runtime.requests.types import InferResponse
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.tracing.sampling import Sampler
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import InferenceError
-
-if TYPE_CHECKING:
-    from pyruntime.runtime.memory.regions import GrantedRegion, SharedRegion
 
 # Calls of one request that are traced, and what is noted in one trace. A model that streams for hours, or calls others
 # in a loop, does not fill the memory.
@@ -32,6 +28,19 @@ TREE_BYTES_MAX = 64 << 20
 
 # Places in a request on the wire: see utils/messages.py.
 _TENSORS, _CONTEXT = 6, 7
+
+
+_Respond = Callable[[InferResponse | InferenceError | None, bool], None]
+
+
+class TracedJob(Protocol):
+    """What a trace needs of a job."""
+
+    wire: list[Any]
+    arrived_ns: int
+    regions: Sequence[GrantedRegion]
+    respond: _Respond
+    trace: Trace | None
 
 
 class TensorNote(NamedTuple):
@@ -124,7 +133,7 @@ class Trace:
         self._executed = self._over = False
         # Who still has to say that the request is over: the model, and whoever answers the client.
         self._due = 1 if parent_id else 2
-        self._respond: Callable[[InferResponse | InferenceError | None, bool], None] | None = None
+        self._respond: _Respond | None = None
         tree.begun += 1
         tree.under_way += 1
 
@@ -142,7 +151,7 @@ class Trace:
         """The client has its answer, or is gone. For traces of calls there is nobody to say so."""
         self._end()
 
-    def attach(self, job: Job, region: SharedRegion) -> None:
+    def attach(self, job: TracedJob, region: SharedRegion) -> None:
         """The job that is about to start, to a model with this request region, is that of the request.
 
         From here on the trace sees all that happens to it.
@@ -193,9 +202,7 @@ class Trace:
         if not self._executed:
             self.executed(begin_ns, begin_ns, end_ns)
 
-    def answering(
-        self, respond: Callable[[InferResponse | InferenceError | None, bool], None]
-    ) -> Callable[[InferResponse | InferenceError | None, bool], None]:
+    def answering(self, respond: _Respond) -> _Respond:
         """`respond`, for a job, so that the trace hears of it."""
         self._respond = respond
         return self._answered

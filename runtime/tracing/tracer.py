@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.settings import TRACE_OPENTELEMETRY, TraceSettings, without_credentials
 from pyruntime.runtime.tracing.buckets import Buckets, Write
 from pyruntime.runtime.tracing.sampling import GLOBAL, Layers, Values
-from pyruntime.runtime.tracing.settings import OPENTELEMETRY, TraceSettings, without_credentials
 from pyruntime.runtime.tracing.trace import TREE_TRACES_MAX, SpanIds, Trace, Tree
 from pyruntime.runtime.tracing.traceparent import Parent, format_traceparent, parse_traceparent
 from pyruntime.runtime.tracing.values import OFF, read_count, read_levels, read_log_frequency, read_rate
@@ -55,7 +55,7 @@ class Tracer:
         self._settings = settings
         self._is_served = is_served
         self._layers = Layers(Values(settings.levels, settings.rate, settings.count, settings.log_frequency))
-        self._is_opentelemetry = settings.mode == OPENTELEMETRY
+        self._is_opentelemetry = settings.mode == TRACE_OPENTELEMETRY
         self._writer = _make_writer(settings, version)
         self._buckets = Buckets()
         self._last_id = 0
@@ -197,7 +197,7 @@ def _new_id(size: int) -> str:
 
 def _make_writer(settings: TraceSettings, version: str) -> TraceWriter | None:
     """Nothing if there is no place that traces could go to."""
-    if settings.mode == OPENTELEMETRY:
+    if settings.mode == TRACE_OPENTELEMETRY:
         from pyruntime.runtime.tracing.collector import Collector  # it imports what most servers do not need
 
         collector = Collector(settings.url, settings.resource, version)

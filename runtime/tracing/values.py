@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pyruntime.runtime.tracing.settings import LEVELS, TIMESTAMPS
+from pyruntime.runtime.settings import TRACE_LEVELS, TRACE_TIMESTAMPS
 
 OFF = "OFF"
 # As large as the integers that Triton keeps them in.
@@ -19,7 +19,7 @@ COUNT_MAX = 2**31 - 1
 UNLIMITED = -1
 
 # The names that Triton's levels had before.
-_OLD_LEVELS = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}
+_OLD_LEVELS = {"MIN": TRACE_TIMESTAMPS, "MAX": TRACE_TIMESTAMPS}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 
 
@@ -27,11 +27,11 @@ def read_levels(texts: Sequence[str]) -> tuple[str, ...]:
     """The levels that are named, in order and once each; () for OFF, which stands alone."""
     names = [_OLD_LEVELS.get(text.upper(), text.upper()) for text in texts]
     for name, text in zip(names, texts, strict=True):
-        if name != OFF and name not in LEVELS:
-            raise ValueError(f"Unknown trace level '{text}': expecting OFF, {' or '.join(LEVELS)}")
+        if name != OFF and name not in TRACE_LEVELS:
+            raise ValueError(f"Unknown trace level '{text}': expecting OFF, {' or '.join(TRACE_LEVELS)}")
     if OFF in names and len(names) > 1:
         raise ValueError("Expect only one trace level 'OFF' is specified")
-    return tuple(level for level in LEVELS if level in names)
+    return tuple(level for level in TRACE_LEVELS if level in names)
 
 
 def read_rate(text: str) -> int:

@@ -7,7 +7,13 @@ import math
 
 import pytest
 
-from pyruntime.runtime.settings import MIB, PythonBackendSettings, ServerSettings, SettingsError
+from pyruntime.runtime.settings import (
+    MIB,
+    PythonBackendSettings,
+    ServerSettings,
+    SettingsError,
+    without_credentials,
+)
 from pyruntime.utils.errors import PyruntimeError
 
 REPOSITORIES = ("models",)
@@ -128,3 +134,17 @@ def test_debugging_has_no_time_limit():
     """How long requests may take when the server ends is the operator's choice; who debugs one has all the time."""
     assert ServerSettings(("models",), exit_timeout_s=7).drain_s == 7
     assert ServerSettings(("models",), exit_timeout_s=7, debug_model="add_sub").drain_s == math.inf
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "credentials"),
+    [
+        ("localhost:4318/v1/traces", "http://localhost:4318/v1/traces", ""),
+        ("https://a.b/c?d=e", "https://a.b/c?d=e", ""),
+        ("https://user:p%40ss@a.b:1/c", "https://a.b:1/c", "user:p%40ss"),
+        ("user@[::1]:4318", "http://[::1]:4318", "user"),
+    ],
+)
+def test_credentials(url, shown, credentials):
+    """A password is for the collector, and for nobody else to see."""
+    assert without_credentials(url) == (shown, credentials)

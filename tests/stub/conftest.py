@@ -15,7 +15,7 @@ import threading
 import numpy as np
 import pytest
 
-from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.regions import create_region
 from pyruntime.stub import host as host_module
 from pyruntime.stub import pb_utils, stacks
 from pyruntime.stub.logs import LOGGER

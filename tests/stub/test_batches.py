@@ -12,7 +12,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.regions import create_region
 from pyruntime.utils.addresses import address
 from pyruntime.utils.channel import FRAME_BYTES_MAX
 from pyruntime.utils.errors import Code

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.regions import create_region
 from pyruntime.utils.channel import HostChannel
 from pyruntime.utils.messages import PROTOCOL_VERSION, Hello, Load, Log, Ready, Stop, Stopped
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.regions import create_region
 from pyruntime.stub.calls import DROPS_WAITING_MAX, Calls
 from pyruntime.stub.pb_utils import InferenceRequest, Tensor, TritonModelException
 from pyruntime.stub.responses import ResponseWriter

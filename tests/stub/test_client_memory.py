@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from pyruntime.runtime.memory.regions import ClientRegion, create_region
+from pyruntime.runtime.regions import ClientRegion, create_region
 from pyruntime.stub.pb_utils import InferenceRequest, InferenceResponse, Tensor
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.addresses import address

@@ -24,8 +24,8 @@ from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.instances.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.batches import InflightBatches
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
-from pyruntime.runtime.memory.regions import create_region
 from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.regions import create_region
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.regions import create_region
 from pyruntime.stub.memory import Copied, Held, Regions, is_large
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import LARGE_BYTES, PAGE_BYTES

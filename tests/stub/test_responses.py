@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.regions import create_region
 from pyruntime.stub.pb_utils import (
     TRITONSERVER_REQUEST_RELEASE_ALL,
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.regions import create_region
 from pyruntime.stub.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
 from pyruntime.stub.pb_utils import InferenceResponse, Tensor, TritonError, TritonModelException
 from pyruntime.stub.responses import ResponseWriter

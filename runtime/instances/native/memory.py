@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from pyruntime.runtime.memory.client_use import ClientUse
-from pyruntime.runtime.memory.regions import ClientRegion, SharedRegion
 from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.regions import ClientRegion, SharedRegion
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address, split

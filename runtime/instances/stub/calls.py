@@ -19,7 +19,7 @@ from pyruntime.runtime.instances.deadlock import Waiting, explain_deadlock
 from pyruntime.runtime.instances.instance_spec import Callee, StubInstanceSpec
 from pyruntime.runtime.instances.native.memory import shared
 from pyruntime.runtime.instances.stub.connection import StubConnection
-from pyruntime.runtime.memory.regions import SharedRegion
+from pyruntime.runtime.regions import SharedRegion
 from pyruntime.runtime.requests.types import InferResponse, Slot
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.channel import State

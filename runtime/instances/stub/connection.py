@@ -23,8 +23,8 @@ from pyruntime.runtime.instances.stub.launch import StubProcess, launch_stub
 from pyruntime.runtime.instances.stub.output import OutputLog, log_for_stub
 from pyruntime.runtime.instances.stub.spawn import SpawnedStub, spawn_stub
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
-from pyruntime.runtime.memory.regions import GrantedRegion, SharedRegion, create_region
 from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.regions import GrantedRegion, SharedRegion, create_region
 from pyruntime.utils.channel import HostChannel, State
 from pyruntime.utils.errors import LoadError, LocalError, PeerError
 from pyruntime.utils.messages import (

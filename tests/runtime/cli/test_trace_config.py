@@ -4,8 +4,7 @@ import pytest
 
 from pyruntime.runtime.cli.parse import parse_arguments
 from pyruntime.runtime.cli.trace_config import read_trace_config
-from pyruntime.runtime.settings import SettingsError
-from pyruntime.runtime.tracing.settings import TraceSettings
+from pyruntime.runtime.settings import SettingsError, TraceSettings
 
 
 def read(*words):

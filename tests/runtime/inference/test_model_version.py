@@ -13,9 +13,9 @@ from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.memory.regions import ClientRegion
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason
+from pyruntime.runtime.regions import ClientRegion
 from pyruntime.runtime.requests.types import ClientContents, InferRequest, InputTensor, OutputPlace
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError

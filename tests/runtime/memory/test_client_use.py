@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pyruntime.runtime.memory.client_use import ClientUse
-from pyruntime.runtime.memory.regions import ClientRegion
+from pyruntime.runtime.regions import ClientRegion
 from pyruntime.runtime.requests.types import ClientContents, InferRequest, InputTensor, OutputPlace
 from pyruntime.utils.addresses import address
 

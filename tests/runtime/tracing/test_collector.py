@@ -8,8 +8,7 @@ import pytest
 
 from pyruntime.runtime.tracing import collector as module
 from pyruntime.runtime.tracing.buckets import Write
-from pyruntime.runtime.tracing.collector import Collector
-from pyruntime.runtime.tracing.settings import SERVICE_NAME
+from pyruntime.runtime.tracing.collector import SERVICE_NAME, Collector
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyruntime.runtime.memory.regions import ClientRegion
+from pyruntime.runtime.regions import ClientRegion
 from pyruntime.runtime.requests.types import ClientContents, InferResponse, OutputPlace, OutputTensor
 from pyruntime.runtime.tracing import trace as module
 from pyruntime.runtime.tracing.trace import TensorNote

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from pyruntime.runtime.requests.types import InferResponse
+from pyruntime.runtime.settings import TraceSettings
 from pyruntime.runtime.tracing import tracer as module
-from pyruntime.runtime.tracing.settings import TraceSettings
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.runtime.tracing.writer import TraceWriter
 from pyruntime.utils.errors import Code, InferenceError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.regions import create_region
 from pyruntime.stub.pb_utils import Tensor, TritonModelException, serialize_byte_tensor
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse

@@ -27,8 +27,7 @@ from pyruntime.runtime.frontends.http.sender import JOINED_BYTES_MAX
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.request_plans import PLANS_KEPT_MAX, RequestPlans
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
-from pyruntime.runtime.settings import Restriction
-from pyruntime.runtime.tracing.settings import TraceSettings
+from pyruntime.runtime.settings import Restriction, TraceSettings
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.runtime.tracing.writer import TraceWriter
 from pyruntime.utils.errors import Code, InferenceError

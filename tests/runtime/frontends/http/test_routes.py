@@ -154,7 +154,7 @@ def test_head(target):
         b"/v2/systemsharedmemory/region",
         b"/v2/systemsharedmemory/region/r",
         b"/v2/systemsharedmemory/region//status",
-        b"/v2/systemsharedmemory/regions/r/status",
+        b"/v2/systemsharedregions/r/status",
         b"/v2/sharedmemory/region/r/status",
         b"/v2/logging/",
         b"/%76%32",

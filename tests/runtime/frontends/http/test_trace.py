@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pyruntime.runtime.frontends.http.request_head import HeadReader
-from pyruntime.runtime.tracing.settings import TraceSettings
+from pyruntime.runtime.settings import TraceSettings
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.runtime.tracing.writer import TraceWriter
 from pyruntime.utils.errors import InferenceError

@@ -25,9 +25,9 @@ from pyruntime.runtime.instances.stub.batches import InflightBatches
 from pyruntime.runtime.instances.stub.calls import Calls
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
-from pyruntime.runtime.memory.regions import create_region
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.regions import create_region
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.addresses import address
 from pyruntime.utils.channel import FRAME_BYTES_MAX, State, StubChannel

@@ -16,7 +16,7 @@ from pyruntime.runtime.instances.stub.connection import (
     RELEASES_WAITING_MAX,
     StubConnection,
 )
-from pyruntime.runtime.memory.regions import ClientRegion, create_region
+from pyruntime.runtime.regions import ClientRegion, create_region
 from pyruntime.utils.channel import State, StubChannel
 from pyruntime.utils.errors import LocalError, PeerError
 from pyruntime.utils.messages import (

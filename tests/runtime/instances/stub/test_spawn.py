@@ -16,7 +16,7 @@ import uvloop
 from pyruntime.runtime.environments.environment import Environment, Place
 from pyruntime.runtime.instances.stub.spawn import spawn_stub
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
-from pyruntime.runtime.memory.regions import create_region
+from pyruntime.runtime.regions import create_region
 from pyruntime.utils.channel import HostChannel
 from pyruntime.utils.messages import Hello, Stop
 

@@ -8,8 +8,8 @@ import os
 import posix_ipc
 import pytest
 
-from pyruntime.runtime.memory import regions
-from pyruntime.runtime.memory.regions import SHM_FREE_BYTES_MIN, create_region
+from pyruntime.runtime import regions
+from pyruntime.runtime.regions import SHM_FREE_BYTES_MIN, create_region
 from pyruntime.utils.errors import OutOfMemoryError
 from pyruntime.utils.regions import FLAGS_BYTES, REGION_BYTES_MAX
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyruntime.runtime.app.queries import QUERIES, answer_query
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.instances.instance_spec import Callee
+from pyruntime.runtime.instances.model_server import Callee
 from pyruntime.runtime.repository.version_number import parse_version
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError

@@ -22,7 +22,7 @@ from pyruntime.runtime.inference.request_plans import RequestPlans
 from pyruntime.runtime.instances.call_request import ValidatedSignatures
 from pyruntime.runtime.instances.codec import client_request_wire, request_wire
 from pyruntime.runtime.instances.deadlock import Waiting
-from pyruntime.runtime.instances.instance import ModelInstance
+from pyruntime.runtime.instances.executor import Executor
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason, ModelStatistics
@@ -67,8 +67,8 @@ class ModelVersion:
         self._is_batched = spec.is_batched
         self._sequence_ids = count(1)
         self.scheduler = create_scheduler(spec, self.review_instances, self.statistics, memory)
-        self._instances: Sequence[ModelInstance] = ()
-        self._active: Sequence[ModelInstance] = ()
+        self._instances: Sequence[Executor] = ()
+        self._active: Sequence[Executor] = ()
         self._on_lost = on_lost
         self._expected = 0
         self._all_arrived: asyncio.Event | None = None
@@ -93,7 +93,7 @@ class ModelVersion:
         )
 
     @property
-    def instances(self) -> Sequence[ModelInstance]:
+    def instances(self) -> Sequence[Executor]:
         """All of them, once they are loaded."""
         return self._instances
 
@@ -103,7 +103,7 @@ class ModelVersion:
         looked_up = 0 if self._cached is None else len(self._cached)
         return looked_up + len(self.scheduler) + sum(instance.waiting for instance in self._instances)
 
-    def serve(self, instances: Sequence[ModelInstance]) -> None:
+    def serve(self, instances: Sequence[Executor]) -> None:
         """These instances are loaded: give them work."""
         self._instances = instances
         passive = {instance.name for instance in self.spec.instances if instance.passive}
@@ -187,7 +187,7 @@ class ModelVersion:
             raise
 
     def know(self, document: bytes, size: int, wire: list[Any]) -> Any | None:
-        """Something by which instances find requests like one that was accepted: see ModelInstance.
+        """Something by which instances find requests like one that was accepted: see KnownRequestExecutor.
 
         None where each has to be looked at, or nothing is gained.
         """
@@ -196,7 +196,8 @@ class ModelVersion:
             return None
         if any(output.reshape is not None for output in spec.outputs.values()):
             return None
-        return self._active[0].know(document, size, wire)
+        known = self._active[0].known
+        return None if known is None else known.know(document, size, wire)
 
     def queue(self, job: Job) -> None:
         """Queue a job that is to be executed. Raises InferenceError if it cannot be: its memory is free then."""

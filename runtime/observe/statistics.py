@@ -197,7 +197,7 @@ class ModelStatistics:
         self.compute_input_ns += input_ns
         self.compute_infer_ns += infer_ns
         self.compute_output_ns += output_ns
-        self._executed(count, rows, batch_input_ns, batch_infer_ns, batch_output_ns, now_ms)
+        self.execution(rows, batch_input_ns, batch_infer_ns, batch_output_ns, now_ms, count)
 
     def cache_hit(self, queue_ns: int, hit_ns: int, total_ns: int) -> None:
         """One request was answered from the cache, `total_ns` after it arrived. It counts as no inference."""
@@ -235,11 +235,13 @@ class ModelStatistics:
             found = self.responses[index] = ResponseStatistics()
         return found
 
-    def execution(self, batch_size: int, input_ns: int, infer_ns: int, output_ns: int, now_ms: int) -> None:
-        """An instance executed one batch of `batch_size` rows; `now_ms` is the time of day, since the epoch."""
-        self._executed(1, batch_size, input_ns, infer_ns, output_ns, now_ms)
+    def execution(
+        self, batch_size: int, input_ns: int, infer_ns: int, output_ns: int, now_ms: int, count: int = 1
+    ) -> None:
+        """An instance executed so many batches of `batch_size` rows each; the times are sums of all of them.
 
-    def _executed(self, count: int, batch_size: int, input_ns: int, infer_ns: int, output_ns: int, now_ms: int) -> None:
+        `now_ms` is the time of day, since the epoch.
+        """
         self.execution_count += count
         self.last_inference_ms = now_ms
         batch = self.batches.get(batch_size)

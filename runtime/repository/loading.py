@@ -33,10 +33,11 @@ from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.environments.forms import PARAMETER
 from pyruntime.runtime.environments.prepare import environment_path, prepare
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.instances.instance_spec import ModelServer, StubInstanceSpec
+from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
+from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.model_families import new_statistics
 from pyruntime.runtime.repository.backends import Backend, find_backend

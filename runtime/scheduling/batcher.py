@@ -99,13 +99,14 @@ class Batcher(Generic[Q]):
         "_preferred",
         "_preferred_count",
         "_preferred_max",
-        "_queue",
+        "queue",
         "strategy",
     )
 
     def __init__(self, max_batch_size: int, batching: DynamicBatchingSpec | None) -> None:
-        # By identity, so that any of them can be taken out at once: a thousand clients may hang up together.
-        self._queue: OrderedDict[int, Q] = OrderedDict()
+        # By identity, so that any of them can be taken out at once: a thousand clients may hang up together. The caller
+        # may look whether it is empty.
+        self.queue: OrderedDict[int, Q] = OrderedDict()
         self._batching = batching is not None
         self._max_batch_size = max(1, max_batch_size)
         self._delay_s = batching.max_queue_delay_us / 1e6 if batching else 0.0
@@ -118,17 +119,17 @@ class Batcher(Generic[Q]):
 
     def submit(self, queued: Q) -> None:
         """Queue one request behind all others. Raises QueueFull, and leaves the queue as it is."""
-        if len(self._queue) >= self._max_queue_size:
+        if len(self.queue) >= self._max_queue_size:
             raise QueueFull
-        self._queue[id(queued)] = queued
+        self.queue[id(queued)] = queued
 
     def requeue(self, queued: Q) -> None:
         """Queue a request behind all others that was admitted once, so that `max_queue_size` does not refuse it."""
-        self._queue[id(queued)] = queued
+        self.queue[id(queued)] = queued
 
     def take(self, now: float) -> list[Q] | None:
         """The next batch, no longer queued then; None if there is nothing to execute yet. `now` in seconds."""
-        queue = self._queue
+        queue = self.queue
         if not queue:
             return None
         if not self._batching:
@@ -151,7 +152,7 @@ class Batcher(Generic[Q]):
 
         In the past where there is no delay; None if nothing is queued.
         """
-        return self._oldest().arrived_s + self._delay_s if self._queue else None
+        return self._oldest().arrived_s + self._delay_s if self.queue else None
 
     def put_back(self, batch: list[Q]) -> None:
         """Queue a batch again whose instance died before it began: in order of arrival, so before all later requests.
@@ -159,32 +160,32 @@ class Batcher(Generic[Q]):
         These requests were admitted once, so `max_queue_size` does not refuse them.
         """
         # sorted() keeps the order of equals, so the batch stays in front of what arrived at the same moment.
-        waiting = sorted([*batch, *self._queue.values()], key=_arrived_s)
-        self._queue = OrderedDict((id(queued), queued) for queued in waiting)
+        waiting = sorted([*batch, *self.queue.values()], key=_arrived_s)
+        self.queue = OrderedDict((id(queued), queued) for queued in waiting)
         self._forget_pending()
 
     def remove(self, cancelled: Q) -> bool:
         """Take out a request that was cancelled while queued. False if it is not queued: it was taken already."""
-        if self._queue.pop(id(cancelled), None) is None:
+        if self.queue.pop(id(cancelled), None) is None:
             return False
         self._forget_pending()
         return True
 
     def drain(self) -> list[Q]:
         """Take out everything, in order, for the caller to fail."""
-        everything = list(self._queue.values())
-        self._queue.clear()
+        everything = list(self.queue.values())
+        self.queue.clear()
         self._forget_pending()
         return everything
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self.queue)
 
     def __repr__(self) -> str:
-        return f"<Batcher [{len(self._queue)} queued]>"
+        return f"<Batcher [{len(self.queue)} queued]>"
 
     def _oldest(self) -> Q:
-        return next(iter(self._queue.values()))
+        return next(iter(self.queue.values()))
 
     def _forget_pending(self) -> None:
         if self.strategy is not None and self._pending_count:
@@ -196,7 +197,7 @@ class Batcher(Generic[Q]):
         """Look at the requests that came since the last time: do they join the pending batch, or close it?"""
         signature = self._oldest().signature
         count, rows = self._pending_count, self._pending_rows
-        for queued in islice(self._queue.values(), count, None):
+        for queued in islice(self.queue.values(), count, None):
             total = rows + queued.rows
             if count:
                 if total > self._preferred_max and not self._preferred_count:

@@ -12,44 +12,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.instances.executor import Executor
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.scheduling.batcher import Batcher, Strategy
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
-
-
-class Instance(Protocol):
-    """What a scheduler needs of a model instance: `places` is how many more batches it takes now."""
-
-    @property
-    def places(self) -> int: ...
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it takes requests now. What its model keeps is lost when it is not."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it executes nothing."""
-
-    def execute(self, batch: list[Job]) -> None:
-        """Run a batch; every job's `respond` will be called."""
-
-    def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
-        """See instances.instance.ModelInstance."""
-
-    @property
-    def may_read(self) -> bool:
-        """See there."""
-
-    def lend(self, known: Any, connection: Any, data: bytes, at: int, rows: int) -> Any | None:
-        """See there."""
-
-    def adopt(self, job: Any, serial: int) -> None:
-        """See there."""
 
 
 class JobScheduler(ABC):
@@ -59,7 +28,7 @@ class JobScheduler(ABC):
         self._spec = spec
         self._on_change = on_change
         self._statistics = statistics
-        self._instances: Sequence[Instance] = ()
+        self._instances: Sequence[Executor] = ()
         self._empty: asyncio.Event | None = None
 
     def __repr__(self) -> str:
@@ -69,7 +38,7 @@ class JobScheduler(ABC):
     def __len__(self) -> int:
         """How many requests wait."""
 
-    def serve(self, instances: Sequence[Instance]) -> None:
+    def serve(self, instances: Sequence[Executor]) -> None:
         """These are the instances to give work to, from now on."""
         self._instances = instances
 
@@ -77,11 +46,11 @@ class JobScheduler(ABC):
     def submit(self, job: Job) -> None:
         """Queue a job, or start it. Raises InferenceError or QueueFull; `respond` is not called then."""
 
-    def free_instance(self) -> Instance | None:
+    def free_instance(self) -> Executor | None:
         """An instance that a request may go to past the queue, which nothing waits in; None if there is none."""
         return None
 
-    def lone_instance(self) -> Instance | None:
+    def lone_instance(self) -> Executor | None:
         """The one instance that requests go to, past the queue, as they come; None if it is not that simple."""
         return self.free_instance() if len(self._instances) == 1 else None
 
@@ -103,10 +72,10 @@ class JobScheduler(ABC):
     def fail_all(self, failure: InferenceError) -> None:
         """Fail everything that waits."""
 
-    # What instances tell: see instances.plan.Owner.
+    # What instances tell: see ExecutorOwner.
 
     @abstractmethod
-    def place_freed(self) -> None:
+    def capacity_freed(self) -> None:
         """An instance can take another batch."""
 
     @abstractmethod
@@ -117,7 +86,7 @@ class JobScheduler(ABC):
     def reschedule(self, job: Job) -> None:
         """A job that its model wants to execute again, unless it was cancelled."""
 
-    def instance_changed(self) -> None:
+    def executor_changed(self) -> None:
         """An instance became ready, died, or was given up."""
         self._on_change()
 
@@ -142,6 +111,8 @@ class Scheduler(JobScheduler):
         super().__init__(spec, on_change, statistics)
         self._batcher: Batcher[Job] = Batcher(spec.max_batch_size, spec.dynamic_batching)
         self._timer: asyncio.TimerHandle | None = None
+        # Without dynamic batching a request is a batch, and need not go through an empty queue.
+        self._is_direct = spec.dynamic_batching is None
 
     def __len__(self) -> int:
         """See JobScheduler."""
@@ -153,12 +124,15 @@ class Scheduler(JobScheduler):
 
     def submit(self, job: Job) -> None:
         """See JobScheduler. Raises QueueFull."""
+        if self._is_direct and not self._batcher.queue and (instance := self._freest()) is not None:
+            instance.execute([job])
+            return
         self._batcher.submit(job)
         self._dispatch()
 
-    def free_instance(self) -> Instance | None:
+    def free_instance(self) -> Executor | None:
         """See JobScheduler."""
-        return None if len(self._batcher) else self._freest()
+        return None if self._batcher.queue else self._freest()
 
     def cancel(self, job: Job) -> None:
         """See JobScheduler."""
@@ -172,9 +146,9 @@ class Scheduler(JobScheduler):
             self._fail(job, failure, FailureReason.OTHER)
         self._note_if_empty()
 
-    def place_freed(self) -> None:
+    def capacity_freed(self) -> None:
         """See JobScheduler."""
-        if len(self._batcher):  # mostly there is nobody, and every request is counted here
+        if self._batcher.queue:  # mostly there is nobody, and every request comes by here
             self._dispatch()
 
     def put_back(self, batch: list[Job]) -> None:
@@ -195,7 +169,7 @@ class Scheduler(JobScheduler):
 
     def _dispatch(self) -> None:
         batcher = self._batcher
-        while len(batcher) and (instance := self._freest()) is not None:
+        while batcher.queue and (instance := self._freest()) is not None:
             batch = batcher.take(time.monotonic())
             if batch is None:
                 self._arm()
@@ -203,20 +177,20 @@ class Scheduler(JobScheduler):
             instance.execute(batch)
         self._note_if_empty()
 
-    def _freest(self) -> Instance | None:
-        """The instance with the most free places: an idle one before one that would only queue the batch."""
+    def _freest(self) -> Executor | None:
+        """The instance with the most capacity: an idle one before one that would only queue the batch."""
         if len(self._instances) == 1:
             (only,) = self._instances
-            return only if only.places > 0 else None
+            return only if only.capacity > 0 else None
         best = None
         most = 0
         for instance in self._instances:
-            places = instance.places
-            if places and instance.is_idle:
+            capacity = instance.capacity
+            if capacity and instance.is_idle:
                 return instance
-            if places > most:
+            if capacity > most:
                 best = instance
-                most = places
+                most = capacity
         return best
 
     def _arm(self) -> None:

@@ -17,11 +17,12 @@ from math import inf, prod
 from typing import Any, Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec, SequenceBatchingSpec
+from pyruntime.runtime.instances.executor import Executor
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor
 from pyruntime.runtime.scheduling.controls import Controls
 from pyruntime.runtime.scheduling.job import Job
-from pyruntime.runtime.scheduling.scheduler import Instance, JobScheduler
+from pyruntime.runtime.scheduling.scheduler import JobScheduler
 from pyruntime.runtime.scheduling.sequences import Sequences, sequence_of
 from pyruntime.runtime.scheduling.states import SequenceStates
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
@@ -68,7 +69,7 @@ class SequenceScheduler(JobScheduler):
         """See JobScheduler."""
         return len(self._sequences)
 
-    def serve(self, instances: Sequence[Instance]) -> None:
+    def serve(self, instances: Sequence[Executor]) -> None:
         """See JobScheduler."""
         super().serve(instances)
         self._sequences.serve([instance.is_ready for instance in instances])
@@ -102,7 +103,7 @@ class SequenceScheduler(JobScheduler):
             self._fail(job, failure, FailureReason.OTHER)
         self._note_if_empty()
 
-    def place_freed(self) -> None:
+    def capacity_freed(self) -> None:
         """See JobScheduler."""
         self._dispatch()
 
@@ -129,13 +130,13 @@ class SequenceScheduler(JobScheduler):
             self._put_back(job)
         self._dispatch()
 
-    def instance_changed(self) -> None:
+    def executor_changed(self) -> None:
         """See JobScheduler. What an instance keeps of its sequences dies with it."""
         for index, instance in enumerate(self._instances):
             for job in self._sequences.readiness(index, instance.is_ready):
                 self._fail(job, self._lost(job), FailureReason.OTHER)
         self._note_if_empty()
-        super().instance_changed()
+        super().executor_changed()
 
     def _put_back(self, job: Job) -> None:
         if job.cancelled:
@@ -156,7 +157,7 @@ class SequenceScheduler(JobScheduler):
         sequences = self._sequences
         now = time.monotonic()
         for index, instance in enumerate(self._instances):
-            while instance.places > 0 and (taken := sequences.take(index, now)) is not None:
+            while instance.capacity > 0 and (taken := sequences.take(index, now)) is not None:
                 batch = self._completed(taken)
                 if batch:
                     instance.execute(batch)
@@ -252,7 +253,7 @@ class SequenceScheduler(JobScheduler):
         if (expires_s := sequences.expires_at()) is not None:
             yield expires_s
         for index, instance in enumerate(self._instances):
-            if instance.places > 0 and (due_s := sequences.due_at(index)) is not None:
+            if instance.capacity > 0 and (due_s := sequences.due_at(index)) is not None:
                 yield due_s
 
     def _on_timer(self) -> None:

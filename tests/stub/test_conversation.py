@@ -21,12 +21,12 @@ import pytest
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.instances.instance_spec import StubInstanceSpec
-from pyruntime.runtime.instances.stub.batches import InflightBatches
+from pyruntime.runtime.instances.stub.batches import StubBatches
+from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.regions import create_region
-from pyruntime.runtime.requests.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse, free_slots
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address
 from pyruntime.utils.messages import (
@@ -239,7 +239,7 @@ class Connection:
 
 
 class Owner:
-    def place_freed(self):
+    def capacity_freed(self):
         """See Owner."""
 
     def put_back(self, batch):
@@ -247,6 +247,17 @@ class Owner:
 
     def reschedule(self, job):
         raise AssertionError("nothing is rescheduled here")
+
+
+class NoCalls:
+    def waiting(self, batch):
+        return ()
+
+    def cancel_batch(self, number):
+        raise AssertionError("nothing is cancelled here")
+
+    def free_unread(self, slots):
+        free_slots(slots)
 
 
 @pytest.fixture(autouse=True)
@@ -267,14 +278,14 @@ def converse(host, body, rounds, concurrency=1, kept=0, **config):
     spec = model_spec(normalize(parsed, directory_name="m", has_model_file=True, gpus=()))
     plan = StubInstanceSpec("m_0", spec, 1, {}, {}, None, 1 << 20, ModelStatistics(), None, concurrency)
     connection = Connection(host)
-    batches = InflightBatches(plan, connection, Owner())
+    batches = StubBatches(plan, connection, Owner(), NoCalls())
     handlers = {
         Result: batches.answered, Failed: batches.answered, Respond: batches.responded, Retired: batches.retired,
     }  # fmt: skip
     batches.open()
     requests = []
     while rounds or len(batches) > kept:
-        while rounds and batches.places > 0:
+        while rounds and batches.capacity > 0:
             rounds -= 1
             batch = [Request(host.wire([1, 2], 64 * number)) for number in range(rounds % 3 + 1)]
             requests += batch

@@ -87,7 +87,8 @@ def find_lendable(state: ServerState, head: Head) -> tuple[RequestPlan, Any] | N
         return None
     model, plan = found
     instance = model.scheduler.lone_instance()
-    return None if instance is None or not instance.may_read else (plan, instance)
+    reader = None if instance is None else instance.known
+    return None if reader is None or not reader.may_read else (plan, reader)
 
 
 def begin_known(
@@ -102,10 +103,10 @@ def begin_known(
         return None
     model, plan = found
     instance = model.scheduler.free_instance()
-    if instance is None:
+    if instance is None or instance.known is None:
         return None
     exchange = KnownExchange(state, connection, plan)
-    if not instance.execute_known(plan.known, exchange, data[: at + head.content_length], at):
+    if not instance.known.execute_known(plan.known, exchange, data[: at + head.content_length], at):
         return None
     state.in_flight += 1
     return exchange

@@ -13,50 +13,49 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from pyruntime.runtime.instances.capacity import AdaptiveCapacity
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
-from pyruntime.runtime.instances.instance_spec import Batch, Owner
-from pyruntime.runtime.instances.native.credit import credit
-from pyruntime.runtime.instances.native.instance_spec import NativeHandle, NativeInstanceSpec
+from pyruntime.runtime.instances.executor import Batch, ExecutorOwner
+from pyruntime.runtime.instances.inflight import InflightBatches
+from pyruntime.runtime.instances.native.instance_spec import NativeExtension, NativeInstanceSpec, create_handle
 from pyruntime.runtime.instances.native.memory import base_of, is_inline, resolved
-from pyruntime.runtime.instances.native.responses import NativeResponses, Outcome
+from pyruntime.runtime.instances.native.responses import NativeResponses, Outcome, take_with
 from pyruntime.runtime.instances.native.stacks import describe
 from pyruntime.runtime.instances.native.times import BatchTimes, Execution, NativeTimes, Times
 from pyruntime.runtime.instances.native.worker import NativeWorker
-from pyruntime.runtime.instances.stub.batches import AHEAD_NS_MAX, PLACES_MIN
 from pyruntime.runtime.native.parameters import read_parameters
 from pyruntime.runtime.observe.statistics import reason_of
 from pyruntime.runtime.requests.types import Parameter
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.messages import FLAGS, PARAMETERS, SEQUENCE_START, TENSORS
+from pyruntime.utils.messages import PARAMETERS, TENSORS
 
 _LOG = logging.getLogger("pyruntime.native")
 
-# As many as a stub's, for the same reasons, but for how many there are at most: each that is posted past the queue of
-# its model costs less by far.
-PLACES_MAX = 64
-# How much the latest batch counts in the average duration: an eighth.
-_AVERAGE_SHIFT = 3
+# More than a stub's: each batch that is posted past the queue of its model costs less by far.
+CAPACITY_MAX = 64
 
 
-class NativeBatches:
-    """See the module. `places` is how many more batches the instance takes now."""
+class NativeBatches(InflightBatches[int]):
+    """See the module. Of a batch its rows are noted. `handle` is the instance as the extension has it."""
 
-    # The instance as the extension has it, whose events come here.
-    handle: NativeHandle
-    # Has the instance begin with what it was given, together with what it is given until then.
-    wake_soon: Callable[[], None]
-
-    def __init__(self, plan: NativeInstanceSpec, owner: Owner) -> None:
-        self.places = 0
-        self._plan = plan
-        self._owner = owner
-        self.times = NativeTimes(plan.statistics)
-        self.worker = NativeWorker(plan.spec.name, self._expects_calls)
-        self._base = base_of(plan.memory.region)
-        self._responses = NativeResponses(plan.spec, plan.version)
-        # Batches whose Execute has not returned, and how many rows they have, by the serial of their first request.
-        self._posted: dict[int, int] = {}
+    def __init__(
+        self,
+        instance_spec: NativeInstanceSpec,
+        owner: ExecutorOwner,
+        native: NativeExtension,
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """`call_soon` has a function called when all that has come in is seen to."""
+        spec = instance_spec.spec
+        super().__init__(instance_spec.statistics, owner, AdaptiveCapacity(CAPACITY_MAX, 1, spec.is_batched))
+        self._spec = instance_spec
+        self._call_soon = call_soon
+        self._wakes = False
+        self.times = NativeTimes(instance_spec.statistics)
+        self.worker = NativeWorker(spec.name, self.expect_calls)
+        self._base = base_of(instance_spec.memory.region)
+        self._responses = NativeResponses(spec, instance_spec.version)
         # The jobs that the backend has, with when each was given to it; and those of them that it has answered for
         # good, or has released. With both a job is gone.
         self._jobs: dict[Job, int] = {}
@@ -67,46 +66,26 @@ class NativeBatches:
         # The last response to a job that is traced, until its times are known.
         self._held: dict[Job, Outcome | None] = {}
         self._failures: dict[Job, InferenceError] = {}
-        self._serial = 1
-        self._average_ns = AHEAD_NS_MAX
-        self._open = False
-        self._when_idle: Callable[[], None] | None = None
+        self.handle = create_handle(native, instance_spec, self)
 
     def __len__(self) -> int:
-        return len(self._posted) + len(self._jobs)
-
-    @property
-    def running(self) -> bool:
-        """Whether there are batches whose Execute has not returned."""
-        return bool(self._posted)
+        return len(self._inflight) + len(self._jobs)
 
     @property
     def waiting(self) -> int:
-        """How many requests are with the instance, behind those that it executes."""
-        return sum(list(self._posted.values())[1:])
+        """See InflightBatches."""
+        return sum(list(self._inflight.values())[1:])
 
     def doing(self, now_ns: int) -> str:
         """What it does, in words; `now_ns` is a time of the monotonic clock."""
-        return describe(self._posted, self._jobs, now_ns)
+        return describe(self._inflight, self._jobs, now_ns)
 
     def worker_of(self, job: Job) -> Waiting:
         """See scheduling.job.Running."""
         return self.worker if self._is_unanswered(job) else FREE
 
-    def open(self) -> None:
-        """The instance is initialised: it takes batches from now on."""
-        self._open = True
-        self.places = self._places()
-
-    def close(self, when_idle: Callable[[], None]) -> None:
-        """The instance takes no more batches; `when_idle` is called once when the backend is done with all it has."""
-        self._open = False
-        self.places = 0
-        self._when_idle = when_idle
-        self._check_idle()
-
     def execute(self, batch: Batch) -> None:
-        """Post a batch. The instance must have a place. Every job's `respond` will be called, whatever happens."""
+        """See InflightBatches."""
         now_ns = time.monotonic_ns()
         serial = self._serial
         wires = [job.wire for job in batch]
@@ -123,7 +102,7 @@ class NativeBatches:
         try:
             self.handle.execute(batch, wires, serial, self._base, False)
         except Exception:  # whatever it is: neither their clients nor the instance shall wait for ever
-            _LOG.exception("%s: a batch could not be given to the backend", self._plan.instance.name)
+            _LOG.exception("%s: a batch could not be given to the backend", self._spec.instance.name)
             for job in batch:
                 self._fail(job, InferenceError("the request could not be given to the backend"), now_ns)
             return
@@ -132,9 +111,9 @@ class NativeBatches:
         for job in batch:
             self._jobs[job] = now_ns
             rows += job.rows
-        self._posted[serial] = rows
-        self.places -= 1
-        self.wake_soon()
+        self._inflight[serial] = rows
+        self.capacity -= 1
+        self._wake_soon()
 
     def _prepared(self, batch: Batch, now_ns: int) -> tuple[Batch, list[list[Any]]]:
         """Those jobs of a batch that can be executed, and their requests as the extension reads them."""
@@ -142,7 +121,7 @@ class NativeBatches:
         wires: list[list[Any]] = []
         for job in batch:
             try:
-                wire = resolved(job, self._plan.memory, self._base)
+                wire = resolved(job, self._spec.memory, self._base)
             except InferenceError as exc:
                 self._fail(job, exc, now_ns)
                 continue
@@ -152,19 +131,23 @@ class NativeBatches:
             wires.append(wire)
         return ready, wires
 
-    def _fail(self, job: Job, failure: InferenceError, now_ns: int) -> None:
-        """Answer a job that the backend has not been given."""
-        self._plan.statistics.failure(now_ns - job.arrived_ns, reason_of(failure, job.cancelled))
-        job.free()
-        job.respond(failure, True)
+    def _wake_soon(self) -> None:
+        """Have the instance begin with what it was given, together with what it is given until then."""
+        if not self._wakes:
+            self._wakes = True
+            self._call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._wakes = False
+        self.handle.wake()
 
     def cancel(self, job: Job) -> None:
-        """See scheduling.job.Running. The backend may look, or not; it goes on either way."""
+        """See InflightBatches."""
         if not job.cancelled and self._is_unanswered(job):
             job.cancelled = True
             self.handle.cancel(job.serial)
 
-    # What the backend does, as native_events.py tells it.
+    # What the backend does, as events.py tells it.
 
     def answered(
         self,
@@ -195,7 +178,7 @@ class NativeBatches:
         if execution is not None:
             self.executed(*execution)
         elif self._when_idle is not None:
-            self._check_idle()
+            self._notify_if_idle()
 
     def responded(
         self,
@@ -213,21 +196,21 @@ class NativeBatches:
             outcome = self._failures[job] = InferenceError(failure[1], Code(failure[0]))
         elif outputs is not None:
             outcome = self._made(job, outputs, parameters)
-        if not self._plan.spec.decoupled and not final:
+        if not self._spec.spec.decoupled and not final:
             self._kept[job] = outcome
             return
         if final:
-            if outcome is None and not self._plan.spec.decoupled:
+            if outcome is None and not self._spec.spec.decoupled:
                 outcome = self._kept.pop(job, None) or self._ended_without(job)
             if job.trace is not None and job not in self._released:
                 self._held[job] = outcome
                 return
             self._answer(job)
         else:
-            credit(self.handle, job.serial, outcome)
+            take_with(self.handle, job.serial, outcome)
         job.respond(outcome, final)
         if self._when_idle is not None:
-            self._check_idle()
+            self._notify_if_idle()
 
     def released(self, job: Job, reschedule: bool, times: Times | None) -> None:
         """The backend is done with a request's inputs, and tells how long it took."""
@@ -235,6 +218,7 @@ class NativeBatches:
         if sent_ns is None or job in self._released:
             return
         if reschedule and job not in self._answered:
+            del self._jobs[job]
             self._reschedule(job)
             return
         if job in self._answered:
@@ -251,21 +235,21 @@ class NativeBatches:
             self._answer(job)
             job.respond(self._held.pop(job), True)
         if self._when_idle is not None:
-            self._check_idle()
+            self._notify_if_idle()
 
     def executed(self, serial: int, start_ns: int, end_ns: int, reported: BatchTimes | None = None) -> None:
         """Execute has returned, and the backend may tell how long the batch took."""
-        rows = self._posted.pop(serial, None)
+        rows = self._inflight.pop(serial, None)
         if rows is None:
             return
         self.worker.returned()
-        self._average(end_ns - start_ns)
+        self._limit.observe(end_ns - start_ns)
         self.times.batch(reported or (rows, start_ns, start_ns, end_ns, end_ns), time.time_ns() // 1_000_000)
-        if self._open:
-            self.places = self._places() - len(self._posted)
-        self._owner.place_freed()
+        if self._is_open:
+            self.capacity = self._limit.total - len(self._inflight)
+        self._owner.capacity_freed()
         if self._when_idle is not None:
-            self._check_idle()
+            self._notify_if_idle()
 
     def state_updated(self, job: Job, name: str, datatype: str, shape: list[int], contents: Any) -> None:
         """The backend has written a state of the job's sequence."""
@@ -284,7 +268,7 @@ class NativeBatches:
                 continue  # its client is being answered
             self._answer(job)
             self.handle.cancel(job.serial)  # a thread of the backend's may wait for the client
-            self._plan.statistics.failure(time.monotonic_ns() - job.arrived_ns, reason_of(failure, job.cancelled))
+            self._statistics.failure(time.monotonic_ns() - job.arrived_ns, reason_of(failure, job.cancelled))
             job.respond(failure, True)
 
     def _is_unanswered(self, job: Job) -> bool:
@@ -316,33 +300,3 @@ class NativeBatches:
     def _count(self, job: Job, times: Times) -> None:
         """Record how long a job took, whose backend is done with it."""
         self.times.request(job, times, self._failures.pop(job, None), time.monotonic_ns())
-
-    def _reschedule(self, job: Job) -> None:
-        """The backend wants to be given a request again, as it may in an iterative model."""
-        del self._jobs[job]
-        job.wire[FLAGS] &= ~SEQUENCE_START
-        job.instance = None
-        self._owner.reschedule(job)
-
-    def _expects_calls(self) -> None:
-        """The backend makes requests: they must not be posted behind the very batch that waits for them."""
-        if self._open:
-            self.places = self._places() - len(self._posted)
-
-    def _places(self) -> int:
-        """How many batches may be with the instance at a time: see batches.py."""
-        if self.worker.makes_calls or self._plan.spec.is_batched:
-            return 1
-        average_ns = self._average_ns
-        if average_ns * PLACES_MAX <= AHEAD_NS_MAX:
-            return PLACES_MAX
-        return max(PLACES_MIN, AHEAD_NS_MAX // average_ns)
-
-    def _average(self, duration_ns: int) -> None:
-        """Have a duration count."""
-        self._average_ns += (duration_ns - self._average_ns) >> _AVERAGE_SHIFT
-
-    def _check_idle(self) -> None:
-        if self._when_idle is not None and not self:
-            when_idle, self._when_idle = self._when_idle, None
-            when_idle()

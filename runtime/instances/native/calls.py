@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from pyruntime.runtime.instances.deadlock import Waiting, explain_deadlock
-from pyruntime.runtime.instances.instance_spec import Callee, ModelServer
+from pyruntime.runtime.instances.model_server import Callee, ModelServer
 from pyruntime.runtime.instances.native.request import NativeRequest
 from pyruntime.runtime.instances.native.worker import NativeWorker, worker_of
 from pyruntime.runtime.instances.stub.calls import CALLS_MAX

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from pyruntime.runtime.instances.instance_spec import ModelServer
+from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.native.calls import NativeCalls
 from pyruntime.runtime.instances.native.events import NativeEvents
 from pyruntime.runtime.instances.native.stacks import NativeStacks

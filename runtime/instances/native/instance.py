@@ -12,94 +12,67 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any
 
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
-from pyruntime.runtime.instances.instance_spec import Batch, Owner
-from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec
+from pyruntime.runtime.instances.executor import IS_READY_TIMEOUT_S, CallBack, ExecutorOwner, KnownRequestExecutor
+from pyruntime.runtime.instances.native.instance_spec import NativeExtension, NativeHandle, NativeInstanceSpec
 from pyruntime.runtime.instances.native.known import KnownBatches
 from pyruntime.runtime.instances.native.threads import NativeThreads
-from pyruntime.runtime.instances.readiness import IS_READY_TIMEOUT_S, CallBack
-from pyruntime.runtime.native.parameters import read_parameters
 from pyruntime.runtime.observe.statistics import MemoryUsage
 from pyruntime.utils.errors import InferenceError, LoadError
 
 _LOG = logging.getLogger("pyruntime.native")
 
-# TRITONSERVER_InstanceGroupKind.
-_KINDS = {"AUTO": 0, "CPU": 1, "GPU": 2, "MODEL": 3}
 # What Linux keeps of a thread's name.
 THREAD_NAME_MAX = 15
 # Handles of instances whose backend did not come to an end. It may still use them, so they are never given back.
-_ABANDONED: list[Any] = []
+_ABANDONED: list[NativeHandle] = []
 
 
 class NativeInstance:
-    """See the module. `down` says why it was given up, or is "". It is never restarted."""
+    """See the module, and Executor. It is never restarted."""
 
     restarts = 0
-    # What its responses use of shared memory.
     response_bytes = 0
 
-    def __init__(self, plan: NativeInstanceSpec, native: ModuleType, owner: Owner, threads: NativeThreads) -> None:
-        self.name = plan.instance.name
+    def __init__(
+        self, spec: NativeInstanceSpec, native: NativeExtension, owner: ExecutorOwner, threads: NativeThreads
+    ) -> None:
+        self.name = spec.instance.name
         self.down = ""
         self.is_ready = False
-        self._plan = plan
+        self._spec = spec
         self._native = native
         self._threads = threads
-        instance = plan.instance
-        self._batches = KnownBatches(plan, owner)
-        # See ModelInstance. Every request counts here.
-        self.execute_known = self._batches.execute_known
-        self.lend = self._batches.lend
-        self.adopt = self._batches.adopt
-        self._handle = self._batches.handle = native.Instance(
-            plan.model,
-            self._batches,
-            instance.name,
-            _KINDS[instance.kind],
-            instance.device_id,
-            instance.passive,
-            plan.profiles,
-            plan.secondary_devices,
-            plan.host_policy,
-        )
-        self._batches.wake_soon = self._wake_soon
-        self._batches.make_client = native.ClientSocket
-        self._loop = asyncio.get_running_loop()
-        self._wakes = False
+        self._batches = KnownBatches(spec, owner, native, asyncio.get_running_loop().call_soon)
+        self._handle = self._batches.handle
+        # Nearly every request comes by one of these.
+        self.execute = self._batches.execute
+        self.known: KnownRequestExecutor = self._batches
         self._initialized = False
 
     def __repr__(self) -> str:
         return f"<NativeInstance {self.name} [{len(self._batches)} under way]>"
 
     @property
-    def places(self) -> int:
-        """How many more batches the instance takes now."""
-        return self._batches.places
+    def capacity(self) -> int:
+        """See Executor."""
+        return self._batches.capacity
 
     @property
     def waiting(self) -> int:
-        """How many requests it has been given that wait behind others."""
+        """See Executor."""
         return self._batches.waiting
 
     @property
     def is_idle(self) -> bool:
-        """Whether the instance executes nothing now."""
+        """See Executor."""
         return not self._batches.running
-
-    @property
-    def may_read(self) -> bool:
-        """See ModelInstance."""
-        return self._batches.may_read
 
     @property
     def memory_usage(self) -> list[MemoryUsage]:
         """What memory it takes, as its backend says."""
-        usage: list[MemoryUsage] = self._handle.memory_usage
-        return usage
+        return self._handle.memory_usage
 
     def tell(self) -> str:
         """What `pyruntime stack` says of it."""
@@ -107,27 +80,8 @@ class NativeInstance:
         doing = self._batches.doing(time.monotonic_ns()) if knows else "begins, or ends"
         return f"Thread {self.name[:THREAD_NAME_MAX]} of the server (native code): {doing}\n"
 
-    def execute(self, batch: Batch) -> None:
-        """Run a batch. The instance must have a place. Every job's `respond` will be called, whatever happens."""
-        self._batches.execute(batch)
-
-    def know(self, document: bytes, size: int, wire: list[Any]) -> Any | None:
-        """See ModelInstance."""
-        read_parameters(wire)
-        return self._native.KnownRequest(self._plan.model, document, size, wire)
-
-    def _wake_soon(self) -> None:
-        """Wake the thread when the loop has seen to all that has come in: once for all that is there for it."""
-        if not self._wakes:
-            self._wakes = True
-            self._loop.call_soon(self._wake)
-
-    def _wake(self) -> None:
-        self._wakes = False
-        self._handle.wake()
-
     def check_ready(self, call_back: CallBack) -> None:
-        """Call back, at once or later, with whether the instance takes requests and its backend says that it may."""
+        """See Executor."""
         if not self.is_ready:
             call_back(False)
             return
@@ -139,7 +93,7 @@ class NativeInstance:
         return answer is None
 
     def workers(self) -> Sequence[Waiting]:
-        """Who executes its requests: see deadlock.py."""
+        """See Executor."""
         return (self._batches.worker,) if self._batches.running else (FREE,)
 
     # Starting and stopping.
@@ -181,7 +135,7 @@ class NativeInstance:
         """Go on without a backend that does not finish. It may still read its requests: their memory stays."""
         _LOG.error("%s: did not finish within %g s; what it holds is not freed", self.name, timeout_s)
         self.down = "its backend did not finish"
-        self._plan.memory.region.count_on()
+        self._spec.memory.region.count_on()
         _ABANDONED.append(self._handle)
         self._batches.give_up(InferenceError(f"instance '{self.name}' did not finish in time"))
 

@@ -9,8 +9,11 @@ from typing import Any, Protocol
 
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.observe.statistics import MemoryUsage, ModelStatistics
 from pyruntime.runtime.scheduling.job import Job
+
+# TRITONSERVER_InstanceGroupKind.
+_KINDS = {"AUTO": 0, "CPU": 1, "GPU": 2, "MODEL": 3}
 
 
 class NativeHandle(Protocol):
@@ -36,6 +39,9 @@ class NativeHandle(Protocol):
 
     def finalize(self) -> None: ...
 
+    @property
+    def memory_usage(self) -> list[MemoryUsage]: ...
+
 
 @dataclass(frozen=True, slots=True)
 class NativeInstanceSpec:
@@ -50,6 +56,46 @@ class NativeInstanceSpec:
     host_policy: str
     profiles: tuple[str, ...] = ()
     secondary_devices: tuple[tuple[str, int], ...] = ()
+
+
+class NativeExtension(Protocol):
+    """What the extension has for an instance: see native/_triton.pyi."""
+
+    def Instance(
+        self,
+        model: object,
+        owner: object,
+        name: str,
+        kind: int,
+        device_id: int,
+        passive: bool,
+        profiles: tuple[str, ...],
+        secondary_devices: tuple[tuple[str, int], ...],
+        host_policy: str,
+        /,
+    ) -> NativeHandle: ...
+
+    def KnownRequest(self, model: object, document: bytes, size: int, wire: list[Any], /) -> object: ...
+
+    def ClientSocket(self, descriptor: int, /) -> object: ...
+
+    def set_hurried(self, hurried: bool, /) -> None: ...
+
+
+def create_handle(native: NativeExtension, spec: NativeInstanceSpec, owner: object) -> NativeHandle:
+    """The extension's instance, not initialised yet. `owner` is told when Execute has returned: see events.py."""
+    instance = spec.instance
+    return native.Instance(
+        spec.model,
+        owner,
+        instance.name,
+        _KINDS[instance.kind],
+        instance.device_id,
+        instance.passive,
+        spec.profiles,
+        spec.secondary_devices,
+        spec.host_policy,
+    )
 
 
 def facts(spec: ModelSpec) -> tuple[bool, list[str], bool, list[tuple[str, str, list[int]]]]:

@@ -11,28 +11,42 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from pyruntime.runtime.instances.executor import ExecutorOwner
 from pyruntime.runtime.instances.native.batches import NativeBatches
+from pyruntime.runtime.instances.native.instance_spec import NativeExtension, NativeInstanceSpec
 from pyruntime.runtime.instances.native.times import Execution, Times
+from pyruntime.runtime.native.parameters import read_parameters
 
 # An instance whose executions take longer than this on average, in nanoseconds, reads no connections by itself: while
 # it executes, nobody would notice that a client hangs up.
 LENDING_NS_MAX = 1_000_000
-# The fewest requests in a sum that says more than the average until then.
-_COUNTED_MIN = 8
 
 
 class KnownBatches(NativeBatches):
     """See the module."""
 
-    # Makes of a connection's descriptor what native threads may send responses in.
-    make_client: Callable[[int], Any]
+    def __init__(
+        self,
+        instance_spec: NativeInstanceSpec,
+        owner: ExecutorOwner,
+        native: NativeExtension,
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """See NativeBatches."""
+        super().__init__(instance_spec, owner, native, call_soon)
+        self._native = native
+
+    def know(self, document: bytes, size: int, wire: list[Any]) -> Any | None:
+        """See KnownRequestExecutor."""
+        read_parameters(wire)
+        return self._native.KnownRequest(self._spec.model, document, size, wire)
 
     def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
-        """See ModelInstance."""
+        """See KnownRequestExecutor."""
         serial = job.serial = self._serial
         job.instance = self
         # Of what is sent past us we hear late: not where others may come to wait for a place.
-        client = job.client_socket(self.make_client) if self.places > len(self._posted) else None
+        client = job.client_socket(self._native.ClientSocket) if self.capacity > len(self._inflight) else None
         try:
             if not self.handle.execute_known(known, job, data, at, serial, client):
                 return False
@@ -40,9 +54,9 @@ class KnownBatches(NativeBatches):
             return False  # it is given as others are, or refused
         self._serial = serial + 1
         self._jobs[job] = job.arrived_ns
-        self._posted[serial] = job.rows
-        self.places -= 1
-        self.wake_soon()
+        self._inflight[serial] = job.rows
+        self.capacity -= 1
+        self._wake_soon()
         return True
 
     def claim(self, job: Any) -> bool:
@@ -85,35 +99,30 @@ class KnownBatches(NativeBatches):
     def may_read(self) -> bool:
         """Whether it may read connections by itself: nothing of a request is of interest but its response, and soon."""
         return (
-            self._open
-            and self._average_ns <= LENDING_NS_MAX
-            and not self.worker.makes_calls
-            and self._plan.statistics.latencies is None
+            self._is_open
+            and self._limit.average_ns <= LENDING_NS_MAX
+            and not self._limit.makes_calls
+            and self._statistics.latencies is None
         )
 
     def lend(self, known: Any, connection: Any, data: bytes, at: int, rows: int) -> Any | None:
-        """See ModelInstance."""
+        """See KnownRequestExecutor."""
         if not self.may_read:
             return None
-        client = connection.client_socket(self.make_client)
+        client = connection.client_socket(self._native.ClientSocket)
         return None if client is None else self.handle.lend(known, connection, data, at, rows, client)
 
     def adopt(self, job: Any, serial: int) -> None:
-        """See ModelInstance."""
+        """See KnownRequestExecutor."""
         job.instance = self
         job.serial = serial
         self._jobs[job] = job.arrived_ns
-        self._posted[serial] = job.rows
-        self.places -= 1
+        self._inflight[serial] = job.rows
+        self.capacity -= 1
 
     def counted(self, count: int, rows: int, sums: tuple[int, ...]) -> None:
         """So many requests of so many rows each came and went, every one a batch of its own; `sums` are of times."""
         *times, execution_ns = sums
-        self._plan.statistics.counted(count, rows, times, time.time_ns() // 1_000_000)
-        mean_ns = execution_ns // count
-        if count >= _COUNTED_MIN:
-            self._average_ns = mean_ns
-        else:
-            self._average(mean_ns)
-        if self._open:
-            self.places = self._places() - len(self._posted)
+        self._statistics.counted(count, rows, times, time.time_ns() // 1_000_000)
+        self._limit.observe_sum(count, execution_ns)
+        self._update_capacity()

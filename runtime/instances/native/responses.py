@@ -1,6 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Responses of native backends, as everybody else has them."""
+"""Responses of native backends, as everybody else has them. (pure)
+
+A thread of a backend that sends a response to a request waits while too many of those before are not taken: see
+runtime/native/triton/response_window.h.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any
 
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.instances.native.instance_spec import NativeHandle
 from pyruntime.runtime.instances.native.memory import put_in_place
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter
 from pyruntime.runtime.scheduling.job import Job
@@ -49,3 +54,27 @@ class NativeResponses:
             return put_in_place(response, job.client)
         except InferenceError as exc:
             return exc
+
+
+class _Take:
+    """The `take` and `release` of one response among many to the request of a serial: says once that it is taken."""
+
+    __slots__ = ("_handle", "_serial")
+
+    def __init__(self, handle: NativeHandle, serial: int) -> None:
+        self._handle: NativeHandle | None = handle
+        self._serial = serial
+
+    def take(self) -> None:
+        """See InferResponse."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.take(self._serial)
+
+
+def take_with(handle: NativeHandle, serial: int, outcome: object) -> None:
+    """Tell the backend when a response to the request of this serial is taken. Anything else is taken at once."""
+    if isinstance(outcome, InferResponse):
+        outcome.take = outcome.release = _Take(handle, serial).take
+    else:
+        handle.take(serial)

@@ -16,9 +16,10 @@ from functools import partial
 from pyruntime.runtime.instances.call_request import CallRequest
 from pyruntime.runtime.instances.codec import error_wire, response_wire
 from pyruntime.runtime.instances.deadlock import Waiting, explain_deadlock
-from pyruntime.runtime.instances.instance_spec import Callee, StubInstanceSpec
+from pyruntime.runtime.instances.model_server import Callee
 from pyruntime.runtime.instances.native.memory import shared
 from pyruntime.runtime.instances.stub.connection import StubConnection
+from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.regions import SharedRegion
 from pyruntime.runtime.requests.types import InferResponse, Slot
 from pyruntime.runtime.scheduling.job import Job

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -63,16 +63,19 @@ GRANT_BYTES = 8
 # How much is read at a time of what a stub had said before it died.
 REST_BYTES = 64 << 10
 
+# What to do with each kind of message.
+Handlers = Mapping[type[Any], Callable[[Any], None]]
+
 
 class StubConnection(asyncio.Protocol):
     """See the module. All methods belong to the event loop's thread."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, requests: SharedRegion) -> None:
+        """`requests` is the request region of the stub's model."""
         self.name = name
-        # The instance sets these before it has the stub load anything: what to do with each kind of message, and when
-        # the stub has hung up.
-        self.handlers: dict[type[Any], Callable[[Any], None]] = {}
-        self.on_lost: Callable[[], None] = _nothing
+        self._requests = requests
+        self._handlers: Handlers = {}
+        self._on_lost: Callable[[], None] = _nothing
         self.checks_ready = False
         self.responses = create_region(f"responses of {name}")
         self._channel = HostChannel()
@@ -89,7 +92,6 @@ class StubConnection(asyncio.Protocol):
         self._corked: list[bytes] | None = None
         self._process: StubProcess | SpawnedStub | None = None
         self._transport: asyncio.WriteTransport | None = None
-        self._requests: SharedRegion
         self._output: asyncio.ReadTransport | None = None
 
     def __repr__(self) -> str:
@@ -103,10 +105,9 @@ class StubConnection(asyncio.Protocol):
 
         `environment` is the Python to start it with, None for the host's. Cancelling it kills the stub.
         """
-        connection = cls(name)
-        connection._requests = memory.region
+        connection = cls(name, memory.region)
         try:
-            await connection._start(memory, growth_bytes, environment)
+            await connection._start(growth_bytes, environment)
             hello = await connection._reply()
             if not isinstance(hello, Hello) or hello.protocol != PROTOCOL_VERSION:
                 raise LoadError(f"the stub of {name} speaks another protocol than version {PROTOCOL_VERSION}: {hello}")
@@ -121,7 +122,7 @@ class StubConnection(asyncio.Protocol):
             raise
         return connection
 
-    async def _start(self, memory: RequestMemory, growth_bytes: int, environment: Environment | None) -> None:
+    async def _start(self, growth_bytes: int, environment: Environment | None) -> None:
         """Make the sockets and the pipe, and a process at their other ends. Raises OSError."""
         with ExitStack() as ours:
             our_sock, their_sock = socket.socketpair()
@@ -138,7 +139,7 @@ class StubConnection(asyncio.Protocol):
                         their_sock,
                         their_grants,
                         write_fd,
-                        memory.region.fileno(),
+                        self._requests.fileno(),
                         self.responses.fileno(),
                         growth_bytes,
                         self._loop,
@@ -165,6 +166,11 @@ class StubConnection(asyncio.Protocol):
         """Whether the model is loaded, and not told to stop."""
         return self._channel.state is State.SERVING
 
+    def attach(self, handlers: Handlers, on_lost: Callable[[], None]) -> None:
+        """Tell an instance what the stub says while it loads and serves its model, and when it has hung up."""
+        self._handlers = handlers
+        self._on_lost = on_lost
+
     # What an instance asks of its stub.
 
     async def complete(self, location: dict[str, str], config: str) -> str:
@@ -181,7 +187,7 @@ class StubConnection(asyncio.Protocol):
         assert isinstance(reply, Ready)  # the channel's table admits nothing else
         self.checks_ready = reply.checks
 
-    def infer(self, batch: int, requests: list[object]) -> None:
+    def infer(self, batch: int, requests: list[Any]) -> None:
         """Post a batch. Raises LocalError if it does not fit a frame."""
         self.send(Infer(batch, requests, self._released))
         if self._released:
@@ -279,7 +285,7 @@ class StubConnection(asyncio.Protocol):
         corked: list[bytes] = []
         self._corked = corked
         try:
-            handlers = self.handlers
+            handlers = self._handlers
             for message in self._channel.receive_data(data):
                 handler = handlers.get(type(message))
                 if handler is not None:
@@ -296,11 +302,11 @@ class StubConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         # Sooner than connection_lost, so that no request goes to a stub that is known to be gone.
-        self.on_lost()
+        self._on_lost()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self.on_lost()
+        self._on_lost()
         self._read_rest()
         finished = self._channel.state is State.CLOSED
         try:
@@ -345,7 +351,7 @@ class StubConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
-            self.on_lost()
+            self._on_lost()
         self._read_rest()
         self._closed = True
         if self._output is not None:

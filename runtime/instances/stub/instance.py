@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One model instance over all the lives of its stub: loads the model into it, stops it, starts it again when it died.
 
-What a stub is given to do is the business of its InflightBatches, which live as long as it does.
+What a stub is given to do is the business of its StubBatches, which live as long as it does.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from functools import partial
 from typing import Any
 
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
-from pyruntime.runtime.instances.instance_spec import Batch, Owner, StubInstanceSpec
-from pyruntime.runtime.instances.readiness import IS_READY_TIMEOUT_S, CallBack, Readiness
-from pyruntime.runtime.instances.stub.batches import InflightBatches
+from pyruntime.runtime.instances.executor import IS_READY_TIMEOUT_S, Batch, CallBack, ExecutorOwner
+from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.calls import Calls
-from pyruntime.runtime.instances.stub.connection import StubConnection
+from pyruntime.runtime.instances.stub.connection import Handlers, StubConnection
+from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
+from pyruntime.runtime.instances.stub.readiness import Readiness
 from pyruntime.runtime.instances.stub.supervisor import (
     CancelRestart,
     Event,
@@ -55,85 +56,68 @@ _LOG = logging.getLogger("pyruntime.instances")
 
 
 class PythonInstance:
-    """See the module. `places` is how many more batches it takes now; `down` says why it was given up, or is "".
+    """See the module, and Executor."""
 
-    `restarts` is how often its stub was started again.
-    """
+    # A stub reads the requests that the host writes: it recognises none by itself.
+    known: None = None
 
-    def __init__(self, plan: StubInstanceSpec, owner: Owner, tasks: asyncio.TaskGroup) -> None:
-        self.name = plan.name
+    def __init__(self, instance_spec: StubInstanceSpec, owner: ExecutorOwner, tasks: asyncio.TaskGroup) -> None:
+        self.name = instance_spec.name
         self.down = ""
         self.restarts = 0
-        self._plan = plan
+        self._spec = instance_spec
         self._owner = owner
         self._tasks = tasks
         self._supervisor = Supervisor()
         self._connection: StubConnection | None = None
-        self._batches: InflightBatches | None = None
-        self._calls: Calls | None = None
+        self._batches: StubBatches | None = None
         self._readiness: Readiness | None = None
         self._hung_up = False
         self._restart: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<PythonInstance {self.name} {self._supervisor.state.name} [{len(self._batches or ())} posted]>"
+        return f"<PythonInstance {self.name} {self._supervisor.state.name} [{len(self._batches or ())} in flight]>"
 
     @property
-    def places(self) -> int:
-        """How many more batches the instance takes now."""
-        return self._batches.places if self._batches is not None else 0
+    def capacity(self) -> int:
+        """See Executor."""
+        return self._batches.capacity if self._batches is not None else 0
 
     @property
     def waiting(self) -> int:
-        """How many requests it has been given that wait behind others."""
+        """See Executor."""
         return self._batches.waiting if self._batches is not None else 0
 
     @property
     def response_bytes(self) -> int:
-        """How much shared memory its responses use."""
+        """See Executor."""
         return self._connection.responses.used_bytes if self._connection is not None else 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether the instance executes nothing now."""
+        """See Executor."""
         return self._batches is not None and not self._batches.running
-
-    def execute(self, batch: Batch) -> None:
-        """Run a batch. The instance must have a place. Every job's `respond` will be called, whatever happens."""
-        assert self._batches is not None  # there are no places without a stub
-        self._batches.execute(batch)
-
-    def know(self, document: bytes, size: int, wire: list[Any]) -> None:
-        """See ModelInstance. The stub reads what the host gives it: there is nothing to be gained."""
-
-    def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
-        """See ModelInstance."""
-        return False
-
-    # See ModelInstance. A stub reads no connections.
-    may_read = False
-
-    def lend(self, known: Any, connection: Any, data: bytes, at: int, rows: int) -> None:
-        """See ModelInstance."""
-
-    def adopt(self, job: Any, serial: int) -> None:
-        """See ModelInstance."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether the instance takes requests now."""
+        """See Executor."""
         return self._supervisor.state is State.READY and not self._hung_up
 
+    def execute(self, batch: Batch) -> None:
+        """See Executor."""
+        assert self._batches is not None  # there is no capacity without a stub
+        self._batches.execute(batch)
+
     def check_ready(self, call_back: CallBack) -> None:
-        """Call back, at once or later, with whether the instance takes requests and the model says that it is ready."""
+        """See Executor."""
         if self.is_ready and self._readiness is not None:
             self._readiness.check(call_back)
         else:
             call_back(False)
 
     def workers(self) -> Sequence[Waiting]:
-        """Who executes its requests, now or when its stub is there again: see deadlock.py."""
+        """See Executor."""
         if self.down:
             return ()
         return self._batches.workers() if self._batches is not None else (FREE,)
@@ -184,7 +168,7 @@ class PythonInstance:
         connection = self._connection
         assert connection is not None  # taken just before
         try:
-            await connection.load(self._plan.location, self._plan.args, self._plan.concurrency)
+            await connection.load(self._spec.location, self._spec.args, self._spec.concurrency)
         except BaseException:
             connection.kill()
             raise
@@ -192,28 +176,34 @@ class PythonInstance:
             self._handle(Ready())
 
     def _take(self, connection: StubConnection) -> None:
-        self._connection = connection
+        """Begin a life of the stub."""
+        instance_spec = self._spec
+        calls = Calls(instance_spec, connection)
+        batches = StubBatches(instance_spec, connection, self._owner, calls)
+        debugged = instance_spec.environment is not None and instance_spec.environment.at_terminal
+        readiness = Readiness(connection, None if debugged else IS_READY_TIMEOUT_S)
+        connection.attach(self._handlers(connection, batches, calls, readiness), self._lost)
+        self._connection, self._batches, self._readiness = connection, batches, readiness
         self._hung_up = False
-        server = self._plan.server
-        self._batches = batches = InflightBatches(self._plan, connection, self._owner)
-        self._calls = calls = Calls(self._plan, connection)
-        debugged = self._plan.environment is not None and self._plan.environment.at_terminal
-        self._readiness = readiness = Readiness(connection, None if debugged else IS_READY_TIMEOUT_S)
-        batches.on_cancelled = calls.cancel_batch
-        batches.waiting_calls = calls.waiting
-        batches.free = calls.free_unread
+        self._tasks.create_task(self._watch(connection, batches, calls, readiness), name=f"watch {self.name}")
+
+    def _handlers(
+        self, connection: StubConnection, batches: StubBatches, calls: Calls, readiness: Readiness
+    ) -> Handlers:
+        """What to do with each kind of message."""
+        server = self._spec.server
 
         def call(message: Call) -> None:
             if message.waiting:
-                batches.expects_calls()
+                batches.expect_calls()
             calls.call(message)
 
         def ask(message: Ask) -> None:
-            loading = "" if connection.is_serving else self._plan.spec.name
+            loading = "" if connection.is_serving else self._spec.spec.name
             reply = partial(_reply, connection, message.question)
             server.ask(connection, loading, message.method, message.arguments, reply)
 
-        connection.handlers = {
+        return {
             Result: batches.answered,
             Failed: batches.answered,
             Respond: batches.responded,
@@ -227,8 +217,6 @@ class PythonInstance:
             Ask: ask,
             Measure: lambda measure: server.measure(connection, *measure),
         }
-        connection.on_lost = self._lost
-        self._tasks.create_task(self._watch(connection, batches), name=f"watch {self.name}")
 
     def _lost(self) -> None:
         """The stub hung up: it is dead, or will be in a moment, and how it died is known then."""
@@ -236,29 +224,28 @@ class PythonInstance:
         if self._batches is not None:
             self._batches.close()
 
-    async def _watch(self, connection: StubConnection, batches: InflightBatches) -> None:
+    async def _watch(
+        self, connection: StubConnection, batches: StubBatches, calls: Calls, readiness: Readiness
+    ) -> None:
         """Wait for the stub's end and act on it."""
-        calls, readiness = self._calls, self._readiness
-        assert calls is not None  # made with the batches
-        assert readiness is not None  # made with the batches
         exit = await connection.wait_exited()
-        self._connection = self._batches = self._calls = self._readiness = None
-        self._plan.server.gone(connection)
+        self._connection = self._batches = self._readiness = None
+        self._spec.server.gone(connection)
         calls.died()
         readiness.died()
         batches.died(exit, restarts=self._supervisor.state is State.READY)
         if self._supervisor.state in (State.READY, State.REINITIALIZING):
             _LOG.error("%s: stub %s", self.name, exit.describe())
         self._handle(Exited(exit))
-        self._owner.instance_changed()
+        self._owner.executor_changed()
 
     async def _restart_now(self) -> None:
-        plan = self._plan
+        spec = self._spec
         try:
-            connection = await StubConnection.open(plan.name, plan.memory, plan.growth_bytes, plan.environment)
+            connection = await StubConnection.open(spec.name, spec.memory, spec.growth_bytes, spec.environment)
         except (LoadError, OutOfMemoryError) as exc:
             self._handle(StartFailed(str(exc)))
-            self._owner.instance_changed()
+            self._owner.executor_changed()
             return
         self.restarts += 1
         self._take(connection)
@@ -290,8 +277,8 @@ class PythonInstance:
             case State.READY if type(event) is Ready:
                 assert self._batches is not None  # made when the stub was taken on
                 self._batches.open()
-                self._owner.instance_changed()
-                self._owner.place_freed()
+                self._owner.executor_changed()
+                self._owner.capacity_freed()
             case State.STOPPED | State.FAILED:
                 self._stopped.set()
 

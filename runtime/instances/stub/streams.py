@@ -58,32 +58,32 @@ class _Stream:
 
 
 class Streams:
-    """See the module. Keys are serials."""
+    """See the module. `by_serial` are those that are open, for the caller to look at."""
 
     def __init__(self, connection: StubConnection, statistics: ModelStatistics, decoupled: bool) -> None:
         self._connection = connection
         self._statistics = statistics
         self._decoupled = decoupled
-        self._streams: dict[int, _Stream] = {}
+        self.by_serial: dict[int, _Stream] = {}
 
     def __len__(self) -> int:
-        return len(self._streams)
+        return len(self.by_serial)
 
     def __contains__(self, serial: int) -> bool:
-        return serial in self._streams
+        return serial in self.by_serial
 
     def jobs(self) -> list[Job]:
         """The jobs of all that are open."""
-        return [stream.job for stream in self._streams.values()]
+        return [stream.job for stream in self.by_serial.values()]
 
     def job(self, serial: int) -> Job:
         """The job of one that is open."""
-        return self._streams[serial].job
+        return self.by_serial[serial].job
 
     def open(self, serial: int, job: Job, sent_ns: int) -> None:
         """A sender will answer this job."""
-        if serial not in self._streams:
-            self._streams[serial] = _Stream(job, sent_ns, sent_ns)
+        if serial not in self.by_serial:
+            self.by_serial[serial] = _Stream(job, sent_ns, sent_ns)
 
     def once(self, serial: int, slot: int, size: int) -> TakenOnce:
         """For a response that others follow, in a slot (or none) and of a size."""
@@ -91,13 +91,13 @@ class Streams:
 
     def taken(self, serial: int, size: int) -> None:
         """The client has taken a response. Where none follows, nobody has to know."""
-        if serial in self._streams:
+        if serial in self.by_serial:
             self._connection.credit(serial, size)
 
     def respond(self, serial: int, outcome: Outcome | None, size: int, final: bool) -> None:
         """A response, or None for none, of `size` bytes. Raises PeerError if it makes no sense."""
         came_ns = time.monotonic_ns()
-        stream = self._streams.get(serial)
+        stream = self.by_serial.get(serial)
         if stream is None or (outcome is None and not final) or (stream.kept is not None and outcome is not None):
             raise PeerError(f"request {serial} is answered again, or with nothing")
         if isinstance(outcome, InferenceError):
@@ -115,20 +115,20 @@ class Streams:
 
     def leave(self, serial: int) -> None:
         """The job of an open stream is executed again, and goes on under another serial."""
-        del self._streams[serial]
+        del self.by_serial[serial]
         self._connection.forget_credit(serial)
 
     def end(self, serial: int, failure: Outcome) -> None:
         """An open stream ends otherwise than by its sender."""
         came_ns = time.monotonic_ns()
-        stream = self._streams[serial]
+        stream = self.by_serial[serial]
         self._end(stream, serial, failure)
         if self._decoupled:
             self._count(stream, failure, came_ns)
 
     def _end(self, stream: _Stream, serial: int, outcome: Outcome | None) -> None:
         """The last response of an open stream, or None for none."""
-        del self._streams[serial]
+        del self.by_serial[serial]
         self._connection.forget_credit(serial)
         if stream.kept is not None and stream.kept is not outcome and isinstance(stream.kept, InferResponse):
             stream.kept.release()

@@ -114,7 +114,7 @@ class Instance:
     name = "m_0"
     is_ready = True
     down = ""
-    places = 1 << 30
+    capacity = 1 << 30
 
     def __init__(self, memory):
         self._memory = memory
@@ -125,7 +125,9 @@ class Instance:
         self.adopts = lambda: False
         self.lent = []
         self.untold = []
-        self.known = 0
+        # How many requests it has recognised, and how it does that.
+        self.known_count = 0
+        self.known = self
         self.contents = {}
         self.jobs = []
         self.cancelled = []
@@ -153,7 +155,7 @@ class Instance:
         self.contents[job] = known, data[offset : offset + size], client
         self.jobs.append(job)
         job.instance = self
-        self.known += 1
+        self.known_count += 1
         return True
 
     def lend(self, known, connection, data, at, rows):

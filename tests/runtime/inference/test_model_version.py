@@ -31,9 +31,9 @@ CONFIG = (
 class Instance:
     """Stands for a PythonInstance."""
 
-    def __init__(self, name="m_0", places=0):
+    def __init__(self, name="m_0", capacity=0):
         self.name = name
-        self.places = places
+        self.capacity = capacity
         self.is_ready = self.is_idle = True
         self.down = ""
         self.batches = []
@@ -42,13 +42,14 @@ class Instance:
         self.stops = []
         self.kills = 0
         self.asked = []
+        self.known = self
 
     def know(self, document, size, wire):
         self.asked.append((document, size, wire))
         return "known"
 
     def execute(self, batch):
-        self.places -= 1
+        self.capacity -= 1
         self.batches.append(batch)
         for job in batch:
             job.instance = self
@@ -102,7 +103,7 @@ def request(shape=(1, 2), id=""):
 
 def test_passive_instances_get_no_work(memory):
     """An instance of a passive group is loaded, and that is all."""
-    passive, active = Instance("m_0_0", places=2), Instance("m_1_0", places=1)
+    passive, active = Instance("m_0_0", capacity=2), Instance("m_1_0", capacity=1)
     made = model(memory, passive, active, text="instance_group [ { passive: true }, { count: 1 } ]")
     made.infer(request(), ignore)
     made.infer(request(), ignore)
@@ -113,7 +114,7 @@ def test_passive_instances_get_no_work(memory):
 class TestInfer:
     def test_goes_to_an_instance(self, memory):
         """A request that is right reaches an instance, its tensors in the request region."""
-        instance = Instance(places=1)
+        instance = Instance(capacity=1)
         outcome = []
         model(memory, instance).infer(request((3, 2), id="7"), into(outcome))
         (((job,),)) = instance.batches
@@ -126,7 +127,7 @@ class TestInfer:
 
     def test_refused_by_the_configuration(self, memory):
         """A request that is wrong is refused at once, counted, and holds no memory."""
-        made = model(memory, Instance(places=1))
+        made = model(memory, Instance(capacity=1))
         outcome = []
         with pytest.raises(InferenceError) as caught:
             made.infer(request((5, 2)), into(outcome))
@@ -182,7 +183,7 @@ class TestInfer:
         made = request(id="7")
         made.inputs[0] = InputTensor("IN", "FP32", [1, 2], b"", contents.address, contents)
         made.output_places = {"OUT": OutputPlace("r", 0, 8, contents)}
-        instance, outcome = Instance(places=1), []
+        instance, outcome = Instance(capacity=1), []
         model(memory, instance).infer(made, into(outcome))
         (((job,),)) = instance.batches
         assert (job.regions, job.client.places) == ([region], made.output_places)
@@ -201,7 +202,7 @@ class TestInfer:
         made = request()
         made.inputs[0] = InputTensor("IN", "FP32", [0, 2], b"", 0, ClientContents(region, 0, 8))
         with pytest.raises(InferenceError, match="Expected 0, got 8"):
-            model(memory, Instance(places=1)).infer(made, ignore)
+            model(memory, Instance(capacity=1)).infer(made, ignore)
         region.close()
 
     def test_refused_by_the_queue_with_the_memory_of_a_client(self, memory):
@@ -224,7 +225,7 @@ class TestInfer:
             raise InferenceError("no room", Code.UNAVAILABLE)
 
         monkeypatch.setattr(memory, "allocate", allocate)
-        made = model(memory, Instance(places=1))
+        made = model(memory, Instance(capacity=1))
         with pytest.raises(InferenceError, match="no room"):
             made.infer(request(), ignore)
         assert made.statistics.failure_count == 1
@@ -306,7 +307,7 @@ class TestCancel:
 
     def test_of_one_that_runs(self, memory):
         """Its instance is told, and it goes on."""
-        instance = Instance(places=1)
+        instance = Instance(capacity=1)
         made = model(memory, instance)
         outcome = []
         job = made.infer(request(), into(outcome))
@@ -324,7 +325,7 @@ class TestLoss:
         made = model(memory, first, second, lost=lost)
         assert made.problem == ""
         first.down = "it died"
-        made.scheduler.instance_changed()
+        made.scheduler.executor_changed()
         assert made.problem == "instance m_0 is down: it died"
         assert lost == []
 
@@ -335,8 +336,8 @@ class TestLoss:
         made = model(memory, instance, lost=lost)
         made.infer(request(), into(outcome))
         instance.down = "it died"
-        made.scheduler.instance_changed()
-        made.scheduler.instance_changed()
+        made.scheduler.executor_changed()
+        made.scheduler.executor_changed()
         assert lost == [(made, "instance m_0 is down: it died")]
         assert [failure.message for failure in outcome] == ["Stub process 'm_0' is not healthy. It is down: it died"]
         assert memory.live == 0
@@ -346,7 +347,7 @@ class TestLoss:
         instance = Instance()
         made = model(memory, instance)
         instance.down = "it died"
-        made.scheduler.instance_changed()
+        made.scheduler.executor_changed()
         outcome = []
         try:
             made.infer(request(), into(outcome))
@@ -358,7 +359,7 @@ class TestLoss:
     def test_before_it_serves(self, memory):
         """A change before there are instances is no loss."""
         lost = []
-        model(memory, lost=lost).scheduler.instance_changed()
+        model(memory, lost=lost).scheduler.executor_changed()
         assert lost == []
 
 
@@ -389,8 +390,8 @@ class TestStop:
             stopping = asyncio.ensure_future(made.stop(PATIENCE_S))
             await asyncio.sleep(0)
             assert instance.stops == []
-            instance.places = 1
-            made.scheduler.place_freed()
+            instance.capacity = 1
+            made.scheduler.capacity_freed()
             await stopping
             assert len(instance.batches) == 1
             assert outcomes == []

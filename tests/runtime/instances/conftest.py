@@ -14,10 +14,10 @@ from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.instances.codec import request_wire
-from pyruntime.runtime.instances.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub import connection as connection_module
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
+from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
@@ -109,7 +109,7 @@ class Owner:
         self.rescheduled = []
         self.events = asyncio.Queue()
 
-    def place_freed(self):
+    def capacity_freed(self):
         self.events.put_nowait("place freed")
 
     def put_back(self, batch):
@@ -118,7 +118,7 @@ class Owner:
     def reschedule(self, job):
         self.rescheduled.append(job)
 
-    def instance_changed(self):
+    def executor_changed(self):
         self.events.put_nowait("changed")
 
     async def wait(self, event):

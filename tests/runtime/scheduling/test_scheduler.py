@@ -28,16 +28,16 @@ def spec_of(text=""):
 
 
 class Instance:
-    """Takes batches while it has places."""
+    """Takes batches while it has capacity."""
 
-    def __init__(self, places, is_idle=True):
-        self.places = places
+    def __init__(self, capacity, is_idle=True):
+        self.capacity = capacity
         self.is_idle = is_idle
         self.batches = []
 
     def execute(self, batch):
-        assert self.places > 0
-        self.places -= 1
+        assert self.capacity > 0
+        self.capacity -= 1
         self.is_idle = False
         self.batches.append(batch)
 
@@ -84,11 +84,11 @@ class TestDispatch:
         made.submit(first)
         made.submit(second)
         assert len(made) == 2
-        instance.places = 1
-        made.place_freed()
+        instance.capacity = 1
+        made.capacity_freed()
         assert instance.batches == [[first]]
-        instance.places = 5
-        made.place_freed()
+        instance.capacity = 5
+        made.capacity_freed()
         assert instance.batches == [[first], [second]]
 
     def test_to_the_freest(self):
@@ -102,7 +102,7 @@ class TestDispatch:
         assert (len(first.batches), len(second.batches)) == (1, 2)
 
     def test_to_an_idle_one(self):
-        """An idle instance is preferred to one that would only queue the batch, however many places that has."""
+        """An idle instance is preferred to one that would only queue the batch, however much capacity that has."""
         busy, idle = Instance(8, is_idle=False), Instance(2)
         made = scheduler(busy, idle)
         made.submit(job())
@@ -114,13 +114,13 @@ class TestDispatch:
         """Before there are instances everything waits."""
         made = scheduler()
         made.submit(job())
-        made.place_freed()
+        made.capacity_freed()
         assert len(made) == 1
 
     def test_nothing_to_do(self):
         """A place that is freed while nothing waits stays free."""
         instance = Instance(1)
-        scheduler(instance).place_freed()
+        scheduler(instance).capacity_freed()
         assert instance.batches == []
 
     def test_batches(self):
@@ -130,8 +130,8 @@ class TestDispatch:
         jobs = [job() for _ in range(5)]
         for each in jobs:
             made.submit(each)
-        instance.places = 1
-        made.place_freed()
+        instance.capacity = 1
+        made.capacity_freed()
         assert instance.batches == [jobs[:4]]
 
 
@@ -207,8 +207,8 @@ class TestCancel:
         assert len(made) == 0
         assert slot.freed == 1
         assert [failure.code for failure in outcome] == [Code.CANCELLED]
-        instance.places = 1
-        made.place_freed()
+        instance.capacity = 1
+        made.capacity_freed()
         assert instance.batches == []
 
     def test_of_one_that_runs(self):
@@ -229,12 +229,12 @@ class TestCancel:
             instance = Instance(1)
             made = scheduler(instance, text="dynamic_batching { max_queue_delay_microseconds: 1000000 }")
             jobs = [job(rows=3), job(rows=2), job(rows=2)]
-            instance.places = 0
+            instance.capacity = 0
             for each in jobs:
                 made.submit(each)
             made.cancel(jobs[0])
-            instance.places = 1
-            made.place_freed()
+            instance.capacity = 1
+            made.capacity_freed()
             assert instance.batches == [jobs[1:]]
 
         asyncio.run(run())
@@ -254,8 +254,8 @@ class TestCancelledMeanwhile:
         made.put_back([gone, left])
         assert slot.freed == 1
         assert [failure.code for failure in outcome] == [Code.CANCELLED]
-        instance.places = 2
-        made.place_freed()
+        instance.capacity = 2
+        made.capacity_freed()
         assert instance.batches == [[left]]
 
     def test_reschedule(self):
@@ -306,8 +306,8 @@ class TestReschedule:
         made.submit(first)
         made.submit(second)
         made.reschedule(again)
-        instance.places = 3
-        made.place_freed()
+        instance.capacity = 3
+        made.capacity_freed()
         assert instance.batches == [[first], [second], [again]]
 
     def test_at_once(self):
@@ -364,8 +364,8 @@ class TestWaitEmpty:
         made.submit(job())
 
         def free():
-            instance.places = 1
-            made.place_freed()
+            instance.capacity = 1
+            made.capacity_freed()
 
         self.wait(made, free, free)
         assert len(instance.batches) == 2
@@ -431,8 +431,8 @@ class TestEnd:
         made.submit(late)
         made.put_back([early])
         assert len(made) == 2
-        instance.places = 2
-        made.place_freed()
+        instance.capacity = 2
+        made.capacity_freed()
         assert instance.batches == [[early], [late]]
 
     def test_put_back_to_another_instance(self):
@@ -446,7 +446,7 @@ class TestEnd:
     def test_instance_changed(self):
         """Who owns the scheduler hears of changes."""
         changes = []
-        scheduler(on_change=lambda: changes.append(1)).instance_changed()
+        scheduler(on_change=lambda: changes.append(1)).executor_changed()
         assert changes == [1]
 
 
@@ -480,10 +480,10 @@ class TestFreeInstance:
         instance = Instance(0)
         made = scheduler(instance)
         made.submit(job())
-        instance.places = 2  # which the scheduler has not heard of
+        instance.capacity = 2  # which the scheduler has not heard of
         assert made.free_instance() is None
         assert made.lone_instance() is None
-        made.place_freed()
+        made.capacity_freed()
         assert made.free_instance() is instance
 
     def test_alone(self):

@@ -52,19 +52,19 @@ def in_a_loop(test):
 
 
 class Instance:
-    """Takes batches while it has places."""
+    """Takes batches while it has capacity."""
 
     is_idle = True
 
-    def __init__(self, places=9):
-        self.places = places
+    def __init__(self, capacity=9):
+        self.capacity = capacity
         self.is_ready = True
         self.batches = []
         self.executed = asyncio.Event()
 
     def execute(self, batch):
-        assert self.places > 0
-        self.places -= 1
+        assert self.capacity > 0
+        self.capacity -= 1
         self.batches.append(batch)
         self.executed.set()
 
@@ -73,8 +73,8 @@ class Instance:
         for each in self.batches.pop(0):
             each.free()
             each.respond(None, True)
-        self.places += 1
-        owner.place_freed()
+        self.capacity += 1
+        owner.capacity_freed()
 
 
 class Slot:
@@ -147,7 +147,7 @@ class TestDispatch:
     @in_a_loop
     async def test_together(self, make):
         """What became next while a batch ran is executed together, though it was freed one by one."""
-        instance = Instance(places=1)
+        instance = Instance(capacity=1)
         made = make("", instance)
         first, second = [job(1, START), job(2, START)], [job(1), job(2)]
         made.submit(job(3, START))
@@ -166,7 +166,7 @@ class TestDispatch:
         first, second = job(1, START), job(1)
         made.submit(first)
         made.submit(second)
-        made.place_freed()
+        made.capacity_freed()
         assert instance.batches == [[first]]
         instance.executed.clear()
         first.free()
@@ -188,14 +188,14 @@ class TestDispatch:
     @in_a_loop
     async def test_wait_empty(self, make):
         """Nothing waits when everything is being executed."""
-        instance = Instance(places=0)
+        instance = Instance(capacity=0)
         made = make("", instance)
         await made.wait_empty(PATIENCE_S)
         made.submit(job(1, START))
         waiting = asyncio.ensure_future(made.wait_empty(PATIENCE_S))
         await asyncio.sleep(0)
-        instance.places = 1
-        made.place_freed()
+        instance.capacity = 1
+        made.capacity_freed()
         await waiting
         assert len(instance.batches) == 1
 
@@ -232,7 +232,7 @@ class TestInputs:
     @in_a_loop
     async def test_controls(self, make, memory):
         """A request has its control inputs behind its own; their memory goes with it."""
-        made = make(CONTROLS, Instance(places=0))
+        made = make(CONTROLS, Instance(capacity=0))
         each = job(258, START)
         made.submit(each)
         assert [(name, datatype, shape) for name, datatype, shape, _, _ in each.wire[6]] == [
@@ -293,7 +293,7 @@ class TestInputs:
     async def test_no_memory_for_padding(self, make, memory, monkeypatch):
         """A batch that cannot be padded fails."""
         statistics = ModelStatistics()
-        instance = Instance(places=1)
+        instance = Instance(capacity=1)
         made = make(CONTROLS, instance, statistics=statistics)
         outcomes = []
         for each in (job(1, START), job(2, START, outcomes), job(3, START, outcomes)):
@@ -433,7 +433,7 @@ class TestEnds:
     @in_a_loop
     async def test_fail_all(self, make):
         """Everything that waits fails, whoever waits for that hears of it."""
-        made = make("", Instance(places=0))
+        made = make("", Instance(capacity=0))
         outcomes = []
         made.submit(job(1, START, outcomes))
         made.submit(job(2, START, outcomes))
@@ -462,7 +462,7 @@ class TestEnds:
     async def test_timeout(self, make):
         """Who waits too long for a slot is told."""
         statistics = ModelStatistics()
-        made = make("oldest { max_candidate_sequences: 1 }", Instance(places=0), statistics=statistics)
+        made = make("oldest { max_candidate_sequences: 1 }", Instance(capacity=0), statistics=statistics)
         told = asyncio.get_running_loop().create_future()
         made.submit(job(1, START))
         late = job(2, START, timeout_s=0.001)
@@ -484,8 +484,8 @@ class TestEnds:
         for each in jobs:
             made.submit(each)
         instances[0].is_ready = False
-        instances[0].places = 0
-        made.instance_changed()
+        instances[0].capacity = 0
+        made.executor_changed()
         assert changes == [1]
         assert [outcome.message for outcome in outcomes] == [
             "sequence 1 of model 'm' is lost with the instance that had it; it must be started again"
@@ -500,12 +500,12 @@ class TestEnds:
     @in_a_loop
     async def test_death_before_it_began(self, make):
         """A sequence that had not begun begins on another instance."""
-        instances = [Instance(places=0), Instance(places=0)]
+        instances = [Instance(capacity=0), Instance(capacity=0)]
         made = make("", *instances)
         first = job(1, START)
         made.submit(first)
         instances[0].is_ready = False
-        instances[1].places = 1
-        made.instance_changed()
-        made.place_freed()
+        instances[1].capacity = 1
+        made.executor_changed()
+        made.capacity_freed()
         assert instances[1].batches == [[first]]

@@ -301,7 +301,7 @@ class TestClosing:
     def test_what_has_not_begun_when_a_client_stops_sending(self, server):
         """It never will: the client is most likely gone."""
         server.instance.waits = True
-        server.instance.places = 0
+        server.instance.capacity = 0
         transport = server.connect()
         transport.feed(infer_json(1))
         assert transport._connection.eof_received()

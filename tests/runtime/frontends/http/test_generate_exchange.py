@@ -428,7 +428,7 @@ class TestGone:
 
     def test_while_it_is_queued(self, server):
         """What has not begun never will."""
-        server.decoupled.places = 0
+        server.decoupled.capacity = 0
         transport = server.connect()
         transport.feed(stream())
         transport.lose()

@@ -150,7 +150,7 @@ class TestAnswers:
         responses = transport.responses()
         assert [values_of(each) for each in responses] == [[number, -number] for number in range(6)]
         assert len({str(headers) for _, headers, _ in responses}) == 1
-        assert knowing.instance.known == 4
+        assert knowing.instance.known_count == 4
         assert len(knowing.instance.contents) == 0
         assert knowing.instance.released == 3  # what is known to the end has nothing to be released
 
@@ -168,7 +168,7 @@ class TestAnswers:
         assert knowing.state.in_flight == PIPELINED_MAX
         answer_all(knowing)
         assert [values_of(each) for each in transport.responses()] == expected
-        assert 50 < knowing.instance.known < 90
+        assert 50 < knowing.instance.known_count < 90
         assert is_clean(knowing)
 
     def test_answered_out_of_order(self, knowing):
@@ -189,7 +189,7 @@ class TestAnswers:
         alike(knowing)
         transport = knowing.connect()
         transport.feed(infer(5, 6))
-        assert knowing.instance.known == 1
+        assert knowing.instance.known_count == 1
         answer_all(knowing)
         assert values_of(transport.responses()[0]) == [5, 6]
 
@@ -216,20 +216,20 @@ class TestAnswers:
                 answer_all(knowing)
         assert [values_of(each) for each in transport.responses()] == [[1], [1, 2], [1, 2, 3], [1]] * 5
         # Of the last kind only the head is new at first.
-        assert knowing.instance.known == 3 * 3 + 4
+        assert knowing.instance.known_count == 3 * 3 + 4
         assert is_clean(knowing)
 
     def test_empty_tensors(self, knowing):
         """A body may have nothing behind its document: there is nothing to be gained then."""
         transport = alike(knowing, count=5, request=infer())
         assert [body for _, _, body in transport.responses()] == [transport.responses()[0][2]] * 5
-        assert knowing.instance.known == 0
+        assert knowing.instance.known_count == 0
 
     def test_raw_requests_are_not_known(self, knowing):
         """They have no document to be known by."""
         transport = alike(knowing, count=4, request=post(contents([1, 2]), 0))
         assert [values_of(each) for each in transport.responses()] == [[1, 2]] * 4
-        assert knowing.instance.known == 0
+        assert knowing.instance.known_count == 0
 
 
 REQUESTS = st.lists(
@@ -287,10 +287,10 @@ class TestUnknown:
     def test_others(self, knowing, other):
         """What differs in anything is looked at as ever, and answered as if it were the first."""
         transport = alike(knowing, count=4)
-        assert knowing.instance.known == 2
+        assert knowing.instance.known_count == 2
         transport.feed(other)
         answer_all(knowing)
-        assert knowing.instance.known == 2
+        assert knowing.instance.known_count == 2
         fresh = knowing.connect()
         knowing.model.plans = RequestPlans()
         fresh.feed(other)
@@ -309,14 +309,14 @@ class TestUnknown:
             chunked(1, 2),
         ):
             alike(knowing, count=4, request=request)
-        assert knowing.instance.known == 0
+        assert knowing.instance.known_count == 0
 
     def test_a_connection_that_ends(self, knowing):
         """Its request is not known, and it ends as it should."""
         for _ in range(4):
             transport = alike(knowing, count=1, request=infer(1, 2, lines=["Connection: close"]))
             assert transport.closed
-        assert knowing.instance.known == 0
+        assert knowing.instance.known_count == 0
 
     @pytest.mark.parametrize("second", [chunked(1, 2), "gzip"])
     def test_taught_by_another_form(self, knowing, second):
@@ -329,7 +329,7 @@ class TestUnknown:
             transport.feed(request)
             answer_all(knowing)
         assert [values_of(each) for each in transport.responses()] == [[1, 2]] * 4
-        assert knowing.instance.known == 1
+        assert knowing.instance.known_count == 1
 
     def test_what_is_no_gzip(self, knowing):
         """A body that is not compressed, though its head says so, is refused, also where all else is known."""
@@ -343,7 +343,7 @@ class TestUnknown:
         transport = alike(knowing, count=4, request=post(compressed.getvalue(), len(header), "Content-Encoding: gzip"))
         transport.feed(post(body, len(header), "Content-Encoding: gzip"))
         assert transport.statuses() == [200] * 4 + [400]
-        assert knowing.instance.known == 0
+        assert knowing.instance.known_count == 0
 
     def test_another_document_of_the_same_length(self, knowing):
         """The head says nothing of what is in the document."""
@@ -354,7 +354,7 @@ class TestUnknown:
         answer_all(knowing)
         assert transport.statuses() == [200] * 4 + [400, 200]
         assert values_of(transport.responses()[-1]) == [3, 4]
-        assert knowing.instance.known == 3
+        assert knowing.instance.known_count == 3
 
     def test_two_documents_by_turns(self, knowing):
         """With the same head, the latest one is found; both are answered."""
@@ -377,7 +377,7 @@ class TestUnknown:
         knowing.read_head = HeadReader(pattern="X-.*").read
         transport = alike(knowing, count=4, request=infer(1, 2, lines=["X-User: 1"]))
         assert transport.statuses() == [200] * 4
-        assert knowing.instance.known == 0
+        assert knowing.instance.known_count == 0
 
     def test_restricted(self, knowing):
         """Only those who may are served, whatever is known by then."""
@@ -387,14 +387,14 @@ class TestUnknown:
         transport.feed(infer(1, 2) + infer(1, 2, lines=["key: wrong"]) + allowed)
         answer_all(knowing)
         assert transport.statuses() == [200] * 4 + [403] * 2 + [200]
-        assert knowing.instance.known == 3
+        assert knowing.instance.known_count == 3
 
     def test_large(self, knowing):
         """A large body goes to shared memory, as ever."""
         values = [1.5] * (KNOWN_BYTES_MAX // 4 + 1)
         transport = alike(knowing, count=4, request=infer(*values))
         assert [values_of(each) for each in transport.responses()] == [values] * 4
-        assert knowing.instance.known == 0
+        assert knowing.instance.known_count == 0
 
     def test_many_heads(self, knowing):
         """Not all are remembered, and none is taken for another one."""
@@ -410,10 +410,10 @@ class TestUnknown:
     def test_no_place(self, knowing):
         """Without a place at an instance it waits in the queue, behind those that do."""
         transport = alike(knowing, count=4)
-        knowing.instance.places = 0
+        knowing.instance.capacity = 0
         transport.feed(infer(3, 3) + infer(4, 4))
         assert len(knowing.model.scheduler) == 2
-        knowing.instance.places = 1 << 30
+        knowing.instance.capacity = 1 << 30
         transport.feed(infer(5, 5))  # whoever comes now must not overtake them
         assert len(knowing.model.scheduler) == 0
         answer_all(knowing)
@@ -433,11 +433,11 @@ class TestWatched:
         knowing.state.tracer = Tracer(TraceSettings(levels=("TIMESTAMPS",), rate=1, file="f"), "1", lambda name: True)
         alike(knowing, transport)
         assert len(traces) == 2
-        assert knowing.instance.known == 2
+        assert knowing.instance.known_count == 2
         knowing.state.tracer = usual
         alike(knowing, transport)
         assert len(traces) == 2
-        assert knowing.instance.known == 4
+        assert knowing.instance.known_count == 4
         assert transport.statuses() == [200] * 8
 
     def test_traced_meanwhile(self, knowing, monkeypatch):
@@ -458,7 +458,7 @@ class TestWatched:
         knowing.state.log_settings.verbose = False
         alike(knowing, transport)
         assert len([line for line in caplog.messages if "/v2/models/m/infer" in line]) == 3
-        assert knowing.instance.known == 4
+        assert knowing.instance.known_count == 4
         assert transport.statuses() == [200] * 9
 
 
@@ -494,7 +494,7 @@ class TestModels:
             transport.feed(infer(3, 3))
             assert knowing.instance.jobs == []
             other.answer()
-        assert other.known == 2
+        assert other.known_count == 2
         assert transport.statuses() == [200] * 9
         assert is_clean(knowing)
 
@@ -508,7 +508,7 @@ class TestModels:
         transport.feed(infer(3, 3))
         answer_all(knowing)
         assert transport.statuses() == [200] * 5 + [404] * 2
-        assert knowing.instance.known == 3
+        assert knowing.instance.known_count == 3
         assert is_clean(knowing)
 
     def test_unloaded_while_a_body_comes_in(self, knowing):
@@ -539,7 +539,7 @@ class TestModels:
         transport = alike(knowing, count=4)
         transport.feed(infer(1, 2).replace(b"/models/m/", b"/models/d/"))
         assert transport.statuses() == [200] * 4 + [501]
-        assert knowing.decoupled.known == 0
+        assert knowing.decoupled.known_count == 0
 
 
 class TestClients:

@@ -11,10 +11,10 @@ import pytest
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.instances.native.batches import PLACES_MAX
+from pyruntime.runtime.instances.capacity import CAPACITY_MIN
+from pyruntime.runtime.instances.native.batches import CAPACITY_MAX
 from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec
 from pyruntime.runtime.instances.native.known import LENDING_NS_MAX, KnownBatches
-from pyruntime.runtime.instances.stub.batches import PLACES_MIN
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferResponse
@@ -74,6 +74,18 @@ class Handle:
         self.taken.append(serial)
 
 
+class Native:
+    """The extension, of which there is the handle alone."""
+
+    ClientSocket = str
+
+    def __init__(self, handle):
+        self._handle = handle
+
+    def Instance(self, *args):
+        return self._handle
+
+
 class Connection:
     """One that may be lent, if it has a socket."""
 
@@ -89,7 +101,7 @@ class Owner:
         self.freed = 0
         self.rescheduled = []
 
-    def place_freed(self):
+    def capacity_freed(self):
         self.freed += 1
 
     def reschedule(self, job):
@@ -165,10 +177,8 @@ class Backend:
         self.statistics = ModelStatistics()
         self.owner = Owner()
         plan = NativeInstanceSpec(self.spec.instances[0], self.spec, 1, None, self.memory, self.statistics, "{}")
-        self.batches = KnownBatches(plan, self.owner)
-        self.batches.handle = self.handle = Handle()
-        self.batches.wake_soon = self.handle.wake
-        self.batches.make_client = str
+        self.handle = Handle()
+        self.batches = KnownBatches(plan, self.owner, Native(self.handle), lambda wake: wake())
         self.batches.open()
 
     def execute(self, *requests):
@@ -200,7 +210,7 @@ def test_one_request(backend):
     serial = backend.execute(request)
     assert backend.handle.given == [([request.job], [request.job.wire], serial, backend.batches._base)]
     assert backend.handle.wakes == 1
-    assert backend.batches.places == PLACES_MIN - 1
+    assert backend.batches.capacity == CAPACITY_MIN - 1
     backend.batches.responded(request.job, True, None, OUT, {"a": 1})
     (response,) = request.outcomes
     assert (response.model_name, response.model_version, response.id) == ("m", 1, "7")
@@ -338,7 +348,7 @@ def test_rows_of_a_batch_with_parameters(backend):
 def test_a_batch_that_the_extension_does_not_take(backend, caplog):
     """Its requests fail, and the instance goes on with others."""
     backend, requests, last = backend(), [Request(), Request()], Request()
-    places = backend.batches.places
+    capacity = backend.batches.capacity
     backend.handle.fails = True
     backend.execute(*requests)
     for request in requests:
@@ -347,7 +357,7 @@ def test_a_batch_that_the_extension_does_not_take(backend, caplog):
         assert request.slot.freed
     assert "int too big" in caplog.text
     assert backend.statistics.failure_count == 2
-    assert backend.batches.places == places
+    assert backend.batches.capacity == capacity
     assert not len(backend.batches)
     backend.handle.fails = False
     backend.execute(last)
@@ -386,7 +396,7 @@ def test_close(backend):
     backend, request, idle = backend(), Request(), []
     serial = backend.execute(request)
     backend.batches.close(lambda: idle.append(True))
-    assert not backend.batches.places
+    assert not backend.batches.capacity
     backend.batches.responded(request.job, True, None, OUT, None)
     backend.batches.released(request.job, False, None)
     assert not idle
@@ -458,11 +468,11 @@ class TestKnown:
     def test_encoded(self, backend):
         """Its response goes on as it is, and one event says all that there is to say."""
         backend, job = backend(), KnownJob()
-        places = backend.batches.places
+        capacity = backend.batches.capacity
         serial = backend.execute_known(job)
         assert backend.handle.known == [("known", job, b"data", 1, serial)]
         assert (job.instance, job.serial) == (backend.batches, serial)
-        assert (backend.handle.wakes, backend.batches.places) == (1, places - 1)
+        assert (backend.handle.wakes, backend.batches.capacity) == (1, capacity - 1)
         assert backend.batches.running
         assert len(backend.batches) == 2
         at = job.arrived_ns
@@ -473,7 +483,7 @@ class TestKnown:
         assert not job.outcomes
         assert not len(backend.batches)
         assert backend.owner.freed == 1
-        assert backend.batches.places >= places
+        assert backend.batches.capacity >= capacity
         statistics = backend.statistics
         assert (statistics.success_count, statistics.inference_count, statistics.execution_count) == (1, 2, 1)
         assert (statistics.queue_ns, statistics.compute_input_ns) == (1, 2)
@@ -497,7 +507,7 @@ class TestKnown:
     def test_execute_returns_later(self, backend, is_encoded):
         """The place is free only then."""
         backend, job = backend(), KnownJob()
-        places = backend.batches.places
+        capacity = backend.batches.capacity
         serial = backend.execute_known(job)
         if is_encoded:
             backend.batches.encoded(job, b"response", self.times(job), None)
@@ -505,7 +515,7 @@ class TestKnown:
             backend.batches.answered(job, None, OUT, None, self.times(job))
         assert len(job.outcomes) + len(job.encodings) == 1
         assert backend.batches.running
-        assert (backend.batches.places, backend.owner.freed) == (places - 1, 0)
+        assert (backend.batches.capacity, backend.owner.freed) == (capacity - 1, 0)
         backend.batches.executed(serial, 0, 1)
         assert not len(backend.batches)
         assert backend.owner.freed == 1
@@ -562,9 +572,9 @@ class TestKnown:
         """What the extension does not find was never there."""
         backend, job, request = backend(), KnownJob(), Request()
         backend.handle.knows = False
-        places = backend.batches.places
+        capacity = backend.batches.capacity
         assert not backend.batches.execute_known("known", job, b"data", 1)
-        assert (backend.batches.places, len(backend.batches), backend.handle.wakes) == (places, 0, 0)
+        assert (backend.batches.capacity, len(backend.batches), backend.handle.wakes) == (capacity, 0, 0)
         backend.handle.knows = True
         first = backend.execute_known(job)
         # Nor has it taken a number from anybody.
@@ -613,7 +623,7 @@ class TestKnown:
             assert not idle
             backend.batches.executed(*execution)
         assert idle == [True]
-        assert backend.batches.places == 0
+        assert backend.batches.capacity == 0
 
     def test_close_with_the_answer_last(self, backend):
         """The answer may be what it waits for."""
@@ -654,14 +664,14 @@ class TestKnown:
         return backend
 
     def test_who_may_send(self, backend):
-        """The backend gets the client while there are places: who waits for one must hear at once of those freed."""
+        """The backend gets the client while there is capacity: who waits for some must hear at once of those freed."""
         backend = self.make_quick(backend())
         backend.handle.clients.clear()
-        for _ in range(PLACES_MAX - 1):
+        for _ in range(CAPACITY_MAX - 1):
             backend.execute_known(KnownJob())
         few = backend.handle.clients.index(None)
-        assert backend.handle.clients == ["7"] * few + [None] * (PLACES_MAX - 1 - few)
-        assert 0 < few < PLACES_MAX - 1
+        assert backend.handle.clients == ["7"] * few + [None] * (CAPACITY_MAX - 1 - few)
+        assert 0 < few < CAPACITY_MAX - 1
 
     @pytest.mark.parametrize("rest", [None, b"rest"])
     def test_sent(self, backend, rest):
@@ -720,9 +730,9 @@ class TestKnown:
     def test_a_strange_order_of_news(self, backend):
         """News of a batch that nobody knows of change nothing."""
         backend = backend()
-        places = backend.batches.places
+        capacity = backend.batches.capacity
         backend.batches.executed(7, 0, 1)
-        assert (backend.batches.places, backend.owner.freed, backend.statistics.execution_count) == (places, 0, 0)
+        assert (backend.batches.capacity, backend.owner.freed, backend.statistics.execution_count) == (capacity, 0, 0)
 
     def test_places(self, backend):
         """Quick requests may be there by the dozen, and each that comes back frees its place."""
@@ -731,13 +741,13 @@ class TestKnown:
             job = KnownJob()
             serial = backend.execute_known(job)
             backend.batches.encoded(job, b"response", self.times(job), (serial, 0, 1, None))
-        assert backend.batches.places == PLACES_MAX
-        jobs = [KnownJob() for _ in range(PLACES_MAX)]
+        assert backend.batches.capacity == CAPACITY_MAX
+        jobs = [KnownJob() for _ in range(CAPACITY_MAX)]
         serials = [backend.execute_known(job) for job in jobs]
-        assert backend.batches.places == 0
+        assert backend.batches.capacity == 0
         for index, (job, serial) in enumerate(zip(jobs, serials, strict=True)):
             backend.batches.encoded(job, b"response", self.times(job), (serial, 0, 1, None))
-            assert backend.batches.places == index + 1
+            assert backend.batches.capacity == index + 1
         assert not len(backend.batches)
 
 
@@ -811,15 +821,15 @@ class TestLending:
         (batch,) = statistics.batches.values()
         assert (batch.count, batch.compute_input_ns, batch.compute_infer_ns, batch.compute_output_ns) == (3, 21, 31, 41)
         assert statistics.last_inference_ms > 0
-        assert backend.batches.places >= PLACES_MIN
+        assert backend.batches.capacity >= CAPACITY_MIN
 
     def test_adopted(self, backend):
         """It is a batch like others, which was given to the backend when it arrived."""
         backend, job = backend(), KnownJob()
-        places = backend.batches.places
+        capacity = backend.batches.capacity
         backend.batches.adopt(job, 1 << 62)
         assert (job.instance, job.serial) == (backend.batches, 1 << 62)
-        assert (len(backend.batches), backend.batches.places) == (2, places - 1)
+        assert (len(backend.batches), backend.batches.capacity) == (2, capacity - 1)
         backend.batches.sent(job, None, job.arrived_ns + 5, True, None, (1 << 62, 0, 1, None))
         assert job.rests == [None]
         assert not len(backend.batches)

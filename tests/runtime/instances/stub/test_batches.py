@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.instances.instance_spec import StubInstanceSpec
-from pyruntime.runtime.instances.stub.batches import PLACES_MIN, InflightBatches
+from pyruntime.runtime.instances.capacity import CAPACITY_MIN
+from pyruntime.runtime.instances.stub.batches import StubBatches
+from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.observe.families import Histogram
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.regions import create_region
-from pyruntime.runtime.requests.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse, free_slots
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import (
@@ -160,7 +161,7 @@ class Owner:
         self.put_backs = []
         self.rescheduled = []
 
-    def place_freed(self):
+    def capacity_freed(self):
         self.places_freed += 1
 
     def put_back(self, batch):
@@ -168,6 +169,22 @@ class Owner:
 
     def reschedule(self, job):
         self.rescheduled.append(job)
+
+
+class Calls:
+    """Those of batches that call no model: notes which ones were cancelled."""
+
+    def __init__(self):
+        self.cancelled = []
+
+    def waiting(self, batch):
+        return ()
+
+    def cancel_batch(self, number):
+        self.cancelled.append(number)
+
+    def free_unread(self, slots):
+        free_slots(slots)
 
 
 class Bench:
@@ -180,7 +197,8 @@ class Bench:
         plan = StubInstanceSpec("m_0", spec, 3, {}, {}, None, 1 << 20, self.statistics, None)
         self.connection = Connection()
         self.owner = Owner()
-        self.batches = InflightBatches(replace(plan, concurrency=concurrency), self.connection, self.owner)
+        self.calls = Calls()
+        self.batches = StubBatches(replace(plan, concurrency=concurrency), self.connection, self.owner, self.calls)
         self.batches.open()
         self.requests = []
 
@@ -246,7 +264,7 @@ class TestPost:
         assert first.is_free
         assert second.is_free
         assert first.job.instance is None
-        assert (bench.batches.places, len(bench.batches)) == (PLACES_MIN, 0)
+        assert (bench.batches.capacity, len(bench.batches)) == (CAPACITY_MIN, 0)
         bench.connection.refusal = None
         bench.post()
         assert bench.connection.batches[0][0] == 1
@@ -619,24 +637,24 @@ class TestDeath:
         assert request.is_free
 
     def test_takes_nothing_more(self, bench):
-        """The batches of a dead stub have no places."""
+        """The batches of a dead stub have no capacity."""
         bench.batches.died(KILLED, restarts=True)
-        assert bench.batches.places == 0
+        assert bench.batches.capacity == 0
 
 
 class TestPutBack:
     def test_goes_back(self, bench):
         """Batches that have not begun wait elsewhere, in their order; their stub gets one at a time from now on."""
-        bench.batches.places = 3
+        bench.batches.capacity = 3
         running, first, second = bench.post(), bench.post(Request(), Request()), bench.post()
         bench.batches.put_back(Requeue([2, 4]))
         assert bench.owner.put_backs == [[second.job], [each.job for each in first]]
         assert all(each.job.instance is None for each in (*first, second))
         assert running.job.instance is bench.batches
-        assert bench.batches.places == 0
+        assert bench.batches.capacity == 0
         assert len(bench.batches) == 1
         bench.batches.answered(result(1, EMPTY))
-        assert bench.batches.places == 1
+        assert bench.batches.capacity == 1
 
     def test_runs_again(self, bench):
         """What was put back may come again, under other numbers."""
@@ -686,7 +704,7 @@ class TestPutBack:
         running, waiting = bench.post(), bench.post()
         bench.batches.close(lambda: idle.append(1))
         bench.batches.put_back(Requeue([2]))
-        assert bench.batches.places == 0
+        assert bench.batches.capacity == 0
         assert idle == []
         bench.batches.answered(result(1, EMPTY))
         assert idle == [1]
@@ -833,23 +851,19 @@ class TestCancel:
 
     def test_twice(self, bench):
         """To cancel again changes nothing."""
-        cancelled = []
-        bench.batches.on_cancelled = cancelled.append
         request = bench.post()
         bench.batches.cancel(request.job)
         bench.batches.cancel(request.job)
-        assert cancelled == [1]
+        assert bench.calls.cancelled == [1]
 
     def test_of_a_whole_batch(self, bench):
         """When nobody waits for any request of a batch, nobody waits for its calls."""
-        cancelled = []
-        bench.batches.on_cancelled = cancelled.append
         bench.post()
         first, second = bench.post(Request(), Request())
         bench.batches.cancel(second.job)
-        assert cancelled == []
+        assert bench.calls.cancelled == []
         bench.batches.cancel(first.job)
-        assert cancelled == [2]
+        assert bench.calls.cancelled == [2]
 
     def run_to(self, bench, serial):
         """Have everything in front of this serial executed and answered."""
@@ -896,12 +910,12 @@ class TestConcurrency:
     def test_places(self, benches):
         """A stub with several threads has a place for each, and no more."""
         bench = benches(concurrency=3)
-        assert bench.batches.places == 3
+        assert bench.batches.capacity == 3
         for _ in range(3):
             bench.post()
-        assert bench.batches.places == 0
+        assert bench.batches.capacity == 0
         bench.batches.answered(result(2, EMPTY))
-        assert bench.batches.places == 1
+        assert bench.batches.capacity == 1
 
     def test_in_any_order(self, benches):
         """Batches end in any order."""
@@ -952,18 +966,18 @@ class TestWaiting:
 class TestPlaces:
     def test_of_a_model_that_calls_others(self, bench):
         """What waits behind a call had better wait where another instance can take it."""
-        assert bench.batches.places == PLACES_MIN
-        bench.batches.expects_calls()
-        assert bench.batches.places == 1
+        assert bench.batches.capacity == CAPACITY_MIN
+        bench.batches.expect_calls()
+        assert bench.batches.capacity == 1
         bench.post()
-        bench.batches.expects_calls()
-        assert bench.batches.places == 0
+        bench.batches.expect_calls()
+        assert bench.batches.capacity == 0
         bench.batches.answered(result(1, EMPTY))
-        assert bench.batches.places == 1
+        assert bench.batches.capacity == 1
 
     def test_of_a_model_that_batches(self, benches):
         """What waits in the queue can still join a larger batch."""
-        assert benches("dynamic_batching { }").batches.places == 1
+        assert benches("dynamic_batching { }").batches.capacity == 1
 
 
 class TestClose:
@@ -972,7 +986,7 @@ class TestClose:
         idle = []
         bench.batches.close(lambda: idle.append(1))
         assert idle == [1]
-        assert bench.batches.places == 0
+        assert bench.batches.capacity == 0
 
     def test_waits_for_senders(self, decoupled):
         """Every request is answered first, and nothing is given to the stub meanwhile."""
@@ -980,7 +994,7 @@ class TestClose:
         decoupled.post()
         decoupled.batches.close(lambda: idle.append(1))
         decoupled.batches.answered(result(1, SENDER))
-        assert decoupled.batches.places == 0
+        assert decoupled.batches.capacity == 0
         decoupled.respond(1, EMPTY, False)
         assert idle == []
         decoupled.respond(1, None, True)
@@ -1055,10 +1069,10 @@ class TestWhateverAStubSays:
         kind, number, *what = step
         batches = bench.batches
         request = bench.requests[number % len(bench.requests)] if bench.requests else Request()
-        posted = list(batches._posted)
+        posted = list(batches._inflight)
         batch = posted[number % len(posted)] if posted else number
-        count = len(batches._posted[batch].batch) if posted else number
-        if kind == "post" and batches.places > 0:
+        count = len(batches._inflight[batch].batch) if posted else number
+        if kind == "post" and batches.capacity > 0:
             bench.post(*[Request() for _ in range(number)])
         elif kind == "cancel" and request.job.instance is not None:
             batches.cancel(request.job)
@@ -1093,7 +1107,7 @@ class TestWhateverAStubSays:
             else:
                 assert request.is_over
             assert request.is_free
-        assert len(batches) == batches.places == 0
+        assert len(batches) == batches.capacity == 0
 
     @pytest.mark.parametrize("concurrency", [1, 3])
     @pytest.mark.parametrize("text", ["", DECOUPLED, ITERATIVE], ids=["plain", "decoupled", "iterative"])

@@ -19,11 +19,11 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.call_request import ValidatedSignatures
-from pyruntime.runtime.instances.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub import calls as calls_module
-from pyruntime.runtime.instances.stub.batches import InflightBatches
+from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.calls import Calls
 from pyruntime.runtime.instances.stub.connection import StubConnection
+from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
@@ -101,8 +101,7 @@ class Stub:
     """The far end of a connection that has no process: what is said arrives at once, and so does what is heard."""
 
     def __init__(self, name, requests, state=State.SERVING):
-        self.connection = asyncio.run(self._connect(name))
-        self.connection._requests = requests
+        self.connection = asyncio.run(self._connect(name, requests))
         self._ours, self.connection._grants = socket.socketpair()
         self._ours.setblocking(False)
         self.connection._grants.setblocking(False)
@@ -116,8 +115,8 @@ class Stub:
         self.heard.clear()
 
     @staticmethod
-    async def _connect(name):
-        return StubConnection(name)
+    async def _connect(name, requests):
+        return StubConnection(name, requests)
 
     def write(self, data):
         """The host writes: what a transport does."""
@@ -878,19 +877,20 @@ class Life:
     def __init__(self, spec, memory, model):
         self.stub = Stub(self.name, memory.region)
         plan = StubInstanceSpec(self.name, spec, 1, {}, {}, memory, 1 << 20, model.statistics, None)
-        self.batches = InflightBatches(plan, self.stub.connection, model.scheduler)
-        self.stub.connection.handlers = {
+        self.batches = StubBatches(plan, self.stub.connection, model.scheduler, Calls(plan, self.stub.connection))
+        handlers = {
             Result: self.batches.answered,
             Failed: self.batches.answered,
             Respond: self.batches.responded,
             Requeue: self.batches.put_back,
             Retired: self.batches.retired,
         }
+        self.stub.connection.attach(handlers, lambda: None)
         self.batches.open()
 
     @property
-    def places(self):
-        return self.batches.places
+    def capacity(self):
+        return self.batches.capacity
 
     def execute(self, batch):
         self.batches.execute(batch)
@@ -912,10 +912,11 @@ class Pair:
         server = Server()
         plan = StubInstanceSpec("m_0", spec_of("m"), 1, {}, {}, None, 1 << 20, ModelStatistics(), server)
         self.calls = Calls(plan, self.caller.connection)
-        self.caller.connection.handlers = {
+        handlers = {
             Call: self.calls.call, CancelCall: self.calls.cancel, Consumed: self.calls.took,
             ReleaseHold: self.calls.drop,
         }  # fmt: skip
+        self.caller.connection.attach(handlers, lambda: None)
         self.spec = spec_of("other", text)
         self.memory = RequestMemory("other", 1 << 20, 1 << 20)
         self.model = ModelVersion(self.spec, 1, self.memory, lambda model, reason: None)
@@ -928,7 +929,7 @@ class Pair:
         self.life = Life(self.spec, self.memory, self.model)
         self.lives.append(self.life)
         self.model.serve([self.life])
-        self.model.scheduler.place_freed()
+        self.model.scheduler.capacity_freed()
 
     @property
     def callee(self):
@@ -1157,7 +1158,7 @@ class TestWhateverHappens:
         """Play one step, if it is legal now. Its number says which call, hold or request it is about."""
         kind, *what = step
         batches, callee, caller = pair.life.batches, pair.callee, pair.caller
-        posted = list(batches._posted.items())
+        posted = list(batches._inflight.items())
         alive = not pair.calls._over
         if kind == "call" and alive:
             self.made += 1
@@ -1197,12 +1198,12 @@ class TestWhateverHappens:
     def respond(self, pair, number, response, final):
         """Have a sender answer one of the requests that are open, as far as it still may."""
         batches = pair.life.batches
-        running = [serial for serial, record in list(batches._posted.items())[:1] if serial not in record.finished]
-        serials = sorted({*running, *batches._streams._streams})
+        running = [serial for serial, record in list(batches._inflight.items())[:1] if serial not in record.finished]
+        serials = sorted({*running, *batches._streams.by_serial})
         if not serials:
             return
         serial = serials[number % len(serials)]
-        stream = batches._streams._streams.get(serial)
+        stream = batches._streams.by_serial.get(serial)
         if response is None and not final:
             return
         if stream is not None and stream.kept is not None:

@@ -38,8 +38,7 @@ class Stub:
     """The far end. `writes` is how often the host has written."""
 
     def __init__(self, requests):
-        self.connection = asyncio.run(self._connect())
-        self.connection._requests = requests
+        self.connection = asyncio.run(self._connect(requests))
         self._ours, self.connection._grants = socket.socketpair()
         self._ours.setblocking(False)
         self.connection._grants.setblocking(False)
@@ -51,8 +50,8 @@ class Stub:
         self.connection.send(Load({}, {}, 1, requests.number))
 
     @staticmethod
-    async def _connect():
-        return StubConnection("m_0")
+    async def _connect(requests):
+        return StubConnection("m_0", requests)
 
     def write(self, data):
         """What a transport does."""
@@ -293,7 +292,7 @@ class TestInOnePiece:
     def test_what_answers_bring(self, stub):
         """What is sent because of what was read goes out in one piece."""
         connection = stub.connection
-        connection.handlers[Result] = lambda result: connection.infer(result.batch + 10, [])
+        connection.attach({Result: lambda result: connection.infer(result.batch + 10, [])}, lambda: None)
         stub.say(*[Result(number, [], [], 0, 0) for number in (1, 2, 3)])
         assert stub.hear() == [Infer(11, [], []), Infer(12, [], []), Infer(13, [], [])]
         assert stub.writes == 1
@@ -307,7 +306,7 @@ class TestInOnePiece:
     def test_up_to_nonsense(self, stub, caplog):
         """What came before nonsense counts, and so does what it brought."""
         connection = stub.connection
-        connection.handlers[Result] = lambda result: connection.infer(result.batch + 10, [])
+        connection.attach({Result: lambda result: connection.infer(result.batch + 10, [])}, lambda: None)
         data = stub._channel.send(Result(1, [], [], 0, 0))
         connection.data_received(data)
         connection.data_received(b"\xc1")

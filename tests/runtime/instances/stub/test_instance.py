@@ -8,8 +8,9 @@ import time
 
 import pytest
 
+from pyruntime.runtime.instances.capacity import CAPACITY_MIN
 from pyruntime.runtime.instances.stub import connection as connection_module
-from pyruntime.runtime.instances.stub.batches import PLACES_MAX, PLACES_MIN
+from pyruntime.runtime.instances.stub.batches import CAPACITY_MAX
 from pyruntime.runtime.instances.stub.supervisor import QUICK_DEATHS_MAX, ProcessExit
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.utils.channel import FRAME_BYTES_MAX
@@ -48,14 +49,14 @@ SUCCESS = [OK, "", -1, [], ""]
 
 class TestStart:
     def test_is_ready_once_the_stub_is(self, play):
-        """A ready instance has two places, and says so."""
+        """A ready instance has capacity for two batches, and says so."""
 
         async def scenario(bench):
-            assert bench.instance.places == 0
+            assert bench.instance.capacity == 0
             assert not bench.instance.is_ready
             await bench.start()
             assert bench.instance.is_ready
-            assert bench.instance.places == PLACES_MIN
+            assert bench.instance.capacity == CAPACITY_MIN
             assert [bench.owner.events.get_nowait() for _ in range(2)] == ["changed", "place freed"]
 
         play(scenario)
@@ -136,7 +137,7 @@ class TestExecute:
             stub = await bench.start()
             first, second = [], []
             bench.post(first, second)
-            assert bench.instance.places == PLACES_MIN - 1
+            assert bench.instance.capacity == CAPACITY_MIN - 1
             infer = await stub.hear()
             assert (infer.batch, len(infer.requests), infer.released) == (1, 2, [])
             stub.say(Result(1, [SUCCESS, [3, "no", -1, [], ""]], [], 0, 0))
@@ -146,7 +147,7 @@ class TestExecute:
             assert type(response) is InferResponse
             assert (response.model_name, response.model_version, response.id, response.outputs) == ("m", 3, "7", [])
             assert (failure.message, failure.code) == ("no", Code.INVALID_ARG)
-            assert bench.instance.places >= PLACES_MIN
+            assert bench.instance.capacity >= CAPACITY_MIN
             assert bench.memory.live == 0
             assert bench.statistics.success_count == bench.statistics.failure_count == 1
             assert bench.statistics.execution_count == 1
@@ -218,7 +219,7 @@ class TestExecute:
             request = InferRequest("m", parameters={"a": "x" * FRAME_BYTES_MAX})
             bench.instance.execute([bench.job(outcome, request)])
             assert "cannot be sent to m_0" in outcome[0].message
-            assert bench.instance.places == PLACES_MIN
+            assert bench.instance.capacity == CAPACITY_MIN
 
         play(scenario)
 
@@ -256,8 +257,8 @@ class TestPlaces:
                     bench.owner.events.get_nowait()
                 await bench.owner.wait("place freed")
                 assert free
-                assert PLACES_MIN <= bench.instance.places <= PLACES_MAX
-            assert bench.instance.places == PLACES_MAX
+                assert CAPACITY_MIN <= bench.instance.capacity <= CAPACITY_MAX
+            assert bench.instance.capacity == CAPACITY_MAX
 
         play(scenario)
 
@@ -266,12 +267,12 @@ class TestPlaces:
 
         async def scenario(bench):
             stub = await bench.start()
-            bench.instance._batches.places = PLACES_MAX
-            outcomes = [[] for _ in range(PLACES_MAX)]
+            bench.instance._batches.capacity = CAPACITY_MAX
+            outcomes = [[] for _ in range(CAPACITY_MAX)]
             batches = [bench.post(outcome) for outcome in outcomes]
             stub.process.exit(1)
             await bench.restarted()
-            assert [len(outcome) for outcome in outcomes] == [1] + [0] * (PLACES_MAX - 1)
+            assert [len(outcome) for outcome in outcomes] == [1] + [0] * (CAPACITY_MAX - 1)
             assert sorted(map(id, bench.owner.put_backs)) == sorted(map(id, batches[1:]))
             assert bench.owner.put_backs[-1] is batches[1]
             for batch in batches[1:]:
@@ -328,7 +329,7 @@ class TestDeath:
             stub.process.exit(-signal.SIGSEGV)
             again = await bench.restarted()
             assert again is not stub
-            assert bench.instance.places == PLACES_MIN
+            assert bench.instance.capacity == CAPACITY_MIN
 
         play(scenario)
 
@@ -340,7 +341,7 @@ class TestDeath:
             running, waiting = [], []
             bench.post(running)
             batch = bench.post(waiting)
-            assert bench.instance.places == 0
+            assert bench.instance.capacity == 0
             stub.process.exit(-signal.SIGSEGV)
             stub.hang_up()
             await bench.restarted()
@@ -441,7 +442,7 @@ class TestDeath:
             while not bench.instance.down:
                 await bench.owner.wait("changed")
             assert "exited with code 3" in bench.instance.down
-            assert bench.instance.places == 0
+            assert bench.instance.capacity == 0
             assert bench.stubs.empty()
 
         play(scenario)
@@ -493,7 +494,7 @@ class TestDeath:
                 stub.say(LoadFailed("ValueError: no"))
             while not bench.instance.down:
                 await bench.owner.wait("changed")
-            assert bench.instance.places == 0
+            assert bench.instance.capacity == 0
 
         play(scenario)
 
@@ -728,11 +729,11 @@ class TestWhatModelsAsk:
             answer = await stub.hear()
             assert (answer.call, answer.final) == (1, True)
             assert "absent" in answer.response[1]
-            assert bench.instance.places == 0
+            assert bench.instance.capacity == 0
             stub.say(Result(1, [SUCCESS], [], 0, 0))
             await bench.owner.wait("place freed")
             await bench.owner.wait("place freed")
-            assert bench.instance.places == 1
+            assert bench.instance.capacity == 1
 
         play(scenario)
 
@@ -743,7 +744,7 @@ class TestWhatModelsAsk:
             stub = await bench.start()
             stub.say(Call(1, "absent", -1, CALL, False, 0))
             assert type(await stub.hear()) is Answer
-            assert bench.instance.places == PLACES_MIN
+            assert bench.instance.capacity == CAPACITY_MIN
 
         play(scenario)
 
@@ -834,7 +835,7 @@ class TestConcurrency:
             assert (load.concurrency, load.requests_region) == (3, bench.memory.region.number)
             stub.say(Ready(False))
             await starting
-            assert bench.instance.places == 3
+            assert bench.instance.capacity == 3
 
         play(scenario, concurrency=3)
 
@@ -867,13 +868,13 @@ class TestStop:
             assert type(await stub.hear()) is Infer
             stub.say(Result(1, [SUCCESS], [], 0, 0))
             assert await stub.hear() == Stop()
-            assert bench.instance.places == 0
+            assert bench.instance.capacity == 0
             stub.say(Stopped())
             stub.process.exit(0)
             stub.hang_up()
             await stopping
             assert type(outcome[0]) is InferResponse
-            assert bench.instance.places == 0
+            assert bench.instance.capacity == 0
             assert not stub.process.killed
             assert bench.stubs.empty()
 
@@ -891,7 +892,7 @@ class TestStop:
             stopping = asyncio.ensure_future(bench.instance.stop(PATIENCE_S))
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert bench.instance.places == 0
+            assert bench.instance.capacity == 0
             stub.say(Respond(1, SUCCESS, True))
             assert await stub.hear() == Stop()
             assert type(outcome[0]) is InferResponse
@@ -989,7 +990,7 @@ def test_repr(play):
     async def scenario(bench):
         await bench.start()
         batch = bench.post([])
-        assert repr(bench.instance) == "<PythonInstance m_0 READY [1 posted]>"
+        assert repr(bench.instance) == "<PythonInstance m_0 READY [1 in flight]>"
         assert len(batch) == 1
 
     play(scenario)

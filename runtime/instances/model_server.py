@@ -1,23 +1,18 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an instance is made from, and what it tells whoever gives it work. (pure)"""
+"""What the models of a server may ask of it, and of one another. (pure)"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.instances.call_request import ValidatedSignatures
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.runtime.scheduling.job import Job, Respond
-
-Batch = list[Job]
 
 
 class Callee(Protocol):
@@ -77,40 +72,3 @@ class ModelServer(Protocol):
 
     def gone(self, owner: object) -> None:
         """The stub has ended: forget what it asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class StubInstanceSpec:
-    """All that it takes to start an instance of one model version.
-
-    `concurrency` is how many threads of one process execute; `environment` is the Python that the model wants instead
-    of the host's.
-    """
-
-    name: str
-    spec: ModelSpec
-    version: int
-    location: dict[str, str]
-    args: dict[str, str]
-    memory: RequestMemory
-    growth_bytes: int
-    statistics: ModelStatistics
-    server: ModelServer
-    concurrency: int = 1
-    environment: Environment | None = None
-
-
-class Owner(Protocol):
-    """Who gives an instance its work. Every method is called on the event loop's thread and must not raise."""
-
-    def place_freed(self) -> None:
-        """An instance can take another batch."""
-
-    def put_back(self, batch: Batch) -> None:
-        """A batch that never started; it goes to the front of the queue."""
-
-    def reschedule(self, job: Job) -> None:
-        """The model wants this job executed again; it goes to the end of the queue."""
-
-    def instance_changed(self) -> None:
-        """An instance became ready, died, or was given up."""

@@ -6,17 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
+from pyruntime.runtime.instances.executor import IS_READY_TIMEOUT_S, CallBack
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.utils.messages import IsReady
 
 _LOG = logging.getLogger("pyruntime.instances")
-
-# A model that does not say in this time that it is ready is not, in seconds. Triton's own limit.
-IS_READY_TIMEOUT_S = 5.0
-
-CallBack = Callable[[bool], None]
 
 
 class Readiness:

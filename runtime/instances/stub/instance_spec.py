@@ -1,0 +1,34 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a Python instance is made from. (pure)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.environments.environment import Environment
+from pyruntime.runtime.instances.model_server import ModelServer
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.observe.statistics import ModelStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class StubInstanceSpec:
+    """All that it takes to start an instance of one model version.
+
+    `concurrency` is how many threads of one process execute; `environment` is the Python that the model wants instead
+    of the host's.
+    """
+
+    name: str
+    spec: ModelSpec
+    version: int
+    location: dict[str, str]
+    args: dict[str, str]
+    memory: RequestMemory
+    growth_bytes: int
+    statistics: ModelStatistics
+    server: ModelServer
+    concurrency: int = 1
+    environment: Environment | None = None

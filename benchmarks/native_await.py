@@ -19,6 +19,7 @@ import time
 import uvloop
 
 from pyruntime.runtime.app.server import Server
+from pyruntime.runtime.frontends.listeners import Listeners
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor
 from pyruntime.runtime.settings import ServerSettings
@@ -63,12 +64,12 @@ async def main(folder: str) -> None:
         allow_grpc=False,
         allow_metrics=False,
     )
-    server = Server(settings)
+    server = Server(settings, Listeners)
     serving = asyncio.create_task(server.run())
-    while not (hasattr(server, "core") and server.core.is_ready()):
+    while not server.state.is_ready():
         assert not serving.done(), "the server did not start"
         await asyncio.sleep(0.01)
-    model = server.core.resolve("native_identity")
+    model = server.state.resolve("native_identity")
     for size in (64, 1 << 20):
         print(f"native_identity, {size} bytes, in process: median {await measure(model, size):.1f} us")
     server.stop()

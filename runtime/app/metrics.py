@@ -40,7 +40,7 @@ class ServerMetrics:
                 tasks.create_task(self._turn_summaries(), name="turn summaries")
 
     def lines(self) -> str:
-        """The families. See Metrics.sources."""
+        """The families, as the page shows them."""
         self._state.settle()
         models = self._state.models()
         readings = [

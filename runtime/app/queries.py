@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
+from pyruntime.runtime.app import documents
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.common import status
 from pyruntime.utils.errors import Code, InferenceError
 
 Result = bool | int | bytes
@@ -57,11 +57,11 @@ def _transaction_properties(state: ServerState, name: str, version: int) -> int:
 
 
 def _metadata(state: ServerState) -> bytes:
-    return status.server_metadata(state.settings.server_id, state.version)
+    return documents.server_metadata(state.settings.server_id, state.version)
 
 
 def _model_metadata(state: ServerState, name: str, version: int) -> bytes:
-    return status.model_metadata(state.table.resolve(name, version).spec, state.table.ready_versions(name))
+    return documents.model_metadata(state.table.resolve(name, version).spec, state.table.ready_versions(name))
 
 
 def _model_config(state: ServerState, name: str, version: int, form: int) -> bytes:
@@ -78,7 +78,7 @@ def _statistics(state: ServerState, name: str, version: int) -> bytes:
 
 
 def _index(state: ServerState, ready_only: bool) -> bytes:
-    return status.repository_index(state.index(ready_only))
+    return documents.repository_index(state.index(ready_only))
 
 
 def _metrics(state: ServerState) -> bytes:

@@ -8,25 +8,31 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import uvloop
 
 from pyruntime.runtime.app.metrics import ServerMetrics
 from pyruntime.runtime.app.services import ModelServices
-from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.caching.cache import open_cache
-from pyruntime.runtime.frontends.listeners import Listeners
+from pyruntime.runtime.app.state import VERSION, LentConnections, ServerState
+from pyruntime.runtime.caching.cache import create_cache
+from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.native.host import NativeHost
+from pyruntime.runtime.observe.log_settings import LogSettings
+from pyruntime.runtime.observe.logging import adjust_logging
+from pyruntime.runtime.observe.metrics import Metrics
 from pyruntime.runtime.observe.tables import backend_table, model_table
 from pyruntime.runtime.repository.agents import RepositoryAgents
 from pyruntime.runtime.repository.control import ModelControl
+from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions
 from pyruntime.runtime.repository.loading import ModelLoader
 from pyruntime.runtime.repository.polling import Polling
 from pyruntime.runtime.settings import ServerSettings, SettingsError
+from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import LoadError
 
 _LOG = logging.getLogger("pyruntime.server")
@@ -60,25 +66,61 @@ def _absolute(path: str) -> str:
     return os.fspath(Path(path).absolute())
 
 
-def serve(settings: ServerSettings) -> int:
+class Frontends(Protocol):
+    """What answers clients: see frontends.listeners."""
+
+    async def open(self) -> None:
+        """Listen. Raises SettingsError where that cannot be done."""
+
+    def log_started(self) -> None:
+        """Say in the log what is served where."""
+
+    def connections(self) -> Mapping[str, int]:
+        """How many connections are open, by protocol."""
+
+    def shut_down(self) -> None:
+        """Tell clients that the server is about to stop."""
+
+    def close(self) -> None:
+        """Accept no more connections, and close each once it has its answers."""
+
+    async def finish(self) -> None:
+        """Wait a little for clients to read their last answers, and cut what is left."""
+
+
+FrontendsOf = Callable[[ServerState], Frontends]
+
+
+def serve(settings: ServerSettings, frontends_of: FrontendsOf) -> int:
     """Serve until SIGTERM or SIGINT; the exit status: 0 after a clean stop, 1 when the server could not start."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(Server(settings).run())
+        return runner.run(Server(settings, frontends_of).run())
 
 
 class Server:
-    """One server, run once. Its `state` exists as soon as it runs."""
+    """One server, run once."""
 
-    state: ServerState
-
-    def __init__(self, settings: ServerSettings) -> None:
-        self._settings = _from_here(settings)
-        self._live: LiveVersions
-        self._listeners: Listeners
-        self._metrics: ServerMetrics
-        self._native: NativeHost
-        self._agents: RepositoryAgents
-        self._loader: ModelLoader
+    def __init__(self, settings: ServerSettings, frontends_of: FrontendsOf) -> None:
+        self._settings = settings = _from_here(settings)
+        self._tasks = tasks = asyncio.TaskGroup()
+        lent = LentConnections()
+        table: LifecycleTable[ModelVersion] = LifecycleTable(lent.recall)
+        tracer = Tracer(settings.trace, VERSION, lambda name: bool(table.ready_versions(name)), lent.recall)
+        # Models use the server that has them, and so do metrics: what these two need of it is made further down.
+        metrics = Metrics(lambda: self._metrics.lines(), lambda: self._native.metrics())
+        services = ModelServices(table, metrics, tracer, lambda: self.state, tasks)
+        self._native = native = NativeHost(services, tasks, settings.drain_s)
+        native.adjust_log(settings)
+        log_settings = LogSettings(settings, adjust_logging, lambda _: lent.recall(), native.adjust_log)
+        self._cache = create_cache(settings.cache_config, settings.cache_directory, native)
+        self._live = live = LiveVersions(table, tasks, settings.drain_s)
+        self._agents = RepositoryAgents(native, settings.repoagent_directory, tasks)
+        directories = [settings.backend_directory, OUR_BACKENDS] if settings.backend_directory else [OUR_BACKENDS]
+        loader = ModelLoader(settings, directories, tasks, live.lost, services, native, self._cache)
+        control = ModelControl(settings, table, live, loader, tasks, self._agents)
+        self.state = ServerState(settings, tasks, table, control, metrics, tracer, log_settings, lent, native.settle)
+        self._frontends = frontends_of(self.state)
+        self._metrics = ServerMetrics(self.state, self._frontends.connections)
         self._watching: asyncio.Task[None] | None = None
         self._polling: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
@@ -89,39 +131,19 @@ class Server:
 
     async def run(self) -> int:
         """See serve."""
-        async with asyncio.TaskGroup() as tasks:
-            self._build(tasks)
+        async with self._tasks:
             loop = asyncio.get_running_loop()
             for signum in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(signum, self._on_signal, signum)
-            status = await self._serve(tasks)
-        return status
+            return await self._serve()
 
-    def _build(self, tasks: asyncio.TaskGroup) -> None:
-        settings = self._settings
-        self.state = state = ServerState(settings)
-        state.tasks = tasks
-        self._listeners = Listeners(state)
-        self._metrics = ServerMetrics(state, self._listeners.connections)
-        state.metrics.sources.append(self._metrics.lines)
-        self._live = live = LiveVersions(state.table, tasks, settings.drain_s)
-        directories = [settings.backend_directory, OUR_BACKENDS] if settings.backend_directory else [OUR_BACKENDS]
-        services = ModelServices(state, tasks)
-        self._native = NativeHost(services, tasks, settings.drain_s)
-        state.log_settings.follow(self._native.adjust_log)
-        state.metrics.native = self._native.metrics
-        state.settle = self._native.settle
-        self._loader = loader = ModelLoader(settings, directories, tasks, live.lost, services, self._native)
-        self._agents = RepositoryAgents(self._native, settings.repoagent_directory, tasks)
-        state.control = ModelControl(settings, state.table, live, loader, tasks, self._agents)
-
-    async def _serve(self, tasks: asyncio.TaskGroup) -> int:
+    async def _serve(self) -> int:
+        tasks = self._tasks
         try:
-            await self._listeners.open()
+            await self._frontends.open()
             names = self.state.control.find_models()
-            self._loader.cache = await open_cache(
-                self._settings.cache_config, self._settings.cache_directory, self._native
-            )
+            if self._cache is not None:
+                await self._cache.open()
         except (SettingsError, LoadError) as exc:
             _LOG.error("%s", exc)
             return 1
@@ -139,7 +161,7 @@ class Server:
             status = 1
         else:
             self.state.loaded = True
-            self._listeners.log_started()
+            self._frontends.log_started()
             if self._settings.model_control_mode == "poll" and self._settings.repository_poll_s:
                 polling = Polling(self._settings, self.state.control)
                 self._polling = tasks.create_task(polling.run(), name="poll the repositories")
@@ -191,20 +213,20 @@ class Server:
         if self._polling is not None:
             self._polling.cancel()
         await state.control.close()
-        self._listeners.shut_down()
+        self._frontends.shut_down()
         self._native.hurry()
         _LOG.info("Waiting for %d in-flight requests to complete.", state.in_flight)
         if state.in_flight and self._settings.debug_model:
             _LOG.info("There is no time limit while a model is debugged; a second signal does not wait.")
         if not await state.drain(self._settings.drain_s):
             _LOG.warning("Exit timeout expired with %d requests in flight; they are cut off", state.in_flight)
-        self._listeners.close()
+        self._frontends.close()
         await self._live.stop(deadline - loop.time())
         await self._agents.close()
-        if self._loader.cache is not None:
-            await self._loader.cache.close()
+        if self._cache is not None:
+            await self._cache.close()
         await self._native.close()
-        await self._listeners.finish()
+        await self._frontends.finish()
         if self._watching is not None:
             self._watching.cancel()
         await asyncio.to_thread(state.tracer.close)

@@ -14,9 +14,13 @@ from typing import Any
 
 from pyruntime.runtime.app.queries import QUERIES, answer_query
 from pyruntime.runtime.app.state import ServerState
+from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.model_server import Callee
+from pyruntime.runtime.observe.metrics import Metrics
+from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.version_number import parse_version
 from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK
 
@@ -26,9 +30,22 @@ Reply = Callable[[int, Any], None]
 
 
 class ModelServices:
-    """See the module. `tasks` runs what a model waits for."""
+    """See the module. `tasks` runs what a model waits for.
 
-    def __init__(self, state: ServerState, tasks: asyncio.TaskGroup) -> None:
+    `state` returns the state of the server, which is made after this: it has the models that use these services.
+    """
+
+    def __init__(
+        self,
+        table: LifecycleTable[ModelVersion],
+        metrics: Metrics,
+        tracer: Tracer,
+        state: Callable[[], ServerState],
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._table = table
+        self._metrics = metrics
+        self._tracer = tracer
         self._state = state
         self._tasks = tasks
         self._warned: set[object] = set()
@@ -36,17 +53,17 @@ class ModelServices:
     def resolve(self, name: str, version: int) -> Callee:
         """See ModelServer. A request that is under way when the server drains may still make calls."""
         try:
-            return self._state.table.resolve(name, version)
+            return self._table.resolve(name, version)
         except InferenceError as exc:
             raise _not_ready(name) from exc
 
     def find(self, name: str, version: int) -> Callee:
         """See ModelServer."""
-        return self._state.table.resolve(name, version)
+        return self._table.resolve(name, version)
 
     def query(self, method: str, arguments: tuple[Any, ...]) -> bool | int | bytes:
         """See ModelServer."""
-        return answer_query(self._state, method, arguments)
+        return answer_query(self._state(), method, arguments)
 
     def when_ready(
         self, name: str, version: int, caller: str, call_back: Callable[[Callee | Exception], None]
@@ -59,14 +76,14 @@ class ModelServices:
         self, name: str, version: int, caller: str, call_back: Callable[[Callee | Exception], None]
     ) -> None:
         try:
-            callee: Callee | Exception = await self._state.wait_ready(name, version, caller)
+            callee: Callee | Exception = await self._state().wait_ready(name, version, caller)
         except InferenceError as exc:
             callee = exc
         call_back(callee)
 
     def trace_call(self, callee: Callee, job: Job, context: str) -> None:
         """See ModelServer. A context that is nobody's goes to the callee as it is."""
-        trace = self._state.tracer.call(callee, job.id, context)
+        trace = self._tracer.call(callee, job.id, context)
         if trace is not None:
             trace.attach(job, callee.memory.region)
 
@@ -76,9 +93,9 @@ class ModelServices:
             match method, arguments:
                 case "load_model", [str() as name, str() as config, dict() as files]:
                     _check_files(name, files)
-                    self._run(self._state.control.load(name, config, files, caller=loading), reply)
+                    self._run(self._state().control.load(name, config, files, caller=loading), reply)
                 case "unload_model", [str() as name, bool() as dependents]:
-                    self._run(self._state.control.unload(name, dependents), reply)
+                    self._run(self._state().control.unload(name, dependents), reply)
                 case "is_model_ready", [str() as name, str() as version]:
                     reply(OK, self._is_ready(name, version))
                 case str(), _ if method in QUERIES:
@@ -91,7 +108,7 @@ class ModelServices:
     def measure(self, owner: object, metric: int, operation: str, value: float) -> None:
         """See ModelServer. The stub has checked it; what is wrong all the same concerns nobody but this metric."""
         try:
-            self._state.metrics.measure(owner, metric, operation, value)
+            self._metrics.measure(owner, metric, operation, value)
         except InferenceError as exc:
             if owner not in self._warned:  # once: whoever does this does it often
                 self._warned.add(owner)
@@ -99,11 +116,11 @@ class ModelServices:
 
     def gone(self, owner: object) -> None:
         """See ModelServer."""
-        self._state.metrics.drop_owner(owner)
+        self._metrics.drop_owner(owner)
         self._warned.discard(owner)
 
     def _ask_metrics(self, owner: object, method: str, arguments: list[Any]) -> Any:
-        metrics = self._state.metrics
+        metrics = self._metrics
         match method, arguments:
             case "metric_family", [name, description, kind]:
                 return metrics.family(owner, name, description, kind)
@@ -128,7 +145,7 @@ class ModelServices:
     def _is_ready(self, name: str, version: str) -> bool:
         number = parse_version(version)
         try:
-            return self._state.table.resolve(name, number).is_ready
+            return self._table.resolve(name, number).is_ready
         except InferenceError:
             return False
 

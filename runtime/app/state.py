@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.observe.log_settings import LogSettings
-from pyruntime.runtime.observe.logging import adjust_logging
 from pyruntime.runtime.observe.metrics import Metrics
 from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.lifecycle import LATEST, IndexRow, LifecycleTable
@@ -23,9 +22,7 @@ from pyruntime.runtime.settings import ServerSettings
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import Code, InferenceError
 
-
-def _nothing() -> None:
-    """There is nothing of which one hears late."""
+VERSION = version("pyruntime")
 
 
 class LentConnection(Protocol):
@@ -35,23 +32,45 @@ class LentConnection(Protocol):
         """It is read by the event loop again."""
 
 
+class LentConnections(set[LentConnection]):
+    """The connections that native threads read by themselves."""
+
+    def recall(self) -> None:
+        """Take all of them back: what comes next must not go past Python."""
+        for connection in list(self):
+            connection.take_back()
+
+
 class ServerState:
     """One server's models. `exiting` is set for good when the server begins to drain.
 
-    `control` is the server's own, and `tasks` runs what takes a while; both are there as soon as it listens.
+    `tasks` runs what takes a while. `settle` brings the counters up to date with what native threads have sent to
+    clients themselves. `lent` are the connections that these threads read.
     """
 
-    control: ModelControl
-    tasks: asyncio.TaskGroup
-
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        tasks: asyncio.TaskGroup,
+        table: LifecycleTable[ModelVersion],
+        control: ModelControl,
+        metrics: Metrics,
+        tracer: Tracer,
+        log_settings: LogSettings,
+        lent: LentConnections,
+        settle: Callable[[], None],
+    ) -> None:
         self.settings = settings
-        self.version = version("pyruntime")
-        self.table: LifecycleTable[ModelVersion] = LifecycleTable()
-        self.metrics = Metrics()
+        self.version = VERSION
+        self.tasks = tasks
+        self.table = table
+        self.control = control
+        self.metrics = metrics
+        self.tracer = tracer
+        self.log_settings = log_settings
+        self.lent = lent
+        self.settle = settle
         self.client_memory = ClientMemory(settings.allow_client_shm, settings.http_max_input_size)
-        self.log_settings = LogSettings(settings, adjust_logging)
-        self.tracer = Tracer(settings.trace, self.version, lambda name: bool(self.table.ready_versions(name)))
         self.loaded = False
         self.exiting = False
         self.in_flight = 0
@@ -59,19 +78,8 @@ class ServerState:
         self.expected_bytes = 0
         # Whether any request is known: where models are Python none ever is, and nobody need look.
         self.knows_requests = False
-        # Connections that native threads read by themselves.
-        self.lent: set[LentConnection] = set()
-        self.table.on_change = self.tracer.on_change = self.recall
-        self.log_settings.follow(lambda settings: self.recall())
-        # Has that told of which one hears late: what native threads have sent to clients themselves.
-        self.settle: Callable[[], None] = _nothing
         self._idle = asyncio.Event()
         self._idle.set()
-
-    def recall(self) -> None:
-        """Have all connections back that were lent: what comes next must not go past Python."""
-        for connection in list(self.lent):
-            connection.take_back()
 
     def is_ready(self) -> bool:
         """Whether the server is ready, by --strict-readiness."""
@@ -107,7 +115,7 @@ class ServerState:
     async def drain(self, timeout_s: float) -> bool:
         """Take no more requests, and wait for those under way; False if some were left after `timeout_s` seconds."""
         self.exiting = True
-        self.recall()
+        self.lent.recall()
         if not self.in_flight:
             return True
         self._idle.clear()

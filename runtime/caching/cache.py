@@ -31,14 +31,37 @@ _NOT_OURS = (
 
 
 class ResponseCache:
-    """See the module. `failure` is the extension's exception."""
+    """See the module. Nothing but `open` may be called before that returned."""
 
-    def __init__(self, name: str, handle: Any, host: NativeHost) -> None:
+    def __init__(self, name: str, config: Mapping[str, str], directory: str, host: NativeHost) -> None:
+        """`config` is what the library is told; `directory` is where the folders of caches are."""
         self.name = name
-        self.failure: type[Exception] = host.native.NativeError
-        self._handle = handle
+        self._config = config
+        self._directory = directory
         self._host = host
+        self._handle: Any = None
         self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="cache")
+
+    @property
+    def failure(self) -> type[Exception]:
+        """What `lookup` and `insert` raise."""
+        failure: type[Exception] = self._host.native.NativeError
+        return failure
+
+    async def open(self) -> None:
+        """Load the library. Raises LoadError."""
+        host, name = self._host, self.name
+        path = _find(name, self._directory)
+        try:
+            host.begin("a library", name)
+            handle = await _open(path, name, host)
+        except LoadError as exc:
+            # Elsewhere it is models that need libraries.
+            raise LoadError(str(exc).replace(f"model '{name}'", f"cache '{name}'")) from exc
+        text = orjson.dumps(dict(self._config)).decode()
+        await host.threads.run(lambda: handle.initialize(text), undo=handle.finalize)
+        self._handle = handle
+        _LOG.info("Response cache '%s' is %s, with %s", name, path, text)
 
     def lookup(self, key: str) -> memoryview | None:
         """What is kept under a key, None if nothing is. Blocks. Raises `failure`."""
@@ -62,22 +85,12 @@ class ResponseCache:
             _LOG.error("cache '%s' failed to finalize: %s", self.name, exc)
 
 
-async def open_cache(config: Mapping[str, Mapping[str, str]], directory: str, host: NativeHost) -> ResponseCache | None:
-    """The cache that the settings ask for, None if they ask for none. Raises LoadError."""
+def create_cache(config: Mapping[str, Mapping[str, str]], directory: str, host: NativeHost) -> ResponseCache | None:
+    """The cache that the settings ask for, to be opened; None if they ask for none."""
     if not config:
         return None
-    ((name, values),) = config.items()  # the settings see to it
-    path = _find(name, directory)
-    try:
-        host.begin("a library", name)
-        handle = await _open(path, name, host)
-    except LoadError as exc:
-        # Elsewhere it is models that need libraries.
-        raise LoadError(str(exc).replace(f"model '{name}'", f"cache '{name}'")) from exc
-    text = orjson.dumps(dict(values)).decode()
-    await host.threads.run(lambda: handle.initialize(text), undo=handle.finalize)
-    _LOG.info("Response cache '%s' is %s, with %s", name, path, text)
-    return ResponseCache(name, handle, host)
+    ((name, values),) = config.items()  # the settings refuse more than one
+    return ResponseCache(name, values, directory, host)
 
 
 async def _open(path: str, name: str, host: NativeHost) -> Any:

@@ -42,9 +42,10 @@ def run_serve(arguments: Sequence[str], program: str = "pyruntime serve") -> int
 
     start_forkserver()
     from pyruntime.runtime.app.server import serve
+    from pyruntime.runtime.frontends.listeners import Listeners
 
     with terminal_kept() if settings.debug_model else nullcontext():
-        return serve(settings)
+        return serve(settings, Listeners)
 
 
 def _settings(values: Values, warnings: list[str]) -> tuple[ServerSettings, list[str]]:

@@ -21,18 +21,13 @@ _VERBOSE, _FORMAT, _FILE = "log_verbose_level", "log_format", "log_file"
 class LogSettings:
     """See the module. `verbose`: verbose lines are written; whoever would have to do something for one looks here.
 
-    `apply` is called with the server's settings whenever they change, and makes them so.
+    Each of `appliers` is called with the server's settings whenever they change, and makes them so.
     """
 
-    def __init__(self, settings: ServerSettings, apply: Callable[[ServerSettings], None]) -> None:
+    def __init__(self, settings: ServerSettings, *appliers: Callable[[ServerSettings], None]) -> None:
         self._settings = settings
-        self._appliers = [apply]
+        self._appliers = appliers
         self.verbose = settings.log_verbose > 0
-
-    def follow(self, apply: Callable[[ServerSettings], None]) -> None:
-        """Have somebody else apply the settings, too: those of now, and then whenever they change."""
-        self._appliers.append(apply)
-        apply(self._settings)
 
     def current(self) -> dict[str, bool | int | str]:
         """All of them, by Triton's names."""

@@ -59,13 +59,13 @@ class _Owner:
 class Metrics:
     """See the module. All refusals are InferenceErrors (INVALID_ARG), and change nothing.
 
-    `sources` are asked for the lines of everything else that stands on the page, in front of the models' own, and
-    `native` for what native backends have made.
+    When the page is rendered, `server_lines` is asked for the server's own families, which stand first, and `native`
+    for those that native backends made.
     """
 
-    def __init__(self) -> None:
-        self.sources: list[Callable[[], str]] = []
-        self.native: Callable[[], Snapshot] = tuple
+    def __init__(self, server_lines: Callable[[], str] = str, native: Callable[[], Snapshot] = tuple) -> None:
+        self._server_lines = server_lines
+        self._native = native
         self._families: dict[str, Family] = {}
         self._sample_names = set(SAMPLE_NAMES)
         self._owners: dict[Hashable, _Owner] = {}
@@ -179,8 +179,8 @@ class Metrics:
 
     def render(self) -> bytes:
         """The page in Prometheus' text format, version 0.0.4, as UTF-8."""
-        lines = [source() for source in self.sources]
-        native = native_lines(self.native(), self._families)
+        native = native_lines(self._native(), self._families)
+        lines = [self._server_lines()]
         lines += [family.lines() + native.pop(name, "") for name, family in self._families.items()]
         return "".join([*lines, *native.values()]).encode()
 

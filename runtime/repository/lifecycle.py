@@ -92,13 +92,13 @@ class LifecycleTable(Generic[H]):
     called whenever requests go elsewhere from then on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self._models: dict[str, dict[int, _Entry[H]]] = {}
         self._repository: frozenset[str] = frozenset()
         self._problems: dict[str, str] = {}
         # For every request: (model, version) and (model, LATEST) of what serves, and nothing else.
         self._resolved: dict[tuple[str, int], H] = {}
-        self.on_change: Callable[[], None] | None = None
+        self._on_change = on_change
 
     def resolve(self, model: str, version: int = LATEST) -> H:
         """What requests of a version go to; of the highest one that is ready for LATEST.
@@ -210,8 +210,7 @@ class LifecycleTable(Generic[H]):
         ready = self.ready_versions(model)
         if ready:
             self._resolved[model, LATEST] = self._resolved[model, ready[-1]]
-        if self.on_change is not None:
-            self.on_change()
+        self._on_change()
         return old
 
     def _problem(self, model: str) -> str | None:

@@ -125,6 +125,7 @@ class ModelLoader:
         on_lost: Callable[[ModelVersion, str], None],
         server: ModelServer,
         native_host: NativeHost,
+        cache: ResponseCache | None,
     ) -> None:
         self._settings = settings
         self._native = NativeLoader(settings, backend_directories[0], native_host, on_lost)
@@ -132,8 +133,7 @@ class ModelLoader:
         self._tasks = tasks
         self._on_lost = on_lost
         self._server = server
-        # The server's, if it has one: it is there before the first model loads.
-        self.cache: ResponseCache | None = None
+        self._cache = cache
 
     def backend_of(self, draft: Draft, version: int) -> Backend:
         """What executes a version. Raises LoadError."""
@@ -168,8 +168,8 @@ class ModelLoader:
     def _use_cache(self, model: ModelVersion) -> None:
         if not model.spec.response_cache:
             return
-        if self.cache is not None:
-            model.use_cache(self.cache)
+        if self._cache is not None:
+            model.use_cache(self._cache)
         else:
             name = model.spec.name
             _LOG.warning("model '%s' asks for a response cache, and the server has none: see --cache-config", name)

@@ -51,7 +51,13 @@ class Tracer:
     `is_served` says whether there is a model of this name, and `on_change` is called when settings have changed.
     """
 
-    def __init__(self, settings: TraceSettings, version: str, is_served: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        settings: TraceSettings,
+        version: str,
+        is_served: Callable[[str], bool],
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self._settings = settings
         self._is_served = is_served
         self._layers = Layers(Values(settings.levels, settings.rate, settings.count, settings.log_frequency))
@@ -62,7 +68,7 @@ class Tracer:
         # The traces that are not complete, by the context that their models hand on.
         self._open: dict[str, Trace] = {}
         self.active = False
-        self.on_change: Callable[[], None] | None = None
+        self._on_change = on_change
         self._review()
 
     def __repr__(self) -> str:
@@ -120,8 +126,7 @@ class Tracer:
 
     def _review(self) -> None:
         self.active = self._writer is not None and any(sampler.is_on for sampler in self._layers.samplers())
-        if self.on_change is not None:
-            self.on_change()
+        self._on_change()
 
     # Requests.
 

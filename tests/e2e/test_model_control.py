@@ -16,6 +16,7 @@ import pytest
 import uvloop
 
 from pyruntime.runtime.app.server import Server
+from pyruntime.runtime.frontends.listeners import Listeners
 from pyruntime.runtime.instances.stub.launch import start_forkserver
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.runtime.settings import ServerSettings
@@ -110,7 +111,7 @@ def world(tmp_path):
 
     def run(test, **settings):
         values = {"model_control_mode": "explicit", "allow_http": False, "allow_grpc": False, "allow_metrics": False}
-        server = Server(ServerSettings((str(tmp_path),), **{**values, **settings}))
+        server = Server(ServerSettings((str(tmp_path),), **{**values, **settings}), Listeners)
 
         async def main():
             async with asyncio.timeout(LIMIT_S):

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
+from pyruntime.runtime.app.documents import EXTENSIONS
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.readiness import check_server_ready
-from pyruntime.runtime.frontends.common.status import EXTENSIONS
 from pyruntime.runtime.frontends.grpc.method import Reply
 from pyruntime.runtime.frontends.grpc.schema import (
     Message,

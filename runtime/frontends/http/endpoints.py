@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import orjson
 
+from pyruntime.runtime.app import documents
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.common import status
 from pyruntime.runtime.frontends.http import memory_endpoints, setting_endpoints
+from pyruntime.runtime.frontends.http.repository_request import decode_index_request
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route
 
 
@@ -19,12 +20,12 @@ def _nothing(state: ServerState, route: Route, body: bytes) -> bytes:
 
 
 def _server_metadata(state: ServerState, route: Route, body: bytes) -> bytes:
-    return status.server_metadata(state.settings.server_id, state.version)
+    return documents.server_metadata(state.settings.server_id, state.version)
 
 
 def _model_metadata(state: ServerState, route: Route, body: bytes) -> bytes:
     model = state.resolve(route.model, route.version)
-    return status.model_metadata(model.spec, state.table.ready_versions(route.model))
+    return documents.model_metadata(model.spec, state.table.ready_versions(route.model))
 
 
 def _model_config(state: ServerState, route: Route, body: bytes) -> bytes:
@@ -36,7 +37,7 @@ def _statistics(state: ServerState, route: Route, body: bytes) -> bytes:
 
 
 def _index(state: ServerState, route: Route, body: bytes) -> bytes:
-    return status.repository_index(state.index(status.decode_index_request(body)))
+    return documents.repository_index(state.index(decode_index_request(body)))
 
 
 # The body of the response, which is a success. Each raises InferenceError. All other endpoints have exchanges of their

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The bodies of requests to load and unload a model, decoded. (pure)
+"""The bodies of requests to load and unload a model, and of those for the index, decoded. (pure)
 
 load   := {"parameters"?: {"config"?: <configuration as JSON>, "file:<path>": <contents in base64>, ...}}
 unload := {"parameters"?: {"unload_dependents"?: <boolean>}}
+index  := {"ready"?: <boolean>}
 
 Nothing at all is as good as {}. Of an unload whatever else is there is ignored, as in Triton.
 """
@@ -40,6 +41,17 @@ def decode_unload(body: bytes) -> bool:
     if type(value) is not bool:
         raise invalid(f"'unload_dependents' must be true or false, got {shown(value)}")
     return value
+
+
+def decode_index_request(body: bytes) -> bool:
+    """Whether the client wants only models that are ready in the index. An empty body says nothing, hence no.
+
+    Raises InferenceError (INVALID_ARG) where the body is not a JSON object or its "ready" is not a boolean.
+    """
+    ready = parse_document(body).get("ready", False) if body else False
+    if type(ready) is not bool:
+        raise invalid("Invalid value for 'ready': expected a boolean")
+    return ready
 
 
 def _parameters(body: bytes) -> dict[str, Any]:

@@ -5,16 +5,17 @@
 import pytest
 
 from pyruntime.runtime.app.queries import answer_query
-from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, InferenceError
+
+from ..server_states import new_state
 
 UNKNOWN = ("Request for unknown model: 'nothing' is not found", Code.NOT_FOUND)
 
 
 @pytest.fixture
 def state():
-    return ServerState(ServerSettings([]))
+    return new_state(ServerSettings([]))
 
 
 @pytest.mark.parametrize(

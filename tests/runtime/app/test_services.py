@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from pyruntime.runtime.app.queries import QUERIES
 from pyruntime.runtime.app.services import ModelServices
-from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK
+
+from ..server_states import new_state
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
 PATIENCE_S = 60
@@ -67,10 +67,10 @@ class Owner:
 
 class Bench:
     def __init__(self, tasks):
-        self.state = ServerState(ServerSettings(model_repositories=("/models",)))
-        self.state.loaded = True
-        self.state.control = self.control = Control()
-        self.services = ModelServices(self.state, tasks)
+        self.control = Control()
+        self.state = state = new_state(tasks=tasks, control=self.control)
+        state.loaded = True
+        self.services = ModelServices(state.table, state.metrics, state.tracer, lambda: state, tasks)
         self.owner = Owner()
         self.replies = []
 

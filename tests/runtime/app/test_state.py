@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, InferenceError
+
+from ..server_states import new_state
 
 
 class Model:
@@ -25,7 +26,7 @@ class Model:
 
 
 def core_of(*models, strict=True):
-    state = ServerState(ServerSettings(model_repositories=("/models",), strict_readiness=strict))
+    state = new_state(ServerSettings(model_repositories=("/models",), strict_readiness=strict))
     state.loaded = True
     for model in models:
         state.table.begin_load(model.spec.name, model.version)

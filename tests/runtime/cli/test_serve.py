@@ -11,6 +11,7 @@ import pytest
 
 from pyruntime.runtime.cli import main, tritonserver
 from pyruntime.runtime.cli.serve import run_serve
+from pyruntime.runtime.frontends.listeners import Listeners
 from pyruntime.runtime.observe.logging import ESCAPE_VARIABLE, LOGGER_NAMES
 
 
@@ -21,7 +22,8 @@ def served(monkeypatch):
     monkeypatch.delenv(ESCAPE_VARIABLE, raising=False)
     server = ModuleType("pyruntime.runtime.app.server")
 
-    def serve(given):
+    def serve(given, frontends_of):
+        assert frontends_of is Listeners
         settings.append(given)
         return 7
 
@@ -118,8 +120,11 @@ import sys, types
 import pyruntime.runtime.cli
 light = set(sys.modules)
 server = types.ModuleType("pyruntime.runtime.app.server")
-server.serve = lambda settings: 0
+server.serve = lambda settings, frontends_of: 0
 sys.modules["pyruntime.runtime.app.server"] = server
+listeners = types.ModuleType("pyruntime.runtime.frontends.listeners")
+listeners.Listeners = None
+sys.modules["pyruntime.runtime.frontends.listeners"] = listeners
 launch = types.ModuleType("pyruntime.runtime.instances.stub.launch")
 launch.start_forkserver = lambda: None
 sys.modules["pyruntime.runtime.instances.stub.launch"] = launch

@@ -12,7 +12,6 @@ from functools import partial
 
 import pytest
 
-from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
@@ -23,6 +22,8 @@ from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.runtime.settings import ServerSettings
+
+from ..server_states import new_state
 
 CONFIG = (
     "name: 'm' input { name: 'IN' data_type: TYPE_FP32 dims: -1 } output { name: 'OUT' data_type: TYPE_FP32 dims: -1 }"
@@ -350,14 +351,14 @@ class Transport(asyncio.Transport):
 
 class Server:
     def __init__(self):
-        self.state = ServerState(ServerSettings(model_repositories=("/models",), http_max_input_size=INPUT_BYTES_MAX))
-        self.state.loaded = True
         self.memory = RequestMemory("m", 1 << 16, 1 << 16)
         self.instance, self.decoupled = Instance(self.memory), Instance(self.memory)
+        settings = ServerSettings(model_repositories=("/models",), http_max_input_size=INPUT_BYTES_MAX)
+        self.state = new_state(settings, settle=self.instance.settle)
+        self.state.loaded = True
         self.decoupled.waits = True
         self.model = self._serve("m", CONFIG, self.instance)
         self._serve("d", DECOUPLED, self.decoupled)
-        self.state.settle = self.instance.settle
         self.connections = set()
         self.read_head = HeadReader().read
 

@@ -9,9 +9,10 @@ import socket
 import pytest
 import uvloop
 
-from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.listeners import Listeners
 from pyruntime.runtime.settings import ServerSettings, SettingsError
+
+from ..server_states import new_state
 
 LIMIT_S = 60
 
@@ -25,7 +26,7 @@ def ports(reserve_ports):
 
 def listeners_of(ports, **settings):
     fields = {"http_address": "127.0.0.1", "http_port": ports[0], "metrics_port": ports[1], "allow_grpc": False}
-    return Listeners(ServerState(ServerSettings(("/models",), **{**fields, **settings})))
+    return Listeners(new_state(ServerSettings(("/models",), **{**fields, **settings})))
 
 
 async def ask(port, target, host="127.0.0.1"):

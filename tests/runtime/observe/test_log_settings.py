@@ -151,11 +151,11 @@ def test_loggers_of_nobody_are_left_alone(logger):
     assert logger.level == logging.NOTSET
 
 
-def test_followers(log_settings, applied):
-    """Whoever follows is told the settings of now, and those that change."""
-    told = []
+def test_appliers():
+    """Everybody who applies the settings is told those that change."""
+    told, also_told = [], []
+    log_settings = LogSettings(ServerSettings(("models",)), told.append, also_told.append)
     log_settings.update({"log_info": False})
-    log_settings.follow(told.append)
     log_settings.update({"log_verbose_level": 2})
-    assert told == applied
+    assert told == also_told
     assert [(each.log_info, each.log_verbose) for each in told] == [(False, 0), (False, 2)]

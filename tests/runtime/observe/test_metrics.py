@@ -97,11 +97,10 @@ class TestSharing:
         metrics.drop_owner("a")
         metrics.family("b", second, "", kinds.get(second, "counter"))
 
-    def test_everything_else_comes_first(self, metrics):
-        """Other sources of the page stand in front of what models made."""
+    def test_everything_else_comes_first(self):
+        """The server's own families stand in front of those that models made."""
+        metrics = Metrics(lambda: "# TYPE own gauge\nown 1\n")
         metrics.metric("o", metrics.family("o", "n", "", "counter"), {}, None)
-        metrics.sources.append(lambda: "# TYPE own gauge\nown 1\n")
-        metrics.sources.append(lambda: "")
         assert metrics.render() == b"# TYPE own gauge\nown 1\n# TYPE n counter\nn 0\n"
 
     def test_empty_page(self, metrics):

@@ -16,8 +16,7 @@ def page():
     """The page of native families and of metrics that models in Python have, as (name, kind, labels or None)."""
 
     def page(native, *others):
-        metrics = Metrics()
-        metrics.native = lambda: native
+        metrics = Metrics(native=lambda: native)
         for name, kind, labels in others:
             family = metrics.family("owner", name, "Of a model.", kind)
             if labels is not None:

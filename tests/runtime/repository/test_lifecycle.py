@@ -88,9 +88,8 @@ class TestResolve:
 
     def test_a_change_is_told(self):
         """Whenever requests go elsewhere from then on, and at no other time."""
-        table = LifecycleTable()
         found = []
-        table.on_change = lambda: found.append(table.ready_versions("m"))
+        table = LifecycleTable(lambda: found.append(table.ready_versions("m")))
         table.begin_load("m", 1)
         assert found == []
         table.ready("m", 1, "one")

@@ -4,7 +4,7 @@
 
 import pytest
 
-from pyruntime.runtime.frontends.common.status import EXTENSIONS
+from pyruntime.runtime.app.documents import EXTENSIONS
 from pyruntime.utils.errors import Code
 
 

@@ -198,9 +198,9 @@ class TestBack:
         before = len(transport.responses())
         transport.feed(infer(b"wxyz")[:cut])
         act(lending)
-        lending.state.recall()
+        lending.state.lent.recall()
         assert not is_lent(lending, transport)
-        lending.state.recall()
+        lending.state.lent.recall()
         transport.feed(infer(b"wxyz")[cut:])
         act(lending)
         assert contents(transport)[before:] == [b"wxyz"]
@@ -210,7 +210,7 @@ class TestBack:
     def test_a_request_in_the_socket(self, lending, transport):
         """It is Python's then, whoever has heard of it before."""
         transport.feed(infer(b"4321"))
-        lending.state.recall()
+        lending.state.lent.recall()
         assert lending.state.in_flight == 1
         act(lending)
         assert contents(transport)[-1] == b"4321"

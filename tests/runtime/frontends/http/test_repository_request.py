@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.frontends.http.repository_request import decode_load, decode_unload
+from pyruntime.runtime.frontends.http.repository_request import decode_index_request, decode_load, decode_unload
 from pyruntime.utils.errors import Code, InferenceError
 
 
@@ -68,3 +68,27 @@ def test_unload():
         with pytest.raises(InferenceError) as caught:
             decode_unload(body(unload_dependents=value))
         assert caught.value.message.startswith("'unload_dependents' must be true or false, got ")
+
+
+@pytest.mark.parametrize(
+    ("body", "ready"), [(b"", False), (b"{}", False), (b'{"ready":true}', True), (b'{"ready":false}', False)]
+)
+def test_index_request(body, ready):
+    """The body is optional and may ask for ready models only."""
+    assert decode_index_request(body) is ready
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"ready":1}', "Invalid value for 'ready': expected a boolean"),
+        (b'{"ready":null}', "Invalid value for 'ready': expected a boolean"),
+        (b"[]", "the request must be a JSON object, got a list"),
+    ],
+)
+def test_index_request_that_makes_no_sense(body, message):
+    """Whatever is no such body is the client's mistake."""
+    with pytest.raises(InferenceError) as caught:
+        decode_index_request(body)
+    assert caught.value.message == message
+    assert caught.value.code is Code.INVALID_ARG

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON bodies of the endpoints that describe the server, its models and its repository. (pure)"""
+"""The JSON documents that describe the server, its models and its repository, for clients and native code. (pure)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 
 from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
-from pyruntime.runtime.frontends.common.json_document import invalid, parse_document
 from pyruntime.runtime.repository.lifecycle import IndexRow
 
 # The extensions of the protocol that are served in full, in Triton's order. A client may rely on whatever is listed, so
@@ -56,17 +55,6 @@ def model_metadata(spec: ModelSpec, versions: Iterable[int]) -> bytes:
 def repository_index(rows: Iterable[IndexRow]) -> bytes:
     """The body of `/v2/repository/index`. What a row has nothing to say about is left out of it."""
     return orjson.dumps([{key: value for key, value in asdict(row).items() if value} for row in rows])
-
-
-def decode_index_request(body: bytes) -> bool:
-    """Whether the client wants only models that are ready in the index. An empty body says nothing, hence no.
-
-    Raises InferenceError (INVALID_ARG) where the body is not a JSON object or its "ready" is not a boolean.
-    """
-    ready = parse_document(body).get("ready", False) if body else False
-    if type(ready) is not bool:
-        raise invalid("Invalid value for 'ready': expected a boolean")
-    return ready
 
 
 def _tensor(tensor: TensorSpec) -> dict[str, Any]:

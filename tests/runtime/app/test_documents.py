@@ -2,17 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 
-import pytest
-
+from pyruntime.runtime.app.documents import model_metadata, repository_index, server_metadata
 from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
-from pyruntime.runtime.frontends.common.status import (
-    IndexRow,
-    decode_index_request,
-    model_metadata,
-    repository_index,
-    server_metadata,
-)
-from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.runtime.repository.lifecycle import IndexRow
 
 
 def test_server_metadata():
@@ -76,27 +68,3 @@ def test_repository_index():
         b'{"name":"b","version":"2","state":"UNAVAILABLE","reason":"unloaded"}]'
     )
     assert repository_index([]) == b"[]"
-
-
-@pytest.mark.parametrize(
-    ("body", "ready"), [(b"", False), (b"{}", False), (b'{"ready":true}', True), (b'{"ready":false}', False)]
-)
-def test_index_request(body, ready):
-    """The body is optional and may ask for ready models only."""
-    assert decode_index_request(body) is ready
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b'{"ready":1}', "Invalid value for 'ready': expected a boolean"),
-        (b'{"ready":null}', "Invalid value for 'ready': expected a boolean"),
-        (b"[]", "the request must be a JSON object, got a list"),
-    ],
-)
-def test_index_request_that_makes_no_sense(body, message):
-    """Whatever is no such body is the client's mistake."""
-    with pytest.raises(InferenceError) as caught:
-        decode_index_request(body)
-    assert caught.value.message == message
-    assert caught.value.code is Code.INVALID_ARG

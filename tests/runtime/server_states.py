@@ -1,0 +1,29 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a server for tests, without models and, unless a test gives them, without tasks and model control."""
+
+from pyruntime.runtime.app.state import LentConnections, ServerState
+from pyruntime.runtime.observe.log_settings import LogSettings
+from pyruntime.runtime.observe.metrics import Metrics
+from pyruntime.runtime.repository.lifecycle import LifecycleTable
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.runtime.tracing.tracer import Tracer
+
+
+def new_state(settings=None, **parts):
+    """A ServerState with these parts, and new ones in place of all others."""
+    settings = settings or ServerSettings(("/models",))
+    lent = LentConnections()
+    table = LifecycleTable(lent.recall)
+    made = {
+        "settings": settings,
+        "tasks": None,
+        "table": table,
+        "control": None,
+        "metrics": Metrics(),
+        "tracer": Tracer(settings.trace, "1", lambda name: bool(table.ready_versions(name)), lent.recall),
+        "log_settings": LogSettings(settings, lambda _: lent.recall()),
+        "lent": lent,
+        "settle": lambda: None,
+    }
+    return ServerState(**{**made, **parts})

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line.
 
-Importing this costs next to nothing, and `serve` (also called `tritonserver`) starts the server without typer or rich:
-how soon a server is ready is part of the product. The rest of the commands are typer's (`app.py`).
+This module imports almost nothing, and `serve` (also called `tritonserver`) starts the server without typer and rich,
+because they would delay its start. All other commands use typer (`app.py`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-# Both are the same command: whoever has command lines of tritonserver need not learn a word.
+# Two names of one command, so that existing command lines of tritonserver work.
 SERVE = ("serve", "tritonserver")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command: `argv` without the program's name, None for the process's own. Returns the exit status."""
+    """Run one command and return its exit status. `argv` excludes the program's name; None means sys.argv."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments and arguments[0] in SERVE:
         from pyruntime.runtime.cli.serve import run_serve

@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The commands besides `serve`, and every help page, with typer. Imported only when one of them is asked for."""
+"""The commands other than `serve`, and all help pages, with typer. Imported only if one of them is called."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -24,9 +25,8 @@ _URL = "http://localhost:8000"
 
 def _show_headers_folder(wanted: bool) -> None:
     if wanted:
-        from pyruntime.runtime.cli.headers import headers_folder
-
-        print(headers_folder())
+        # Beside this package, in a source tree as in an installation.
+        print(Path(__file__).resolve().parents[2] / "include")
         raise typer.Exit
 
 
@@ -45,7 +45,7 @@ def commands(
     """Runs models written for NVIDIA Triton, without Triton."""
 
 
-# `serve` is dispatched before typer is imported; it is registered so that the help shows it.
+# `main` dispatches `serve` before it imports typer. It is registered here so that the help lists it.
 @app.command(
     help="Serve the models of a model repository; tritonserver is another name for it.",
     add_help_option=False,

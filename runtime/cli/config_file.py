@@ -1,25 +1,24 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a configuration file, `--config server.yaml`, read into the same values as a command line's.
+"""Reads the options of a configuration file, `--config server.yaml`, into the same values as a command line's.
 
     http-port: 8001
     model-repository: [models, more_models]
     backend-config: {python: {shm-default-byte-size: 4194304}}
 
-Names are those of the options, with "-" or "_". Every scalar is read as text and converted as on the command line:
-YAML's own guesses would turn `rate-limit: off` into a boolean.
+Names are those of the options, with "-" or "_". Every scalar is read as text and converted as on the command line,
+because YAML's own conversion would turn `rate-limit: off` into a boolean.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from pyruntime.runtime.cli.options import OPTIONS, OWN, Kind, Option
 from pyruntime.runtime.cli.parse import Values, did_you_mean, store, warnings_for
 from pyruntime.runtime.settings import SettingsError
 
-# A file of every option is a few KiB; more is some other file, named by mistake.
+# A file with every option has a few KiB; a larger one is some other file, given by mistake.
 CONFIG_BYTES_MAX = 1 << 20
 
 _NOT_IN_A_FILE = {"help", *(option.name for option in OWN.options)}
@@ -29,8 +28,8 @@ _FILE_OPTIONS = {name: option for name, option in OPTIONS.items() if name not in
 def read_config_file(path: str) -> tuple[Values, list[str]]:
     """The values of the options in the file, by full name, and a warning for each that has no effect.
 
-    Raises SettingsError for a file that cannot be read or is no YAML mapping, for a key that is no option, and for a
-    value that its option cannot have.
+    Raises SettingsError for a file that cannot be read or is not a YAML mapping, for an unknown key, and for an invalid
+    value.
     """
     try:
         with Path(path).open("rb") as file:
@@ -43,7 +42,7 @@ def read_config_file(path: str) -> tuple[Values, list[str]]:
 
 
 def parse_config(text: bytes, path: str) -> tuple[Values, list[str]]:
-    """As `read_config_file`, for contents already read; `path` is for the messages."""
+    """Like `read_config_file`, for contents already read; `path` is for the messages."""
     values: Values = {}
     given: dict[str, Option] = {}
     for key, value in _load_mapping(text, path).items():
@@ -55,16 +54,16 @@ def parse_config(text: bytes, path: str) -> tuple[Values, list[str]]:
         given[name] = option = _FILE_OPTIONS[name]
         for item in _occurrences(option, value, where=f"{path}: {key}"):
             store(values, option, item, where=f"{path}: {key}")
-    # A flag that is false is a flag that is not there.
+    # On a command line, a flag that is false is an absent flag.
     values = {name: value for name, value in values.items() if OPTIONS[name].kind is not Kind.FLAG or value}
     return values, warnings_for(given.values())
 
 
-def _load_mapping(text: bytes, path: str) -> dict[Any, Any]:
-    import yaml  # only a server that is given such a file pays for it
+def _load_mapping(text: bytes, path: str) -> dict[object, object]:
+    import yaml  # only a server with such a file needs it
 
     try:
-        # BaseLoader knows text, lists and mappings, and nothing that could run.
+        # BaseLoader creates text, lists and mappings only, and no objects of classes that the file names.
         loaded = yaml.load(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
@@ -78,8 +77,8 @@ def _load_mapping(text: bytes, path: str) -> dict[Any, Any]:
     return loaded
 
 
-def _occurrences(option: Option, value: Any, where: str) -> list[str]:
-    """What a command line would say: one text for each occurrence of the option."""
+def _occurrences(option: Option, value: object, where: str) -> list[str]:
+    """The value as on a command line: one text for each occurrence of the option."""
     if isinstance(value, str):
         return [value]
     if option.kind in (Kind.REPEATABLE, Kind.SETTING) and isinstance(value, list):
@@ -90,7 +89,7 @@ def _occurrences(option: Option, value: Any, where: str) -> list[str]:
     raise SettingsError(f"{where} needs {_shape(option)}")
 
 
-def _settings(mapping: dict[Any, Any], where: str) -> list[str]:
+def _settings(mapping: dict[object, object], where: str) -> list[str]:
     """`{"python": {"a": "1"}, "b": "2"}` -> `["python,a=1", "b=2"]`."""
     texts = []
     for name, value in mapping.items():

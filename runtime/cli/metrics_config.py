@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`--metrics-config=<key>=<value>`, given any number of times: the last one of a key counts. (pure)"""
+"""Parses `--metrics-config=<key>=<value>`, which may be repeated; the last value of a key wins. (pure)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS = (*_SWITCHES, _QUANTILES)
 
 
 def read_metrics_config(texts: Value) -> MetricsSettings:
-    """What `texts` ask for. Raises SettingsError for what has another form, unknown keys and values out of range."""
+    """The settings in `texts`. Raises SettingsError for any other form, unknown keys and values out of range."""
     assert isinstance(texts, list)
     fields: dict[str, Any] = {}
     for text in texts:

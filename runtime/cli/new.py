@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pyruntime new`: writes a model or a backend that works, for somebody to go on from."""
+"""`pyruntime new`: writes a working model or backend from a template."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 def run_new_model(name: str, directory: str) -> int:
-    """Make the folder of a model in `directory`, which may be a model repository. Raises CommandError."""
+    """Write the folder of a model into `directory`, which may be a model repository. Raises CommandError."""
     try:
         names = Names.of_model(name)
     except NameProblem as problem:
@@ -27,7 +27,7 @@ def run_new_model(name: str, directory: str) -> int:
 
 
 def run_new_backend(name: str, directory: str, in_cpp: bool) -> int:
-    """Make a project with a backend, in C++ or in Python, and a model that uses it. Raises CommandError."""
+    """Write a project with a backend, in C++ or Python, and a model that uses it. Raises CommandError."""
     try:
         names = Names.of_backend(name)
     except NameProblem as problem:
@@ -38,7 +38,7 @@ def run_new_backend(name: str, directory: str, in_cpp: bool) -> int:
 
 
 def _write(kind: str, names: Names, directory: str) -> Path:
-    """Fill a template into a folder of the name, which must not be there, and say what was written."""
+    """Write a template to a new folder, print the paths of its files, and return the folder."""
     folder = Path(directory) / names.name
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def _write(kind: str, names: Names, directory: str) -> Path:
 
 
 def _templates(kind: str) -> Iterator[tuple[PurePosixPath, str]]:
-    """The files of a template, by their paths in it, in order."""
+    """The files of a template, as relative path and text, sorted."""
     root = _TEMPLATES / kind
     for path in sorted(root.rglob(f"*{SUFFIX}")):
         yield PurePosixPath(path.relative_to(root).as_posix()), path.read_text(encoding="utf-8")

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The table of all options of `pyruntime serve`: the one source for parsing, help and documentation. (pure)
+"""The table of all options of `pyruntime serve`; parsing, help and documentation use it. (pure)
 
-The 91 options of `tritonserver` are all here, because a command line written for it must start this server too. Those
-without effect say so: an option whose status is not `WORKS` is accepted with one warning line. What a value means
-once it is parsed is the business of `settings.py`.
+It has all 91 options of `tritonserver`, because a command line written for it must start this server too. The server
+accepts an option whose status is not `WORKS` with one warning line. `settings.py` interprets parsed values.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What an option's argument looks like."""
+    """The form of an option's argument."""
 
     FLAG = "flag"  # takes no argument
     BOOL = "bool"
@@ -22,11 +21,11 @@ class Kind(Enum):
     FLOAT = "float"
     STR = "str"
     REPEATABLE = "repeatable"  # every occurrence adds one string
-    SETTING = "setting"  # repeatable `[<name>,]<key>=<value>`; the last one of a key counts
+    SETTING = "setting"  # repeatable `[<name>,]<key>=<value>`; the last one of a key wins
 
 
 class Status(Enum):
-    """Whether an option does something."""
+    """Whether an option has an effect."""
 
     WORKS = "works"
     LATER = "later"
@@ -35,10 +34,10 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `default` is text, as a user would write it; "" where nothing is set.
+    """One option. `default` is text, as a user would write it; "" if the option is unset.
 
-    `field` is the field of ServerSettings that it sets, where it sets exactly one; `note` says why it has no effect;
-    `alias_of` names the option that this is another name for.
+    `field` is the field of ServerSettings that it sets, if it sets exactly one; `note` says why it has no effect;
+    `alias_of` names the option that this is an alias of.
     """
 
     name: str
@@ -53,7 +52,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Options that stand together in the help."""
+    """Options that the help lists together."""
 
     title: str
     options: tuple[Option, ...]
@@ -309,7 +308,7 @@ HTTP_TLS = Group(
         _works("http-root-cert", STR, "", "File of the certificates that sign those of HTTP's clients, PEM."),
     ),
 )
-# Those that make no sense in a file of options.
+# Options that are not allowed in a configuration file.
 OWN = Group(
     "Of pyruntime",
     (

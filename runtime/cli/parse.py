@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words of a command line -> the values of its options, by the rules of getopt_long. (pure)
+"""Parses a command line into the values of its options, by the rules of getopt_long. (pure)
 
 argument := "--" name | "--" name "=" value | "--" name value
-name     := the name of an option, or a prefix of just one
+name     := the name of an option, or a prefix of exactly one name
 
-The rules are those of `tritonserver`, so that its command lines work here to the letter: a boolean needs its value, an
-argument of an option may itself begin with "-". What the values mean together is not known here, see `resolve.py`.
+`tritonserver` has the same rules, so its command lines work here unchanged: a boolean needs a value, and the argument
+of an option may begin with "-". `resolve.py` interprets the values.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pyruntime.runtime.settings import SettingsError
 Value = str | int | bool | float | list[str]
 Values = dict[str, Value]
 
-# The largest value of an int64: what any of the integers becomes on Triton's side.
+# The largest int64, because that is the type of integers in Triton.
 INT_MAX = (1 << 63) - 1
-# As many near names as still read as a hint.
+# The most similar names that an error message suggests.
 SUGGESTIONS_MAX = 3
-# Between 0 and 1: a slip of the finger comes near, another option of the same family does not.
+# Between 0 and 1. Chosen so that typing errors are similar, and other options of the same family are not.
 LIKENESS_MIN = 0.8
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -35,8 +35,8 @@ _LISTS = (Kind.REPEATABLE, Kind.SETTING)
 def parse_arguments(arguments: Sequence[str]) -> tuple[Values, list[str]]:
     """The values of the options in `arguments`, by full name, and one warning for each that has no effect.
 
-    Raises SettingsError for a word that is no option, a name that is unknown or short for several, and a value that
-    is missing, not wanted, or not of the option's kind.
+    Raises SettingsError for a word that is not an option, for an unknown or ambiguous name, and for a value that is
+    missing, not allowed, or of the wrong kind.
     """
     values: Values = {}
     given: list[Option] = []
@@ -62,7 +62,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Values, list[str]]:
 
 
 def find_option(name: str) -> Option:
-    """The option called `name`, or the only one whose name begins so. Raises SettingsError where there is not one."""
+    """The option `name`, or the only option with this prefix. Raises SettingsError if there is not exactly one."""
     if name in OPTIONS:
         return OPTIONS[name]
     matches = [option for option in OPTIONS.values() if name and option.name.startswith(name)]
@@ -74,15 +74,15 @@ def find_option(name: str) -> Option:
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """The end of a sentence, `; did you mean a or b?`, or nothing where none of `known` comes near."""
-    from difflib import get_close_matches  # only an error needs it, and the start of a server must be quick
+    """The end of a sentence, `; did you mean a or b?`, or "" if none of `known` is similar."""
+    from difflib import get_close_matches  # imported late: only errors need it, and the server must start fast
 
     near = get_close_matches(name, list(known), n=SUGGESTIONS_MAX, cutoff=LIKENESS_MIN)
     return f"; did you mean {' or '.join(prefix + match for match in near)}?" if near else ""
 
 
 def store(values: Values, option: Option, text: str, where: str) -> None:
-    """Put one occurrence of `option` into `values`. Raises SettingsError, beginning with `where`, if ill-formed."""
+    """Add one occurrence of `option` to `values`. Raises SettingsError, beginning with `where`, if it is malformed."""
     name = option.alias_of or option.name
     if option.kind not in _LISTS:
         values[name] = convert(option.kind, text, where)
@@ -95,7 +95,7 @@ def store(values: Values, option: Option, text: str, where: str) -> None:
 
 
 def convert(kind: Kind, text: str, where: str) -> str | int | bool | float:
-    """`text` as a value of `kind`. Raises SettingsError, which begins with `where`, if it is none."""
+    """Convert `text` to a value of `kind`. Raises SettingsError, beginning with `where`, if it is not one."""
     try:
         match kind:
             case Kind.BOOL | Kind.FLAG:
@@ -111,7 +111,7 @@ def convert(kind: Kind, text: str, where: str) -> str | int | bool | float:
 
 
 def warnings_for(options: Iterable[Option]) -> list[str]:
-    """One line for each of `options` that has no effect, however often it is there."""
+    """One line for each of `options` that has no effect, without duplicates."""
     lines = {}
     for option in options:
         if option.status is Status.LATER:
@@ -122,7 +122,7 @@ def warnings_for(options: Iterable[Option]) -> list[str]:
 
 
 def merge(base: Mapping[str, Value], over: Mapping[str, Value]) -> Values:
-    """Both, with `over` winning. Lists of `<key>=<value>` are joined, so that it wins key by key."""
+    """Merge both; `over` wins. Lists of `<key>=<value>` are joined, so that `over` wins for each key."""
     merged = {**base, **over}
     for name in base.keys() & over.keys():
         first, last = base[name], over[name]

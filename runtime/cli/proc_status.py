@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What /proc/<pid>/status says of a process or of one of its threads, and whether a signal was handled. (pure)"""
+"""Parses /proc/<pid>/status of a process or thread, and decides whether a signal's handler has ended. (pure)"""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 GONE = "has ended"
-# States of proc(5) in which nothing happens, as the end of a sentence.
+# The states of proc(5) in which a thread runs nothing, as the end of a sentence.
 _STATES = {"D": "waits for a device", "T": "is stopped", "t": "is held by a debugger", "X": GONE, "Z": GONE}
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadStatus:
-    """One thread; of the masks bit n - 1 stands for signal n.
+    """The status of one thread. In the masks, bit n - 1 stands for signal n.
 
-    `own_pid` is the number that the process has for itself, in its own namespace. `pending` are signals that wait for
-    this thread or for any of its process, `caught` those that the process has a handler for.
+    `own_pid` is the pid in the process's own namespace. `pending` are the signals that are sent to this thread or to
+    its process and not delivered yet, `caught` those that have a handler.
     """
 
     state: str
@@ -28,7 +28,7 @@ class ThreadStatus:
 
     @classmethod
     def parse(cls, text: str) -> ThreadStatus:
-        """From the file's contents. Raises ValueError where they are something else."""
+        """Parse the file's contents. Raises ValueError if they are not a process's status."""
         fields = dict(line.split(":", 1) for line in text.splitlines())
         try:
             return cls(
@@ -43,32 +43,32 @@ class ThreadStatus:
 
     @property
     def stands_still(self) -> str:
-        """Why it does nothing now, as the end of a sentence; "" if it does, or only waits."""
+        """Why the thread runs nothing, as the end of a sentence; "" if it runs or sleeps."""
         return _STATES.get(self.state, "")
 
     @property
     def is_halted(self) -> bool:
-        """Whether it will do nothing until somebody else does something; what waits for a device may go on."""
+        """Whether it stays so until another process acts. A thread that waits for a device may continue by itself."""
         return self.state in _STATES and self.state != "D"
 
     def blocks(self, signum: int) -> bool:
-        """Whether the thread holds a signal back: because it was told to, or while it runs the signal's handler."""
+        """Whether the thread blocks a signal: by its own choice, or while it runs the signal's handler."""
         return bool(self.blocked & _bit(signum))
 
     def catches(self, signum: int) -> bool:
-        """Whether the process has a handler for a signal, which might end it otherwise."""
+        """Whether the process has a handler for a signal; without one the signal might end it."""
         return bool(self.caught & _bit(signum))
 
     def awaits(self, signum: int) -> bool:
-        """Whether a signal was sent and has not arrived."""
+        """Whether a signal was sent and is not delivered yet."""
         return bool(self.pending & _bit(signum))
 
 
 def is_handled(threads: Mapping[int, ThreadStatus], signum: int, blocked_before: Set[int]) -> bool:
-    """Whether the handler of a signal, known to have begun, is at its end.
+    """Whether the handler of a signal, known to have begun, has ended.
 
-    A signal is blocked while its handler runs, in the thread that it runs in and in no other. `threads` are all threads
-    of the process by their number, `blocked_before` those that blocked the signal before it was sent.
+    The kernel blocks a signal while its handler runs, only in the thread that runs it. `threads` are all threads of the
+    process by their number, `blocked_before` those that blocked the signal before it was sent.
     """
     return not any(
         status.awaits(signum) or (status.blocks(signum) and number not in blocked_before)

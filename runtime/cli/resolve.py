@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The values of options -> `ServerSettings`. (pure)
+"""Builds `ServerSettings` from the values of options. (pure)
 
-Here stands what one option means for another, and how `--backend-config` is read. Ranges and contradictions are
-checked by the settings themselves.
+It knows how options depend on each other, and parses `--backend-config`. The settings classes check ranges and
+contradictions.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ PYTHON_KEYS = {
     "default-max-batch-size": "default_max_batch_size",
 }
 _GLOBAL = ""
-# What a host policy may say, as in Triton.
+# The settings of a host policy, as in Triton.
 HOST_POLICY_KEYS = ("numa-node", "cpu-cores")
 
 
 def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
-    """The settings that `values` ask for, and warnings about what they ask in vain.
+    """The settings in `values`, and warnings for values without effect.
 
-    Raises SettingsError where there is no model repository or a value is out of its range.
+    Raises SettingsError if there is no model repository or a value is out of range.
     """
     warnings: list[str] = []
     if not values.get("model-repository"):
         raise SettingsError("--model-repository must be specified")
     fields: dict[str, Any] = {}
     for name, value in values.items():
-        # An empty text stands for "as if not given", as in Triton.
+        # An empty text means that the option is absent, as in Triton.
         if OPTIONS[name].field and value != "":
             fields[OPTIONS[name].field] = tuple(value) if isinstance(value, list) else value
     fields["auto_complete_config"] = not (
@@ -78,7 +78,7 @@ def _tls(protocol: str, values: Mapping[str, Value]) -> TlsSettings | None:
 
 
 def _backend_config(texts: Value) -> dict[str, dict[str, str]]:
-    """`["python,a=1", "b=2"]` -> `{"python": {"a": "1"}, "": {"b": "2"}}`. After the "=" a comma is a comma."""
+    """`["python,a=1", "b=2"]` -> `{"python": {"a": "1"}, "": {"b": "2"}}`. After "=", a comma is part of the value."""
     assert isinstance(texts, list)
     config: dict[str, dict[str, str]] = {}
     for text in texts:
@@ -93,7 +93,7 @@ def _backend_config(texts: Value) -> dict[str, dict[str, str]]:
 
 
 def _cache_config(values: Mapping[str, Value]) -> dict[str, dict[str, str]]:
-    """`["local,size=1"]` -> `{"local": {"size": "1"}}`, and what the older option for the local cache stands for."""
+    """`["local,size=1"]` -> `{"local": {"size": "1"}}`; also reads the older option for the size of the local cache."""
     texts = values.get("cache-config", [])
     assert isinstance(texts, list)
     config: dict[str, dict[str, str]] = {}
@@ -113,7 +113,7 @@ def _cache_config(values: Mapping[str, Value]) -> dict[str, dict[str, str]]:
             "Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the "
             "other."
         )
-    # In Triton 0 stands for no cache.
+    # In Triton, 0 means no cache.
     return {"local": {"size": str(size)}} if size else {}
 
 
@@ -136,7 +136,7 @@ def _host_policies(texts: Value) -> dict[str, dict[str, str]]:
 
 
 def _python_backend(config: Mapping[str, Mapping[str, str]], warnings: list[str]) -> PythonBackendSettings:
-    """What `config` sets for the Python backend; a global `default-max-batch-size` counts where it has none itself."""
+    """The settings for the Python backend in `config`; `default-max-batch-size` falls back to the global value."""
     own = config.get("python", {})
     shared = {key: text for key, text in config.get(_GLOBAL, {}).items() if key == "default-max-batch-size"}
     fields: dict[str, Any] = {}

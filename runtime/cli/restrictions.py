@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`--http-restricted-api` and `--grpc-restricted-protocol`: `<api>[,<api>...]:<header>=<value>`. (pure)"""
+"""Parses `--http-restricted-api` and `--grpc-restricted-protocol`: `<api>[,<api>...]:<header>=<value>`. (pure)"""
 
 from __future__ import annotations
 
 from pyruntime.runtime.cli.parse import Value
 from pyruntime.runtime.settings import Restriction, SettingsError
 
-# Triton's names of what can be restricted.
+# Triton's names of the groups of endpoints that can be restricted.
 APIS = (
     "health",
     "metadata",
@@ -22,9 +22,9 @@ APIS = (
 
 
 def read_restrictions(option: str, texts: Value, prefix: str = "") -> dict[str, Restriction]:
-    """The restriction of each API that `texts` name. `prefix` is put before the header's name.
+    """The restriction of each API that `texts` name. `prefix` precedes the header's name.
 
-    Raises SettingsError for what has another form, an unknown API, and one that is named twice.
+    Raises SettingsError for any other form, for an unknown API, and for an API that is named twice.
     """
     assert isinstance(texts, list)
     restrictions: dict[str, Restriction] = {}

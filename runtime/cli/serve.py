@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pyruntime serve`: options and configuration file -> settings -> the server.
+"""`pyruntime serve`: reads options and a configuration file, and runs the server.
 
-Nothing here imports typer, rich, yaml or numpy before it is needed; see `cli/__init__.py`.
+It imports typer, rich, yaml and numpy only if needed, to start fast; see `cli/__init__.py`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ log = logging.getLogger("pyruntime.runtime.cli")
 
 
 def run_serve(arguments: Sequence[str], program: str = "pyruntime serve") -> int:
-    """Serve until told to stop. Returns the exit status: 1, after one sentence on standard error, for a bad option.
+    """Serve until a signal ends the server, and return the exit status.
 
-    `program` is what the help calls the command.
+    It is 1 for an invalid option, after one sentence on standard error. `program` is the command's name in the help.
     """
     try:
         values, warnings = parse_arguments(arguments)
@@ -37,7 +37,7 @@ def run_serve(arguments: Sequence[str], program: str = "pyruntime serve") -> int
         return 1
     for warning in warnings:
         log.warning("%s", warning)
-    # First of all: it imports numpy in another process while this one imports the server.
+    # Before the import of the server: the forkserver imports numpy on another core meanwhile.
     from pyruntime.runtime.instances.stub.launch import start_forkserver
 
     start_forkserver()
@@ -49,7 +49,7 @@ def run_serve(arguments: Sequence[str], program: str = "pyruntime serve") -> int
 
 
 def _settings(values: Values, warnings: list[str]) -> tuple[ServerSettings, list[str]]:
-    """The settings, and every warning once: an option may stand in the file and on the command line."""
+    """The settings, and the warnings without duplicates: an option may be in the file and on the command line."""
     path = values.pop("config", None)
     if path is not None:
         from pyruntime.runtime.cli.config_file import read_config_file

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The help page of `pyruntime serve`, with rich. Imported only when it is asked for."""
+"""Prints the help page of `pyruntime serve`. Apart from `serve.py` because it imports rich, which `serve` does not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyruntime.runtime.cli.options import GROUPS, Kind, Option, Status
 
 
 def show_serve_help(program: str) -> None:
-    """Print every option of `pyruntime serve`, by group, with what becomes of it; `program` is what it is called."""
+    """Print all options by group, each with its status; `program` is the name of the command."""
     console = Console(highlight=False)
     console.print(f"Usage: {program} --model-repository <folder> [--<option>=<value> ...]\n", markup=False)
     console.print("Options are those of tritonserver, with their defaults; a prefix of just one will do.", markup=False)
@@ -25,7 +25,7 @@ def show_serve_help(program: str) -> None:
 
 
 def _heading(option: Option) -> Text:
-    """`--http-port <int>  8000  works`; what is not there is left out."""
+    """`--http-port <int>  8000  works`, without the parts that an option lacks."""
     argument = "" if option.kind is Kind.FLAG else f" <{option.kind.value}>"
     heading = Text.assemble((f"--{option.name}", "cyan"), argument)
     if option.default:

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `pyruntime new` makes of its templates: names that may be taken, and placeholders that are filled. (pure)
+"""Validates the name for `pyruntime new`, and fills in the placeholders of its templates. (pure)
 
 A template is a folder of files whose names end in `.in`. In their paths and in their text, `@name@` stands for the
-name that was asked for, and `@Class@` for the same as the name of a class. What begins with a dot is kept as `dot_`:
-packages do not carry hidden files.
+given name, and `@Class@` for the same name as a class name. The prefix `dot_` stands for a leading dot, because Python
+packages omit hidden files.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 SUFFIX = ".in"
-# The longest name of a file that is made of a name is `libtriton_<name>.so`, and file systems allow 255 bytes.
+# The longest file name with the name in it is `libtriton_<name>.so`, and file systems allow 255 bytes.
 NAME_LENGTH_MAX = 200
 
 _MODEL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*", re.ASCII)
 _BACKEND_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
-# The backend that every model.py has; another one of this name would never be looked for.
+# The built-in backend of every model.py: the server would never search for another one of this name.
 _TAKEN = "python"
 
 
 class NameProblem(ValueError):
-    """Why a name cannot be taken, as a sentence."""
+    """The name is not valid; the message is a sentence."""
 
 
 class Names(NamedTuple):
-    """What the placeholders stand for."""
+    """The values of the placeholders."""
 
     name: str
     class_name: str
@@ -40,7 +40,7 @@ class Names(NamedTuple):
 
     @classmethod
     def of_backend(cls, name: str) -> Names:
-        """For a backend, which gives its name to libraries and classes. Raises NameProblem."""
+        """For a backend, whose name is part of the names of libraries and classes. Raises NameProblem."""
         if name == _TAKEN:
             raise NameProblem(f"'{name}' is the backend that executes a model.py; take another name")
         return cls._of(name, _BACKEND_NAME, 'letters, digits and "_"')
@@ -54,11 +54,11 @@ class Names(NamedTuple):
         return cls(name, "".join(part[:1].upper() + part[1:] for part in re.split("[_-]", name)))
 
     def fill(self, text: str) -> str:
-        """`text` with names in place of the placeholders."""
+        """`text` with its placeholders replaced."""
         return text.replace("@name@", self.name).replace("@Class@", self.class_name)
 
     def target(self, template: PurePosixPath) -> PurePosixPath:
-        """Where the file of a template belongs; both paths are relative."""
+        """The path to write the file of a template to; both are relative."""
         parts = [_shown(part) for part in template.with_suffix("").parts]
         return PurePosixPath(*map(self.fill, parts))
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pyruntime stack`: prints what all threads of a model's stubs are doing, also of stubs that are stuck."""
+"""`pyruntime stack`: prints the stacks of all threads of a model's stubs, including stubs that hang."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pyruntime.runtime.cli.stubs import Stub, ask_for_stacks, find_stubs
 from pyruntime.runtime.cli.text import printable
 
-# As many names as still read as a hint.
+# The most names that an error message lists.
 NAMES_MAX = 20
 
 
@@ -32,7 +32,7 @@ def run_stack(model: str, instance: str = "") -> int:
 
 
 def _show(stub: Stub) -> None:
-    """Print what a stub said, as text that can do nothing to a terminal."""
+    """Print the stacks of a stub. Escapes control characters, because a model may choose the names in them."""
     _, _, model, version, instance = stub.heading
     print(f"{printable(instance)} of {printable(model)} version {printable(version)}, process {stub.pid}\n")
     if stub.by_signal:
@@ -45,7 +45,7 @@ def _show(stub: Stub) -> None:
 
 
 def _none_there(model: str, instance: str, others: Sequence[Stub]) -> str:
-    """The sentence for a model, or an instance of it, that has no stub; `others` are those that come nearest."""
+    """The error message for a model or an instance that has no stub; `others` are the stubs to suggest."""
     if instance and any(stub.heading.model == model for stub in others):
         sentence = f"no stub of model '{model}' is instance '{instance}'"
         names = {stub.heading.instance for stub in others}

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the stubs of all servers of this user, and has them tell what their threads do.
+"""Finds the stubs of all servers of this user, and requests the stacks of their threads.
 
-No server is asked: stubs are found in /proc, whatever they and their servers are busy with. How a stub is asked and
-answers is told in utils/stacks.py.
+It finds stubs in /proc and asks no server, so that it works even if stubs and servers hang. utils/stacks.py describes
+the protocol.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import BinaryIO
 from pyruntime.runtime.cli.proc_status import GONE, ThreadStatus, is_handled
 from pyruntime.utils.stacks import END, HEADING_BYTES_MAX, LINK, STACK_SIGNAL, Heading, decode_heading
 
-# Both take milliseconds. A process that is swapped out, or a machine that is overloaded, may take longer; and many
-# threads that all have work for the interpreter's lock share it by 5 ms each.
+# Both take milliseconds, and longer if the process is swapped out or the machine is overloaded. With many busy threads,
+# each of them holds the interpreter's lock for 5 ms before the thread that answers gets it.
 BELL_S_MAX = 2.0
 SIGNAL_S_MAX = 3.0
 POLL_S = 0.005
-# 100 frames of 1000 characters in each of 100 threads, of which faulthandler takes no more.
+# 100 frames of 1000 characters in each of 100 threads: faulthandler writes no more.
 STACKS_BYTES_MAX = 16 << 20
 
 
 class Stub:
-    """A stub that was found: its process, which cannot turn into another one, and what it is asked and answers by.
+    """A stub, and the state of the request for its stacks. The pidfd ensures that the pid is not reused.
 
-    `stacks` is what it said, `by_signal` that the interpreter's lock could not be had meanwhile, and `problem` why
-    stacks are missing, as the end of a sentence.
+    `stacks` is its answer. `by_signal` says that a signal was needed because another thread kept the interpreter's
+    lock. `problem` says why stacks are missing, as the end of a sentence.
     """
 
     def __init__(self, pid: int, pidfd: int, bell: int, file: BinaryIO, heading: Heading) -> None:
-        """`file` has been read to the end of its heading. Everything stays the caller's to close."""
+        """`file` is read to the end of its heading. The caller closes all descriptors."""
         self.pid = pid
         self.heading = heading
         self.stacks = ""
@@ -51,7 +51,7 @@ class Stub:
         self._blocked_before: set[int] = set()
 
     def proceed(self, now: float) -> bool:
-        """Ask, or look for the answer; whether there is nothing left to do. `now` is a time in seconds."""
+        """Send the request, or look for the answer. Returns whether this stub is finished. `now` is in seconds."""
         try:
             if self._deadline is None:
                 self._ask(now)
@@ -66,7 +66,7 @@ class Stub:
         return bool(self.problem)
 
     def give_up(self) -> None:
-        """Do not wait any longer."""
+        """Stop waiting, and set `problem`."""
         if self._deadline is None:
             self.problem = "is being asked by somebody else"
             return
@@ -77,7 +77,7 @@ class Stub:
 
     def _ask(self, now: float) -> None:
         try:
-            # Held until we end: nobody else may take what we asked for.
+            # Locked until this process ends, so that no other one takes the answer.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
@@ -87,7 +87,7 @@ class Stub:
             return
         self._deadline = now + BELL_S_MAX
         os.ftruncate(self._file.fileno(), self._start)
-        with suppress(BlockingIOError):  # it has been rung more often than a pipe holds
+        with suppress(BlockingIOError):  # the pipe is full of earlier requests
             os.write(self._bell, b"?")
 
     def _insist(self, now: float) -> None:
@@ -101,7 +101,8 @@ class Stub:
         signal.pidfd_send_signal(self._pidfd, STACK_SIGNAL)
 
     def _has_answered(self) -> bool:
-        # In this order: once there is something to read a handler has begun, and only then can it be at its end.
+        # Read first, then look at the threads: the handler has begun once the file has contents, and `is_handled` needs
+        # a handler that has begun.
         answered = self._read()
         threads = _threads(self.pid)
         if not answered and self.by_signal and self.stacks and is_handled(threads, STACK_SIGNAL, self._blocked_before):
@@ -112,7 +113,7 @@ class Stub:
         return answered
 
     def _read(self) -> bool:
-        """Take what is there; whether it is a whole answer to the bell."""
+        """Read the file. Returns whether it has a complete answer to the bell."""
         self._file.seek(self._start)
         text, end, _ = self._file.read(STACKS_BYTES_MAX).partition(END)
         self.stacks = text.decode("utf-8", "backslashreplace")
@@ -120,7 +121,7 @@ class Stub:
 
 
 def ask_for_stacks(stubs: Iterable[Stub]) -> None:
-    """Have all of them answer, at the same time. Waits BELL_S_MAX and SIGNAL_S_MAX at most."""
+    """Request the stacks of all `stubs` at the same time. Waits at most BELL_S_MAX + SIGNAL_S_MAX seconds."""
     start = time.monotonic()
     while stubs := [stub for stub in stubs if not stub.proceed(time.monotonic())]:
         if time.monotonic() - start > BELL_S_MAX + SIGNAL_S_MAX:
@@ -131,7 +132,7 @@ def ask_for_stacks(stubs: Iterable[Stub]) -> None:
 
 
 def find_stubs(resources: ExitStack) -> list[Stub]:
-    """Every stub of this user; what it takes to ask them is closed by `resources`.
+    """All stubs of this user. `resources` closes their descriptors.
 
     A server counts as the stub of each of its native instances.
     """
@@ -140,13 +141,14 @@ def find_stubs(resources: ExitStack) -> list[Stub]:
 
 
 def _stubs_of(pid: int, resources: ExitStack) -> list[Stub]:
-    """The stubs that a process is; none if it is not this user's, or ends while we look."""
+    """The stubs in a process; none if it belongs to another user or ends meanwhile."""
     folder = Path(f"/proc/{pid}/fd")
     with ExitStack() as ours:
         try:
             if folder.stat().st_uid != os.geteuid():
                 return []
-            # First of all: what we learn of the number from now on is of this process, or this will not reach any.
+            # The pidfd comes first. If the pid is reused later, a signal to the pidfd fails instead of reaching the
+            # wrong process.
             pidfd = os.pidfd_open(pid)
             ours.callback(os.close, pidfd)
             links = _links(folder)
@@ -160,7 +162,7 @@ def _stubs_of(pid: int, resources: ExitStack) -> list[Stub]:
 
 
 def _stub_of(pid: int, pidfd: int, path: Path, links: dict[str, list[Path]], resources: ExitStack) -> Stub | None:
-    """The stub that has this file open; None if it is none."""
+    """The stub that has this file open; None if the file is not a stub's."""
     with ExitStack() as ours:
         try:
             file = ours.enter_context(path.open("r+b", buffering=0))
@@ -176,7 +178,7 @@ def _stub_of(pid: int, pidfd: int, path: Path, links: dict[str, list[Path]], res
 
 
 def _links(folder: Path) -> dict[str, list[Path]]:
-    """What a process has open, by its names, and where; but for what it closes while we look."""
+    """The open files of a process: their names, and for each its paths below /proc. Skips files closed meanwhile."""
     links: dict[str, list[Path]] = {}
     for entry in folder.iterdir():
         with suppress(FileNotFoundError):
@@ -185,10 +187,10 @@ def _links(folder: Path) -> dict[str, list[Path]]:
 
 
 def _threads(pid: int) -> dict[int, ThreadStatus]:
-    """All threads of a process, its first one included. Raises ProcessLookupError if it is gone."""
+    """All threads of a process, including its main thread. Raises ProcessLookupError if it has ended."""
     threads = {}
     for entry in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(ProcessLookupError, FileNotFoundError):  # a thread that has just ended
+        with suppress(ProcessLookupError, FileNotFoundError):  # the thread has just ended
             threads[int(entry.name)] = ThreadStatus.parse((entry / "status").read_text())
     if pid not in threads:
         raise ProcessLookupError(pid)

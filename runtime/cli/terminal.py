@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The terminal that `pyruntime serve --debug` shares with a debugger."""
+"""Preserves the terminal that `pyruntime serve --debug` shares with a debugger."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ NO_TERMINAL = (
 
 
 def has_terminal() -> bool:
-    """Whether somebody can type what a debugger reads."""
+    """Whether a user can type commands for a debugger."""
     return os.isatty(STDIN)
 
 
 @contextmanager
 def terminal_kept() -> Iterator[None]:
-    """Leave the terminal as it was: a debugger that is killed at its prompt leaves it without echo."""
+    """Restore the terminal's modes at the end: a debugger that is killed at its prompt leaves it without echo."""
     if not has_terminal():
         yield
         return
-    import termios  # only a server that debugs pays for it
+    import termios  # only a server in debug mode needs it
 
     before = termios.tcgetattr(STDIN)
     try:
         yield
     finally:
-        # In the background, to set anything would stop us.
+        # A background process that changes a terminal is stopped by SIGTTOU.
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         with suppress(termios.error):  # it has been closed
             termios.tcsetattr(STDIN, termios.TCSADRAIN, before)

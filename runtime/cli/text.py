@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What others wrote, as text that can do nothing to a terminal. (pure)"""
+"""Escapes text of models and servers, so that it cannot send control sequences to a terminal. (pure)"""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import json
 
 
 def printable(text: str) -> str:
-    """`text` with escapes in place of what does not print, line ends among them."""
+    """`text` with escapes in place of characters that do not print, including line ends."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def printable_lines(text: str) -> str:
-    """`text`, whose line ends stay, with escapes in place of all else that does not print."""
+    """`text` with escapes in place of characters that do not print, except line ends."""
     return "\n".join(map(printable, text.split("\n")))

@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`--trace-config` and the older options for the same. (pure)
+"""Parses `--trace-config` and the older options for traces. (pure)
 
 setting := "mode=" mode | "level=" level | "rate=" number | "count=" number
          | "triton," ("file=" path | "log-frequency=" number)
          | "opentelemetry," ("url=" url | "resource=" name "=" value | "bsp_max_queue_size=" number
                              | "bsp_schedule_delay=" milliseconds | "bsp_max_export_batch_size=" number)
 
-`level` and `resource` may be there several times, and all of them count, but for levels before an OFF; of the others
-the last one does.
+`level` and `resource` may be repeated: all of them count, except levels before an OFF. Of any other setting the last
+one wins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyruntime.runtime.cli.parse import Value, did_you_mean
 from pyruntime.runtime.settings import TRACE_MODES, TRACE_TRITON, SettingsError, TraceSettings
 from pyruntime.runtime.tracing.values import UINT32_MAX, read_count, read_levels, read_log_frequency, read_rate
 
-# The older options, and the settings that they stand for.
+# The older options, and the settings that they are aliases of.
 OLDER = {
     "trace-file": "triton,file",
     "trace-level": "level",
@@ -48,8 +48,8 @@ def _some(text: str) -> str:
     return text
 
 
-# Each setting: the field of TraceSettings, and how its text is read.
-_SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
+# For each setting the field of TraceSettings, and the function that parses its text.
+_SETTINGS: dict[str, tuple[str, Callable[[str], object]]] = {
     "mode": ("mode", _mode),
     "rate": ("rate", read_rate),
     "count": ("count", read_count),
@@ -65,9 +65,9 @@ _KNOWN = (*_SETTINGS, _LEVEL, _RESOURCE)
 
 
 def read_trace_config(values: Mapping[str, Value], warnings: list[str]) -> TraceSettings:
-    """What the options in `values` set; what they set in vain is added to `warnings`.
+    """The trace settings in `values`. Adds a message to `warnings` for each setting without effect.
 
-    Raises SettingsError for what cannot be read.
+    Raises SettingsError for invalid values.
     """
     fields: dict[str, Any] = {}
     levels: list[str] = []
@@ -98,7 +98,7 @@ def read_trace_config(values: Mapping[str, Value], warnings: list[str]) -> Trace
 
 
 def _given(values: Mapping[str, Value]) -> list[tuple[str, str, str]]:
-    """(option, setting, text) of all that is given, the older options first, so that the other one wins."""
+    """(option, setting, text) of all given settings; the older options come first, so that --trace-config wins."""
     given = []
     for option, setting in OLDER.items():
         value = values.get(option, [])

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Talks HTTP to a server; what goes wrong becomes one sentence for whoever gave the command."""
+"""An HTTP client for a server. Each failure is a CommandError, whose message is one sentence for the user."""
 
 from __future__ import annotations
 
@@ -9,48 +9,64 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any
+from typing import TypedDict, cast
 from urllib.parse import quote, urlsplit
 
 from pyruntime.runtime.cli.parse import did_you_mean
+from pyruntime.runtime.json_types import JsonObject, JsonValue
 from pyruntime.utils.errors import PyruntimeError
 
-# A server that is there takes a connection at once. How long it then takes for an answer is up to its models.
+# The time limit for a connection, in seconds. Responses have none: a model may take any time.
 CONNECT_S_MAX = 10.0
-# What is shown of an answer that is not the protocol's.
+# The part of an invalid response that an error message shows, in characters.
 SHOWN_LENGTH_MAX = 200
 
 _EVENT = b"data:"
 
 
 class CommandError(PyruntimeError):
-    """Why a command cannot be done, as one sentence; `status` is what the process ends with."""
+    """A command failed; the message is one sentence, `status` the exit status of the process."""
 
     status = 1
 
 
 class Refused(CommandError):
-    """The server said no."""
+    """The server refused the request, or its response is invalid."""
 
     status = 1
 
 
 class WrongUsage(CommandError):
-    """The command line cannot be meant so."""
+    """The command line is invalid."""
 
     status = 2
 
 
 class Unreachable(CommandError):
-    """There is no server, or it went away."""
+    """No server answers, or it closed the connection."""
 
     status = 3
 
 
-class ServerClient:
-    """A server at a URL, such as http://localhost:8000. Raises WrongUsage if it is none.
+class TensorMetadata(TypedDict):
+    """An input or output in a model's metadata."""
 
-    All methods raise CommandError.
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(TypedDict):
+    """A model's metadata, as far as commands read it."""
+
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class ServerClient:
+    """The server at a URL such as http://localhost:8000. Raises WrongUsage for an invalid URL.
+
+    All methods raise CommandError. They check that a response has the expected members, and trust their types.
     """
 
     def __init__(self, url: str) -> None:
@@ -65,31 +81,35 @@ class ServerClient:
         self._secure = parts.scheme == "https"
         self._host, self._port, self._path = host, port, parts.path.rstrip("/")
 
-    def get(self, path: str, *members: str) -> Any:
-        """What a GET returns, from JSON: an object that has all of `members`."""
+    def get(self, path: str, *members: str) -> JsonObject:
+        """The JSON object that a GET returns. It has all of `members`."""
         document = self._parsed(self.request("GET", path)[1])
         if not isinstance(document, dict) or not all(member in document for member in members):
-            raise self._strange()
+            raise self._not_a_server()
         return document
 
-    def post(self, path: str, document: Any) -> Any:
-        """What a POST of a JSON document returns, from JSON; None for nothing."""
+    def metadata(self, path: str) -> ModelMetadata:
+        """The metadata of the model, or the version of one, at `path`."""
+        return cast("ModelMetadata", self.get(path, "inputs", "outputs"))
+
+    def post(self, path: str, document: JsonValue) -> JsonValue:
+        """The JSON value that a POST of a JSON document returns; None for an empty response."""
         body = self.request("POST", path, json.dumps(document).encode())[1]
         return self._parsed(body) if body else None
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[dict[str, str], bytes]:
-        """Headers, with names in small letters, and body of a successful response."""
-        with self._asked(method, path, body, headers) as response:
+        """The headers, with lower-case names, and the body of a successful response."""
+        with self._response(method, path, body, headers) as response:
             content = response.read()
             if response.status != 200:
                 raise Refused(_reason(response, content))
             return {name.lower(): value for name, value in response.headers.items()}, content
 
-    def stream(self, path: str, document: Any) -> Iterator[Any]:
-        """The events of a stream, from JSON, as they come."""
-        with self._asked("POST", path, json.dumps(document).encode(), None) as response:
+    def stream(self, path: str, document: JsonValue) -> Iterator[JsonValue]:
+        """The events of a stream, parsed, as they arrive."""
+        with self._response("POST", path, json.dumps(document).encode(), None) as response:
             if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
                 raise Refused(_reason(response, response.read()))
             for line in response:
@@ -100,12 +120,12 @@ class ServerClient:
         """The repository index."""
         rows = self.post("/v2/repository/index", {})
         if not isinstance(rows, list) or not all(isinstance(row, dict) and "name" in row for row in rows):
-            raise self._strange()
-        return rows
+            raise self._not_a_server()
+        return cast("list[dict[str, str]]", rows)
 
     @contextmanager
     def about(self, model: str) -> Iterator[None]:
-        """While something is asked about a model: a refusal says which one may have been meant, if there is none."""
+        """For requests about a model: if the server has no such model, a refusal suggests similar names."""
         try:
             yield
         except Refused as exc:
@@ -116,7 +136,7 @@ class ServerClient:
             raise
 
     @contextmanager
-    def _asked(
+    def _response(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None
     ) -> Iterator[HTTPResponse]:
         kind = HTTPSConnection if self._secure else HTTPConnection
@@ -127,7 +147,7 @@ class ServerClient:
             except ssl.SSLCertVerificationError as exc:
                 raise Unreachable(f"{self.url} shows a certificate that is not trusted: {exc.verify_message}") from exc
             except ssl.SSLError as exc:
-                raise Unreachable(f"no TLS is to be had at {self.url}") from exc
+                raise Unreachable(f"there is no TLS at {self.url}") from exc
             except OSError as exc:
                 raise Unreachable(f"no server answers at {self.url}: {exc.strerror or exc}") from exc
             connection.sock.settimeout(None)
@@ -139,28 +159,29 @@ class ServerClient:
         finally:
             connection.close()
 
-    def _parsed(self, body: bytes) -> Any:
+    def _parsed(self, body: bytes) -> JsonValue:
         try:
-            return json.loads(body)
+            value: JsonValue = json.loads(body)
         except ValueError as exc:
-            raise self._strange() from exc
+            raise self._not_a_server() from exc
+        return value
 
-    def _strange(self) -> Refused:
+    def _not_a_server(self) -> Refused:
         return Refused(f"{self.url} does not answer as a server does; is it the port of its HTTP?")
 
 
 def model_path(name: str) -> str:
-    """Where a model is."""
+    """The path of a model."""
     return f"/v2/models/{quote(name, safe='')}"
 
 
 def control_path(name: str, action: str) -> str:
-    """Where a model is loaded or unloaded."""
+    """The path that loads or unloads a model."""
     return f"/v2/repository/models/{quote(name, safe='')}/{action}"
 
 
 def _reason(response: HTTPResponse, content: bytes) -> str:
-    """What an error says, and otherwise its status and the beginning of it."""
+    """The message of an error response, or its status and the beginning of its body if it has none."""
     text = content.decode(errors="replace")
     try:
         error = json.loads(text.removeprefix("data:"))["error"]

@@ -1,12 +1,11 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pyruntime infer`: one request to a model, and what it answers."""
+"""`pyruntime infer`: sends one request to a model, and prints its responses."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,25 +13,26 @@ from pyruntime.runtime.cli.commands.client import Refused, ServerClient, WrongUs
 from pyruntime.runtime.cli.commands.inference import Response, decode_response, encode_generate, encode_request
 from pyruntime.runtime.cli.commands.inputs import read_inputs
 from pyruntime.runtime.cli.commands.show import print_json, show_table
-from pyruntime.runtime.cli.commands.tensors import Array, TensorError, TensorSpec, to_json
+from pyruntime.runtime.cli.commands.tensors import Array, TensorError, TensorSpec, texts
 from pyruntime.runtime.cli.parse import did_you_mean
 from pyruntime.runtime.cli.text import printable, printable_lines
+from pyruntime.runtime.json_types import JsonObject, JsonValue
 
-# Of a tensor with more elements its corners are shown; --json has them all.
+# Of a tensor with more elements only the corners are shown; --json shows all.
 ELEMENTS_SHOWN_MAX = 100
-# Of one text, characters.
+# The most characters that are shown of one BYTES element.
 TEXT_SHOWN_MAX = 1000
 
-# What is in every event of a stream and is no output.
+# The members of an event of a stream that are not outputs.
 _ABOUT = ("model_name", "model_version", "id")
 _ONLY_STREAMS = "decoupled transaction policy"
 
 
 def run_infer(url: str, model: str, inputs: Sequence[str], outputs: Sequence[str], stream: bool, as_json: bool) -> int:
-    """Ask, and print what comes. Raises CommandError."""
+    """Send the request and print its responses. Raises CommandError."""
     client = ServerClient(url)
     with client.about(model):
-        metadata = client.get(model_path(model), "inputs", "outputs")
+        metadata = client.metadata(model_path(model))
     specs = {spec.name: spec for spec in map(TensorSpec.parse, metadata["inputs"])}
     _check_outputs(outputs, [spec["name"] for spec in metadata["outputs"]])
     arrays = read_inputs(inputs, specs)
@@ -79,7 +79,7 @@ def _infer(
 def _stream(
     client: ServerClient, model: str, arrays: Mapping[str, Array], outputs: Sequence[str], as_json: bool
 ) -> int:
-    """Print each event as it comes. The exit status is 1 if one of them was an error."""
+    """Print each event as it arrives. Raises CommandError for an event that is an error."""
     try:
         document = encode_generate(arrays)
     except TensorError as exc:
@@ -89,7 +89,9 @@ def _stream(
             raise Refused(f"{client.url} sends an event that is no object")
         if "error" in event:
             raise Refused(str(event["error"]))
-        chosen = {name: value for name, value in event.items() if not outputs or name in outputs or name in _ABOUT}
+        chosen: JsonObject = {
+            name: value for name, value in event.items() if not outputs or name in outputs or name in _ABOUT
+        }
         if as_json:
             print_json(chosen)
         else:
@@ -97,7 +99,7 @@ def _stream(
     return 0
 
 
-def _show_event(event: Mapping[str, Any]) -> None:
+def _show_event(event: Mapping[str, JsonValue]) -> None:
     values = [
         f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in event.items() if name not in _ABOUT
     ]
@@ -105,14 +107,14 @@ def _show_event(event: Mapping[str, Any]) -> None:
 
 
 def shown(array: Array, datatype: str) -> str:
-    """A tensor for people to read."""
+    """A tensor as text for a terminal."""
     if datatype != "BYTES":
         return np.array2string(array, threshold=ELEMENTS_SHOWN_MAX, separator=", ")
     if array.size == 1:
-        return _shown_text(str(to_json(array.ravel())[0]))
-    texts = [_shown_text(text) for text in to_json(array.ravel()[:ELEMENTS_SHOWN_MAX])]
-    more = array.size - len(texts)
-    return "\n".join(texts + ([f"... and {more} more"] if more else []))
+        return _shown_text(texts(array)[0])
+    lines = [_shown_text(text) for text in texts(array.ravel()[:ELEMENTS_SHOWN_MAX])]
+    more = array.size - len(lines)
+    return "\n".join(lines + ([f"... and {more} more"] if more else []))
 
 
 def _shown_text(text: str) -> str:

@@ -1,28 +1,29 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and responses of inference, as the protocol has them. (pure)"""
+"""Encodes inference requests and decodes responses, as HTTP bodies of the protocol. (pure)"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyruntime.runtime.cli.commands.tensors import Array, TensorError, TensorSpec, decode, encode, to_array, to_json
+from pyruntime.runtime.json_types import JsonObject, JsonValue
 
 LENGTH_HEADER = "Inference-Header-Content-Length"
 
 
 class Response(NamedTuple):
-    """What a model answered; `outputs` are in its order."""
+    """The response of a model; `outputs` have the model's order."""
 
     model: str
     version: str
     outputs: list[tuple[TensorSpec, Array]]
 
-    def to_json(self) -> dict[str, Any]:
-        """For machines: as the protocol's own JSON, with nested data."""
-        outputs = [
+    def to_json(self) -> JsonObject:
+        """The response in the protocol's JSON, with nested lists as data."""
+        outputs: list[JsonValue] = [
             {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape), "data": to_json(array)}
             for spec, array in self.outputs
         ]
@@ -32,7 +33,7 @@ class Response(NamedTuple):
 def encode_request(
     arrays: Mapping[str, Array], specs: Mapping[str, TensorSpec], outputs: Sequence[str]
 ) -> tuple[bytes, dict[str, str]]:
-    """Body and headers of a request; all tensors are binary, because only so all datatypes can travel."""
+    """The body and headers of a request. All tensors are binary, because JSON cannot express all datatypes."""
     inputs, contents = [], []
     for name, array in arrays.items():
         datatype = specs[name].datatype
@@ -40,7 +41,7 @@ def encode_request(
         parameters = {"binary_data_size": len(data)}
         inputs.append({"name": name, "shape": list(array.shape), "datatype": datatype, "parameters": parameters})
         contents.append(data)
-    document: dict[str, Any] = {"inputs": inputs, "parameters": {"binary_data_output": True}}
+    document: dict[str, object] = {"inputs": inputs, "parameters": {"binary_data_output": True}}
     if outputs:
         document["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
     head = json.dumps(document).encode()
@@ -48,9 +49,9 @@ def encode_request(
 
 
 def decode_response(headers: Mapping[str, str], body: bytes) -> Response:
-    """What a response says; `headers` have names in small letters.
+    """Decode a response; `headers` have lower-case names.
 
-    Raises ValueError (of which TensorError is one), KeyError or TypeError for what is none.
+    Raises ValueError (or its subclass TensorError), KeyError or TypeError for an invalid response.
     """
     length = int(headers.get(LENGTH_HEADER.lower()) or len(body))
     document = json.loads(body[:length])
@@ -71,9 +72,9 @@ def decode_response(headers: Mapping[str, str], body: bytes) -> Response:
     return Response(document["model_name"], document["model_version"], outputs)
 
 
-def encode_generate(arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """The document of a generate request. Raises TensorError for what JSON cannot say."""
-    document = {}
+def encode_generate(arrays: Mapping[str, Array]) -> JsonObject:
+    """The document of a generate request. Raises TensorError for elements that JSON cannot express."""
+    document: JsonObject = {}
     for name, array in arrays.items():
         if any(isinstance(each, bytes) and not _is_text(each) for each in array.ravel().tolist()):
             raise TensorError(f"input '{name}' is no UTF-8, and streams are of JSON")

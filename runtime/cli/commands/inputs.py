@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`--input <name>=<value>`: what a user says of an input, as an array.
+"""Converts `--input <name>=<value>` to arrays.
 
-value := json | text | "@" path        a text without quotes is for BYTES alone
-path  := *.json | *.npy | any other    the last one holds the tensor's own bytes, or one element of BYTES
+value := json | text | "@" path        text without quotes is for BYTES only
+path  := *.json | *.npy | any other    any other file contains the tensor's bytes, or one element of BYTES
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pyruntime models`, `load` and `unload`: what a server serves, and changes of it."""
+"""`pyruntime models`, `load` and `unload`: lists, loads and unloads the models of a server."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from pyruntime.runtime.cli.commands.client import Refused, ServerClient, control_path, model_path
+from pyruntime.runtime.cli.commands.client import Refused, ServerClient, TensorMetadata, control_path, model_path
 from pyruntime.runtime.cli.commands.show import print_json, progress, show_table
 
 _HEADINGS = ("Model", "Version", "State", "Inputs", "Outputs", "Reason")
@@ -21,7 +20,7 @@ def run_models(url: str, as_json: bool) -> int:
 
 
 def run_load(url: str, model: str, as_json: bool) -> int:
-    """Load a model, or bring it up to date, and print what became of it. Raises CommandError."""
+    """Load or update a model, and print its state. Raises CommandError."""
     client = ServerClient(url)
     with progress(f"{model} is being loaded"), client.about(model):
         client.post(control_path(model, "load"), {})
@@ -30,11 +29,11 @@ def run_load(url: str, model: str, as_json: bool) -> int:
 
 
 def run_unload(url: str, model: str, as_json: bool) -> int:
-    """Unload a model, and print what became of it. Raises CommandError."""
+    """Unload a model, and print its state. Raises CommandError."""
     client = ServerClient(url)
     rows = _rows_of(client, model)
     if not rows:
-        # A server would call it done.
+        # The server reports success for a model that does not exist.
         with client.about(model):
             raise Refused(f"there is no model '{model}'")
     client.post(control_path(model, "unload"), {})
@@ -60,15 +59,15 @@ def _show(client: ServerClient, rows: Sequence[dict[str, str]], as_json: bool) -
 
 
 def _tensors(client: ServerClient, row: dict[str, str]) -> tuple[str, str]:
-    """Inputs and outputs of a version that serves, one in a line."""
+    """The inputs and outputs of a version that is ready, one per line."""
     if row.get("state") != "READY":
         return "", ""
     try:
-        metadata = client.get(f"{model_path(row['name'])}/versions/{row['version']}", "inputs", "outputs")
-    except Refused:  # it has gone meanwhile
+        metadata = client.metadata(f"{model_path(row['name'])}/versions/{row['version']}")
+    except Refused:  # it was unloaded meanwhile
         return "", ""
     return _signature(metadata["inputs"]), _signature(metadata["outputs"])
 
 
-def _signature(tensors: Sequence[dict[str, Any]]) -> str:
+def _signature(tensors: Sequence[TensorMetadata]) -> str:
     return "\n".join(f"{each['name']} {each['datatype']}{list(each['shape'])}" for each in tensors)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What commands print, for people and for machines."""
+"""Prints the results and errors of commands: tables, JSON, progress."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rich.text import Text
 from pyruntime.runtime.cli.commands.client import CommandError
 from pyruntime.runtime.cli.text import printable, printable_lines
 
-# What the process ends with when somebody presses Ctrl-C, by the custom of shells.
+# The exit status after Ctrl-C, by the convention of shells.
 INTERRUPTED = 130
 
 
 def run_command(command: Callable[[], int]) -> int:
-    """Run a command; the exit status. Why something cannot be done is said on standard error."""
+    """Run a command and return the exit status. Prints a CommandError on standard error."""
     try:
         return command()
     except CommandError as exc:
@@ -31,18 +31,18 @@ def run_command(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever reads what we print has read enough. What is flushed at exit must go somewhere.
+        # The reader of our output, such as `head`, has closed it. At exit Python flushes stdout, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def print_json(value: object) -> None:
-    """One line, ASCII alone, at once."""
+    """Print a value as one line of ASCII, and flush."""
     print(json.dumps(value), flush=True)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    """A table; the columns of the headings in `right` are numbers. Cells may have several lines, and cannot act."""
+    """A table; the columns with headings in `right` are numbers. Cells may have several lines; they are escaped."""
     made = Table(box=None, header_style="bold", pad_edge=False)
     for heading in headings:
         number = heading in right
@@ -58,5 +58,5 @@ def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Se
 
 
 def progress(text: str) -> AbstractContextManager[object]:
-    """While something takes time: says so, at a terminal, and leaves no trace."""
+    """Show `text` at a terminal during a long operation, and remove it afterwards."""
     return Console(stderr=True, highlight=False).status(Text(printable(text)))

@@ -1,34 +1,52 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of `pyruntime stats`, from what a server says of its models. (pure)"""
+"""Computes the rows of `pyruntime stats` from the statistics of a server. (pure)"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypedDict
 
 HEADINGS = ("Model", "Version", "Requests", "Failed", "Executions", "Rows", "Queue", "Compute", "Total")
 NUMBERS = HEADINGS[2:]
 RATE = "Per second"
 
-Statistics = Sequence[Mapping[str, Any]]
+
+class Duration(TypedDict, total=False):
+    """How often a step of inference happened, and its total time in nanoseconds."""
+
+    count: int
+    ns: int
+
+
+class ModelStatistics(TypedDict):
+    """The statistics of one version of a model, as far as they are shown."""
+
+    name: str
+    version: str
+    execution_count: int
+    inference_count: int
+    inference_stats: dict[str, Duration]
+
+
+Statistics = Sequence[ModelStatistics]
 
 
 def rows(statistics: Statistics, before: Statistics = (), elapsed_s: float = 0.0) -> list[list[str]]:
     """A row for each version; with a rate, if `before` was `elapsed_s` seconds ago.
 
-    Rows are those of an average execution. Times are averages over successful requests: since the server started, or
-    since `before` where there were any.
+    The column "Rows" is the average batch size of an execution. Times are averages over successful requests: since
+    `before`, or since the server started if there are none since.
     """
     earlier = {_key(model): model for model in before}
     return [_row(model, earlier.get(_key(model)), elapsed_s) for model in statistics]
 
 
-def _row(model: Mapping[str, Any], before: Mapping[str, Any] | None, elapsed_s: float) -> list[str]:
+def _row(model: ModelStatistics, before: ModelStatistics | None, elapsed_s: float) -> list[str]:
     successes = _count(model, "success")
     recent = successes - _count(before, "success") if before is not None else 0
     since = before if recent > 0 else None
-    executions, inferences = (int(model.get(key, 0)) for key in ("execution_count", "inference_count"))
+    executions, inferences = int(model.get("execution_count", 0)), int(model.get("inference_count", 0))
     compute = [_average_us(model, since, f"compute_{step}") for step in ("input", "infer", "output")]
     row = [
         *_key(model),
@@ -45,18 +63,26 @@ def _row(model: Mapping[str, Any], before: Mapping[str, Any] | None, elapsed_s: 
     return row
 
 
-def _key(model: Mapping[str, Any]) -> tuple[str, str]:
+def _key(model: ModelStatistics) -> tuple[str, str]:
     return str(model["name"]), str(model["version"])
 
 
-def _count(model: Mapping[str, Any] | None, name: str, key: str = "count") -> int:
-    # A server's JSON may have 64-bit integers as texts.
-    return int(model["inference_stats"].get(name, {}).get(key, 0)) if model is not None else 0
+def _duration(model: ModelStatistics | None, name: str) -> tuple[int, int]:
+    """The count and the nanoseconds of a step."""
+    if model is None:
+        return 0, 0
+    duration = model["inference_stats"].get(name, {})
+    # Some servers send 64-bit integers as JSON strings, because protobuf's JSON has them so.
+    return int(duration.get("count", 0)), int(duration.get("ns", 0))
 
 
-def _average_us(model: Mapping[str, Any], since: Mapping[str, Any] | None, name: str) -> float | None:
-    count = _count(model, name) - _count(since, name)
-    return (_count(model, name, "ns") - _count(since, name, "ns")) / count / 1000 if count > 0 else None
+def _count(model: ModelStatistics | None, name: str) -> int:
+    return _duration(model, name)[0]
+
+
+def _average_us(model: ModelStatistics, since: ModelStatistics | None, name: str) -> float | None:
+    (count, ns), (count_before, ns_before) = _duration(model, name), _duration(since, name)
+    return (ns - ns_before) / (count - count_before) / 1000 if count > count_before else None
 
 
 def _time(us: float | None) -> str:

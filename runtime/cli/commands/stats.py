@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pyruntime stats`: what models have done, once or again and again."""
+"""`pyruntime stats`: prints the statistics of models, once or every second."""
 
 from __future__ import annotations
 
 import time
+from typing import cast
 
 from rich.live import Live
 
@@ -12,7 +13,7 @@ from pyruntime.runtime.cli.commands.client import ServerClient, model_path
 from pyruntime.runtime.cli.commands.show import print_json, show_table, table
 from pyruntime.runtime.cli.commands.statistics import HEADINGS, NUMBERS, RATE, Statistics, rows
 
-# As often as a person can follow.
+# The interval of --watch, in seconds.
 WATCH_S = 1.0
 
 
@@ -24,7 +25,7 @@ def run_stats(url: str, model: str, watch: bool, as_json: bool) -> int:
         try:
             _watch(client, model, statistics, as_json)
         except KeyboardInterrupt:
-            return 0  # it is how watching ends
+            return 0  # the usual end of --watch, and no failure
     if as_json:
         print_json(statistics)
     else:
@@ -38,12 +39,11 @@ def _ask(client: ServerClient, model: str) -> Statistics:
     else:
         with client.about(model):
             found = client.get(f"{model_path(model)}/stats", "model_stats")
-    statistics: Statistics = found["model_stats"]
-    return statistics
+    return cast("Statistics", found["model_stats"])
 
 
 def _watch(client: ServerClient, model: str, statistics: Statistics, as_json: bool) -> None:
-    """Until Ctrl-C: one table that is written anew, or line after line for machines."""
+    """Until Ctrl-C: update one table, or print a line of JSON at each interval."""
     if as_json:
         while True:
             print_json(statistics)

@@ -1,20 +1,22 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Values that people write -> tensors as the protocol has them, and back. (pure)
+"""Converts values that users write to tensors of the protocol, and back. (pure)
 
-Datatypes and shapes are the model's, so that nobody need say them: a value that has fewer dimensions than the model
-wants gets leading ones of size 1, and a flat list is put into the model's shape where that leaves no doubt.
+The model's metadata gives datatypes and shapes, so that users need not. A value with too few dimensions gets leading
+dimensions of size 1. A flat list gets the model's shape, if there is only one way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyruntime.runtime.cli.commands.client import TensorMetadata
+from pyruntime.runtime.json_types import JsonValue
 from pyruntime.utils.byte_tensors import deserialize_bytes_tensor, serialize_byte_tensor
 from pyruntime.utils.dtypes import BY_NAME
 
@@ -22,23 +24,23 @@ Array = NDArray[Any]
 
 
 class TensorError(ValueError):
-    """A value that is no such tensor; the message is the end of a sentence about it."""
+    """A value does not fit its tensor; the message is the end of a sentence about the value."""
 
 
 class TensorSpec(NamedTuple):
-    """An input or output as the model's metadata has it; -1 is any size."""
+    """An input or output in a model's metadata; -1 in `shape` is any size."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
 
     @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> TensorSpec:
-        """From the metadata, or from what a response says of an output."""
+    def parse(cls, document: TensorMetadata) -> TensorSpec:
+        """From a model's metadata, or from an output of a response, which has the same members."""
         return cls(document["name"], document["datatype"], tuple(map(int, document["shape"])))
 
 
-def to_array(spec: TensorSpec, value: Any) -> Array:
+def to_array(spec: TensorSpec, value: object) -> Array:
     """A JSON value as an array for `spec`. Raises TensorError."""
     try:
         array = np.array(value, dtype=object if spec.datatype == "BYTES" else None)
@@ -74,7 +76,7 @@ def encode(datatype: str, array: Array) -> bytes:
 
 
 def decode(spec: TensorSpec, data: bytes | memoryview) -> Array:
-    """The array in a tensor's bytes; `spec` has its shape. Raises TensorError."""
+    """The array with a tensor's bytes; `spec` has its shape. Raises TensorError."""
     try:
         if spec.datatype == "BYTES":
             return deserialize_bytes_tensor(data).reshape(spec.shape)
@@ -86,7 +88,7 @@ def decode(spec: TensorSpec, data: bytes | memoryview) -> Array:
 
 
 def decode_file(spec: TensorSpec, data: bytes) -> Array:
-    """What a file holds whose bytes are the tensor's own; of BYTES it is one element. Raises TensorError."""
+    """The array in a file of raw bytes: the tensor's bytes, or one element of BYTES. Raises TensorError."""
     if spec.datatype == "BYTES":
         return _fit(spec, np.array(data, dtype=object), flat=False)
     size = BY_NAME[spec.datatype].size
@@ -98,12 +100,16 @@ def decode_file(spec: TensorSpec, data: bytes) -> Array:
     return decode(spec._replace(shape=shape), data)
 
 
-def to_json(array: Array) -> Any:
-    """Nested lists. What is no UTF-8 has backslash escapes."""
-    if array.dtype.kind == "O":
-        texts = [each.decode(errors="backslashreplace") if isinstance(each, bytes) else each for each in array.ravel()]
-        return np.array(texts, dtype=object).reshape(array.shape).tolist()
-    return array.tolist()
+def to_json(array: Array) -> JsonValue:
+    """Nested lists. Bytes that are not UTF-8 become backslash escapes."""
+    readable = np.array(texts(array), dtype=object).reshape(array.shape) if array.dtype.kind == "O" else array
+    nested: JsonValue = readable.tolist()
+    return nested
+
+
+def texts(array: Array) -> list[str]:
+    """The elements of a BYTES tensor, flat. Bytes that are not UTF-8 become backslash escapes."""
+    return [each.decode(errors="backslashreplace") if isinstance(each, bytes) else each for each in array.ravel()]
 
 
 def _cast_numbers(datatype: str, array: Array) -> Array:
@@ -142,7 +148,7 @@ def _matches(wanted: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def _fill(wanted: Sequence[int], count: int) -> tuple[int, ...] | None:
-    """The only shape that `count` elements can have; None where there is none, or several."""
+    """The only shape that `count` elements can have; None if there is none, or more than one."""
     fixed = math.prod(dim for dim in wanted if dim != -1)
     unknown = list(wanted).count(-1)
     if unknown == 0:

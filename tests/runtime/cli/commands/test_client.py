@@ -123,7 +123,7 @@ class TestAnswers:
 
     def test_no_tls(self, server):
         """A server may not speak it."""
-        with pytest.raises(Unreachable, match="no TLS is to be had at https://127"):
+        with pytest.raises(Unreachable, match="there is no TLS at https://127"):
             ServerClient(f"https://127.0.0.1:{server.server_port}").get("/v2")
 
 

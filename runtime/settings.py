@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every setting that the server acts on, as one frozen value with Triton's defaults. (pure)
+"""All settings of the server, as one frozen value with Triton's defaults. (pure)
 
-A `ServerSettings` that exists is valid: what contradicts itself is refused when it is made. Where the values come from
-(command line, configuration file, a test) is not known here; `cli/resolve.py` makes one from options.
+A `ServerSettings` is always valid: its constructor refuses contradictions. `cli/resolve.py` builds one from options;
+this module does not know where values come from.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pyruntime.utils.errors import PyruntimeError
 PORT_MAX = 65535
 MIB = 1 << 20
 LOG_FORMATS = ("default", "ISO8601")
-# What the protocols have room for.
+# An int32 in the protocols.
 LOG_VERBOSE_MAX = 2**31 - 1
 COMPRESSION_LEVELS = ("none", "low", "medium", "high")
 MODEL_CONTROL_MODES = ("none", "poll", "explicit")
-# What --load-model says instead of names.
+# The value of --load-model that means all models.
 ALL_MODELS = "*"
-# Each is a line in each summary of each model.
+# Each quantile is a line in each summary of each model.
 QUANTILES_MAX = 64
-# Reading devices takes about as long.
+# Reading the devices takes about as long.
 METRICS_INTERVAL_MS_MIN = 1.0
 # The modes of tracing; and the levels, in the order in which Triton lists them. None of them is "OFF".
 TRACE_TRITON = "triton"
@@ -39,7 +39,7 @@ TRACE_TENSORS = "TENSORS"
 TRACE_LEVELS = (TRACE_TIMESTAMPS, TRACE_TENSORS)
 # Where a collector of OpenTelemetry listens by default.
 TRACE_URL = "http://localhost:4318/v1/traces"
-# Options whose values are counts or times, any of which may be nothing.
+# Counts and times that may be 0.
 _NOT_NEGATIVE = {
     "--exit-timeout-secs": "exit_timeout_s",
     "--repository-poll-secs": "repository_poll_s",
@@ -52,21 +52,21 @@ _NOT_NEGATIVE = {
     "--grpc-max-connection-age": "grpc_max_connection_age_ms",
     "--grpc-max-connection-age-grace": "grpc_max_connection_age_grace_ms",
 }
-# An address that stands for every address of the machine; a port taken there is taken on each of them.
+# Addresses that mean all addresses of the machine: a port that is used there is used on each of them.
 _WILDCARDS = ("0.0.0.0", "::", "")
 
 
 class SettingsError(PyruntimeError):
-    """The operator asked for something that cannot be had. The message is one sentence for the operator."""
+    """A setting is invalid. The message is one sentence for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class PythonBackendSettings:
-    """What `--backend-config=python,<key>=<value>` sets. Sizes in bytes.
+    """The settings of `--backend-config=python,<key>=<value>`. Sizes are in bytes.
 
     A region starts at `shm_default_byte_size` and grows by multiples of `shm_growth_byte_size`.
 
-    Raises SettingsError where a value is out of its range.
+    Raises SettingsError for a value out of range.
     """
 
     shm_default_byte_size: int = MIB
@@ -79,7 +79,7 @@ class PythonBackendSettings:
 
     def __post_init__(self) -> None:
         if self.shm_default_byte_size < MIB:
-            # Triton's own sentence, wrong number included: clients of its log look for it.
+            # Triton's message, including its wrong number, because users search logs for it.
             raise SettingsError("shm-default-byte-size can't be smaller than 4 MiBs")
         _require_positive("shm-growth-byte-size", self.shm_growth_byte_size)
         _require_positive("stub-timeout-seconds", self.stub_timeout_s)
@@ -89,7 +89,7 @@ class PythonBackendSettings:
 
 
 class Restriction(NamedTuple):
-    """What a client must send to use an API that is not open to all: this value of this header, in small letters."""
+    """The header (lower-case) and its value that a client must send to use a restricted API."""
 
     header: str
     value: str
@@ -97,9 +97,9 @@ class Restriction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Files of an endpoint that is served over TLS, all PEM. With `root_cert`, clients must show a certificate too.
+    """The PEM files of an endpoint with TLS. With `root_cert`, clients must present a certificate too.
 
-    Raises SettingsError where the certificate or its key is missing.
+    Raises SettingsError if the certificate or its key is missing.
     """
 
     cert: str
@@ -137,9 +137,9 @@ class TraceSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Which metrics of latencies there are. Each of `summary_quantiles` is a rank and how far it may be missed.
+    """The enabled latency metrics. Each of `summary_quantiles` is a rank and its allowed error.
 
-    Raises SettingsError where one of them is out of its range.
+    Raises SettingsError for a value out of range.
     """
 
     counter_latencies: bool = True
@@ -165,16 +165,15 @@ class MetricsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """One server's settings. Times in seconds, sizes in bytes; port 0 asks the system for a free port.
+    """The settings of one server. Times are in seconds, sizes in bytes; port 0 lets the system choose a free port.
 
-    `backend_config` maps a backend's name to its keys and values; the global ones stand under "". `cache_config` maps
-    the name of the response cache, if there is one, to its keys and values. `host_policies` maps a policy's name to its
-    keys and values, of which C++ backends are told.
-    Restrictions are by API, in Triton's names of APIs.
-    `metrics_address` is None for "where HTTP is". `debug_model` is a model that runs at the server's own terminal, with
-    one instance and without time limits, "" for none.
+    `backend_config` maps a backend's name to its keys and values, "" to the global ones. `cache_config` maps the name
+    of the response cache, if there is one, to its keys and values. `host_policies` maps a policy's name to its keys and
+    values, which C++ backends read. Restrictions are by Triton's names of APIs.
+    `metrics_address` None means the address of HTTP. `debug_model` is the model that runs at the server's terminal,
+    with one instance and without time limits, "" for none.
 
-    Raises SettingsError where a value is out of its range or two of them contradict each other.
+    Raises SettingsError for values out of range and for contradictions.
     """
 
     model_repositories: tuple[str, ...]
@@ -265,7 +264,7 @@ class ServerSettings:
 
     @property
     def drain_s(self) -> float:
-        """How long requests may take to end when their model does, in seconds; somebody who debugs one has no limit."""
+        """The time limit for requests when their model is unloaded, in seconds; infinite in debug mode."""
         return math.inf if self.debug_model else self.exit_timeout_s
 
     def _check_load_models(self) -> None:
@@ -275,7 +274,7 @@ class ServerSettings:
             raise SettingsError(f"--load-model={ALL_MODELS} loads every model, and cannot be given beside names.")
 
     def _endpoints(self) -> list[tuple[str, str, int]]:
-        """(option, address, port) of every endpoint that is switched on."""
+        """(option, address, port) of every enabled endpoint."""
         metrics_address = self.http_address if self.metrics_address is None else self.metrics_address
         endpoints = (
             (self.allow_http, "--http-port", self.http_address, self.http_port),

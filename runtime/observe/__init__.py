@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What operators see: statistics and the log."""
+"""The log, the statistics and the metrics of the server."""

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The families of metrics that the server has of its own: Triton's, in its order and words, and ours. (pure)
+"""The built-in metric families: Triton's, with its order and descriptions, and our own. (pure)
 
-Ours begin with `pyruntime_`. None of these names can be had by a model, whether the family is on the page or not.
+Our own begin with `pyruntime_`. Models cannot use any of these names, even if the family is not on the page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BuiltIn(NamedTuple):
         return f"{self.name}{{{labels}}} {number_text(value)}\n" if labels else f"{self.name} {number_text(value)}\n"
 
     def lines(self, samples: list[str]) -> str:
-        """The whole family; nothing where it has no samples."""
+        """The whole family; "" without samples."""
         return self.head + "".join(samples) if samples else ""
 
 
@@ -79,7 +79,7 @@ PENDING_COUNT = _gauge(
 )
 LOAD_DURATION = _gauge("nv_model_load_duration_secs", "Model load time in seconds")
 
-# Only where a model has a response cache.
+# Only for models that use the response cache.
 
 CACHE_HITS = _counter("nv_cache_num_hits_per_model", "Number of cache hits per model")
 CACHE_HIT_DURATION = _counter("nv_cache_hit_duration_per_model", "Total cache hit duration per model, in microseconds")
@@ -94,7 +94,7 @@ CACHE_MISS_SUMMARY = _summary(
     "nv_cache_miss_summary_per_model", "Summary of cache miss counts/durations per model, in microseconds."
 )
 
-# Only where --metrics-config asks for them.
+# Only if --metrics-config enables them.
 
 FIRST_RESPONSE = BuiltIn(
     "nv_inference_first_response_histogram_ms",
@@ -135,7 +135,7 @@ CPU_UTILIZATION = _gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]
 CPU_MEMORY_TOTAL = _gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes")
 CPU_MEMORY_USED = _gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes")
 
-# Ours.
+# Our own.
 
 STUB_RESTARTS = _counter(
     "pyruntime_stub_restarts_total", "Number of times that the stub of an instance was started again"

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tells what is written about a crash from what a model prints, line by line. (pure)
+"""Separates crash reports from the output of a model, line by line. (pure)
 
-That is what faulthandler writes, and before it where native code was: see native/triton/process.cc.
+A report is the output of faulthandler, after the C stack trace that native/triton/process.cc writes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 
 _BEGIN = ("Current thread's C stack trace ", "Fatal Python error: ")
-# Everything that may follow, in any CPython from 3.8 on: blank lines between threads, their headings, frames of Python
-# and of C, and the modules that have C code.
+# The lines that may follow, in any CPython from 3.8 on: blank lines between threads, their headings, frames of Python
+# and C, and the list of extension modules.
 _REST = re.compile(
     r'$|Current thread|Thread 0x|  File "|  Binary file "|  \.\.\.|  <|<Cannot show|  Garbage-collecting'
     r"|Python runtime state: |Extension modules: "
@@ -19,7 +19,7 @@ _REST = re.compile(
 
 
 class CrashReport:
-    """Where in such a report the output of one process is, if it is in one."""
+    """Tracks whether the output of one process is in a crash report."""
 
     def __init__(self) -> None:
         self._inside = False

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the machine's devices every --metrics-interval-ms, and keeps the latest readings for the metrics page.
 
-They are read in a thread: the kernel takes its time to sum up what a hundred processors did, and a GPU's driver too.
+A thread reads them, because the kernel needs milliseconds to sum up the times of many processors, as does a GPU driver.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOG = logging.getLogger("pyruntime.metrics")
 
 
 class Devices:
-    """See the module. `open_gpus` raises OSError where there are none to be read."""
+    """The devices and their latest readings. `open_gpus` raises OSError if there are no GPUs."""
 
     def __init__(self, cpu: bool, gpu: bool, proc: Path = Path("/proc"), open_gpus: Callable[[], Nvml] = Nvml) -> None:
         self._cpu = cpu
@@ -42,11 +42,11 @@ class Devices:
         self._gpus: list[GpuReading] = []
 
     def lines(self) -> str:
-        """The families of what was read last."""
+        """The families of the latest readings."""
         return gpu_lines(self._gpus) + cpu_lines(self._utilization, self._memory)
 
     async def run(self, interval_s: float) -> None:
-        """Read all devices, and again each time that `interval_s` seconds are over. Runs until it is cancelled."""
+        """Read all devices every `interval_s` seconds, until cancelled."""
         if not self._cpu and not self._gpu:
             return
         if self._gpu:
@@ -60,7 +60,7 @@ class Devices:
                 self._nvml.close()
 
     def read(self) -> None:
-        """Read all devices now. What cannot be read is not on the page."""
+        """Read all devices now. Blocks. The page omits readings that fail."""
         if self._nvml is not None:
             self._gpus = self._nvml.read()
         if not self._cpu:

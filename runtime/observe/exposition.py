@@ -1,27 +1,27 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus' text format, version 0.0.4: one family and its metrics as lines. (pure)
+"""Writes metric families in Prometheus' text format, version 0.0.4. (pure)
 
 family := ["# HELP " name " " description] "# TYPE " name " " kind sample*       each on a line of its own
 sample := name[suffix] ["{" label ("," label)* "}"] " " number                   labels in the order of their names
 label  := name "=" quoted text
 
-A histogram's samples are those of its buckets, each with all that is not above its bound `le`, then `_sum` and
-`_count`. Names stand as they are given: no `_total` is added to a counter.
+A histogram's samples are its buckets, each with the number of values up to its bound `le`, then `_sum` and `_count`.
+Names are written unchanged: counters get no suffix `_total`, because Triton's have none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Below it every whole number is a float, and is written without a fraction.
+# Below it every integer has an exact float, so that the text without a fraction is exact too.
 _WHOLE_MAX = float(1 << 53)
 _IN_TEXT = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 _IN_QUOTES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 
 def number_text(value: float) -> str:
-    """A sample's value: `3` rather than `3.0`, and otherwise as many digits as tell it from every other float."""
+    """A sample's value: `3` rather than `3.0`, and otherwise the shortest text that identifies the float."""
     if -_WHOLE_MAX <= value <= _WHOLE_MAX and value == int(value):
         return str(int(value))
     if value in (float("inf"), float("-inf")):
@@ -30,11 +30,11 @@ def number_text(value: float) -> str:
 
 
 def labels_text(labels: Mapping[str, str]) -> str:
-    """The labels of a sample as they stand between its braces; "" for none."""
+    """The text between the braces of a sample; "" without labels."""
     return ",".join(f'{name}="{labels[name].translate(_IN_QUOTES)}"' for name in sorted(labels))
 
 
 def family_head(name: str, description: str, kind: str) -> str:
-    """The lines in front of a family's samples. Without a description there is one fewer."""
+    """The lines before a family's samples. Without a description there is no HELP line."""
     about = f"# HELP {name} {description.translate(_IN_TEXT)}\n" if description else ""
     return f"{about}# TYPE {name} {kind}\n"

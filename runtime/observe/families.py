@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Families of metrics, and the three kinds of metric: what is counted, and how it reads. (pure)
+"""Metric families and the three kinds of metrics: counter, gauge and histogram. (pure)
 
-What a metric is told to do comes from models. What it does not do is an InferenceError (INVALID_ARG) in Triton's words.
+Models call their operations. An operation that a kind does not support raises InferenceError (INVALID_ARG) with
+Triton's message.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from pyruntime.utils.errors import InferenceError
 
 OPERATIONS = ("increment", "set", "observe")
 
-# A line beyond its name and labels: a suffix, `le` with its bound, the value.
+# The size of a line without its name and labels: a suffix, `le` with its bound, the value.
 _REST_OF_LINE_BYTES = 80
 
 
 class Metric:
-    """A counter or a gauge: one number. `references` counts the objects of models that stand for it."""
+    """A counter or a gauge: one number. `references` counts the objects of models that refer to it."""
 
     __slots__ = ("_kind", "_value", "labels", "references", "size")
 
@@ -31,22 +32,22 @@ class Metric:
         self._value = 0.0
         self.labels = labels
         self.references = 0
-        # The most bytes that the metric ever has on the page.
+        # The most bytes that the metric can have on the page.
         self.size = len(name) + len(labels.encode()) + _REST_OF_LINE_BYTES
 
     def increment(self, amount: float) -> None:
-        """Add to it; to a counter only what is not negative."""
+        """Add `amount`, which must not be negative for a counter."""
         if self._kind == "counter":
             if amount < 0:
                 raise invalid(
                     "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
                 )
-            # A counter that is not a number, or infinite, would never be anything else again.
+            # A counter that is NaN or infinite would stay so forever.
             _require_finite(amount, "a counter can only be incremented by")
         self._value += amount
 
     def set(self, value: float) -> None:
-        """Make it `value`, which may be infinite or not a number."""
+        """Set it to `value`, which may be infinite or NaN."""
         if self._kind != "gauge":
             raise unsupported(self._kind, "set")
         self._value = value
@@ -56,7 +57,7 @@ class Metric:
         raise unsupported(self._kind, "observe")
 
     def value(self) -> float:
-        """What it is now."""
+        """The current value."""
         return self._value
 
     def lines(self, name: str) -> str:
@@ -66,7 +67,7 @@ class Metric:
 
 
 class Histogram(Metric):
-    """Counts what it observes, by buckets. `bounds` grow strictly; above the last one there is one bucket more."""
+    """Counts observations in buckets. `bounds` increase strictly; the last bucket, above them, has no bound."""
 
     __slots__ = ("_bounds", "_counts", "_les", "_sum")
 
@@ -83,13 +84,13 @@ class Histogram(Metric):
         raise unsupported("histogram", "increment")
 
     def observe(self, value: float) -> None:
-        """Count `value`, in the bucket of the lowest bound that is not below it."""
+        """Count `value` in the first bucket whose bound is at least `value`."""
         _require_finite(value, "a histogram can only observe")
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def add(self, counts: list[int], total: float) -> None:
-        """Count what others have observed: so many in each bucket, and what they add up to."""
+        """Add observations made elsewhere: their number in each bucket, and their sum."""
         if len(counts) != len(self._counts) or any(count < 0 for count in counts):
             raise invalid("observations are counted by bucket, and none of the counts is negative")
         _require_finite(total, "the sum of observations can only be")
@@ -111,7 +112,7 @@ class Histogram(Metric):
 
 
 class Family:
-    """Metrics of one name and one kind, told apart by their labels. `references` is as for a metric."""
+    """Metrics of one name and one kind, distinguished by their labels. `references` is as for a metric."""
 
     __slots__ = ("_head", "kind", "metrics", "name", "references", "size")
 
@@ -124,11 +125,11 @@ class Family:
         self.size = len(self._head.encode())
 
     def sample_names(self) -> set[str]:
-        """The names that stand in front of its samples, its own among them."""
+        """The names of its samples, including its own name."""
         return sample_names(self.name, self.kind)
 
     def new_metric(self, labels: str, bounds: list[float] | None) -> Metric:
-        """A metric of its kind, which does not belong to it yet. Raises InferenceError: buckets that do not fit."""
+        """A new metric of its kind, not added yet. Raises InferenceError if `bounds` are missing or not allowed."""
         if self.kind != "histogram":
             if bounds is not None:
                 raise invalid("Unexpected buckets found.")
@@ -138,20 +139,20 @@ class Family:
         return Histogram(self.name, labels, bounds)
 
     def lines(self) -> str:
-        """All its lines; none while it has no metric."""
+        """All its lines; "" without metrics."""
         if not self.metrics:
             return ""
         return self._head + "".join([metric.lines(self.name) for metric in self.metrics.values()])
 
 
 def sample_names(name: str, kind: str) -> set[str]:
-    """The names that stand in front of a family's samples."""
+    """The names of a family's samples."""
     suffixes = ("", "_bucket", "_sum", "_count") if kind == "histogram" else ("",)
     return {name + suffix for suffix in suffixes}
 
 
 def unsupported(kind: str, operation: str) -> InferenceError:
-    """Triton's words for what a kind of metric does not do."""
+    """Triton's error for an operation that a kind of metric does not support."""
     return invalid(f"TRITONSERVER_METRIC_KIND_{kind.upper()} does not support {operation.capitalize()}")
 
 

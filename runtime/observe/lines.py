@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts what a stub prints into lines for the log. (pure)"""
+"""Splits the output of a stub into lines for the log. (pure)"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the server logs, as its operator set it and its clients may change it while it runs. (pure)"""
+"""The log settings: the command line sets them, and clients may change them at run time. (pure)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from pyruntime.runtime.settings import LOG_FORMATS, LOG_VERBOSE_MAX, ServerSettings
 from pyruntime.utils.errors import Code, InferenceError
 
-# A message shows this many characters of a value that is wrong.
+# The number of characters of an invalid value that an error message shows.
 SHOWN_LENGTH_MAX = 64
 
 _SWITCHES = ("log_info", "log_warning", "log_error")
@@ -19,7 +19,7 @@ _VERBOSE, _FORMAT, _FILE = "log_verbose_level", "log_format", "log_file"
 
 
 class LogSettings:
-    """See the module. `verbose`: verbose lines are written; whoever would have to do something for one looks here.
+    """The current log settings. `verbose` says whether verbose lines are written, so that callers need not build them.
 
     Each of `appliers` is called with the server's settings whenever they change, and makes them so.
     """
@@ -30,7 +30,7 @@ class LogSettings:
         self.verbose = settings.log_verbose > 0
 
     def current(self) -> dict[str, bool | int | str]:
-        """All of them, by Triton's names."""
+        """All settings, by Triton's names."""
         settings = self._settings
         return {
             _FILE: settings.log_file,
@@ -42,9 +42,9 @@ class LogSettings:
         }
 
     def update(self, values: Mapping[str, object]) -> None:
-        """Change those that are named, from now on; names that are none of ours have no effect, as in Triton.
+        """Change the named settings. Ignores unknown names, as Triton does.
 
-        Raises InferenceError, and changes nothing: UNSUPPORTED for the file, INVALID_ARG for a value that is wrong.
+        Raises InferenceError, and then changes nothing: UNSUPPORTED for the file, INVALID_ARG for an invalid value.
         """
         if _FILE in values:
             raise InferenceError("log file location can not be updated through network protocol", Code.UNSUPPORTED)

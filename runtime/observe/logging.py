@@ -1,17 +1,17 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's log lines, through the standard library's logging.
+"""Writes log lines in Triton's format, through the standard library's logging.
 
 line    := default | iso8601
 default := letter month day " " time_us " " pid " " file ":" line "] " message      I1120 12:34:56.123456
 iso8601 := date "T" time_s "Z " letter " " pid " " file ":" line "] " message       2026-11-20T12:34:56Z I
 letter  := "E" | "W" | "I" | "V"
 
-Times are UTC. A message is a JSON string, quotes included, so that one record is one line and nothing in it can drive a
-terminal; TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 in the environment writes it as it is. A record's extras:
+Times are UTC. A message is a JSON string with quotes, so that one record is one line without control characters. With
+TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 in the environment it is written unchanged. A record's extras:
 
-    stub_file, stub_line    where in a model the line comes from, in place of the file and line of the call
-    table                   a text table, written as it is below the line: tables.py has made it harmless
+    stub_file, stub_line    the file and line of the model, which replace those of the call
+    table                   a text table, written below the line unchanged, because tables.py has escaped its text
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from datetime import UTC, datetime
 
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 
-# Room for the traceback of a deep failure; more is a tensor that somebody prints, and would fill disks.
+# Enough for a long traceback. Longer messages are tensors that a model prints; they would fill disks.
 LINE_CHARS_MAX = 1 << 16
 
 ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
-# Whose records become lines: ours, and what the event loop says about our tasks.
+# The loggers whose records are written: ours, and asyncio's reports about our tasks.
 LOGGER_NAMES = ("pyruntime", "asyncio")
 
 
 class TritonFormatter(logging.Formatter):
-    """A record -> one line. `log_format` is "default" or "ISO8601"; `escape` False writes messages as they are."""
+    """Formats a record as one line. `log_format` is "default" or "ISO8601"; without `escape` messages are unchanged."""
 
     def __init__(self, log_format: str = "default", escape: bool = True) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class TritonFormatter(logging.Formatter):
         if len(message) > LINE_CHARS_MAX:
             message = f"{message[:LINE_CHARS_MAX]} ... (cut: {len(message)} characters)"
         table = getattr(record, "table", None)
-        # As in Triton, a table without a message stands below a bare heading rather than below `""`.
+        # As in Triton, a table without a message follows a bare heading rather than `""`.
         text = quote(message) if self._escape and (message or table is None) else message
         line = f"{self._heading(record)}] {text}"
         return line if table is None else f"{line}\n{table}"
@@ -56,13 +56,13 @@ class TritonFormatter(logging.Formatter):
         letter = _letter(record.levelno)
         moment = datetime.fromtimestamp(record.created, UTC)
         start = f"{moment:%Y-%m-%dT%H:%M:%SZ} {letter}" if self._iso8601 else f"{letter}{moment:%m%d %H:%M:%S.%f}"
-        # A model names its file itself: no more to be trusted than its messages.
+        # The model gives the name of its file, which is as untrusted as its messages.
         file = quote(str(getattr(record, "stub_file", record.filename)))[1:-1]
         return f"{start} {record.process} {file}:{getattr(record, 'stub_line', record.lineno)}"
 
 
 class LevelFilter(logging.Filter):
-    """Lets a record pass when its kind of line is switched on. The four switches are independent, as in Triton."""
+    """Passes a record if its level is switched on. The four switches are independent, as in Triton."""
 
     def __init__(self, *, verbose: bool, info: bool, warning: bool, error: bool) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class LevelFilter(logging.Filter):
         return self._enabled[_letter(record.levelno)]
 
     def level(self) -> int:
-        """The lowest level that passes: a logger set to it makes no records in vain."""
+        """The lowest level that passes, for the logger itself, so that it creates no records that are then dropped."""
         levels = {"V": logging.DEBUG, "I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR}
         return min((levels[letter] for letter, on in self._enabled.items() if on), default=logging.CRITICAL + 1)
 
@@ -95,7 +95,7 @@ def set_up_logging(settings: ServerSettings) -> None:
 
 
 def adjust_logging(settings: ServerSettings) -> None:
-    """Let what was set up write what `settings` say from now on, in their format; the file stays as it is."""
+    """Apply changed levels and format to the handlers of `set_up_logging`; the file does not change."""
     escape = os.environ.get(ESCAPE_VARIABLE, "1") != "0"
     formatter = TritonFormatter(settings.log_format, escape)
     switches = LevelFilter(
@@ -113,12 +113,12 @@ def adjust_logging(settings: ServerSettings) -> None:
 
 
 def _handlers(logger: logging.Logger) -> list[logging.Handler]:
-    """Those of its handlers that are ours."""
+    """The handlers of `logger` that this module added."""
     return [one for one in logger.handlers if isinstance(one.formatter, TritonFormatter)]
 
 
 def quote(message: str) -> str:
-    """`message` as a JSON string. Letters stay as they are; what does not print is escaped, and so cannot act."""
+    """`message` as a JSON string. Letters of all scripts stay; characters that do not print are escaped."""
     quoted = json.dumps(message, ensure_ascii=False)
     if quoted.isprintable():
         return quoted

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""How late the event loop is: a timer every PROBE_S, and by how much each one came too late.
+"""Measures the delay of the event loop, by a timer every PROBE_S seconds.
 
-Everything of the server happens on that loop; what makes it late makes every request late.
+Nearly all work of the server runs on that loop, so whatever delays it delays every request.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 from pyruntime.runtime.observe import built_in
 from pyruntime.runtime.observe.families import Histogram
 
-# Often enough to meet what holds the loop up for tens of milliseconds now and then, at a cost that cannot be measured.
+# In seconds. Often enough to notice delays of tens of milliseconds, at a cost too small to measure.
 PROBE_S = 0.25
-# From what an idle loop has to what clients take for an outage.
+# From the delay of an idle loop to one that clients would consider an outage.
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
@@ -32,6 +32,6 @@ class LoopLag:
     async def run(self) -> None:
         """Probe until cancelled."""
         while True:
-            due = time.monotonic() + PROBE_S  # the loop's own clock stands still while it is busy
+            due = time.monotonic() + PROBE_S  # not loop.time(): uvloop caches it during an iteration
             await asyncio.sleep(PROBE_S)
             self._histogram.observe(max(0.0, time.monotonic() - due))

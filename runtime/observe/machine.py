@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine's processors, memory and GPUs do, as lines of the metrics page. (pure)
+"""Computes the metrics of the machine's processors, memory and GPUs from the texts of /proc. (pure)
 
-Texts of /proc in, numbers out; who reads them, and when, is the business of devices.py.
+devices.py reads the files.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pyruntime.runtime.observe import built_in
 from pyruntime.runtime.observe.built_in import BuiltIn
 from pyruntime.runtime.observe.exposition import labels_text
 
-# The fields of the line `cpu` in /proc/stat: user nice system idle iowait irq softirq steal. The two that follow, of
-# guests, are part of the first two.
+# The fields of the line `cpu` in /proc/stat: user nice system idle iowait irq softirq steal. The two fields after them,
+# for guests, are included in the first two.
 _IDLE, _IOWAIT, _TIMES = 3, 4, 8
 
 
 class CpuTimes(NamedTuple):
-    """What all processors together have done since the machine started, in ticks."""
+    """The times of all processors together since the machine started, in ticks."""
 
     total: int
     idle: int
@@ -36,7 +36,7 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One GPU. What it does not tell is None. Bytes, watts, joules; `utilization` is from 0.0 to 1.0."""
+    """One GPU; None for readings that it lacks. Bytes, watts, joules; `utilization` is from 0.0 to 1.0."""
 
     uuid: str
     utilization: float | None = None
@@ -48,7 +48,7 @@ class GpuReading:
 
 
 def cpu_times(stat: str) -> CpuTimes | None:
-    """What /proc/stat says; None if it says nothing that can be read."""
+    """Parse /proc/stat; None if it is malformed."""
     line = stat.partition("\n")[0].split()
     try:
         times = [int(field) for field in line[1 : _TIMES + 1]]
@@ -60,7 +60,7 @@ def cpu_times(stat: str) -> CpuTimes | None:
 
 
 def utilization(before: CpuTimes, after: CpuTimes) -> float:
-    """The part of the time between two readings that the processors were not idle; 0.0 where there was none."""
+    """The fraction of the time between two readings that the processors were busy; 0.0 if no time passed."""
     total = after.total - before.total
     if total <= 0:
         return 0.0
@@ -68,7 +68,7 @@ def utilization(before: CpuTimes, after: CpuTimes) -> float:
 
 
 def memory(meminfo: str) -> Memory | None:
-    """What /proc/meminfo says; None if it says nothing that can be read. What can be freed at once is not used."""
+    """Parse /proc/meminfo; None if it is malformed. Memory that the kernel can free at once counts as unused."""
     fields = {}
     for line in meminfo.splitlines():
         name, _, rest = line.partition(":")
@@ -80,7 +80,7 @@ def memory(meminfo: str) -> Memory | None:
 
 
 def cpu_lines(utilization: float | None, memory: Memory | None) -> str:
-    """The families of processors and memory; what is None is left out."""
+    """The families of processors and memory, without those that are None."""
     lines = []
     if utilization is not None:
         lines.append(built_in.CPU_UTILIZATION.lines([built_in.CPU_UTILIZATION.sample("", utilization)]))
@@ -101,7 +101,7 @@ _GPU_FAMILIES: tuple[tuple[BuiltIn, Callable[[GpuReading], float | None]], ...] 
 
 
 def gpu_lines(gpus: Sequence[GpuReading]) -> str:
-    """The families of GPUs; nothing without any."""
+    """The families of GPUs; "" without GPUs."""
     families = []
     for family, read in _GPU_FAMILIES:
         samples = [

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics page, and the families on it that models make with `pb_utils.MetricFamily`. (pure)
+"""The metrics page, and the families that models create with `pb_utils.MetricFamily`. (pure)
 
-Families are shared by name over all models and instances, and their metrics by labels. An *owner*, which is one life of
-one stub, has *handles*: a number for each of its objects. A metric lasts as long as there is a handle for it, a family
-too, and a family's handle takes those of its metrics with it. So nothing outlives the last stub that wanted it, and a
-counter of one stub alone begins at 0 when that stub is restarted, as it would in any process.
+All models and instances share families by name, and metrics by labels. An *owner* (one process of a stub) has
+*handles*: a number for each of its objects. A metric or family exists as long as it has a handle, and dropping the
+handle of a family drops those of its metrics. So nothing outlives the last stub that uses it, and a counter of a single
+stub starts at 0 after a restart, as in any process.
 
-Owners are not trusted: a number is looked up among their own handles only.
+Owners are untrusted: a number finds only the owner's own handles.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pyruntime.runtime.observe.families import OPERATIONS, Family, Histogram, Me
 from pyruntime.runtime.observe.metric_checks import check_family, checked_buckets, checked_labels, invalid
 from pyruntime.runtime.observe.native_families import Snapshot, native_lines
 
-# Far more than a server full of models has; a loop that makes new ones comes to an end here.
+# Far more than a server with many models has. It stops a loop that creates families.
 FAMILIES_MAX = 1000
-# Each set of labels is a time series for Prometheus, which advises to have tens of them, not thousands.
+# Each set of labels is a time series in Prometheus, which advises tens of them, not thousands.
 METRICS_PER_FAMILY_MAX = 2000
-# Objects of one stub. Those that a model makes and drops for every request are few at any time.
+# The objects of one stub at any time. Models that create and drop some for every request have few at a time.
 HANDLES_PER_OWNER_MAX = 10_000
-# What a scrape may be asked to read, and the event loop to write: 40,000 lines or so.
+# About 40,000 lines. It limits the work of a scrape and of the event loop that renders the page.
 PAGE_BYTES_MAX = 4 << 20
 
-# Triton's, for every use of a metric whose family is gone.
+# Triton's message for each operation of a metric whose family is deleted.
 FAMILY_DELETED = (
     "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should "
     "be deleted AFTER its corresponding 'Metric' objects have been deleted."
@@ -57,7 +57,7 @@ class _Owner:
 
 
 class Metrics:
-    """See the module. All refusals are InferenceErrors (INVALID_ARG), and change nothing.
+    """All families of models. Every refusal is an InferenceError (INVALID_ARG) and changes nothing.
 
     When the page is rendered, `server_lines` is asked for the server's own families, which stand first, and `native`
     for those that native backends made.
@@ -76,12 +76,12 @@ class Metrics:
         metrics = sum(len(family.metrics) for family in self._families.values())
         return f"<Metrics [{len(self._families)} families, {metrics} metrics | {len(self._owners)} owners]>"
 
-    # What models ask for.
+    # Operations of models.
 
     def family(self, owner: Hashable, name: str, description: str, kind: str) -> int:
-        """A handle of the family of this name, which is made if there is none; else the first description stays.
+        """A new handle of the family with this name. Creates the family if needed; else its first description stays.
 
-        `kind` is "counter", "gauge" or "histogram", and must be that of the family there is.
+        `kind` is "counter", "gauge" or "histogram", and must match an existing family.
         """
         check_family(name, description, kind)
         own = self._owners.get(owner) or _Owner()
@@ -98,9 +98,9 @@ class Metrics:
         return number
 
     def metric(self, owner: Hashable, family: int, labels: dict[str, str], buckets: list[float] | None) -> int:
-        """A handle of the metric with these labels in the family of a handle; it is made if there is none.
+        """A new handle of the metric with these labels in the family of a handle. Creates the metric if needed.
 
-        `buckets` are the bounds of a histogram's, growing, and of a metric that is there already have no effect.
+        `buckets` are the increasing bounds of a histogram; they have no effect on an existing metric.
         """
         own = self._owners.get(owner) or _Owner()
         if not own.has_family(family):
@@ -109,7 +109,7 @@ class Metrics:
         text = checked_labels(labels)
         bounds = checked_buckets(buckets)
         own.check_room()
-        made = found.new_metric(text, bounds)  # even where there is one: it says whether buckets are in place
+        made = found.new_metric(text, bounds)  # even if the metric exists, because it validates the buckets
         metric = found.metrics.get(text) or self._add_metric(found, made)
         metric.references += 1
         number = next(self._numbers)
@@ -118,7 +118,7 @@ class Metrics:
         return number
 
     def measure(self, owner: Hashable, metric: int, operation: str, value: float) -> None:
-        """Do "increment", "set" or "observe" with the metric of a handle."""
+        """Perform the operation "increment", "set" or "observe" on the metric of a handle."""
         found = self._metric(owner, metric)
         if operation not in OPERATIONS:
             raise invalid(f"an operation of a metric is one of {', '.join(OPERATIONS)}, not {operation!r:.40}")
@@ -128,7 +128,7 @@ class Metrics:
         do(value)
 
     def add_observations(self, owner: Hashable, metric: int, counts: list[int], total: float) -> None:
-        """Add to the histogram of a handle what was observed elsewhere: how often in each bucket, and the sum."""
+        """Add observations made elsewhere to the histogram of a handle: the number in each bucket, and the sum."""
         found = self._metric(owner, metric)
         are_numbers = type(counts) is list and all(type(count) is int for count in counts) and type(total) is float
         if not isinstance(found, Histogram) or not are_numbers:
@@ -136,13 +136,13 @@ class Metrics:
         found.add(counts, total)
 
     def value(self, owner: Hashable, metric: int) -> float:
-        """What the counter or gauge of a handle is now."""
+        """The current value of the counter or gauge of a handle."""
         return self._metric(owner, metric).value()
 
-    # What models let go of. Whose object went first is up to their garbage collectors, so what has gone is no error.
+    # Deletion. The order depends on the models' garbage collectors, so dropping an unknown handle is not an error.
 
     def drop_family(self, owner: Hashable, number: int) -> None:
-        """A family's object is gone, and no metric that it made is of use any more."""
+        """The model deleted a family object; the metrics created by it become unusable."""
         own = self._owners.get(owner)
         if own is None or not own.has_family(number):
             return
@@ -158,7 +158,7 @@ class Metrics:
             del self._owners[owner]
 
     def drop_metric(self, owner: Hashable, number: int) -> None:
-        """A metric's object is gone."""
+        """The model deleted a metric object."""
         own = self._owners.get(owner)
         if own is None or not own.has_metric(number):
             return
@@ -171,7 +171,7 @@ class Metrics:
             self._size -= metric.size
 
     def drop_owner(self, owner: Hashable) -> None:
-        """The owner is gone: everything it had is dropped."""
+        """The stub ended: drop all its handles."""
         for number in list(self._owners[owner].families) if owner in self._owners else ():
             self.drop_family(owner, number)
 

@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's metrics of models, made of their statistics when the page is asked for. (pure)
+"""Renders Triton's metrics of models from their statistics, when a client requests the page. (pure)
 
-Nothing is recorded for them but for the summaries and histograms that --metrics-config asks for. A version that is not
-served any more has no lines, and the one that is loaded in its place begins at 0.
-
-What a server like this has nothing of is left out: the labels of GPUs and namespaces.
+Requests record nothing extra for them, except the summaries and histograms that --metrics-config enables. A version
+that is no longer served has no lines, and the one that replaces it starts at 0. Labels of GPUs and namespaces are
+omitted, because this server has neither.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason,
 from pyruntime.runtime.observe.summaries import Latencies, Summary
 from pyruntime.runtime.settings import MetricsSettings
 
-# Milliseconds until the first response, of models that do not set their own.
+# The default buckets for the time until the first response, in milliseconds.
 FIRST_RESPONSE_BOUNDS_MS = (100.0, 500.0, 2000.0, 5000.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReading:
-    """One version that serves, as it is at this moment. `pending` requests wait for their execution."""
+    """A version that serves, with its current numbers. `pending` is the number of requests that wait for execution."""
 
     labels: Mapping[str, str]
     statistics: ModelStatistics
@@ -74,10 +73,10 @@ _SUMMARIES: tuple[tuple[BuiltIn, Callable[[Latencies], Summary]], ...] = (
 
 
 def new_statistics(spec: ModelSpec, version: int, settings: MetricsSettings) -> ModelStatistics:
-    """The statistics of a version, with what the settings want beyond sums."""
+    """The statistics of a version, with the summaries and histograms that the settings enable."""
     latencies = Latencies() if settings.summary_latencies else None
     histogram = None
-    # Others have one response, whose time is that of the request.
+    # Without decoupled responses, the time of the first response is that of the request.
     if settings.histogram_latencies and spec.decoupled:
         bounds = FIRST_RESPONSE_BOUNDS_MS if spec.first_response_bounds_ms is None else spec.first_response_bounds_ms
         histogram = Histogram(built_in.FIRST_RESPONSE.name, labels_text(labels_of(spec, version)), list(bounds))
@@ -85,7 +84,7 @@ def new_statistics(spec: ModelSpec, version: int, settings: MetricsSettings) -> 
 
 
 def labels_of(spec: ModelSpec, version: int) -> dict[str, str]:
-    """The labels of a version's metrics. Those that its configuration adds begin with "_"."""
+    """The labels of a version's metrics. Those from its configuration begin with "_"."""
     tags = {f"_{key}": text for key, text in spec.metric_tags.items()}
     return {"model": spec.name, "version": str(version), **tags}
 
@@ -119,7 +118,7 @@ def _summary_family(family: BuiltIn, series: Series, read: Callable[[Latencies],
 
 
 def _cache_family(family: BuiltIn, series: Series, read: Callable[[CacheStatistics], float]) -> str:
-    """Of models that have a response cache."""
+    """A family of the models that use the response cache."""
     return family.lines(
         [
             family.sample(labels, read(model.statistics.cache))
@@ -134,7 +133,7 @@ def _family(family: BuiltIn, series: Series, read: Read) -> str:
 
 
 def _failures(model: ModelReading) -> str:
-    """Every reason has its sample, from the first scrape on."""
+    """A sample for every reason, even if it is 0: a rate needs a first sample to start from."""
     return "".join(
         built_in.REQUEST_FAILURE.sample(
             labels_text({**model.labels, "reason": reason.value}), model.statistics.failures[reason]

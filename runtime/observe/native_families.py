@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics that native backends have made, as lines of the metrics page. (pure)
+"""Renders the metrics of native backends as lines of the metrics page. (pure)
 
-The extension keeps them, because backends read them back; names and labels are as backends gave them.
+The extension stores them, because backends read them back. Names and labels are those that backends gave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 from pyruntime.runtime.observe.built_in import SAMPLE_NAMES
 from pyruntime.runtime.observe.exposition import family_head, labels_text, number_text
@@ -16,18 +16,22 @@ from pyruntime.runtime.observe.families import Family, sample_names
 
 # TRITONSERVER_MetricKind.
 _KINDS = ("counter", "gauge", "histogram")
-# A comment, for whoever looks for the family on the page.
+# A comment on the page, for users who miss the family.
 _LEFT_OUT = "# metric family '{}' of a native backend is left out: another has samples of its names\n"
 
-Snapshot = Sequence[tuple[str, int, str, Sequence[tuple[Mapping[str, str], Any]]]]
+# The bounds of a histogram, the number of observations up to each of them, their sum, and their number.
+HistogramValue: TypeAlias = tuple[Sequence[float], Sequence[int], float, int]
+# The name, kind and description of each family, and its metrics with their labels.
+Snapshot: TypeAlias = Sequence[tuple[str, int, str, Sequence[tuple[Mapping[str, str], "float | HistogramValue"]]]]
 
 
 def native_lines(snapshot: Snapshot, families: Mapping[str, Family]) -> dict[str, str]:
-    """The lines of what `_triton.metrics` returns, by family; families without a metric have none.
+    """The lines of the families that `_triton.metrics` returns, by name; families without a metric have no lines.
 
-    `families` are those of models in Python, in whose lines native code could not look for a name of its own. One of
-    the same name and kind is the same family: its lines come first, and stand for metrics that have the same labels.
-    Else samples of one name would be those of two families, and nobody could read the page: the native one is left out.
+    `families` are those of Python models; native code cannot check that its names differ from theirs. A native family
+    with the name and kind of a Python family is merged into it: the lines of the Python family come first, and win if
+    the labels are equal. If only the name is equal, the native family is omitted, because two families with the same
+    sample names would make the page invalid.
     """
     taken = SAMPLE_NAMES.union(*[family.sample_names() for family in families.values()])
     lines = {}
@@ -42,12 +46,12 @@ def native_lines(snapshot: Snapshot, families: Mapping[str, Family]) -> dict[str
         else:
             head = family_head(name, description, kind)
         if metrics:
-            lines[name] = head + "".join([_lines(name, kind, *metric) for metric in metrics])
+            lines[name] = head + "".join([_lines(name, *metric) for metric in metrics])
     return lines
 
 
-def _lines(name: str, kind: str, labels: Mapping[str, str], value: Any) -> str:
-    return _histogram(name, labels, *value) if kind == "histogram" else _sample(name, labels, value)
+def _lines(name: str, labels: Mapping[str, str], value: float | HistogramValue) -> str:
+    return _histogram(name, labels, *value) if isinstance(value, tuple) else _sample(name, labels, value)
 
 
 def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
@@ -57,7 +61,7 @@ def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
 def _histogram(
     name: str, labels: Mapping[str, str], bounds: Sequence[float], counts: Sequence[int], total: float, count: int
 ) -> str:
-    """`counts` are those of the observations up to each bound, all the lower ones included."""
+    """`counts` are cumulative: the number of observations up to each bound."""
     text = labels_text(labels)
     comma = "," if text else ""
     les = [*map(number_text, bounds), "+Inf"]

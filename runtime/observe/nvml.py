@@ -1,16 +1,16 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs as NVIDIA's management library sees them, which comes with the driver.
+"""Reads GPUs through NVML, NVIDIA's management library, which comes with the driver.
 
-The few functions that are used take plain numbers and two structures, and have done so for ten years; a package for
-them would be more to install than this is to read. All calls block, for milliseconds, or seconds the first time.
+It calls the library by ctypes and not through a package: the few functions have had the same plain arguments for ten
+years. All calls block, for milliseconds, and the first one for seconds.
 """
 
 from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_char, c_uint, c_ulonglong, c_void_p
-from typing import Any
+from typing import TypeAlias
 
 from pyruntime.runtime.observe.machine import GpuReading
 
@@ -18,6 +18,8 @@ LIBRARY = "libnvidia-ml.so.1"
 # NVML_DEVICE_UUID_V2_BUFFER_SIZE
 _UUID_BYTES = 96
 _SUCCESS = 0
+
+_Number: TypeAlias = type[c_uint] | type[c_ulonglong]
 
 
 class _Utilization(ctypes.Structure):
@@ -32,13 +34,13 @@ class Nvml:
     """The GPUs of the machine. Not thread-safe."""
 
     def __init__(self, library: str = LIBRARY) -> None:
-        """Raises OSError where there is no such library, or it finds no driver."""
+        """Raises OSError if the library does not exist or finds no driver."""
         self._library = ctypes.CDLL(library)
         status = self._call("nvmlInit_v2")
         if status != _SUCCESS:
             raise OSError(f"NVML cannot be initialized: error {status}")
         self._devices = list(self._find_devices())
-        # Energy is counted since the driver was loaded.
+        # The driver counts energy since it was loaded; Triton reports it since the server started.
         self._energy_at_start = [
             self._number(device, "TotalEnergyConsumption", c_ulonglong) for device, _ in self._devices
         ]
@@ -47,11 +49,11 @@ class Nvml:
         return f"<Nvml [{len(self._devices)} GPUs]>"
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         self._call("nvmlShutdown")
 
     def read(self) -> list[GpuReading]:
-        """What all GPUs do now."""
+        """The current readings of all GPUs."""
         return [
             self._read(device, uuid, at_start)
             for (device, uuid), at_start in zip(self._devices, self._energy_at_start, strict=True)
@@ -75,7 +77,7 @@ class Nvml:
         )
 
     def _find_devices(self) -> list[tuple[c_void_p, str]]:
-        """The handle and the UUID of each GPU that may be looked at."""
+        """The handle and the UUID of each GPU that this process may access."""
         count = c_uint()
         if self._call("nvmlDeviceGetCount_v2", byref(count)) != _SUCCESS:
             return []
@@ -89,14 +91,14 @@ class Nvml:
                 found.append((device, uuid.value.decode(errors="replace")))
         return found
 
-    def _number(self, device: c_void_p, what: str, kind: type[Any]) -> int | None:
-        """One number of a device, None if it has none such."""
+    def _number(self, device: c_void_p, what: str, kind: _Number) -> int | None:
+        """One property of a device, None if the device lacks it."""
         number = kind()
         status = self._call(f"nvmlDeviceGet{what}", device, byref(number))
         return int(number.value) if status == _SUCCESS else None
 
-    def _call(self, function: str, *arguments: Any) -> int:
-        """Call a function; how it went. A library that is older than the function goes for one that fails."""
+    def _call(self, function: str, *arguments: object) -> int:
+        """Call a function and return its status; -1 if the library is too old to have it."""
         try:
             return int(getattr(self._library, function)(*arguments))
         except AttributeError:

@@ -1,39 +1,38 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What one model version has done so far, as the statistics endpoints tell it. (pure)
+"""Counts the requests and times of one model version, for the statistics endpoints. (pure)
 
-Only counters that grow, in nanoseconds and counts; a scrape takes differences. Recording is on the path of every
-request, hence plain integers and no locks: everything is recorded and read on the one event loop. The metrics page is
-made of the same numbers: see model_families.py.
+All counters only grow, in counts and nanoseconds; clients compute differences. Every request records its numbers here,
+so they are plain integers without locks: the event loop's thread records and reads all of them. The metrics page shows
+the same numbers: see model_families.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Any
 
 from pyruntime.runtime.observe.families import Histogram
 from pyruntime.runtime.observe.summaries import Latencies
 from pyruntime.utils.errors import Code, InferenceError
 
-# Responses to one request that are told apart by their place. A model that streams tokens sends thousands, and each
-# place has a row of six in the statistics of its model.
+# Responses of a decoupled model are counted by their index in the stream, up to this one. A model that streams tokens
+# sends thousands, and each index has a row of six numbers in the statistics.
 RESPONSE_INDEXES_MAX = 256
-# What the protocol has for a number of bytes or nanoseconds. Backends may report any.
+# The protocol's type for bytes and nanoseconds is uint64. Backends may report larger or negative numbers.
 _UINT64_MAX = (1 << 64) - 1
 # The names of TRITONSERVER_MemoryType.
 _MEMORY_TYPES = {0: "CPU", 1: "CPU_PINNED", 2: "GPU"}
 
-# Memory that a model, or an instance, takes: a TRITONSERVER_MemoryType, the number of the device, and how many bytes.
+# Memory that a model or an instance uses: a TRITONSERVER_MemoryType, the number of the device, and bytes.
 MemoryUsage = tuple[int, int, int]
 
 
 class FailureReason(Enum):
-    """Why a request failed, in Triton's words.
+    """Why a request failed, in Triton's terms.
 
-    REJECTED: the queue was full. CANCELED: nobody waited for it any more. BACKEND: the model answered with an error, or
-    died. OTHER: the request was refused, or never came to its model.
+    REJECTED: the queue was full. CANCELED: the client cancelled it. BACKEND: the model answered with an error, or
+    died. OTHER: the request was refused, or never reached its model.
     """
 
     REJECTED = "REJECTED"
@@ -52,11 +51,11 @@ class BatchStatistics:
 
 
 class ResponseStatistics:
-    """The responses at one place in the answers of a decoupled model: the first ones, or the second ones, and so on.
+    """The responses of a decoupled model with one index: all first ones, all second ones, and so on.
 
-    The time of a response goes from the one before it, or from the beginning of execute, until it came from the model
-    (`infer_ns`), and on until the client's frontend had it (`output_ns`). An end without a response is `empty`: it was
-    computed, but there was nothing to put out.
+    `infer_ns` is the time from the previous response, or from the beginning of execute, until the model sent this one;
+    `output_ns` is the time from then until the client's frontend had it. An end of the stream without a response counts
+    as `empty`.
     """
 
     __slots__ = (
@@ -96,12 +95,12 @@ class ResponseStatistics:
         self.empty_ns += infer_ns
 
     def cancel(self, infer_ns: int) -> None:
-        """The end of a request that nobody waits for any more."""
+        """The end of a cancelled request."""
         self.cancel_count += 1
         self.cancel_ns += infer_ns
 
     def as_dict(self) -> dict[str, dict[str, int]]:
-        """One value of `response_stats`, by the names of the protocol."""
+        """One value of `response_stats`, with the protocol's names."""
         put_out = self.success_count + self.fail_count
         return {
             "compute_infer": _duration(put_out + self.empty_count, self.compute_infer_ns),
@@ -118,7 +117,7 @@ class ResponseStatistics:
 
 
 class CacheStatistics:
-    """What came of looking requests up in the response cache. Times are sums, in nanoseconds."""
+    """The hits and misses in the response cache. Times are sums, in nanoseconds."""
 
     __slots__ = ("hit_count", "hit_ns", "miss_count", "miss_ns")
 
@@ -129,10 +128,10 @@ class CacheStatistics:
 class ModelStatistics:
     """The counters of one model version.
 
-    `success_count` counts requests, `failures` those that failed, by reason, `inference_count` the rows of the
-    successful ones, and `execution_count` the batches that instances executed. A batch's times count in full for every
-    request in it. `latencies` and `first_responses` are for who asked for more than sums, else None; `cache` is for
-    models that have a response cache. `memory_usage` says what memory the version takes now, as far as that is known.
+    `success_count` counts successful requests, `failures` failed ones by reason, `inference_count` the rows of the
+    successful ones, and `execution_count` the executed batches. The times of a batch count in full for every request in
+    it. `latencies` and `first_responses` are None unless the settings enable these metrics; `cache` is None for models
+    without a response cache. `memory_usage` returns the memory that the version uses, as far as known.
     """
 
     __slots__ = (
@@ -169,7 +168,7 @@ class ModelStatistics:
 
     @property
     def failure_count(self) -> int:
-        """How many requests failed, for whatever reason."""
+        """The number of failed requests, for all reasons."""
         return sum(self.failures.values())
 
     def success(self, rows: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int, total_ns: int) -> None:
@@ -185,9 +184,10 @@ class ModelStatistics:
             self.latencies.observe(total_ns, queue_ns, input_ns, infer_ns, output_ns)
 
     def counted(self, count: int, rows: int, sums: Sequence[int], now_ms: int) -> None:
-        """So many requests of `rows` rows each were successes, and every one a batch of its own.
+        """`count` requests of `rows` rows each succeeded, each of them in a batch of its own.
 
-        `sums` are of times: all of `success` behind its rows, and then those of `execution`. `latencies` must be None.
+        `sums` are the sums of the times of `success`, in the order of its parameters, and then of those of `execution`.
+        `latencies` must be None.
         """
         queue_ns, input_ns, infer_ns, output_ns, total_ns, batch_input_ns, batch_infer_ns, batch_output_ns = sums
         self.success_count += count
@@ -200,8 +200,8 @@ class ModelStatistics:
         self.execution(rows, batch_input_ns, batch_infer_ns, batch_output_ns, now_ms, count)
 
     def cache_hit(self, queue_ns: int, hit_ns: int, total_ns: int) -> None:
-        """One request was answered from the cache, `total_ns` after it arrived. It counts as no inference."""
-        assert self.cache is not None  # who asks has one
+        """One request was answered from the cache, `total_ns` after it arrived. It does not count as an inference."""
+        assert self.cache is not None  # only models with a cache call this
         self.cache.hit_count += 1
         self.cache.hit_ns += hit_ns
         self.success_count += 1
@@ -211,8 +211,8 @@ class ModelStatistics:
             self.latencies.observe_hit(total_ns, queue_ns, hit_ns)
 
     def cache_miss(self, miss_ns: int) -> None:
-        """One request was not found in the cache: to look for it, and to keep the response to it, took so long."""
-        assert self.cache is not None  # who asks has one
+        """One request was not in the cache. `miss_ns` is the time for the lookup and for the insertion."""
+        assert self.cache is not None  # only models with a cache call this
         self.cache.miss_count += 1
         self.cache.miss_ns += miss_ns
         if self.latencies is not None:
@@ -229,7 +229,7 @@ class ModelStatistics:
             self.first_responses.observe(total_ns / 1e6)
 
     def response(self, index: int) -> ResponseStatistics | None:
-        """Where the responses at one place are counted, from 0 on; None beyond RESPONSE_INDEXES_MAX."""
+        """The counters for the responses with an index, from 0 on; None beyond RESPONSE_INDEXES_MAX."""
         found = self.responses.get(index)
         if found is None and index < RESPONSE_INDEXES_MAX:
             found = self.responses[index] = ResponseStatistics()
@@ -238,9 +238,9 @@ class ModelStatistics:
     def execution(
         self, batch_size: int, input_ns: int, infer_ns: int, output_ns: int, now_ms: int, count: int = 1
     ) -> None:
-        """An instance executed so many batches of `batch_size` rows each; the times are sums of all of them.
+        """An instance executed `count` batches of `batch_size` rows each; the times are sums over all of them.
 
-        `now_ms` is the time of day, since the epoch.
+        `now_ms` is milliseconds since the epoch.
         """
         self.execution_count += count
         self.last_inference_ms = now_ms
@@ -252,8 +252,8 @@ class ModelStatistics:
         batch.compute_infer_ns += infer_ns
         batch.compute_output_ns += output_ns
 
-    def as_dict(self, name: str, version: int) -> dict[str, Any]:
-        """One entry of `model_stats`, by the names of the protocol."""
+    def as_dict(self, name: str, version: int) -> dict[str, object]:
+        """One entry of `model_stats`, with the protocol's names."""
         cache = self.cache or CacheStatistics()
         successes = self.success_count
         executed = successes - cache.hit_count
@@ -288,7 +288,7 @@ class ModelStatistics:
 
 
 def reason_of(failure: InferenceError, cancelled: bool) -> FailureReason:
-    """Why a request failed that an instance had; `cancelled` says that nobody waited for it any more."""
+    """The reason why a request failed that an instance had taken; `cancelled` says that its client cancelled it."""
     return FailureReason.CANCELED if cancelled or failure.code is Code.CANCELLED else FailureReason.BACKEND
 
 
@@ -296,7 +296,7 @@ def _duration(count: int, ns: int) -> dict[str, int]:
     return {"count": count, "ns": min(max(0, ns), _UINT64_MAX)}
 
 
-def _memory_usage(reported: Iterable[MemoryUsage]) -> list[dict[str, Any]]:
+def _memory_usage(reported: Iterable[MemoryUsage]) -> list[dict[str, str | int]]:
     sums: dict[tuple[int, int], int] = {}
     for kind, device, size in reported:
         sums[kind, device] = sums.get((kind, device), 0) + size

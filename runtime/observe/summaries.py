@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Quantiles of latencies over the last minute, in microseconds. (pure)
+"""Computes quantiles of latencies over the last minute, in microseconds. (pure)
 
-A summary counts values by cells that are as wide as a 64th of what is in them, or a microsecond: so a quantile is
-exact in its rank, at most 1 % off in its value, and costs two dictionary look-ups to record. Whoever keeps the time
-calls `turn` every TURN_S; of what was recorded SLICES turns ago nothing is left.
+A summary counts values in cells. The width of a cell is a 64th of its values, at least a microsecond, so a quantile has
+the exact rank and at most 1 % error, and recording a value costs two dictionary look-ups. The caller must call `turn`
+every TURN_S seconds; it forgets the values that are SLICES turns old.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Iterable
 
 from pyruntime.runtime.observe.exposition import number_text
 
-# A minute in five parts, as Triton's own summaries have it: a value counts for 48 to 60 seconds.
+# A minute in five slices, as in Triton: a value counts for 48 to 60 seconds.
 SLICES = 5
 TURN_S = 12.0
 
-# Values below it have cells of their own; above, each doubling has half as many.
+# Each value below it has its own cell. Above it, there are half as many cells for each doubling.
 _EXACT_BELOW = 128
 _EXACT_BITS = 7
 
 
 def cell_of(value: int) -> int:
-    """The number of the cell that a value, 0 or more, is counted in; they are numbered as their values grow."""
+    """The number of the cell that counts `value`, which is 0 or more. Larger values have larger numbers."""
     if value < _EXACT_BELOW:
         return value
     shift = value.bit_length() - _EXACT_BITS
@@ -41,7 +41,7 @@ def value_of(cell: int) -> float:
 
 
 class Summary:
-    """All values since the beginning as count and sum, and the quantiles of the latest ones. Values in nanoseconds."""
+    """The count and sum of all values, and the quantiles of the latest ones. Values are in nanoseconds."""
 
     __slots__ = ("_cells", "_slices", "count", "sum_us")
 
@@ -51,7 +51,7 @@ class Summary:
         self._slices = deque([self._cells], SLICES)
 
     def observe(self, ns: int) -> None:
-        """Record a value. Below 0, which a clock that is read by two processes may give, is 0."""
+        """Record a value. Negative values, which clock readings of two processes may give, count as 0."""
         us = ns // 1000 if ns > 0 else 0
         self.count += 1
         self.sum_us += us
@@ -65,7 +65,7 @@ class Summary:
         self._slices.append(self._cells)
 
     def quantiles(self, ranks: Iterable[float]) -> list[float]:
-        """The microseconds at each rank, from 0.0 to 1.0, of the last minute; not a number where there is nothing."""
+        """The microseconds at each rank, from 0.0 to 1.0, over the last minute; NaN if there are no values."""
         cells: Counter[int] = Counter()
         for part in self._slices:
             cells.update(part)
@@ -73,7 +73,7 @@ class Summary:
         return [_at(ordered, rank * total) for rank in ranks]
 
     def lines(self, name: str, labels: str, ranks: Iterable[float]) -> str:
-        """Its samples; `labels` are those in front of `quantile`."""
+        """Its samples; `labels` precede the label `quantile`."""
         ranks = list(ranks)
         values = zip(ranks, self.quantiles(ranks), strict=True)
         quantiles = [
@@ -83,7 +83,7 @@ class Summary:
 
 
 class Latencies:
-    """The summaries of one model version: of whole requests, and of what their time went to."""
+    """The summaries of one model version: of whole requests, and of the steps of a request."""
 
     __slots__ = ("cache_hit", "cache_miss", "infer", "input", "output", "queue", "request")
 
@@ -125,7 +125,7 @@ class Latencies:
 
 
 def _at(cells: list[tuple[int, int]], position: float) -> float:
-    """The value at a position among those of all `cells`, in order: the last one that it takes to come so far."""
+    """The value at a position in the sorted values of all `cells`."""
     seen = 0
     for cell, count in cells:
         seen += count

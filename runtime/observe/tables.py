@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Text tables as Triton prints them at its start. (pure)
+"""Formats text tables like those that Triton prints at its start. (pure)
 
 +---------+---------+--------+
 | Model   | Version | Status |
@@ -8,7 +8,7 @@
 | add_sub | 1       | READY  |
 +---------+---------+--------+
 
-A cell that is too wide goes on in the next line, cut anywhere: these are paths, JSON and messages rather than prose.
+A cell that is too wide continues in the next line, cut anywhere, because cells are paths, JSON and messages, not prose.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-# As wide as a log line may become before most viewers break it up themselves.
+# Most viewers wrap wider lines, which would break the table.
 TABLE_WIDTH_MAX = 210
-# The reason why a model failed may quote the model at length; the log has the whole of it.
+# The reason of a failed load may quote long output of the model; the log has the complete text.
 CELL_CHARS_MAX = 4096
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], width_max: int = TABLE_WIDTH_MAX) -> str:
-    """A table of at most `width_max` columns, as wide as that allows; no newline at its end.
+    """A table of at most `width_max` characters per line, without a newline at the end.
 
-    Columns that need little get what they need, the others share the rest evenly. Line ends in a cell begin a new
-    line there; other characters that do not print are escaped.
+    Narrow columns get the width that they need, the others share the rest evenly. A line end in a cell begins a new
+    line in the cell; other characters that do not print are escaped.
     """
     cells = [[_lines(cell) for cell in row] for row in (headers, *rows)]
     needs = [max(len(line) for lines in column for line in lines) for column in zip(*cells, strict=True)]
@@ -37,7 +37,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], width_max: int 
 
 
 def column_widths(needs: Sequence[int], room: int) -> list[int]:
-    """How wide each column is, when `room` characters are there for all: at least 1, never more than its need."""
+    """The width of each column if all columns share `room` characters: at least 1, at most its need."""
     widths = [0] * len(needs)
     columns = sorted(range(len(needs)), key=needs.__getitem__)
     for position, column in enumerate(columns):

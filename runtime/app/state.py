@@ -12,6 +12,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, Protocol
 
+from pyruntime.runtime.inference.intake import Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.observe.log_settings import LogSettings
@@ -74,8 +75,7 @@ class ServerState:
         self.loaded = False
         self.exiting = False
         self.in_flight = 0
-        # Of bodies that are on their way, and have all their memory already.
-        self.expected_bytes = 0
+        self.intake = Intake(self.resolve, self.tracer, lambda: self.tasks)
         # Whether any request is known: where models are Python none ever is, and nobody need look.
         self.knows_requests = False
         self._idle = asyncio.Event()

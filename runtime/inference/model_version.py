@@ -72,7 +72,8 @@ class ModelVersion:
         self._on_lost = on_lost
         self._expected = 0
         self._all_arrived: asyncio.Event | None = None
-        # Why no request can be served any more, once that is so.
+        # Whether no request can be served any more, and why.
+        self.is_gone = False
         self._gone: InferenceError | None = None
         # What is left to do for the version when all its instances have stopped.
         self.finalize: Callable[[], Coroutine[Any, Any, None]] = _nothing
@@ -119,11 +120,6 @@ class ModelVersion:
         """Let a strategy have a say in which requests are executed together. Only of a model with dynamic batching."""
         if isinstance(self.scheduler, Scheduler):
             self.scheduler.consult(strategy)
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether no request can be served any more."""
-        return self._gone is not None
 
     def expect(self) -> None:
         """A request is coming in to this version's memory."""
@@ -202,7 +198,8 @@ class ModelVersion:
     def queue(self, job: Job) -> None:
         """Queue a job that is to be executed. Raises InferenceError if it cannot be: its memory is free then."""
         try:
-            self.check_serving()
+            if self.is_gone:
+                self.check_serving()
             self.scheduler.submit(job)
         except QueueFull as exc:
             failure = request_failure(job.id, str(exc), Code.UNAVAILABLE)
@@ -272,6 +269,7 @@ class ModelVersion:
             for instance in self._instances:
                 tasks.create_task(instance.stop(timeout_s), name=f"stop {instance.name}")
         if self._gone is None:
+            self.is_gone = True
             self._gone = InferenceError(f"Model '{self.spec.name}' was unloaded", Code.UNAVAILABLE)
         self.scheduler.fail_all(self._gone)
         if self._cached is not None:
@@ -296,6 +294,7 @@ class ModelVersion:
         if self._gone is not None or not self._instances or any(not instance.down for instance in self._instances):
             return
         first = self._instances[0]
+        self.is_gone = True
         self._gone = InferenceError(f"Stub process '{first.name}' is not healthy. It is down: {first.down}")
         self._on_lost(self, self.problem)
         self.scheduler.fail_all(self._gone)

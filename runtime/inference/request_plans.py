@@ -20,24 +20,24 @@ from pyruntime.runtime.scheduling.job import Job, Respond
 PLANS_KEPT_MAX = 256
 HEADER_KEPT_BYTES_MAX = 2048
 
-# The size of an HTTP body, header included; or those of the contents of each tensor.
-Sizes = int | tuple[int, ...]
+# What requests must have in common to follow the same plan: a header of HTTP and the size of the body, header included;
+# or the key of a gRPC message and the sizes of the contents of its tensors. Sizes are in bytes.
+PlanKey = tuple[bytes, int | tuple[int, ...]]
 
 
 class RequestPlan:
-    """What a header leads to. `sizes` are the only ones that it fits; `options` are the frontend's own.
+    """The job that a header leads to, but for the place of its tensors. `options` are the frontend's own.
 
-    `known` is what the model's instances find such requests by, None if it has not been asked for, False if by nothing.
+    `known` is what the model's instances recognise such requests by, None before they were asked, False for nothing.
     """
 
-    __slots__ = ("_fields", "_signature", "_tensors", "known", "options", "rows", "sizes")
+    __slots__ = ("_fields", "_signature", "_tensors", "known", "options", "rows")
 
-    def __init__(self, job: Job, base: int, sizes: Sizes, options: Any) -> None:
+    def __init__(self, job: Job, base: int, options: Any) -> None:
         _, *self._fields, tensors = job.wire
         self._tensors = [(name, datatype, shape, at - base, size) for name, datatype, shape, at, size in tensors]
         self.rows = job.rows
         self._signature: Hashable | None = job.signature
-        self.sizes = sizes
         self.options = options
         self.known: Any = None
 
@@ -54,17 +54,17 @@ class RequestPlan:
 
 
 class RequestPlans:
-    """The plans of one model, by header; and the latest ones, by what frontends have that goes with it."""
+    """The plans of one model. `find` gives the plan for a key, None if there is none.
+
+    The latest plans are also found by what a frontend has made of the request's head.
+    """
 
     def __init__(self) -> None:
-        self._plans: dict[bytes, RequestPlan] = {}
+        self._plans: dict[PlanKey, RequestPlan] = {}
+        # No method of ours: it is called for every request.
+        self.find = self._plans.get
         # By the identity of heads, with those, so that they keep it.
         self._by_head: dict[int, tuple[object, RequestPlan]] = {}
-
-    def find(self, header: bytes, sizes: Sizes) -> RequestPlan | None:
-        """The plan for a request with this header and contents of these sizes."""
-        plan = self._plans.get(header)
-        return plan if plan is not None and plan.sizes == sizes else None
 
     def find_known(self, head: object) -> RequestPlan | None:
         """The plan of the latest request with this very head, if its like can be found by the instances."""
@@ -77,13 +77,13 @@ class RequestPlans:
             self._by_head.clear()
         self._by_head[id(head)] = head, plan
 
-    def remember(self, header: bytes, sizes: Sizes, job: Job, slot: RequestSlot, options: Any) -> None:
-        """Keep a plan of `job`, whose tensors lie in `slot`: if every request with this header is as right as this one.
+    def remember(self, key: PlanKey, job: Job, slot: RequestSlot, options: Any) -> None:
+        """Keep a plan of `job`, whose tensors lie in `slot`, unless another request with this key may be wrong.
 
-        Not so if a tensor is BYTES, whose contents have to be looked at; nor if one lies anywhere but in the slot: that
-        is memory of this job alone, or a client's. A header that holds the id is not likely to come again.
+        That is so if a tensor is BYTES, whose contents must be checked each time, or lies outside of the slot: in
+        memory of this job alone, or of a client. A header that holds the id is not likely to come again.
         """
-        if len(header) > HEADER_KEPT_BYTES_MAX or job.client is not None:
+        if len(key[0]) > HEADER_KEPT_BYTES_MAX or job.client is not None:
             return
         end = slot.offset + slot.size
         for _, datatype, _, at, size in job.wire[-1]:
@@ -91,4 +91,4 @@ class RequestPlans:
                 return
         if len(self._plans) >= PLANS_KEPT_MAX:
             self._plans.clear()
-        self._plans[header] = RequestPlan(job, slot.offset, sizes, options)
+        self._plans[key] = RequestPlan(job, slot.offset, options)

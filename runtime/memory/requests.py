@@ -99,6 +99,12 @@ class RequestMemory:
             ) from exc
         return RequestSlot(self._arena, self._view, start, start + skew, size)
 
+    def store(self, data: bytes | bytearray, lead: int) -> RequestSlot:
+        """A slot with a copy of `data`, of which byte `lead` is aligned. Raises InferenceError as `allocate`."""
+        slot = self.allocate(len(data), lead)
+        self._view[slot.offset : slot.offset + slot.size] = data
+        return slot
+
     def place(self, request: InferRequest) -> None:
         """Copy those inputs of `request` that are not in the region yet into one new slot of its.
 

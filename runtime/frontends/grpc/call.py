@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.compression import decompress
@@ -19,8 +19,8 @@ from pyruntime.runtime.frontends.grpc.status import HEAD, STATUS_OF, Status, tra
 from pyruntime.runtime.native._http2 import Session
 from pyruntime.utils.errors import InferenceError
 
-if TYPE_CHECKING:
-    from pyruntime.runtime.native._http2 import Raws
+# For each of the raw contents of a message: its offset in the buffer, and its length, in bytes.
+Raws = tuple[tuple[int, int], ...]
 
 # Triton's, and what gRPC's own messages have for their length: the largest signed 32-bit integer.
 MESSAGE_BYTES_MAX = 2**31 - 1
@@ -60,13 +60,18 @@ class Call(ABC):
     _head_of_response = HEAD
     # Since when the call has been found to wait for a message, and how long it does, in seconds.
     _waiting_since: float | None = None
-    _patience_s = MESSAGE_S_MAX
+    _message_s_max = MESSAGE_S_MAX
 
     def __init__(self, state: ServerState, connection: Connection, stream: int, head: CallHead) -> None:
         self._state = state
         self._connection = LoggedCalls(connection, head.path) if state.log_settings.verbose else connection
         self._stream = stream
         self._head = head
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is sent to the client."""
+        return self._over
 
     @property
     def path(self) -> str:
@@ -124,8 +129,8 @@ class Call(ABC):
             self._waiting_since = None
         elif self._waiting_since is None:
             self._waiting_since = now
-        elif now - self._waiting_since >= self._patience_s:
-            self.fail(Status.DEADLINE_EXCEEDED, f"the request did not come in within {self._patience_s:.0f} s")
+        elif now - self._waiting_since >= self._message_s_max:
+            self.fail(Status.DEADLINE_EXCEEDED, f"the request did not come in within {self._message_s_max:.0f} s")
 
     def drain(self) -> None:  # noqa: B027 - most wait for their answer
         """The server is going to stop: calls that wait for nothing in particular end now."""

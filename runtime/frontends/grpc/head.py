@@ -9,14 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pyruntime.runtime.frontends.common.forwarding import Forwarded, HeaderPattern
 from pyruntime.runtime.frontends.grpc.status import http_error, unsupported_encoding
+from pyruntime.runtime.inference.forwarding import Forwarded, HeaderPattern
 
 # Heads remembered, and how long one may be: 4 MiB of them, with what is made of them.
 HEADS_KEPT_MAX = 512
 HEAD_KEPT_BYTES_MAX = 2048
 
 ENCODINGS = ("identity", "gzip", "deflate")
+
+# zlib's levels for the words of --grpc-infer-response-compression-level.
+_LEVELS = {"low": 1, "medium": 6, "high": 9}
+
+# How messages are compressed, and zlib's level of it.
+Encoding = tuple[str, int]
 
 # Headers of HTTP and of gRPC itself, which are no metadata.
 _NO_METADATA = (":", "grpc-")
@@ -88,3 +94,16 @@ def _is_grpc(content_type: str) -> bool:
     """Whether this is gRPC with messages of protobuf, which is what it is if nothing else is said."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind in ("application/grpc", "application/grpc+proto")
+
+
+def response_encoding(level: str, head: CallHead) -> Encoding | None:
+    """The encoding of the responses to an inference call, None for none. Of what the client accepts, gzip comes first.
+
+    `level` is --grpc-infer-response-compression-level.
+    """
+    if level == "none":
+        return None
+    for encoding in ("gzip", "deflate"):
+        if encoding in head.accepts:
+            return encoding, _LEVELS[level]
+    return None

@@ -11,36 +11,24 @@ from typing import Literal
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress
-from pyruntime.runtime.frontends.common.threads import at_once, in_thread
-from pyruntime.runtime.frontends.grpc.infer_request import PLAIN, InferOptions, Target
+from pyruntime.runtime.frontends.grpc.call import Raws
+from pyruntime.runtime.frontends.grpc.head import Encoding, response_encoding
 from pyruntime.runtime.frontends.grpc.infer_response import Parts, encode_infer
-from pyruntime.runtime.frontends.grpc.inferring_call import InferringCall
-from pyruntime.runtime.frontends.grpc.response_encoding import Encoding, response_encoding
+from pyruntime.runtime.frontends.grpc.inferring_call import CallRequest, InferringCall, Outcome
 from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, STATUS_OF, Status, encoded_head
-from pyruntime.runtime.frontends.http.infer_exchange import ANSWERED_AT_ONCE_MAX
-from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.threads import ANSWERED_AT_ONCE_MAX, at_once, in_thread
 from pyruntime.runtime.requests.types import InferResponse
-from pyruntime.runtime.scheduling.job import Job, Respond
-from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.errors import InferenceError
 
-_DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 _SECOND = "a call of one request has a second message"
 
 
 class InferCall(InferringCall):
     """See the module."""
 
-    _options: InferOptions = PLAIN
-    _model: ModelVersion | None = None
-    _job: Job | None = None
-    # From its message on the request is in flight. Before, while it comes in, nobody waits for it but its client.
+    _request: CallRequest | None = None
+    # From its message on the request is in flight. Before, while it arrives, only its client waits for it.
     _counted = False
-
-    def _resolve(self, target: Target) -> ModelVersion:
-        model = super()._resolve(target)
-        if model.spec.decoupled:
-            raise InferenceError(_DECOUPLED, Code.UNSUPPORTED)
-        return model
 
     @property
     def waits_for_client(self) -> bool:
@@ -54,7 +42,7 @@ class InferCall(InferringCall):
             return
         self._counted = True
         self._state.in_flight += 1
-        super().message(message, False)
+        self._receive(message)
 
     def place(self, meta: bytes, left: int) -> memoryview | Literal[False] | None:
         """See Call."""
@@ -63,11 +51,11 @@ class InferCall(InferringCall):
             return False
         return super().place(meta, left)
 
-    def placed(self, meta: bytes, raws: tuple[tuple[int, int], ...], ended: bool) -> None:
+    def placed(self, meta: bytes, raws: Raws, ended: bool) -> None:
         """See Call."""
         self._counted = True
         self._state.in_flight += 1
-        super().placed(meta, raws, False)
+        self._receive_placed(meta, raws)
 
     def ended(self) -> None:
         """See Call."""
@@ -75,34 +63,32 @@ class InferCall(InferringCall):
             self.fail(Status.INTERNAL, "a call of one request has no message")
 
     def drain(self) -> None:
-        """See Call. A large message that is coming in is waited for by its model."""
-        if not self._counted and self._expecting is None:
+        """See Call. A large message that is arriving is waited for by its model."""
+        if not self._counted and self._reservation is None:
             self.fail(Status.UNAVAILABLE, "Server exiting")
 
-    def _respond_to(self, model: ModelVersion, id: str, options: InferOptions) -> Respond:
-        self._options = options
-        return self._done
+    def _begin_request(self, request: CallRequest) -> None:
+        self._request = request
 
-    def _started(self, model: ModelVersion, job: Job) -> None:
-        self._model, self._job = model, job
-        model.start(job)
-
-    def _refuse(self, name: str, id: str, failure: InferenceError, version: str = "") -> None:
-        self._job = None
+    def reject(self, request: CallRequest, failure: InferenceError) -> None:
+        """See InferringCall."""
+        request.free()
+        self._request = None
         self.fail(STATUS_OF[failure.code], failure.message)
 
-    def _done(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+    def respond(self, request: CallRequest, outcome: Outcome, final: bool) -> None:
+        """See InferringCall."""
         assert outcome is not None  # models that answer with nothing, or more than once, are refused
-        self._job = None  # it refers to us
+        self._request = None  # it refers to us
         if isinstance(outcome, InferenceError):
             self.fail(STATUS_OF[outcome.code], outcome.message)
             return
         if self._over:
             outcome.release()
             return
-        encoding = response_encoding(self._state.settings.grpc_compression_level, self._head)
-        if encoding is not None or self._options.classes:
-            self._make_answer(outcome, encoding)
+        level = self._state.settings.grpc_compression_level
+        if level != "none" or request.options.classes:
+            self._make_answer(request, outcome, response_encoding(level, self._head))
             return
         try:
             parts = encode_infer(outcome)
@@ -113,12 +99,13 @@ class InferCall(InferringCall):
         self._connection.session.respond(self._stream, HEAD, parts, OK_TRAILERS, outcome.release)
         self._end()
 
-    def _make_answer(self, response: InferResponse, encoding: Encoding | None) -> None:
-        """Answer with a response whose contents have to be gone through first."""
-        assert self._model is not None  # it has answered
-        work = partial(_make_parts, response, self._options.classes, self._model.spec, encoding)
+    def _make_answer(self, request: CallRequest, response: InferResponse, encoding: Encoding | None) -> None:
+        """Answer with a response whose contents may have to be gone through first."""
+        assert request.model is not None  # it has answered
+        work = partial(_make_parts, response, request.options.classes, request.model.spec, encoding)
         then = partial(self._answer, response, encoding)
-        if sum(output.byte_size for output in response.outputs) > ANSWERED_AT_ONCE_MAX:
+        costs_time = encoding is not None or request.options.classes
+        if costs_time and sum(output.byte_size for output in response.outputs) > ANSWERED_AT_ONCE_MAX:
             in_thread(self._state.tasks, work, then, "make a response")
         else:
             at_once(work, then)
@@ -144,9 +131,9 @@ class InferCall(InferringCall):
 
     def _cancel(self) -> None:
         self._free()
-        job, self._job = self._job, None
-        if job is not None and self._model is not None:
-            self._model.cancel(job)
+        request, self._request = self._request, None
+        if request is not None and request.job is not None and request.model is not None:
+            request.model.cancel(request.job)
         self._end_count()
 
     def _end_count(self) -> None:

@@ -13,9 +13,8 @@ from collections import deque
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress
-from pyruntime.runtime.frontends.grpc.call import Connection
-from pyruntime.runtime.frontends.grpc.head import CallHead
-from pyruntime.runtime.frontends.grpc.infer_request import InferOptions
+from pyruntime.runtime.frontends.grpc.call import Connection, Raws
+from pyruntime.runtime.frontends.grpc.head import CallHead, response_encoding
 from pyruntime.runtime.frontends.grpc.infer_response import (
     Parts,
     empty_final,
@@ -24,12 +23,9 @@ from pyruntime.runtime.frontends.grpc.infer_response import (
     encode_infer,
     final_parameter,
 )
-from pyruntime.runtime.frontends.grpc.inferring_call import InferringCall
-from pyruntime.runtime.frontends.grpc.response_encoding import response_encoding
+from pyruntime.runtime.frontends.grpc.inferring_call import CallRequest, InferringCall, Outcome
 from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, STATUS_OF, Status, encoded_head
-from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.requests.types import InferResponse
-from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.errors import InferenceError
 
 # Requests of one stream that are under way at a time; the client waits with more of them, as its window lets it.
@@ -37,33 +33,11 @@ REQUESTS_MAX = 1024
 # Bytes that wait for a client that does not read. Models stop far earlier, but not errors: these end the stream.
 WAITING_BYTES_MAX = 256 << 20
 
-Outcome = InferResponse | InferenceError | None
-
-
-class _Request:
-    """One request of the stream. If it is answered `in_order`, its one `outcome` is kept until it is its turn."""
-
-    __slots__ = ("id", "in_order", "job", "model", "name", "options", "outcome", "stream", "version")
-
-    def __init__(self, stream: StreamInferCall, name: str, version: str, id: str) -> None:
-        self.stream = stream
-        self.name = name
-        self.version = version
-        self.id = id
-        self.model: ModelVersion | None = None
-        self.options: InferOptions | None = None
-        self.job: Job | None = None
-        self.outcome: Outcome = None
-        self.in_order = False
-
-    def respond(self, outcome: Outcome, final: bool) -> None:
-        """See scheduling.job.Respond."""
-        self.stream.respond(self, outcome, final)
-
 
 class StreamInferCall(InferringCall):
     """See the module."""
 
+    is_stream = True
     _client_ended = False
     _held = False
     _draining = False
@@ -71,9 +45,8 @@ class StreamInferCall(InferringCall):
     def __init__(self, state: ServerState, connection: Connection, stream: int, head: CallHead) -> None:
         super().__init__(state, connection, stream, head)
         # All that are under way, and those among them whose order matters.
-        self._requests: set[_Request] = set()
-        self._ordered: deque[_Request] = deque()
-        self._starting: _Request | None = None
+        self._requests: set[CallRequest] = set()
+        self._ordered: deque[CallRequest] = deque()
         self._ends_at_error = self._head.metadata.get("triton_grpc_error") == "true"
         self._encoding = response_encoding(self._state.settings.grpc_compression_level, self._head)
         if self._encoding is not None:
@@ -93,38 +66,41 @@ class StreamInferCall(InferringCall):
 
     # Requests.
 
-    def _respond_to(self, model: ModelVersion, id: str, options: InferOptions) -> Respond:
-        request = self._starting = _Request(self, model.spec.name, str(model.version), id)
-        request.model, request.options = model, options
-        return request.respond
+    def message(self, message: bytes, ended: bool) -> None:
+        """See Call."""
+        self._receive(message)
+        if ended and not self._over:
+            self.ended()
 
-    def _started(self, model: ModelVersion, job: Job) -> None:
-        request, self._starting = self._starting, None
-        assert request is not None  # `_respond_to` made it
-        request.job = job
-        self._begin_request(request, in_order=not model.spec.decoupled)
-        try:
-            model.start(job)
-        except InferenceError as exc:
-            self.respond(request, exc, True)
+    def placed(self, meta: bytes, raws: Raws, ended: bool) -> None:
+        """See Call."""
+        self._receive_placed(meta, raws)
+        if ended and not self._over:
+            self.ended()
 
-    def _refuse(self, name: str, id: str, failure: InferenceError, version: str = "") -> None:
-        self._starting = None
-        request = _Request(self, name, version, id)
-        self._begin_request(request, in_order=True)  # an error that comes at once does not overtake earlier responses
+    def reject(self, request: CallRequest, failure: InferenceError) -> None:
+        """See InferringCall. The error does not overtake the responses to earlier requests."""
+        request.free()
+        if request.job is None:  # else its model has refused to queue it
+            request.model = None
+            if request not in self._requests:
+                self._begin_request(request)
+            elif not request.in_order:
+                request.in_order = True
+                self._ordered.append(request)
         self.respond(request, failure, True)
 
-    def _begin_request(self, request: _Request, *, in_order: bool) -> None:
+    def _begin_request(self, request: CallRequest) -> None:
         self._state.in_flight += 1
         self._requests.add(request)
-        if in_order:
+        if request.model is None or not request.model.spec.decoupled:
             request.in_order = True
             self._ordered.append(request)
         if len(self._requests) >= REQUESTS_MAX and not self._held:
             self._held = True
             self._connection.session.hold(self._stream)
 
-    def _end_request(self, request: _Request) -> None:
+    def _end_request(self, request: CallRequest) -> None:
         self._requests.discard(request)
         self._state.end_request()
         if self._held and len(self._requests) < REQUESTS_MAX:
@@ -134,8 +110,8 @@ class StreamInferCall(InferringCall):
 
     # Responses.
 
-    def respond(self, request: _Request, outcome: Outcome, final: bool) -> None:
-        """A response to a request, or None for none, and whether it is the last one."""
+    def respond(self, request: CallRequest, outcome: Outcome, final: bool) -> None:
+        """See InferringCall."""
         if final:
             request.job = None  # it refers to us
         if self._over:
@@ -152,12 +128,12 @@ class StreamInferCall(InferringCall):
             outcome, first.outcome = first.outcome, None
             self._send(first, outcome, True)
 
-    def _send(self, request: _Request, outcome: Outcome, final: bool) -> None:
+    def _send(self, request: CallRequest, outcome: Outcome, final: bool) -> None:
         session, stream = self._connection.session, self._stream
         if final:
             self._end_request(request)
         self._begin()
-        if isinstance(outcome, InferResponse) and request.options is not None and request.model is not None:
+        if isinstance(outcome, InferResponse) and request.model is not None:
             try:
                 classes = request.options.classes
                 answer = classified(outcome, classes, request.model.spec) if classes else outcome
@@ -165,14 +141,14 @@ class StreamInferCall(InferringCall):
             except InferenceError as exc:
                 outcome.release()
                 outcome = exc
-        elif outcome is None and final and request.options is not None and request.options.empty_final_response:
-            self._send_message(empty_final(request.name, int(request.version), request.id), None)
+        elif outcome is None and final and request.options.empty_final_response and request.model is not None:
+            self._send_message(empty_final(request.model.spec.name, request.model.version, request.id), None)
         if isinstance(outcome, InferenceError):
             if self._ends_at_error:
                 self.fail(STATUS_OF[outcome.code], outcome.message)
                 return
             said_final = None if request.model is None else final
-            event = encode_error_event(outcome.message, request.name, request.version, request.id, said_final)
+            event = encode_error_event(outcome.message, *request.model_name, request.id, said_final)
             self._write([event], None)
             if session.queued(stream) > WAITING_BYTES_MAX:
                 self.fail(Status.RESOURCE_EXHAUSTED, f"more than {WAITING_BYTES_MAX} bytes wait for the client")
@@ -200,7 +176,7 @@ class StreamInferCall(InferringCall):
             self._leave()
             self._connection.session.end(self._stream, OK_TRAILERS)
             self._connection.said()
-        elif self._draining and self._expecting is None:
+        elif self._draining and self._reservation is None:
             self.fail(Status.UNAVAILABLE, "Server exiting")
 
     # The end.

@@ -200,7 +200,7 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
         if head.chunked:
             self._chunked = ChunkedBody()
         self._missing = head.content_length
-        if head.expects_continue and exchange.refused:
+        if not exchange.check_head() and head.expects_continue:
             # The client learns it at once, and whether it sends its body all the same nobody can know.
             self._current = self._chunked = None
             self._ended = True

@@ -20,13 +20,13 @@ class _ControlExchange(Exchange):
 
     def _begin(self, work: Coroutine[Any, Any, None], what: str) -> None:
         self._body = b""  # it may hold whole files
-        self._state.tasks.create_task(self._answer_after(work), name=f"{what} '{self._head.route.model}'")
+        self._state.tasks.create_task(self._answer_after(work), name=f"{what} '{self.head.route.model}'")
 
     async def _answer_after(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except InferenceError as exc:
-            self._fail(exc)
+            self.reject(exc)
         else:
             self._respond(200, b"")
 
@@ -36,7 +36,7 @@ class LoadExchange(_ControlExchange):
 
     def _act(self) -> None:
         config, files = decode_load(bytes(self._body))
-        self._begin(self._state.control.load(self._head.route.model, config, files), "load")
+        self._begin(self._state.control.load(self.head.route.model, config, files), "load")
 
 
 class UnloadExchange(_ControlExchange):
@@ -44,4 +44,4 @@ class UnloadExchange(_ControlExchange):
 
     def _act(self) -> None:
         with_dependents = decode_unload(bytes(self._body))
-        self._begin(self._state.control.unload(self._head.route.model, with_dependents), "unload")
+        self._begin(self._state.control.unload(self.head.route.model, with_dependents), "unload")

@@ -18,7 +18,7 @@ class EndpointExchange(Exchange):
     """See the module."""
 
     def _act(self) -> None:
-        route = self._head.route
+        route = self.head.route
         if route.endpoint is Endpoint.MODEL_READY:
             check_model_ready(self._state, route.model, route.version, self._model_checked)
         elif route.endpoint is Endpoint.SERVER_READY:

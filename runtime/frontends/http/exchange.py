@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One HTTP request and its response.
 
-An exchange knows where its body goes, has the request acted on, and keeps the response until its connection can send
-it. It does no I/O. Here is what all exchanges have in common; there is a class for each way to act on a request.
+An exchange says where its body goes, acts on the request, and keeps the response until its connection can send it. It
+does no I/O. This is the base of all exchanges; there is a class for each way to act on a request.
 """
 
 from __future__ import annotations
@@ -17,21 +17,16 @@ from typing import NamedTuple, Protocol
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.compression import ENCODINGS, decompress
 from pyruntime.runtime.frontends.common.request_log import LoggedConnection
-from pyruntime.runtime.frontends.common.threads import at_once, in_thread
-from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY
-from pyruntime.runtime.frontends.http.kserve_response import encode_error, encode_infer
+from pyruntime.runtime.frontends.http.kserve_response import encode_error
 from pyruntime.runtime.frontends.http.request_head import Head
-from pyruntime.runtime.frontends.http.response_head import ACCEPTED_ENCODINGS, JSON, STATUS_OF, head, infer_head
-from pyruntime.runtime.frontends.http.trace import begin_trace, sending
-from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.requests.types import InferResponse
-from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.frontends.http.response_head import ACCEPTED_ENCODINGS, JSON, STATUS_OF, head
+from pyruntime.runtime.inference.intake import Activities
+from pyruntime.runtime.inference.threads import DECOMPRESSED_AT_ONCE_MAX, at_once, in_thread
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.utils.errors import Code, InferenceError
 
-# A compressed body is taken apart at once up to this size: it becomes a thousand times as large at worst, which takes
-# 30 ms then. A larger one is left to a thread.
-DECOMPRESSED_AT_ONCE_MAX = 16 << 10
+# What HTTP notes in traces. The transport may take a while to send a response.
+ACTIVITIES = Activities("HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END", sends_in_respond=False)
 
 
 class Connection(Protocol):
@@ -41,7 +36,7 @@ class Connection(Protocol):
         """The exchange has its response, or a piece of it."""
 
     def discarded(self, nbytes: int) -> None:
-        """So much of a body was thrown away."""
+        """So many bytes of a body were discarded."""
 
 
 class Piece(NamedTuple):
@@ -52,70 +47,73 @@ class Piece(NamedTuple):
 
 
 def nothing_to_release() -> None:
-    """The `release` of what refers to nobody's memory."""
+    """The `release` of a response that refers to no memory that must be given back."""
+
+
+def note_sending(trace: Trace, release: Callable[[], None], *, is_last: bool) -> Callable[[], None]:
+    """Note in a trace that a response, or a piece of one, is about to be sent.
+
+    Returns what must be called once it is sent, in place of its `release`. The trace is closed with the last piece.
+    """
+    trace.note(ACTIVITIES.send_start, time.monotonic_ns())
+
+    def sent() -> None:
+        release()
+        trace.note(ACTIVITIES.send_end, time.monotonic_ns())
+        if is_last:
+            trace.close()
+
+    return sent
 
 
 class Exchange(ABC):
     """See the module. Subclasses act on the request.
 
-    The response is `parts` once there is one, and `release` must be called when they are sent. Or it comes in pieces:
-    `parts` stays None then, and `next_piece` is asked until the response is `ended`.
+    A complete response is in `parts`, and `release` must be called once they are sent. A response may also come in
+    pieces: `parts` stays None then, and `next_piece` is asked until the response has `ended`.
     """
 
-    # Defaults stand here, not in __init__: most requests change few of them, and every request pays for what they set.
+    # Defaults are class attributes: most requests change few of them, and every attribute set in __init__ costs time.
     keep_alive = True
     length = 0
     parts: list[bytes | memoryview] | None = None
     release: Callable[[], None] = staticmethod(nothing_to_release)
     ended = False
-    # Of the subclass: whether a model executes the request, and whether it may be a decoupled one.
-    _executes = False
-    _takes_decoupled = False
-    _model: ModelVersion | None = None
-    _job: Job | None = None
+    # The client is gone.
+    abandoned = False
+    # When the request began to arrive, noted only while requests are traced, and its trace if this one is.
+    received_ns = 0
+    trace: Trace | None = None
     _body: bytes | bytearray = b""
     _refusal: InferenceError | None = None
     _error_lines = JSON
-    _abandoned = False
     _counted = False
-    # When it began to come in, while requests are traced, and its trace if this one is.
-    _received_ns = 0
-    trace: Trace | None = None
 
     def __init__(self, state: ServerState, connection: Connection, head: Head) -> None:
         self._state = state
         self._connection = connection
-        self._head = head
+        self.head = head
         if not head.keep_alive:
             self.keep_alive = False
         if state.tracer.active:
-            self._received_ns = time.monotonic_ns()
+            self.received_ns = time.monotonic_ns()
         if state.log_settings.verbose:
             self._connection = LoggedConnection(connection, self, head.line)
-        try:
-            if head.content_length > state.settings.http_max_input_size:
-                self._check_size(head.content_length)
-            if head.encoding and head.encoding not in ENCODINGS:
-                self._error_lines = JSON + ACCEPTED_ENCODINGS
-                raise InferenceError("Unsupported compression type", Code.UNSUPPORTED)
-            if self._executes:
-                self._model = model = state.resolve(head.route.model, head.route.version)
-                if model.spec.decoupled and not self._takes_decoupled:
-                    raise InferenceError(
-                        "HTTP end point doesn't support models with decoupled transaction policy", Code.UNSUPPORTED
-                    )
-        except InferenceError as exc:
-            self._refusal = exc
-
-    @property
-    def refused(self) -> bool:
-        """Whether the head alone is reason enough to refuse the request."""
-        return self._refusal is not None
+        if head.encoding and head.encoding not in ENCODINGS:
+            self._error_lines = JSON + ACCEPTED_ENCODINGS
+            self._refusal = InferenceError("Unsupported compression type", Code.UNSUPPORTED)
+        if head.content_length > state.settings.http_max_input_size:
+            self._error_lines = JSON
+            self._refusal = self._too_large(head.content_length)
 
     # The request arrives.
 
+    def check_head(self) -> bool:
+        """The body is still to arrive. False if the head alone is reason enough to refuse the request."""
+        return self._refusal is None
+
     def direct_body(self) -> memoryview | None:
-        """Where the socket may read the body to; None if that is nowhere, or if its length is not known."""
+        """After `check_head`: where the socket may read the body to, None for nowhere."""
         return None
 
     def take(self, data: bytes) -> None:
@@ -125,74 +123,66 @@ class Exchange(ABC):
                 self._body = bytearray()
             assert isinstance(self._body, bytearray)  # a body comes whole or in pieces
             self._body += data
-            try:
-                self._check_size(len(self._body))
-            except InferenceError as exc:
-                self._refusal = exc
+            if len(self._body) > self._state.settings.http_max_input_size:
+                self._refusal = self._too_large(len(self._body))
         if self._refusal is not None:
             self._body = b""
             self._connection.discarded(len(data))
 
-    def _check_size(self, size: int) -> None:
+    def _too_large(self, size: int) -> InferenceError:
         limit = self._state.settings.http_max_input_size
-        if size > limit:
-            raise InferenceError(
-                f"the request's body has {size} bytes or more, the server accepts {limit}: see --http-max-input-size",
-                Code.INVALID_ARG,
-            )
+        return InferenceError(
+            f"the request's body has {size} bytes or more, the server accepts {limit}: see --http-max-input-size",
+            Code.INVALID_ARG,
+        )
 
     def finish(self, body: bytes) -> None:
         """The body is complete: it is in `body`, or was taken before. Act on the request."""
         if body:
             self._body = body
-        self._count()
-        if self._head.encoding and self._body and self._refusal is None:
-            self._decompress()
-        else:
-            self._act_or_fail()
-
-    def _act_or_fail(self) -> None:
+        # While it arrived, only its client waited for it.
+        self._counted = True
+        self._state.in_flight += 1
         try:
             if self._refusal is not None:
                 raise self._refusal
-            self._act()
+            if self.head.encoding and self._body:
+                self._decompress()
+            else:
+                self._act()
         except InferenceError as exc:
-            self._fail(exc)
+            self.reject(exc)
 
     def _decompress(self) -> None:
-        """Have the body decompressed, and go on then."""
+        """Decompress the body, here or in a thread, and act on the request then."""
         state, body, self._body = self._state, self._body, b""
-        work = partial(decompress, body, self._head.encoding, state.settings.http_max_input_size)
+        work = partial(decompress, body, self.head.encoding, state.settings.http_max_input_size)
         if len(body) > DECOMPRESSED_AT_ONCE_MAX:
             in_thread(state.tasks, work, self._decompressed, "decompress a request")
         else:
             at_once(work, self._decompressed)
 
     def _decompressed(self, body: bytes | InferenceError) -> None:
-        if isinstance(body, InferenceError):
-            self._refusal = body
-        else:
+        if self.abandoned:
+            return
+        try:
+            if isinstance(body, InferenceError):
+                raise body
             self._body = body
-        if not self._abandoned:
-            self._act_or_fail()
+            self._act()
+        except InferenceError as exc:
+            self.reject(exc)
 
     @abstractmethod
     def _act(self) -> None:
         """Do what the request asks for. Raises InferenceError for a request that is refused."""
 
-    def _start(self, model: ModelVersion, job: Job) -> None:
-        self._job = job
-        tracer = self._state.tracer
-        if tracer.active:
-            self.trace = begin_trace(tracer, model, job, self._head.traceparent, self._received_ns)
-        model.start(job)
-
     # The response.
 
     def begin_sending(self) -> None:
-        """The response of a request that is traced goes out now."""
+        """The response to a traced request is about to be sent."""
         if self.trace is not None:
-            self.release = sending(self.trace, self.release, last=True)
+            self.release = note_sending(self.trace, self.release, is_last=True)
             self.trace = None
 
     def next_piece(self) -> Piece | None:
@@ -200,24 +190,28 @@ class Exchange(ABC):
         return None
 
     def refuse(self, status: int, message: str) -> None:
-        """Answer with an error of the protocol itself."""
+        """Answer a request that breaks the rules of HTTP itself."""
         self._free()
-        self._count()
+        self._counted = True
+        self._state.in_flight += 1
         self._respond(status, encode_error(message))
 
-    def cancel(self) -> None:
-        """Nobody waits for the model any longer: it need not begin with the request, or is told to stop."""
-        if self._job is not None and self._model is not None:
-            self._model.cancel(self._job)
+    def reject(self, failure: InferenceError) -> None:
+        """Answer with an error."""
+        self._free()
+        self._respond(STATUS_OF[failure.code], encode_error(failure.message), self._error_lines)
 
-    def take_back(self) -> None:  # noqa: B027 - most cannot be answered past us
-        """More is to be done with the connection: the response must come through us, if it has not been sent."""
+    def cancel(self) -> None:  # noqa: B027 - most have nothing to cancel
+        """The client no longer waits: the model need not begin with the request, or is told to stop."""
+
+    def take_back(self) -> None:  # noqa: B027 - most are never answered by a native thread
+        """The connection needs the response: no native thread may send it from here on."""
 
     def abandon(self) -> None:
         """The client is gone: free what the exchange holds, and drop what still comes of the response."""
-        self._abandoned = True
-        self._free()
+        self.abandoned = True
         self.cancel()
+        self._free()
         self.release()
         self.release = nothing_to_release
         if self.trace is not None:
@@ -225,32 +219,11 @@ class Exchange(ABC):
         if self._counted:
             self._state.end_request()
 
-    def _count(self) -> None:
-        """From here on the request is in flight. Before, while it comes in, nobody waits for it but its client."""
-        self._counted = True
-        self._state.in_flight += 1
-
-    def _fail(self, failure: InferenceError) -> None:
-        self._job = None
-        self._free()
-        self._respond(STATUS_OF[failure.code], encode_error(failure.message), self._error_lines)
-
     def _respond(self, status: int, body: bytes, content_type: bytes = JSON) -> None:
-        if not self._abandoned:
+        if not self.abandoned:
             self.length = len(body)
             self.parts = [head(status, len(body), self.keep_alive, content_type), body]
             self._connection.answered()
 
-    def _answer_in_binary(self, response: InferResponse) -> None:
-        """Answer with all outputs as they are: `parts` are the head, the document, and each output."""
-        document, document_length, binary = encode_infer(response, ALL_BINARY)
-        length = len(document)
-        for part in binary:
-            length += len(part)
-        self.length = length
-        self.parts = [infer_head(document_length, length, self.keep_alive), document, *binary]
-        self.release = response.release
-        self._connection.answered()
-
     def _free(self) -> None:  # noqa: B027 - most have nothing
-        """Give back the memory that the request came into."""
+        """Free the memory that the request came into."""

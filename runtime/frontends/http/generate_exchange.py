@@ -12,15 +12,15 @@ from abc import abstractmethod
 from collections import deque
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.common.forwarding import forward
-from pyruntime.runtime.frontends.http.exchange import Connection, Exchange, Piece, nothing_to_release
+from pyruntime.runtime.frontends.http.exchange import Connection, Piece, note_sending, nothing_to_release
 from pyruntime.runtime.frontends.http.generate_request import decode_generate
 from pyruntime.runtime.frontends.http.generate_response import encode_generate, event
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
+from pyruntime.runtime.frontends.http.model_exchange import ModelExchange
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.response_head import LAST_CHUNK, STATUS_OF, chunk, event_stream_head
-from pyruntime.runtime.frontends.http.trace import sending
-from pyruntime.runtime.requests.types import InferResponse
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.utils.errors import Code, InferenceError
 
 # Events that wait for their client. A model has far fewer responses that are not released, but any number of errors.
@@ -32,26 +32,31 @@ _NOT_ONE = (
 )
 
 
-class _GeneratingExchange(Exchange):
+class _GeneratingExchange(ModelExchange[None]):
     """What both have in common: the request."""
 
-    _executes = True
+    options = None
     _takes_decoupled = True
-    # Whatever the model still says, nobody wants to know.
+    # Further responses of the model are dropped.
     _over = False
 
     def _act(self) -> None:
         model = self._model
-        assert model is not None  # or the request was refused
-        request = decode_generate(bytes(self._body), model.spec)
-        forward(request, self._head.forwarded)
-        self._body = b""
-        self._start(model, model.accept(request, self._respond_with))
+        if model is None or model.is_gone:  # it may have been replaced while the body came in
+            model = self._find_model()
+        self._state.intake.submit(self, model)
 
-    def _respond_with(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+    def decode(self, model: ModelVersion) -> tuple[InferRequest, None]:
+        """See IncomingRequest."""
+        request = decode_generate(bytes(self._body), model.spec)
+        self._body = b""
+        return request, None
+
+    def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        """See scheduling.job.Respond."""
         if final:
-            self._job = None  # it refers to us
-        if not self._over and not self._abandoned:
+            self.job = None  # it refers to us
+        if not self._over and not self.abandoned:
             self._take_response(outcome, final)
         elif isinstance(outcome, InferResponse):
             outcome.release()
@@ -84,7 +89,7 @@ class GenerateExchange(_GeneratingExchange):
             failure = InferenceError(_NOT_ONE)
         if failure is not None:
             self._stop()
-            self._fail(failure)
+            self.reject(failure)
         elif final:
             self._respond(200, self._documents[0])
 
@@ -124,7 +129,7 @@ class GenerateStreamExchange(_GeneratingExchange):
         if isinstance(outcome, InferenceError):
             status = STATUS_OF[outcome.code]
             data = event(encode_error(outcome.message))
-        chunked = self._head.takes_chunks
+        chunked = self.head.takes_chunks
         if chunked:
             data = (chunk(data) if data else b"") + (LAST_CHUNK if self.ended else b"")
         if not self._begun:
@@ -132,7 +137,7 @@ class GenerateStreamExchange(_GeneratingExchange):
             self._begun = True
             data = event_stream_head(status, chunked, self.keep_alive) + data
         if self.trace is not None:
-            release = sending(self.trace, release, self.ended)
+            release = note_sending(self.trace, release, is_last=self.ended)
             if self.ended:
                 self.trace = None
         return Piece(data, release)

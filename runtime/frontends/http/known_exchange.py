@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.http.exchange import Connection, Exchange
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY
+from pyruntime.runtime.frontends.http.kserve_response import binary_response
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.sender import JOINED_BYTES_MAX
 from pyruntime.runtime.inference.model_version import ModelVersion
@@ -164,17 +165,19 @@ class KnownExchange(Exchange):
         """The instance has answered, in a way that is not known: what it is like will be, if it can be."""
         assert outcome is not None  # models that answer with nothing, or more than once, are not known
         if isinstance(outcome, InferenceError):
-            self._fail(outcome)
+            self.reject(outcome)
             return
-        if self._abandoned:
+        if self.abandoned:
             outcome.release()
             return
         is_kept = self.keep_alive and not outcome.parameters
         outputs = [(output.name, output.datatype, output.shape, len(output.data)) for output in outcome.outputs]
-        self._answer_in_binary(outcome)
+        self.parts, self.length = binary_response(outcome, self.keep_alive)
+        self.release = outcome.release
+        parts = self.parts
+        self._connection.answered()
         if is_kept and self.length <= JOINED_BYTES_MAX:
-            assert self.parts is not None  # they were just made
-            head, document, *_ = self.parts
+            head, document, *_ = parts
             self._plan.known.remember(b"".join((head, document)), outputs)
 
     def client_socket(self, make: Callable[[int], Any]) -> Any | None:
@@ -185,7 +188,7 @@ class KnownExchange(Exchange):
 
     def sent(self, rest: bytes | None) -> None:
         """The instance has sent the client its response, but for the rest."""
-        if self._abandoned:
+        if self.abandoned:
             return
         if rest is None:
             self._connection.sent()
@@ -195,7 +198,7 @@ class KnownExchange(Exchange):
 
     def encoded(self, response: bytes) -> None:
         """The instance has answered with all that the client gets."""
-        if self._abandoned:
+        if self.abandoned:
             return
         if not self.keep_alive:
             response = response.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)

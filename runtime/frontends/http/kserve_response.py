@@ -19,7 +19,8 @@ from typing import Any
 import orjson
 
 from pyruntime.runtime.frontends.http.json_tensors import unpack
-from pyruntime.runtime.frontends.http.kserve_request import OutputOptions
+from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, OutputOptions
+from pyruntime.runtime.frontends.http.response_head import infer_head
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 
 # A model answers most requests with the same shapes, hence with the same document but for the id. Documents are
@@ -28,6 +29,21 @@ DOCUMENT_KEPT_BYTES_MAX = 2048
 DOCUMENTS_KEPT_MAX = 1024
 
 _documents: dict[tuple[str | int, ...], bytes] = {}
+
+
+def binary_response(response: InferResponse, keep_alive: bool) -> tuple[list[memoryview | bytes], int]:
+    """The parts of a whole HTTP response whose outputs are all binary, and the length of its body in bytes.
+
+    The parts are the head, the document, and each output.
+    """
+    if response.parameters:
+        document, parts = _encode_any(response, ALL_BINARY)
+    else:
+        document, parts = _encode_binary(response)
+    length = len(document)
+    for part in parts:
+        length += len(part)
+    return [infer_head(len(document) if parts else 0, length, keep_alive), document, *parts], length
 
 
 def encode_infer(response: InferResponse, options: OutputOptions) -> tuple[bytes, int, list[memoryview | bytes]]:

@@ -26,5 +26,5 @@ class RefusedExchange(Exchange):
         self._act()
 
     def _act(self) -> None:
-        route = self._head.route
+        route = self.head.route
         self._respond(route.status, encode_error(route.error) if route.error else b"")

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import httptools
 
 from pyruntime.runtime.frontends.common.compression import accepted_encoding
-from pyruntime.runtime.frontends.common.forwarding import Forwarded, HeaderPattern
 from pyruntime.runtime.frontends.common.request_log import request_line
 from pyruntime.runtime.frontends.common.restrictions import restrict
 from pyruntime.runtime.frontends.http.routes import Route, match, match_metrics
+from pyruntime.runtime.inference.forwarding import Forwarded, HeaderPattern
 from pyruntime.runtime.settings import Restriction
 
 HEAD_END = b"\r\n\r\n"

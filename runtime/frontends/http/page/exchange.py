@@ -16,7 +16,7 @@ class PageExchange(Exchange):
     """A file of the page."""
 
     def _act(self) -> None:
-        file = page_files()[self._head.route.file]
+        file = page_files()[self.head.route.file]
         self._respond(200, file.contents, file.head_lines)
 
 

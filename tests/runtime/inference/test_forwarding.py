@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.frontends.common.forwarding import NAME_LENGTH_MAX, RESERVED, HeaderPattern, forward
 from pyruntime.runtime.frontends.http.request_head import HeadReader
+from pyruntime.runtime.inference.forwarding import NAME_LENGTH_MAX, RESERVED, HeaderPattern, forward
 from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 from pyruntime.utils.errors import Code, InferenceError

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Work that may keep the event loop from everybody else: where it does, a thread does it."""
+"""Work of requests that would block the event loop for too long, and the sizes from which a thread does it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,22 @@ from typing import TypeVar
 
 from pyruntime.utils.errors import Code, InferenceError
 
+# A compressed body is decompressed at once up to this size, in bytes: it becomes a thousand times as large at worst,
+# which takes 30 ms then.
+DECOMPRESSED_AT_ONCE_MAX = 16 << 10
+# A JSON document is parsed at once up to this size, in bytes: at most some ten milliseconds' work.
+PARSED_AT_ONCE_MAX = 128 << 10
+# A response is classified, compressed or written as JSON at once up to this size, in bytes: at most a few milliseconds'
+# work.
+ANSWERED_AT_ONCE_MAX = 64 << 10
+
 _LOG = logging.getLogger("pyruntime.frontends")
 
 T = TypeVar("T")
 
 
 def at_once(work: Callable[[], T], then: Callable[[T | InferenceError], None]) -> None:
-    """Do `work` here and now, and call `then` with what it returned, or with the InferenceError that it raised."""
+    """Do `work` at once, and call `then` with what it returned, or with the InferenceError that it raised."""
     result: T | InferenceError
     try:
         result = work()
@@ -31,8 +40,8 @@ def in_thread(
 ) -> None:
     """As `at_once`, but a thread does `work`; `then` is called later, on the event loop's thread.
 
-    Whatever goes wrong costs this piece of work alone: every other exception becomes an InferenceError. `then` must not
-    raise; it is not called where `tasks` are cancelled before, though the thread goes on.
+    Every other exception becomes an InferenceError, so that it affects nothing but this piece of work. `then` must not
+    raise; it is not called if `tasks` are cancelled before, though the thread goes on.
     """
 
     async def attempt() -> None:

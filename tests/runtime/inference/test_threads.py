@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pyruntime.runtime.frontends.common.threads import at_once, in_thread
+from pyruntime.runtime.inference.threads import at_once, in_thread
 from pyruntime.utils.errors import Code, InferenceError
 
 REFUSAL = InferenceError("no", Code.INVALID_ARG)

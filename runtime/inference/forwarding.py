@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from pyruntime.runtime.frontends.common.json_document import invalid
 from pyruntime.runtime.requests.types import InferRequest
+from pyruntime.utils.errors import Code, InferenceError
 
 # The names and values of headers.
 Forwarded = tuple[tuple[str, str], ...]
@@ -53,5 +53,6 @@ def forward(request: InferRequest, forwarded: Forwarded) -> None:
     for name, value in forwarded:
         small = name.lower()
         if small in RESERVED or small.startswith(RESERVED_PREFIX):
-            raise invalid(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+            message = f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
+            raise InferenceError(message, Code.INVALID_ARG)
         request.parameters[name] = value

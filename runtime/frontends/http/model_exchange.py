@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The exchange of a request that a model executes: what infer, generate and generate_stream have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Generic, TypeVar
+
+from pyruntime.runtime.frontends.http.exchange import ACTIVITIES, Exchange
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.memory.requests import RequestSlot
+from pyruntime.runtime.requests.types import InferRequest, InferResponse
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.errors import Code, InferenceError
+
+O = TypeVar("O")  # noqa: E741 - the options of the response
+
+
+class ModelExchange(Exchange, Generic[O]):
+    """See the module, and IncomingRequest."""
+
+    activities = ACTIVITIES
+    is_ordered = False
+    slot: RequestSlot | None = None
+    job: Job | None = None
+    options: O
+    # The model, once it is needed: while the body arrives, or when it has.
+    _model: ModelVersion | None = None
+    # Whether the model may be decoupled.
+    _takes_decoupled = False
+
+    def check_head(self) -> bool:
+        """See Exchange. A request to a model that does not serve is refused before its body arrives."""
+        if self._refusal is None:
+            try:
+                self._find_model()
+            except InferenceError as exc:
+                self._refusal = exc
+        return self._refusal is None
+
+    def _find_model(self) -> ModelVersion:
+        """The model that serves the request now. Raises InferenceError."""
+        route = self.head.route
+        self._model = model = self._state.resolve(route.model, route.version)
+        if model.spec.decoupled and not self._takes_decoupled:
+            raise InferenceError(
+                "HTTP end point doesn't support models with decoupled transaction policy", Code.UNSUPPORTED
+            )
+        return model
+
+    def _decompress(self) -> None:
+        if self._model is None:
+            self._find_model()
+        super()._decompress()
+
+    @abstractmethod
+    def decode(self, model: ModelVersion) -> tuple[InferRequest, O]:
+        """See IncomingRequest."""
+
+    @abstractmethod
+    def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        """See scheduling.job.Respond."""
+
+    def cancel(self) -> None:
+        """See Exchange."""
+        if self.job is not None and self._model is not None:
+            self._model.cancel(self.job)
+
+    def _free(self) -> None:
+        self.job = None
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            slot.free()

@@ -1,0 +1,257 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The intake of inference requests, from the bytes that arrive to the job that is queued, for all protocols.
+
+A frontend turns bytes into requests and responses into bytes. The steps between them are the same for every protocol
+and are taken here: find the model, reserve memory for a body that is still to arrive, find the plan of an earlier
+request or decode and check this one, begin its trace, and queue it. Calls between models enter at the last two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+from pyruntime.runtime.config.inputs import check_strings, has_many_strings
+from pyruntime.runtime.inference.forwarding import Forwarded, forward
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.request_plans import PlanKey, RequestPlan
+from pyruntime.runtime.inference.threads import in_thread
+from pyruntime.runtime.memory.requests import RequestMemory, RequestSlot
+from pyruntime.runtime.requests.types import InferRequest, InferResponse
+from pyruntime.runtime.scheduling.job import Job, Respond
+from pyruntime.runtime.tracing.trace import Trace
+from pyruntime.runtime.tracing.tracer import TracedModel, Tracer
+from pyruntime.utils.errors import InferenceError
+
+# Memory reserved for bodies of which only the beginning has arrived, of all requests together, in bytes. Beyond it a
+# body gets memory as it arrives and is copied once more: a client must not get memory for what it merely announces.
+EXPECTED_BYTES_MAX = 1 << 30
+
+O = TypeVar("O")  # noqa: E741 - the options of a frontend
+
+
+class Activities(NamedTuple):
+    """The names under which a protocol notes in traces what it does with a request.
+
+    `sends_in_respond`: a response is sent when the request's `respond` returns. Otherwise the frontend notes when it
+    sends one, and closes the trace.
+    """
+
+    receive_start: str
+    receive_end: str
+    send_start: str
+    send_end: str
+    sends_in_respond: bool
+
+
+class RequestHead(Protocol):
+    """What the head of a request, in any protocol, says to the intake."""
+
+    @property
+    def forwarded(self) -> Forwarded: ...
+
+    @property
+    def traceparent(self) -> str: ...
+
+
+class IncomingRequest(Protocol[O]):
+    """One request of a client, as its frontend keeps it.
+
+    `slot` is the memory that it arrived in, until a job owns that; `job` is the job from just before it is queued.
+    `options` is how the client wants its response, in the frontend's terms. `received_ns` is when it began to arrive,
+    on the monotonic clock, 0 if nobody noted it. `is_ordered`: the requests behind it must not overtake it, so no step
+    may be left to a thread.
+    """
+
+    activities: Activities
+    is_ordered: bool
+    slot: RequestSlot | None
+    job: Job | None
+    options: O
+    trace: Trace | None
+
+    @property
+    def head(self) -> RequestHead: ...
+
+    @property
+    def received_ns(self) -> int: ...
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the client no longer waits for a response."""
+
+    def decode(self, model: ModelVersion) -> tuple[InferRequest, O]:
+        """The request and its options. Raises InferenceError."""
+
+    def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        """See scheduling.job.Respond."""
+
+    def reject(self, failure: InferenceError) -> None:
+        """The request is refused after `submit` has returned."""
+
+
+class CalledModel(TracedModel, Protocol):
+    """A model version that another model calls."""
+
+    @property
+    def memory(self) -> RequestMemory: ...
+
+    def start(self, job: Job) -> None:
+        """See ModelVersion."""
+
+
+class Reservation:
+    """Memory for a body that is still to arrive. Its model does not stop before the body has arrived, or never will."""
+
+    __slots__ = ("_intake", "_size", "model", "slot")
+
+    def __init__(self, intake: Intake, model: ModelVersion, slot: RequestSlot, size: int) -> None:
+        self._intake = intake
+        self._size = size
+        self.model = model
+        self.slot = slot
+        intake.expected_bytes += size
+        model.expect()
+
+    def end(self) -> RequestSlot:
+        """The body has arrived, or never will: the slot, which belongs to the caller from here on. Call it once."""
+        self._intake.expected_bytes -= self._size
+        self.model.arrived()
+        return self.slot
+
+
+class Intake:
+    """See the module. All methods belong to the event loop's thread.
+
+    `resolve` finds the version that serves requests for a model by its name and version, and raises InferenceError if
+    there is none. `tasks` gives the group of those tasks that the server waits for.
+    """
+
+    def __init__(
+        self, resolve: Callable[[str, int], ModelVersion], tracer: Tracer, tasks: Callable[[], asyncio.TaskGroup]
+    ) -> None:
+        self.resolve = resolve
+        self._tracer = tracer
+        self._tasks = tasks
+        # Reserved for bodies that are still to arrive.
+        self.expected_bytes = 0
+
+    def reserve(self, model: ModelVersion, size: int, slot_size: int, lead: int = 0) -> Reservation | None:
+        """Memory for a body of which `size` bytes are still to arrive; None if too much is reserved already.
+
+        The slot has `slot_size` bytes, byte `lead` of which is aligned. Raises InferenceError if the model no longer
+        serves, or has no memory left.
+        """
+        expected = self.expected_bytes
+        if expected and expected + size > EXPECTED_BYTES_MAX:
+            return None
+        model.check_serving()
+        return Reservation(self, model, model.memory.allocate(slot_size, lead), size)
+
+    def submit(
+        self, incoming: IncomingRequest[O], model: ModelVersion, key: PlanKey | None = None, id: str = ""
+    ) -> RequestPlan | None:
+        """Queue a request whose bytes are all there. Returns the plan that it followed, None if it had to be decoded.
+
+        Requests with the same `key` differ at most in `id` and in the contents of their tensors, which lie in the slot;
+        None is for one whose like is not expected again. Raises InferenceError for a request that is refused; its
+        memory is free then, unless it is still in `slot`. A request with many strings is checked by a thread first.
+        """
+        slot = incoming.slot
+        plan = None
+        if slot is not None and key is not None and not incoming.head.forwarded:
+            plan = model.plans.find(key)
+        if plan is not None:
+            assert slot is not None  # or no plan was looked for
+            incoming.options = plan.options
+            incoming.slot = None
+            job = plan.job(slot, incoming.respond, time.monotonic_ns(), id)
+        else:
+            accepted = self._accept(incoming, model, key, id)
+            if accepted is None:
+                return None
+            job = accepted
+        incoming.job = job
+        if self._tracer.active:
+            self._begin_trace(incoming, model, job)
+        model.start(job)
+        return plan
+
+    def call(self, callee: CalledModel, job: Job, context: str) -> None:
+        """Queue the job of a call that a model makes for a request with this trace context, "" for none.
+
+        Its tensors lie in shared memory, and its callee has accepted it. A context that is not of a traced request goes
+        to the callee as it is. Raises what `callee.start` raises.
+        """
+        if context:
+            trace = self._tracer.call(callee, job.id, context)
+            if trace is not None:
+                trace.attach(job, callee.memory.region)
+        callee.start(job)
+
+    def _accept(self, incoming: IncomingRequest[O], model: ModelVersion, key: PlanKey | None, id: str) -> Job | None:
+        """The job of a request without a plan; None if a thread checks its strings first."""
+        request, incoming.options = incoming.decode(model)
+        forwarded = incoming.head.forwarded
+        if forwarded:
+            forward(request, forwarded)
+        slot = incoming.slot
+        if slot is not None:
+            request.slots.append(slot)
+            incoming.slot = None
+        if not incoming.is_ordered and has_many_strings(request):
+            then = partial(self._strings_checked, incoming, model, request)
+            in_thread(self._tasks(), partial(check_strings, request), then, "count strings")
+            return None
+        job = model.accept(request, incoming.respond)
+        # A key that holds the id does not come again.
+        if slot is not None and key is not None and not forwarded and request.id == id:
+            model.plans.remember(key, job, slot, incoming.options)
+        return job
+
+    def _strings_checked(
+        self, incoming: IncomingRequest[O], model: ModelVersion, request: InferRequest, failure: InferenceError | None
+    ) -> None:
+        if failure is not None or incoming.abandoned:
+            request.free()
+            if failure is not None:
+                incoming.reject(failure)
+            return
+        try:
+            incoming.job = job = model.accept(request, incoming.respond)
+            if self._tracer.active:
+                self._begin_trace(incoming, model, job)
+            model.start(job)
+        except InferenceError as exc:
+            incoming.reject(exc)
+
+    def _begin_trace(self, incoming: IncomingRequest[O], model: ModelVersion, job: Job) -> None:
+        """Trace a job that is about to start, if it is sampled."""
+        trace = self._tracer.sample(model, job.id, incoming.head.traceparent)
+        if trace is None:
+            return
+        activities = incoming.activities
+        if activities.sends_in_respond:
+            job.respond = _noting(trace, activities, job.respond)
+        trace.note(activities.receive_start, incoming.received_ns or job.arrived_ns)
+        trace.note(activities.receive_end, job.arrived_ns)
+        trace.attach(job, model.memory.region)
+        if activities.sends_in_respond:
+            trace.close()
+        else:
+            incoming.trace = trace
+
+
+def _noting(trace: Trace, activities: Activities, respond: Respond) -> Respond:
+    """`respond`, for a protocol that has sent a response when it returns."""
+
+    def send(outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        trace.note(activities.send_start, time.monotonic_ns())
+        respond(outcome, final)
+        trace.note(activities.send_end, time.monotonic_ns())
+
+    return send

@@ -16,6 +16,10 @@ from pyruntime.utils.errors import Code, InferenceError
 # What a client may compress with, and what it is told where it used something else.
 ENCODINGS = ("gzip", "deflate")
 
+# What a compressed message of gRPC may become, in bytes; a body of HTTP may become what --http-max-input-size says. It
+# becomes a thousand times as large at worst.
+DECOMPRESSED_BYTES_MAX = 64 << 20
+
 # How hard to try. The zlib library's default takes six times as long as this, and makes floats in JSON 7 % smaller.
 LEVEL = 1
 

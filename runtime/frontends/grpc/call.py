@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.common.compression import decompress
+from pyruntime.runtime.frontends.common.compression import DECOMPRESSED_BYTES_MAX, decompress
 from pyruntime.runtime.frontends.common.request_log import LoggedCalls, log_failed_call
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.status import HEAD, STATUS_OF, Status, trailers, trailers_only
@@ -24,10 +24,6 @@ Raws = tuple[tuple[int, int], ...]
 
 # Triton's, and what gRPC's own messages have for their length: the largest signed 32-bit integer.
 MESSAGE_BYTES_MAX = 2**31 - 1
-# What a compressed message may become, as with HTTP unless that is told otherwise: it becomes a thousand times as large
-# at worst, whoever sends it.
-DECOMPRESSED_BYTES_MAX = 64 << 20
-
 # How long a client may take to send a message that a call waits for: so many seconds, and as long as its size takes at
 # this rate.
 MESSAGE_S_MAX = 60.0

@@ -16,7 +16,7 @@ from pyruntime.runtime.frontends.grpc.call import BYTES_PER_S_MIN, MESSAGE_S_MAX
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.infer_request import PLAIN, InferOptions, Target, decode_infer, read_target
 from pyruntime.runtime.frontends.grpc.status import Status
-from pyruntime.runtime.inference.intake import Activities, Reservation
+from pyruntime.runtime.inference.intake import EXPECTED_BYTES_MAX, Activities, Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.memory.requests import RequestSlot
@@ -126,6 +126,8 @@ class InferringCall(Call):
         try:
             request.target = target = read_target(key)
             model = self._find_model(target)
+            if left > EXPECTED_BYTES_MAX:  # no setting limits what a client announces
+                return None
             # Each of the raw contents is aligned.
             size = left + ALIGNMENT * (len(target.message.inputs) + 1)
             reservation = self._state.intake.reserve(model, left, size)

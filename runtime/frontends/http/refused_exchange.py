@@ -11,18 +11,18 @@ from pyruntime.runtime.frontends.http.kserve_response import encode_error
 class RefusedExchange(Exchange):
     """See the module."""
 
-    @property
-    def refused(self) -> bool:
+    def check_head(self) -> bool:
         """See Exchange."""
-        return True
+        return False
 
     def take(self, data: bytes) -> None:
         """See Exchange."""
         self._connection.discarded(len(data))
 
     def finish(self, body: bytes) -> None:
-        """See Exchange."""
-        self._count()
+        """See Exchange. The size of the body, and how it is compressed, are no matter."""
+        self._counted = True
+        self._state.in_flight += 1
         self._act()
 
     def _act(self) -> None:

@@ -18,6 +18,7 @@ from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.frontends.http import sender
 from pyruntime.runtime.frontends.http.connection import HttpConnection
 from pyruntime.runtime.frontends.http.request_head import ChunkedBody, HeadReader
+from pyruntime.runtime.inference.intake import Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
@@ -370,6 +371,11 @@ class Server:
         self.state.table.begin_load(name, 1)
         self.state.table.ready(name, 1, model)
         return model
+
+    def trace_with(self, tracer):
+        """Have requests traced by another tracer."""
+        self.state.tracer = tracer
+        self.state.intake = Intake(self.state.resolve, tracer, lambda: self.state.tasks)
 
     def connect(self, connection=HttpConnection):
         arguments = (self.read_head,) if connection is HttpConnection else ()

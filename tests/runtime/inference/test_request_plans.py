@@ -31,23 +31,23 @@ def test_stands_for_requests_with_the_same_header(memory):
     """Another body of that size gets a job that differs in nothing but where its tensors lie."""
     plans = RequestPlans()
     first, second = memory.allocate(100, 20), memory.allocate(100, 20)
-    plans.remember(HEADER, 100, job(first, ("FP32", 20, 64), ("INT8", 84, 16)), first, ALL_BINARY)
-    plan = plans.find(HEADER, 100)
+    plans.remember((HEADER, 100), job(first, ("FP32", 20, 64), ("INT8", 84, 16)), first, ALL_BINARY)
+    plan = plans.find((HEADER, 100))
     made = plan.job(second, print, 7)
     assert made.wire == job(second, ("FP32", 20, 64), ("INT8", 84, 16)).wire
     assert (made.rows, made.signature, made.slots, made.arrived_ns) == (3, "s", [second], 7)
     assert plan.options is ALL_BINARY
-    assert plans.find(HEADER, 101) is None
-    assert plans.find(b"{}", 100) is None
+    assert plans.find((HEADER, 101)) is None
+    assert plans.find((b"{}", 100)) is None
 
 
 def test_an_id_is_that_of_the_request(memory):
     """Where the header does not hold the id, requests with different ones have the same plan."""
     plans = RequestPlans()
     slot = memory.allocate(64)
-    plans.remember(HEADER, (64,), job(slot, ("FP32", 0, 64), id="first"), slot, ALL_BINARY)
-    plan = plans.find(HEADER, (64,))
-    assert plans.find(HEADER, (60,)) is None
+    plans.remember((HEADER, (64,)), job(slot, ("FP32", 0, 64), id="first"), slot, ALL_BINARY)
+    plan = plans.find((HEADER, (64,)))
+    assert plans.find((HEADER, (60,))) is None
     second = plan.job(slot, print, 7, "second")
     assert (second.id, second.wire[0]) == ("second", "second")
     assert plan.job(slot, print, 7).wire[0] == ""
@@ -64,8 +64,8 @@ def test_what_is_not_remembered(memory, tensor):
     """A request is only remembered if every other one with its header is as right, and all of it lies in the body."""
     plans = RequestPlans()
     slot = memory.allocate(100, 20)
-    plans.remember(HEADER, 100, job(slot, ("FP32", 20, 4), tensor), slot, ALL_BINARY)
-    assert plans.find(HEADER, 100) is None
+    plans.remember((HEADER, 100), job(slot, ("FP32", 20, 4), tensor), slot, ALL_BINARY)
+    assert plans.find((HEADER, 100)) is None
 
 
 def test_one_with_the_memory_of_a_client_is_not_remembered(memory):
@@ -74,20 +74,20 @@ def test_one_with_the_memory_of_a_client_is_not_remembered(memory):
     slot = memory.allocate(100, 20)
     made = job(slot, ("FP32", 20, 64))
     made.client = ClientUse(InferRequest("m"), print)
-    plans.remember(HEADER, 100, made, slot, ALL_BINARY)
-    assert plans.find(HEADER, 100) is None
+    plans.remember((HEADER, 100), made, slot, ALL_BINARY)
+    assert plans.find((HEADER, 100)) is None
 
 
 def test_limits(memory):
     """Neither a long header nor any number of different ones takes memory for good."""
     plans = RequestPlans()
     slot = memory.allocate(100)
-    plans.remember(b" " * (HEADER_KEPT_BYTES_MAX + 1), 100, job(slot), slot, ALL_BINARY)
-    assert plans.find(b" " * (HEADER_KEPT_BYTES_MAX + 1), 100) is None
+    plans.remember((b" " * (HEADER_KEPT_BYTES_MAX + 1), 100), job(slot), slot, ALL_BINARY)
+    assert plans.find((b" " * (HEADER_KEPT_BYTES_MAX + 1), 100)) is None
     headers = [b"%d" % number for number in range(PLANS_KEPT_MAX + 1)]
     for header in headers:
-        plans.remember(header, 100, job(slot), slot, ALL_BINARY)
-    assert [header for header in headers if plans.find(header, 100)] == headers[-1:]
+        plans.remember((header, 100), job(slot), slot, ALL_BINARY)
+    assert [header for header in headers if plans.find((header, 100))] == headers[-1:]
 
 
 class TestKnown:
@@ -97,8 +97,8 @@ class TestKnown:
     def plan(self, memory):
         plans = RequestPlans()
         slot = memory.allocate(100, 20)
-        plans.remember(HEADER, 100, job(slot, ("FP32", 20, 64), ("INT8", 84, 16)), slot, ALL_BINARY)
-        return plans.find(HEADER, 100)
+        plans.remember((HEADER, 100), job(slot, ("FP32", 20, 64), ("INT8", 84, 16)), slot, ALL_BINARY)
+        return plans.find((HEADER, 100))
 
     def test_by_identity(self, plan):
         """What is equal is not the same."""
@@ -112,10 +112,10 @@ class TestKnown:
     def test_the_latest(self, plan, memory):
         """Another plan takes its place."""
         plans, head, slot = RequestPlans(), ("head",), memory.allocate(64)
-        plans.remember(HEADER, 64, job(slot, ("FP32", 0, 64)), slot, ALL_BINARY)
+        plans.remember((HEADER, 64), job(slot, ("FP32", 0, 64)), slot, ALL_BINARY)
         plans.remember_known(head, plan)
-        plans.remember_known(head, plans.find(HEADER, 64))
-        assert plans.find_known(head) is plans.find(HEADER, 64)
+        plans.remember_known(head, plans.find((HEADER, 64)))
+        assert plans.find_known(head) is plans.find((HEADER, 64))
 
     def test_limit(self, plan):
         """As many as plans are kept, and none is found by a head that has come to be where another one was."""

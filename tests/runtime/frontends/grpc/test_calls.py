@@ -46,7 +46,7 @@ def _balanced(server):
     while server.decoupled.jobs:
         server.decoupled.say(InferenceError("enough"), final=True)
     assert server.state.in_flight == 0
-    assert server.state.expected_bytes == 0
+    assert server.state.intake.expected_bytes == 0
     assert server.memory.live == 0
     assert server.model._expected == 0
 

@@ -114,7 +114,7 @@ def check_connection(server, make_transport, loop, pieces, waits=False):
     loop.turn()
     server.instance.waits = False
     assert server.is_idle()
-    assert server.state.expected_bytes == 0
+    assert server.state.intake.expected_bytes == 0
     assert not server.connections
     assert not loop.timers, "a timer outlives its connection"
 

@@ -42,7 +42,7 @@ def check_connection(server, pieces):
         assert body.startswith(b"{") or not body.startswith(b"Traceback")
     transport.lose()
     assert server.is_idle()
-    assert server.state.expected_bytes == 0
+    assert server.state.intake.expected_bytes == 0
 
 
 @pytest.mark.parametrize("path", CASES, ids=[path.name for path in CASES])

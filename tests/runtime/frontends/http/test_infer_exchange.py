@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from pyruntime.runtime.config.inputs import STRINGS_AT_ONCE_BYTES_MAX
-from pyruntime.runtime.frontends.http.exchange import DECOMPRESSED_AT_ONCE_MAX
-from pyruntime.runtime.frontends.http.infer_exchange import ANSWERED_AT_ONCE_MAX, PARSED_AT_ONCE_MAX
+from pyruntime.runtime.inference.threads import ANSWERED_AT_ONCE_MAX, DECOMPRESSED_AT_ONCE_MAX, PARSED_AT_ONCE_MAX
 
 COMPRESS = {"gzip": gzip.compress, "deflate": zlib.compress}
 DECOMPRESS = {"gzip": gzip.decompress, "deflate": zlib.decompress}

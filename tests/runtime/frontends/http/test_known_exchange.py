@@ -430,11 +430,11 @@ class TestWatched:
         monkeypatch.setattr(TraceWriter, "put", lambda self, write: traces.extend(write.traces))
         transport = alike(knowing, count=4)
         usual = knowing.state.tracer
-        knowing.state.tracer = Tracer(TraceSettings(levels=("TIMESTAMPS",), rate=1, file="f"), "1", lambda name: True)
+        knowing.trace_with(Tracer(TraceSettings(levels=("TIMESTAMPS",), rate=1, file="f"), "1", lambda name: True))
         alike(knowing, transport)
         assert len(traces) == 2
         assert knowing.instance.known_count == 2
-        knowing.state.tracer = usual
+        knowing.trace_with(usual)
         alike(knowing, transport)
         assert len(traces) == 2
         assert knowing.instance.known_count == 4
@@ -444,7 +444,7 @@ class TestWatched:
         """What was begun without a trace is answered without one."""
         transport = alike(knowing, count=3)
         transport.feed(infer(1, 2))
-        knowing.state.tracer = Tracer(TraceSettings(levels=("TIMESTAMPS",), rate=1, file="f"), "1", lambda name: True)
+        knowing.trace_with(Tracer(TraceSettings(levels=("TIMESTAMPS",), rate=1, file="f"), "1", lambda name: True))
         answer_all(knowing)
         assert transport.statuses() == [200] * 4
         assert is_clean(knowing)

@@ -34,7 +34,7 @@ def traced(server, monkeypatch):
     traces = []
     monkeypatch.setattr(TraceWriter, "put", lambda self, write: traces.extend(write.traces))
     settings = TraceSettings(levels=("TIMESTAMPS",), rate=1, file="f")
-    server.state.tracer = Tracer(settings, "1", lambda name: True)
+    server.trace_with(Tracer(settings, "1", lambda name: True))
     return traces
 
 
@@ -198,7 +198,7 @@ class TestTraceparent:
     def test_of_a_request(self, server, traced, monkeypatch):
         """The span that the client names is the parent."""
         settings = TraceSettings(mode="opentelemetry", levels=("TIMESTAMPS",), rate=1000)
-        server.state.tracer = Tracer(settings, "1", lambda name: True)
+        server.trace_with(Tracer(settings, "1", lambda name: True))
         transport = server.connect()
         transport.feed(infer(headers=b"TraceParent: %b\r\n" % TRACEPARENT))
         transport.feed(infer())

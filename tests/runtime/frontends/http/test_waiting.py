@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pyruntime.runtime.frontends.common.client_timeouts import BODY_STALLED_S_MAX, HEAD_S_MAX, IDLE_S_MAX
-from pyruntime.runtime.frontends.http import infer_exchange
 from pyruntime.runtime.frontends.http.connection import METRICS_CONNECTIONS_MAX, HttpConnection, MetricsConnection
 from pyruntime.runtime.frontends.http.request_head import HeadReader
+from pyruntime.runtime.inference import intake
 
 # Where a request on the wire has them.
 PARAMETERS = 5
@@ -111,7 +111,7 @@ def test_body_that_stalls(server, sent, headers):
     assert (status, json.loads(answer)) == (408, {"error": "the request's body takes too long to come in"})
     assert transport.closed
     assert server.is_idle()
-    assert server.state.expected_bytes == 0
+    assert server.state.intake.expected_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -212,28 +212,28 @@ def test_body_of_a_wrong_path(server):
 def test_bodies_that_are_announced(server, monkeypatch):
     """Only so much memory is given for nothing but heads; beyond it a body has what it has sent."""
     head, body = binary(1000)
-    monkeypatch.setattr(infer_exchange, "EXPECTED_BYTES_MAX", 2 * len(body))
+    monkeypatch.setattr(intake, "EXPECTED_BYTES_MAX", 2 * len(body))
     transports = [server.connect() for _ in range(4)]
     for transport in transports:
         transport.feed(head)
     assert server.memory.live == 2
-    assert server.state.expected_bytes == 2 * len(body)
+    assert server.state.intake.expected_bytes == 2 * len(body)
     for transport in transports:
         transport.feed(body)
         assert transport.statuses() == [200]
-    assert server.state.expected_bytes == 0
+    assert server.state.intake.expected_bytes == 0
     assert server.is_idle()
 
 
 def test_a_body_larger_than_all_that(server, monkeypatch):
     """One of them may always have it."""
     head, _ = binary(1000)
-    monkeypatch.setattr(infer_exchange, "EXPECTED_BYTES_MAX", 1)
+    monkeypatch.setattr(intake, "EXPECTED_BYTES_MAX", 1)
     transport = server.connect()
     transport.feed(head)
     assert server.memory.live == 1
     transport.lose()
-    assert server.state.expected_bytes == 0
+    assert server.state.intake.expected_bytes == 0
     assert server.is_idle()
 
 

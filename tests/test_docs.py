@@ -1,15 +1,20 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the documentation promises about itself: what it points to is there, and its lists are whole."""
+"""What the documentation promises: links lead somewhere, lists are complete, generated pages are fresh."""
 
 import ast
 import re
+import subprocess
+import sys
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from pyruntime.runtime.cli.options import OPTIONS, Status
+from pyruntime.runtime.config.schema import CONFIG_DESCRIPTOR
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
@@ -17,7 +22,10 @@ FOLDERS = ("docs", "model_repository", "benchmarks", "runtime")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
 COMPATIBILITY = ROOT / "docs" / "reference" / "compatibility.md"
 LIMITS = ROOT / "docs" / "reference" / "limits.md"
-SERVING = ROOT / "docs" / "serving.md"
+DECISIONS = ROOT / "docs" / "explanation" / "decisions"
+OPTIONS_PAGE = ROOT / "docs" / "reference" / "options.md"
+# Pages that are made of data of the code are written by this program.
+GENERATOR = ROOT / "scripts" / "generate_reference"
 
 # How many items each list of the reference has, by the letter that numbers them.
 LISTS = {"A": 99, "H": 27, "R": 21, "C": 91, "P": 34}
@@ -77,9 +85,10 @@ def test_links(path):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_named_tests(path):
-    """A test that a document names can be run."""
-    named = ((match["file"], tuple(match["names"].split("::")[1:])) for match in NAMED_TEST.finditer(path.read_text()))
-    assert [each for each in named if not is_there(*each)] == []
+    """A test that a document names can be run, or is a file that the document, a tutorial, has its reader write."""
+    text = path.read_text()
+    named = ((match["file"], tuple(match["names"].split("::")[1:])) for match in NAMED_TEST.finditer(text))
+    assert [each for each in named if not is_there(*each) and f'title="{each[0]}"' not in text] == []
 
 
 def test_every_item_has_its_row():
@@ -103,15 +112,56 @@ def test_limits_are_in_the_code():
 
 def test_decisions_are_numbered():
     """The pages have consecutive numbers, and each begins with its own."""
-    pages = sorted((ROOT / "docs" / "explanation" / "decisions").iterdir())
+    pages = sorted(page for page in DECISIONS.iterdir() if page.name != "index.md")
     assert [page.name[:5] for page in pages] == [f"{number:04}-" for number in range(1, len(pages) + 1)]
     assert [page.name for page in pages if not page.read_text().startswith(f"# {page.name[:4]} ")] == []
 
 
-def test_options_are_in_the_guide():
-    """The table of options has all of those that have an effect, and no other ones."""
-    table = re.search(r"^\| Option \|.*?\n\n", SERVING.read_text(), re.MULTILINE | re.DOTALL)[0]
-    first_cells = re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE)
-    listed = [name for cell in first_cells for name in re.findall(r"`--([a-z0-9-]+)", cell)]
-    assert len(listed) == len(set(listed))
-    assert set(listed) == {name for name, option in OPTIONS.items() if option.status is Status.WORKS} - {"help"}
+def test_options_are_in_the_reference():
+    """The tables of options have each option once, and say of those without an effect that they have none."""
+    rows = re.findall(r"^\| `--([a-z0-9-]+)` \|(.*)", OPTIONS_PAGE.read_text(), re.MULTILINE)
+    assert [name for name, _ in rows] == list(OPTIONS)
+    without_effect = [name for name, row in rows if "*No effect" in row]
+    assert without_effect == [name for name, option in OPTIONS.items() if option.status is not Status.WORKS]
+
+
+@pytest.fixture(scope="module")
+def generator():
+    """scripts/generate_reference, as a module."""
+    module = ModuleType(GENERATOR.name)
+    module.__file__ = str(GENERATOR)
+    exec(compile(GENERATOR.read_text(), GENERATOR, "exec"), vars(module))
+    return module
+
+
+def test_generated_pages_are_fresh(generator):
+    """After a change of options, endpoints, metrics, the schema or decisions: run scripts/generate_reference."""
+    pages = generator.pages()
+    assert [name for name, text in pages.items() if (ROOT / "docs" / name).read_text() != text] == []
+
+
+def test_every_field_of_a_configuration_is_in_the_reference(generator):
+    """The page is read from the text of the schema; the server reads the compiled schema. They have the same fields."""
+    listed = {
+        name: sorted(field.name for field in message.fields) for name, message in generator.schema_messages().items()
+    }
+    compiled = {}
+    waiting = [CONFIG_DESCRIPTOR]
+    while waiting:
+        message = waiting.pop()
+        waiting += [field.message_type for field in message.fields if field.message_type]
+        if not message.GetOptions().map_entry:
+            compiled[message.name] = sorted(field.name for field in message.fields)
+    assert listed == compiled
+
+
+def test_the_site_builds(tmp_path):
+    """Without a warning: no dead link or anchor, and no page that is missing in the navigation."""
+    if find_spec("material") is None:
+        pytest.skip("mkdocs-material is not installed: it is in the extra `docs`")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", f"--config-file={ROOT / 'mkdocs.yml'}"]
+    done = subprocess.run([*command, f"--site-dir={tmp_path / 'site'}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    html = (tmp_path / "site" / "index.html").read_text()
+    # Links to other sites are for readers to follow; nothing is loaded from there.
+    assert re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=.?https?://[^>]*>", html) == []

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from pyruntime.runtime.calls.model_call import is_decoupled, not_ready
+from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.stub.host import Answers
 from pyruntime.stub.pb_utils import (
@@ -20,21 +22,9 @@ from pyruntime.stub.pb_utils import (
     TritonError,
     TritonModelException,
 )
+from pyruntime.testing.exchange import Exchange
 from pyruntime.testing.tensors import contents_of, read_tensor, to_array, to_tensor
 from pyruntime.utils.errors import Code, InferenceError
-
-if TYPE_CHECKING:
-    from pyruntime.testing.exchange import Exchange
-    from pyruntime.testing.instance import Instance
-
-_NOT_READY = (
-    "Model {0} - Error when running inference: Failed for execute the inference request. Model '{0}' is not ready."
-)
-_IS_DECOUPLED = (
-    "Model {0} - Error when running inference: Model {0} is using the decoupled. The current BLS request call doesn't "
-    "support models using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
-    "'async_exec' calls for decoupled models.'"
-)
 
 
 class Call(dict[str, NDArray[Any]]):
@@ -70,12 +60,22 @@ Outcome = Mapping[str, Any] | InferenceResponse | TritonError | Exception
 Function = Callable[[Call], Outcome | Iterable[Outcome]]
 
 
+class LoadedCallee(Protocol):
+    """A model that is loaded, and that another one may call."""
+
+    spec: ModelSpec
+    version: int
+
+    def begin(self, request: InferRequest) -> Exchange:
+        """Give the model a request, or refuse it."""
+
+
 class Callees:
     """The models that a model may call, by name: functions, or models that are loaded, too."""
 
     def __init__(
         self,
-        callees: Mapping[str, Function | Instance],
+        callees: Mapping[str, Function | LoadedCallee],
         is_ready: Callable[[str, str], bool],
         on_answer: Callable[[], None],
     ) -> None:
@@ -100,10 +100,10 @@ class Callees:
         name, version = request._target
         callee = self._callees.get(name)
         if callee is None or not self._is_ready(name, str(version) if version >= 0 else ""):
-            return _refusal(call, _NOT_READY.format(name))
+            return _refusal(call, not_ready(name))
         if not callable(callee):
             if callee.spec.decoupled and not decoupled:
-                return _refusal(call, _IS_DECOUPLED.format(name))
+                return _refusal(call, is_decoupled(name))
             exchange = callee.begin(_as_sent(request))
             return ModelAnswers(call, exchange, callee.spec.decoupled, self._on_answer)
         outcome = callee(call)
@@ -112,7 +112,7 @@ class Callees:
         if not isinstance(outcome, Iterable):
             raise TypeError(f"what stands in for model '{name}' must return a dict of arrays, found {type(outcome)}")
         if not decoupled:
-            return _refusal(call, _IS_DECOUPLED.format(name))
+            return _refusal(call, is_decoupled(name))
         return GivenAnswers(call, iter(outcome))
 
 
@@ -214,5 +214,5 @@ def _as_response(call: Call, outcome: Outcome) -> InferenceResponse:
     )
 
 
-def _refusal(call: Call, message: str) -> Answers:
-    return GivenAnswers(call, iter([TritonError(message)]))
+def _refusal(call: Call, failure: InferenceError) -> Answers:
+    return GivenAnswers(call, iter([failure]))

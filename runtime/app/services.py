@@ -14,8 +14,8 @@ from typing import Any
 
 from pyruntime.runtime.app.queries import QUERIES, answer_query
 from pyruntime.runtime.app.state import ServerState
+from pyruntime.runtime.calls.model_call import Callee
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.instances.model_server import Callee
 from pyruntime.runtime.observe.metrics import Metrics
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.version_number import parse_version
@@ -50,15 +50,8 @@ class ModelServices:
         self._tasks = tasks
         self._warned: set[object] = set()
 
-    def resolve(self, name: str, version: int) -> Callee:
-        """See ModelServer. A request that is under way when the server drains may still make calls."""
-        try:
-            return self._table.resolve(name, version)
-        except InferenceError as exc:
-            raise _not_ready(name) from exc
-
     def find(self, name: str, version: int) -> Callee:
-        """See ModelServer."""
+        """See ModelServer. A request that is under way when the server drains may still make calls."""
         return self._table.resolve(name, version)
 
     def query(self, method: str, arguments: tuple[Any, ...]) -> bool | int | bytes:
@@ -159,10 +152,6 @@ class ModelServices:
                 reply(OK, None)
 
         self._tasks.create_task(run(), name="what a model asked for")
-
-
-def _not_ready(name: str) -> InferenceError:
-    return InferenceError(f"Failed for execute the inference request. Model '{name}' is not ready.")
 
 
 def _check_files(name: str, files: dict[Any, Any]) -> None:

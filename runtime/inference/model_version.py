@@ -62,7 +62,7 @@ class ModelVersion:
         self.statistics = statistics or ModelStatistics()
         self.load_s = 0.0
         self.plans = RequestPlans()
-        self.kinds = ValidatedSignatures()
+        self.validated = ValidatedSignatures()
         self._cached: CachedRequests | None = None
         self._is_batched = spec.is_batched
         self._sequence_ids = count(1)

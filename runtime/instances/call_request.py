@@ -51,7 +51,7 @@ class Version(Protocol):
     """What a call asks of its callee."""
 
     spec: ModelSpec
-    kinds: ValidatedSignatures
+    validated: ValidatedSignatures
 
 
 class CallRequest:
@@ -118,7 +118,7 @@ class CallRequest:
             None if wire[4] is None else tuple(wire[4]),
             *[(name, datatype, size, *shape) for name, datatype, shape, _, size in tensors],
         )
-        known = callee.kinds.find(kind) if not wire[5] else None
+        known = callee.validated.find(kind) if not wire[5] else None
         if known is None:
             request = self._checked(callee.spec)
             known = request.batch_size, signature_of(callee.spec, request)
@@ -126,7 +126,7 @@ class CallRequest:
             if any(shape is not tensor[2] for shape, tensor in zip(shapes, tensors, strict=True)):
                 wire[6] = [(*tensor[:2], shape, *tensor[3:]) for shape, tensor in zip(shapes, tensors, strict=True)]
             elif not wire[5] and not any(tensor[1] == "BYTES" for tensor in tensors):
-                callee.kinds.remember(kind, *known)
+                callee.validated.remember(kind, *known)
         job = Job(wire[0], wire, known[0], known[1], slots, respond, arrived_ns)
         job.regions = self.regions
         return job

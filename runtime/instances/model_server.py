@@ -4,46 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.instances.call_request import ValidatedSignatures
-from pyruntime.runtime.instances.deadlock import Waiting
-from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.requests.types import InferRequest
-from pyruntime.runtime.scheduling.job import Job, Respond
-
-
-class Callee(Protocol):
-    """A model version, for a model that calls it. `workers` are all who execute its requests."""
-
-    spec: ModelSpec
-    version: int
-    memory: RequestMemory
-    kinds: ValidatedSignatures
-
-    @property
-    def workers(self) -> Sequence[Waiting]: ...
-
-    def accept(self, request: InferRequest, respond: Respond) -> Job:
-        """See ModelVersion."""
-
-    def start(self, job: Job) -> None:
-        """See ModelVersion."""
-
-    def cancel(self, job: Job) -> None:
-        """See ModelVersion."""
+from pyruntime.runtime.calls.model_call import Callee
+from pyruntime.runtime.scheduling.job import Job
 
 
 class ModelServer(Protocol):
     """What the models of a server may want of it. `owner` stands for one life of one stub."""
 
-    def resolve(self, name: str, version: int) -> Callee:
-        """The model that a call goes to. Raises InferenceError if it does not serve."""
-
     def find(self, name: str, version: int) -> Callee:
-        """The same, for native code: the errors are the server's own."""
+        """The model that a call goes to. Raises InferenceError if it does not serve."""
 
     def query(self, method: str, arguments: tuple[Any, ...]) -> bool | int | bytes:
         """See server_queries.py. Raises InferenceError."""

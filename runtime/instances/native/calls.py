@@ -8,23 +8,17 @@ it is answered that the request is taken; its responses are copied on native thr
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
-from pyruntime.runtime.instances.deadlock import Waiting, explain_deadlock
-from pyruntime.runtime.instances.model_server import Callee, ModelServer
+from pyruntime.runtime.calls.model_call import CALLS_MAX, Callee, ModelCall, too_many_calls
+from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.native.request import NativeRequest
 from pyruntime.runtime.instances.native.worker import NativeWorker, worker_of
-from pyruntime.runtime.instances.stub.calls import CALLS_MAX
 from pyruntime.runtime.requests.types import InferResponse
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK
-
-# How long a request may queue behind the very Execute that made it, in seconds. A backend that does not wait for its
-# requests has returned from Execute long before; one that does would never.
-DEADLOCK_AFTER_S = 5.0
 
 Outcome = InferResponse | InferenceError | None
 
@@ -55,36 +49,38 @@ class NativeCall(Protocol):
     ) -> None: ...
 
 
-class _OpenRequest:
-    """A request of native code that has not had its last response."""
+class _OpenRequest(ModelCall):
+    """A request of native code that has not had its last response. `worker` is the thread that made it, if known."""
 
-    __slots__ = ("_call", "_early", "_on_end", "callee", "job", "worker")
+    __slots__ = ("_call", "_early", "_on_end", "worker")
 
     def __init__(
-        self, call: NativeCall, callee: Callee, worker: NativeWorker | None, on_end: Callable[[], None]
+        self,
+        server: ModelServer,
+        call: NativeCall,
+        request: NativeRequest,
+        worker: NativeWorker | None,
+        on_end: Callable[[], None],
     ) -> None:
-        self.callee = callee
+        super().__init__(server, request, [], self._respond)
         self.worker = worker
-        self.job: Job
         self._call = call
         self._on_end = on_end
-        # Responses from before it is known that the request is taken.
+        # Responses from before native code was told that the request is taken.
         self._early: list[tuple[Outcome, bool]] | None = []
 
-    def servers(self) -> tuple[Sequence[Waiting], str]:
-        """See native_worker.MadeCall."""
-        running = self.job.instance
-        workers = self.callee.workers if running is None else [running.worker_of(self.job)]
-        return workers, self.callee.spec.name
+    def is_waited_for(self) -> bool:
+        """Whether the batch that made the request may still wait for it."""
+        return self.worker is not None and self.worker.is_waiting(self)
 
     def taken(self) -> None:
-        """The model has the request: say so, and what it has answered already."""
+        """Tell native code that the model has the request, and what it has answered already."""
         self._call.answer(None)
         early, self._early = self._early, None
         for outcome, final in early or ():
-            self.respond(outcome, final)
+            self._respond(outcome, final)
 
-    def respond(self, outcome: Outcome, final: bool) -> None:
+    def _respond(self, outcome: Outcome, final: bool) -> None:
         """See scheduling.job.Respond."""
         if self._early is not None:
             self._early.append((outcome, final))
@@ -98,6 +94,7 @@ class _OpenRequest:
             self._on_end()
 
     def _hand_over(self, outcome: Outcome, final: bool) -> None:
+        assert self.callee is not None  # it has answered
         name, version = self.callee.spec.name, self.callee.version
         if isinstance(outcome, InferResponse):
             outputs = [(output.name, output.datatype, output.shape, output.data) for output in outcome.outputs]
@@ -142,7 +139,7 @@ class NativeCalls:
         """The server stops: nobody is answered any more."""
         self._accept_calls(False)
         for request in list(self._open.values()):
-            request.callee.cancel(request.job)
+            request.cancel()
 
     def _find(self, call: NativeCall, name: str, version: int, loading: str) -> None:
         """Answer whether there is a model to make a request to; wait for one that loads if the caller does, too."""
@@ -174,28 +171,24 @@ class NativeCalls:
     # Requests.
 
     def _infer(self, call: NativeCall, request: NativeRequest) -> None:
-        """Have a model execute a request. Raises InferenceError if it will not; the request is its maker's then."""
+        """Have a model execute a request. Raises InferenceError if it will not: native code still owns it then."""
         if len(self._open) >= CALLS_MAX:
-            raise InferenceError(f"more than {CALLS_MAX} calls are under way", Code.UNAVAILABLE)
+            raise too_many_calls()
         number = request.number
         callee = self._server.find(request.model, request.version)
         worker = worker_of(request.caller)
-        if worker is not None:
-            worker.expect()
-        made = _OpenRequest(call, callee, worker, lambda: self._ended(number))
-        made.job = job = callee.accept(request.infer_request(callee.spec), made.respond)
-        if request.trace:
-            self._server.trace_call(callee, job, request.trace)
+        made = _OpenRequest(self._server, call, request, worker, partial(self._ended, number))
         self._open[number] = made
         if worker is not None:
-            worker.made(made)
+            worker.expect()
         try:
-            callee.start(job)
+            made.start(callee)
         except InferenceError:
             self._ended(number)
             raise
-        if worker is not None and job.instance is None and self._cycle(made):
-            asyncio.get_running_loop().call_later(DEADLOCK_AFTER_S, self._review, number)
+        if worker is not None:
+            worker.made(made)
+            made.refuse_deadlock_later(worker.model_name, "the request", made.is_waited_for)
         made.taken()
 
     def _ended(self, number: int) -> None:
@@ -206,27 +199,4 @@ class NativeCalls:
     def _cancel(self, number: int) -> None:
         made = self._open.get(number)
         if made is not None:
-            made.callee.cancel(made.job)
-
-    def _cycle(self, made: _OpenRequest) -> str:
-        assert made.worker is not None  # or it is nobody who waits
-        return explain_deadlock(made.worker.model_name, made.callee.spec.name, made.callee.workers)
-
-    def _review(self, number: int) -> None:
-        """Refuse a request that can never be served, if it is still waited for."""
-        made = self._open.get(number)
-        if made is None or made.worker is None or made.job.instance is not None or not made.worker.is_waiting(made):
-            return
-        cycle = self._cycle(made)
-        if not cycle:
-            return
-        refusal = InferenceError(
-            f"the request would wait for ever, because every instance that could serve it waits for this one: {cycle}. "
-            "Give one of these models more instances",
-            Code.UNAVAILABLE,
-        )
-        job = made.job
-        job.respond = lambda outcome, final: made.respond(refusal, True)
-        if job.trace is not None:
-            job.respond = job.trace.answering(job.respond)
-        made.callee.cancel(job)
+            made.cancel()

@@ -21,8 +21,7 @@ from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import ClientRegion, SharedRegion
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.runtime.scheduling.job import Job
-from pyruntime.utils.addresses import address, split
-from pyruntime.utils.arena import ALIGNMENT
+from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import TENSORS
 
@@ -99,25 +98,3 @@ def _write(region: ClientRegion, offset: int, data: memoryview) -> None:
     at = 0
     while at < len(data):
         at += os.pwrite(region.fileno(), data[at:], offset + at)
-
-
-def shared(response: InferResponse, memory: RequestMemory) -> InferResponse:
-    """A response whose outputs other processes can be pointed to: a copy, in the request region of its model.
-
-    Raises InferenceError UNAVAILABLE if there is no room for it.
-    """
-    slot = memory.allocate(sum(-(-len(output.data) // ALIGNMENT) * ALIGNMENT for output in response.outputs))
-    view, at = slot.view, 0
-    outputs = []
-    for output in response.outputs:
-        size = len(output.data)
-        view[at : at + size] = output.data
-        where = address(memory.region.number, slot.offset + at)
-        outputs.append(OutputTensor(output.name, output.datatype, output.shape, view[at : at + size], where))
-        at += -(-size // ALIGNMENT) * ALIGNMENT
-
-    def release() -> None:
-        slot.free()
-        response.release()
-
-    return replace(response, outputs=outputs, release=release, region=memory.region)

@@ -7,14 +7,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pyruntime.runtime.calls.model_call import Callee
 from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
-from pyruntime.runtime.requests.types import InferRequest, InputTensor, Parameter
-from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.requests.types import InferRequest, InputTensor, Parameter, Slot
+from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError
-
-_SEQUENCE_START = 1
-_SEQUENCE_END = 2
+from pyruntime.utils.messages import SEQUENCE_END, SEQUENCE_START
 
 
 @dataclass(slots=True)
@@ -53,6 +52,10 @@ class NativeRequest:
     loading: str
     caller: Job | None
 
+    def job(self, callee: Callee, slots: list[Slot], respond: Respond) -> Job:
+        """See model_call.OutgoingRequest. The inputs are copied into the callee's request memory."""
+        return callee.accept(self.infer_request(callee.spec), respond)
+
     def infer_request(self, spec: ModelSpec) -> InferRequest:
         """The request as the model's version accepts it, if it does. Raises InferenceError INVALID_ARG."""
         inputs = [NativeInput(*fields) for fields in self.inputs]
@@ -64,8 +67,8 @@ class NativeRequest:
             self.requested_outputs,
             self.parameters,
             self.correlation_id,
-            bool(self.flags & _SEQUENCE_START),
-            bool(self.flags & _SEQUENCE_END),
+            bool(self.flags & SEQUENCE_START),
+            bool(self.flags & SEQUENCE_END),
             self.priority,
             self.timeout_us,
         )

@@ -19,7 +19,6 @@ from ..server_states import new_state
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
 PATIENCE_S = 60
-NOT_READY = "Failed for execute the inference request. Model '{}' is not ready."
 BAD_VERSION = "failed to get model version from specified version string '{}', version should be an integral value > 0"
 
 
@@ -108,14 +107,14 @@ async def turn():
         await asyncio.sleep(0)
 
 
-class TestResolve:
+class TestFind:
     def test_of_a_model_that_serves(self):
         """A call goes to the version that was asked for, or to any."""
 
         async def scenario(bench):
             bench.add("m", 1, 2)
-            assert bench.services.resolve("m", 1).version == 1
-            assert bench.services.resolve("m", -1).version == 2
+            assert bench.services.find("m", 1).version == 1
+            assert bench.services.find("m", -1).version == 2
 
         play(scenario)
 
@@ -123,13 +122,12 @@ class TestResolve:
         ("name", "version"), [("absent", -1), ("m", 7), ("m", 0), ("m", -2), ("", -1), ("m", 2**63)]
     )
     def test_of_one_that_does_not(self, name, version):
-        """Triton's words, exactly."""
+        """A Python model reads of that in Triton's words, exactly: see instances/stub/test_calls.py."""
 
         async def scenario(bench):
             bench.add("m", 1)
-            with pytest.raises(InferenceError) as caught:
-                bench.services.resolve(name, version)
-            assert caught.value.message == NOT_READY.format(name)
+            with pytest.raises(InferenceError):
+                bench.services.find(name, version)
 
         play(scenario)
 
@@ -141,7 +139,7 @@ class TestResolve:
             bench.state.exiting = True
             with pytest.raises(InferenceError):
                 bench.state.resolve("m")
-            assert bench.services.resolve("m", -1).version == 1
+            assert bench.services.find("m", -1).version == 1
 
         play(scenario)
 

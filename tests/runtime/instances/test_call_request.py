@@ -25,7 +25,7 @@ class Version:
     def __init__(self, text=ONE):
         config = parse_model_config(CONFIG + text, "config.pbtxt")
         self.spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
-        self.kinds = ValidatedSignatures()
+        self.validated = ValidatedSignatures()
 
 
 @pytest.fixture
@@ -154,4 +154,4 @@ class TestKinds:
         for number in range(20):
             rows = number % 4 + 1
             job(version, tensor((rows, 2), bytes(8 * rows)), outputs=["OUT"] * (number // 4))
-            assert len(version.kinds._known) <= 3
+            assert len(version.validated._known) <= 3

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pyruntime.runtime.calls import model_call
 from pyruntime.runtime.instances.deadlock import FREE
 from pyruntime.runtime.instances.native import calls as native_calls
 from pyruntime.runtime.instances.native.calls import NativeCalls
@@ -181,7 +182,8 @@ def test_refusals(calls, server, monkeypatch, full):
 
     server.callee.at_start = refuse
     if full:
-        monkeypatch.setattr(native_calls, "CALLS_MAX", 0)
+        for module in (native_calls, model_call):
+            monkeypatch.setattr(module, "CALLS_MAX", 0)
     message = "more than 0 calls are under way" if full else "Exceeds maximum queue size"
     assert ask(calls, infer()) == [("fail", 4, message)]
     assert len(calls) == 0

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyruntime.runtime.calls import model_call
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
@@ -174,7 +175,8 @@ class Callee:
 
     def __init__(self, text=""):
         self.spec = spec_of("other", text)
-        self.kinds = ValidatedSignatures()
+        self.memory = None
+        self.validated = ValidatedSignatures()
         self.workers = [Instance()]
         self.jobs = []
         self.cancelled = []
@@ -204,9 +206,9 @@ class Server:
         self.waiting = []
         self.waits_ended = []
 
-    def resolve(self, name, version):
+    def find(self, name, version):
         if name not in self.models:
-            raise InferenceError(f"Failed for execute the inference request. Model '{name}' is not ready.")
+            raise InferenceError("Request for unknown model", Code.NOT_FOUND)
         return self.models[name]
 
     def when_ready(self, name, version, caller, call_back):
@@ -779,7 +781,8 @@ class TestHostile:
 
     def test_too_many_calls(self, bench, monkeypatch):
         """There is a limit to how many there are at a time."""
-        monkeypatch.setattr(calls_module, "CALLS_MAX", 2)
+        for module in (calls_module, model_call):
+            monkeypatch.setattr(module, "CALLS_MAX", 2)
         jobs = [bench.call(number=number) for number in (1, 2)]
         bench.calls.call(Call(3, "other", -1, wire(tensor()), False, 0))
         (answer,) = [each for each in bench.stub.hear() if type(each) is Answer]

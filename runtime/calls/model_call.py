@@ -1,0 +1,199 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""One call from a model to another: the request becomes a job of the callee, and the job's responses are the call's.
+
+Tensors are passed by reference: the job refers to the regions that its inputs lie in, and each response names the
+region of its outputs (see tensors.py). Whoever makes calls translates own messages into a ModelCall, and its responses
+back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.instances.call_request import ValidatedSignatures
+from pyruntime.runtime.instances.deadlock import Waiting, explain_deadlock
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.requests.types import InferRequest, Slot, free_slots
+from pyruntime.runtime.scheduling.job import Job, Respond
+from pyruntime.utils.errors import Code, InferenceError
+
+# Calls of one stub, or of all native code in the server, that are under way. A model that makes more of them does not
+# wait for any.
+CALLS_MAX = 10_000
+# How long a call may queue behind the very batch that made it, in seconds, where it cannot be seen whether that waits
+# for it. Native code that does not wait for its calls has returned from Execute long before.
+DEADLOCK_AFTER_S = 5.0
+
+_IS_DECOUPLED = (
+    "Model {0} - Error when running inference: Model {0} is using the decoupled. The current BLS request call doesn't "
+    "support models using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
+    "'async_exec' calls for decoupled models.'"
+)
+
+
+class Callee(Protocol):
+    """A model version that can be called. `workers` are all threads that execute its requests."""
+
+    spec: ModelSpec
+    version: int
+    memory: RequestMemory
+    validated: ValidatedSignatures
+
+    @property
+    def workers(self) -> Sequence[Waiting]: ...
+
+    def accept(self, request: InferRequest, respond: Respond) -> Job:
+        """See ModelVersion."""
+
+    def start(self, job: Job) -> None:
+        """See ModelVersion."""
+
+    def cancel(self, job: Job) -> None:
+        """See ModelVersion."""
+
+
+class CallTracer(Protocol):
+    """Records calls in the traces of the requests that they are made for."""
+
+    def trace_call(self, callee: Callee, job: Job, context: str) -> None:
+        """A call that is made for a request with this trace context is about to start."""
+
+
+class OutgoingRequest(Protocol):
+    """What a call asks for. `trace` is the context of the trace that it belongs to, "" for none."""
+
+    @property
+    def trace(self) -> str: ...
+
+    def job(self, callee: Callee, slots: list[Slot], respond: Respond) -> Job:
+        """The job, which owns `slots` from then on. Raises InferenceError if the callee does not accept the request."""
+
+
+class ModelCall:
+    """See the module. `callee` and `job` are None until the call starts.
+
+    All methods belong to the event loop's thread.
+    """
+
+    __slots__ = ("_on_response", "_request", "_slots", "_tracer", "callee", "is_cancelled", "job")
+
+    def __init__(self, tracer: CallTracer, request: OutgoingRequest, slots: list[Slot], on_response: Respond) -> None:
+        """`slots` are the memory of the inputs: the call frees them where no job is made of it.
+
+        `on_response` is called as scheduling.job.Respond says. Its InferResponses are the receiver's to release.
+        """
+        self.callee: Callee | None = None
+        self.job: Job | None = None
+        self.is_cancelled = False
+        self._tracer = tracer
+        self._request = request
+        self._slots = slots
+        self._on_response = on_response
+
+    def start(self, callee: Callee) -> None:
+        """Have a model execute the request.
+
+        Raises InferenceError if it does not: the inputs are free then, and `on_response` is not called. A call that was
+        cancelled before fails with CANCELLED.
+        """
+        request = self._request
+        try:
+            if self.is_cancelled:
+                raise InferenceError("", Code.CANCELLED)
+            job = request.job(callee, self._slots, self._on_response)
+        except InferenceError:
+            self.free()
+            raise
+        self.callee = callee
+        self.job = job
+        if request.trace:
+            self._tracer.trace_call(callee, job, request.trace)
+        callee.start(job)  # a job that is refused frees its memory
+
+    def free(self) -> None:
+        """Free the inputs of a call that does not start."""
+        slots, self._slots = self._slots, []
+        free_slots(slots)
+
+    def cancel(self) -> None:
+        """The caller waits no longer: the callee may see it. Idempotent; a call that has started is answered anyway."""
+        if self.is_cancelled:
+            return
+        self.is_cancelled = True
+        if self.callee is not None and self.job is not None:
+            self.callee.cancel(self.job)
+
+    # Deadlocks: see instances/deadlock.py.
+
+    def servers(self) -> tuple[Sequence[Waiting], str]:
+        """The workers that could serve the call now, and the name of their model. The call must have started."""
+        callee, job = self.callee, self.job
+        assert callee is not None
+        assert job is not None
+        workers = callee.workers if job.instance is None else [job.instance.worker_of(job)]
+        return workers, callee.spec.name
+
+    def refuse_deadlock(self, caller: str, subject: str) -> None:
+        """Fail the call if it queues, and waits for ever: its caller, a worker of model `caller`, waits for it.
+
+        `subject` is what the message calls it.
+        """
+        cycle = self._cycle(caller)
+        if not cycle:
+            return
+        job, callee, on_response = self.job, self.callee, self._on_response
+        assert callee is not None  # it queues for that
+        assert job is not None
+        refusal = InferenceError(
+            f"{subject} would wait for ever, because every instance that could serve it waits for this one: {cycle}. "
+            "Give one of these models more instances",
+            Code.UNAVAILABLE,
+        )
+        job.respond = lambda outcome, final: on_response(refusal, True)
+        if job.trace is not None:
+            job.respond = job.trace.answering(job.respond)
+        callee.cancel(job)
+
+    def refuse_deadlock_later(self, caller: str, subject: str, is_waited_for: Callable[[], bool]) -> None:
+        """The same after DEADLOCK_AFTER_S, for a caller of which one sees only whether it may still wait."""
+
+        def review() -> None:
+            if is_waited_for():
+                self.refuse_deadlock(caller, subject)
+
+        if self._cycle(caller):
+            asyncio.get_running_loop().call_later(DEADLOCK_AFTER_S, review)
+
+    def _cycle(self, caller: str) -> str:
+        """The models that wait for one another if the call queues for ever; "" if it does not."""
+        callee, job = self.callee, self.job
+        if callee is None or job is None or job.instance is not None:
+            return ""
+        return explain_deadlock(caller, callee.spec.name, callee.workers)
+
+
+# Why calls fail, as their callers read it.
+
+
+def too_many_calls() -> InferenceError:
+    """The error of a call beyond CALLS_MAX."""
+    return InferenceError(f"more than {CALLS_MAX} calls are under way", Code.UNAVAILABLE)
+
+
+def call_failure(model: str, cause: object) -> InferenceError:
+    """The error of a Python model's call that does not start, in Triton's words."""
+    return InferenceError(f"Model {model} - Error when running inference: {cause}")
+
+
+def not_ready(model: str) -> InferenceError:
+    """The error of a Python model's call to a model that does not serve, in Triton's words."""
+    return call_failure(model, f"Failed for execute the inference request. Model '{model}' is not ready.")
+
+
+def is_decoupled(model: str) -> InferenceError:
+    """The error of a call for one response to a model that may send any number, in Triton's words."""
+    return InferenceError(_IS_DECOUPLED.format(model))

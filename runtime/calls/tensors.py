@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of tensors that models pass to one another by reference: how long it stays.
+
+Inputs stay until the callee has read them: a CallInputs, which is a slot of the callee's job. Outputs stay until the
+caller drops the response: a HeldResponse. What a dead caller leaves in a region stays until no callee reads there: see
+LeftMemory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.regions import GrantedRegion, SharedRegion
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
+from pyruntime.utils.addresses import address
+from pyruntime.utils.arena import ALIGNMENT
+
+
+class CallInputs:
+    """The inputs of one call, as a slot of its job (see requests.types). Their regions stay open until it is freed."""
+
+    __slots__ = ("_on_free", "_regions")
+
+    offset = 0
+    view = memoryview(b"")
+
+    def __init__(self, regions: Sequence[GrantedRegion], on_free: Callable[[], None]) -> None:
+        """`on_free` is called when nobody reads the inputs any longer."""
+        self._regions = regions
+        self._on_free = on_free
+        for region in regions:
+            region.count_on()
+
+    def free(self) -> None:
+        """See requests.types.Slot."""
+        self._on_free()
+        for region in self._regions:
+            region.close()
+
+
+class HeldResponse:
+    """A response to a call whose outputs other processes may read. Its memory stays, and its region, until `release`.
+
+    `response` has the outputs with their addresses in `region`.
+    """
+
+    __slots__ = ("region", "response")
+
+    def __init__(self, response: InferResponse, memory: RequestMemory) -> None:
+        """`memory` is the callee's: a response that lies in the host alone is copied there.
+
+        Raises InferenceError UNAVAILABLE if there is no room for the copy; the response is not released then.
+        """
+        region = response.region
+        if not isinstance(region, SharedRegion):  # a native model's response
+            response, region = _copied(response, memory), memory.region
+        region.count_on()
+        self.response = response
+        self.region = region
+
+    def release(self) -> None:
+        """Nobody reads the outputs any longer. Call it once."""
+        self.response.release()
+        self.region.close()
+
+
+class LeftMemory:
+    """Memory that a dead stub leaves, in regions that others may still read. Each piece is freed once nobody does."""
+
+    def __init__(self) -> None:
+        # How many calls have inputs in a region that somebody may read.
+        self._readers: dict[SharedRegion, int] = {}
+        self._left: list[tuple[SharedRegion, Callable[[], None]]] = []
+
+    def begin_reading(self, regions: Sequence[SharedRegion]) -> None:
+        """A call has inputs in these regions."""
+        readers = self._readers
+        for region in regions:
+            readers[region] = readers.get(region, 0) + 1
+
+    def end_reading(self, regions: Sequence[SharedRegion]) -> None:
+        """The inputs of a call in these regions are read by nobody any longer."""
+        readers = self._readers
+        for region in regions:
+            readers[region] -= 1
+            if not readers[region]:
+                del readers[region]
+        if self._left:
+            self.free_unread()
+
+    def leave(self, region: SharedRegion, free: Callable[[], None]) -> None:
+        """Call `free` with `free_unread` when no call has inputs in the region."""
+        self._left.append((region, free))
+
+    def free_unread(self) -> None:
+        """Free what nobody reads."""
+        left, self._left = self._left, []
+        for region, free in left:
+            if region in self._readers:
+                self._left.append((region, free))
+            else:
+                free()
+
+
+def _copied(response: InferResponse, memory: RequestMemory) -> InferResponse:
+    """The same response with its outputs in a slot of `memory`. Raises InferenceError UNAVAILABLE."""
+    slot = memory.allocate(sum(-(-len(output.data) // ALIGNMENT) * ALIGNMENT for output in response.outputs))
+    view, at = slot.view, 0
+    outputs = []
+    for output in response.outputs:
+        size = len(output.data)
+        view[at : at + size] = output.data
+        where = address(memory.region.number, slot.offset + at)
+        outputs.append(OutputTensor(output.name, output.datatype, output.shape, view[at : at + size], where))
+        at += -(-size // ALIGNMENT) * ALIGNMENT
+
+    def release() -> None:
+        slot.free()
+        response.release()
+
+    return replace(response, outputs=outputs, release=release, region=memory.region)

@@ -1,0 +1,265 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""One call, with a callee that does what the test says."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from pyruntime.runtime.calls.model_call import (
+    DEADLOCK_AFTER_S,
+    ModelCall,
+    call_failure,
+    is_decoupled,
+    not_ready,
+)
+from pyruntime.runtime.requests.types import InferResponse
+from pyruntime.utils.errors import Code, InferenceError
+
+RESPONSE = InferResponse("callee", 1, "7", [])
+CANCELLED = InferenceError("", Code.CANCELLED)
+WOULD_WAIT = (
+    "the step would wait for ever, because every instance that could serve it waits for this one: "
+    "m -> callee -> m. Give one of these models more instances"
+)
+
+
+class Slot:
+    """A piece of memory that counts how often it is freed."""
+
+    offset = 0
+    view = memoryview(b"")
+
+    def __init__(self):
+        self.freed = 0
+
+    def free(self):
+        self.freed += 1
+
+
+class Worker:
+    """A thread that executes batches, which waits for calls to these workers."""
+
+    def __init__(self, model_name, *waits_for):
+        self.model_name = model_name
+        self.waits_for = waits_for
+
+    def worker_of(self, job):
+        return self
+
+    def waiting_calls(self):
+        return self.waits_for
+
+
+class Callee:
+    """A model. Jobs queue until the test gives them an instance."""
+
+    version = 1
+
+    def __init__(self):
+        self.spec = SimpleNamespace(name="callee")
+        self.workers = [Worker("callee")]
+        self.events = []
+        self.at_start = lambda job: None
+
+    def start(self, job):
+        self.events.append(("start", job))
+        self.at_start(job)
+
+    def cancel(self, job):
+        self.events.append(("cancel", job))
+        if job.instance is None:
+            job.respond(CANCELLED, True)
+
+
+class Request:
+    """What is asked for: a job without contents, or an error."""
+
+    def __init__(self, trace="", failure=None):
+        self.trace = trace
+        self.failure = failure
+
+    def job(self, callee, slots, respond):
+        if self.failure is not None:
+            raise self.failure
+        return SimpleNamespace(slots=slots, respond=respond, instance=None, trace=None)
+
+
+class Bench:
+    """A call, and all that happens because of it."""
+
+    def __init__(self, request=None):
+        self.callee = Callee()
+        self.slot = Slot()
+        self.answers = []
+        self.traced = []
+        self.call = ModelCall(
+            self, request or Request(), [self.slot], lambda outcome, final: self.answers.append((outcome, final))
+        )
+
+    def trace_call(self, callee, job, context):
+        self.traced.append((callee, job, context, list(callee.events)))
+
+    def start(self):
+        self.call.start(self.callee)
+        return self.call.job
+
+
+class Trace:
+    """Sees what a job is answered before the caller does."""
+
+    def __init__(self):
+        self.seen = []
+
+    def answering(self, respond):
+        def answered(outcome, final):
+            self.seen.append(outcome)
+            respond(outcome, final)
+
+        return answered
+
+
+@pytest.fixture
+def bench():
+    return Bench()
+
+
+class TestStart:
+    def test_responses(self, bench):
+        """All that the callee answers are the call's responses, untouched."""
+        job = bench.start()
+        job.respond(RESPONSE, False)
+        job.respond(None, True)
+        assert bench.answers == [(RESPONSE, False), (None, True)]
+        assert (bench.call.callee, job.slots, bench.slot.freed) == (bench.callee, [bench.slot], 0)
+
+    def test_refused_request(self):
+        """What the callee does not accept: the inputs are free, and nothing has begun."""
+        bench = Bench(Request("context", InferenceError("wrong", Code.INVALID_ARG)))
+        with pytest.raises(InferenceError, match="wrong"):
+            bench.start()
+        bench.call.free()
+        bench.call.cancel()
+        assert (bench.slot.freed, bench.answers, bench.traced, bench.callee.events) == (1, [], [], [])
+        assert bench.call.job is None
+
+    def test_refused_job(self, bench):
+        """A job that cannot queue frees the inputs itself: they are not the call's any more."""
+
+        def refuse(job):
+            job.slots.pop().free()
+            raise InferenceError("Exceeds maximum queue size", Code.UNAVAILABLE)
+
+        bench.callee.at_start = refuse
+        with pytest.raises(InferenceError, match="queue size"):
+            bench.start()
+        bench.call.free()
+        assert (bench.slot.freed, bench.answers) == (1, [])
+
+    def test_trace(self):
+        """The trace hears of a call before that starts, and of no other call."""
+        bench = Bench(Request("context"))
+        job = bench.start()
+        assert bench.traced == [(bench.callee, job, "context", [])]
+        other = Bench()
+        other.start()
+        assert other.traced == []
+
+
+class TestCancel:
+    def test_once(self, bench):
+        """The callee hears of it once, and answers."""
+        job = bench.start()
+        bench.call.cancel()
+        bench.call.cancel()
+        assert bench.callee.events == [("start", job), ("cancel", job)]
+        assert bench.answers == [(CANCELLED, True)]
+
+    def test_before_start(self, bench):
+        """A call that nobody waits for does not start, such as when the callee took long to load."""
+        bench.call.cancel()
+        with pytest.raises(InferenceError) as caught:
+            bench.start()
+        assert caught.value.code is Code.CANCELLED
+        assert (bench.slot.freed, bench.callee.events) == (1, [])
+
+
+class TestServers:
+    def test_queued(self, bench):
+        """Any worker of the callee may serve a call that queues."""
+        bench.start()
+        assert bench.call.servers() == (bench.callee.workers, "callee")
+
+    def test_running(self, bench):
+        """One that an instance has is served by that one."""
+        job = bench.start()
+        job.instance = Worker("callee")
+        assert bench.call.servers() == ([job.instance], "callee")
+
+
+@pytest.fixture
+def stuck(bench):
+    """A call whose only server waits for its caller, which waits for the call."""
+    caller = Worker("m")
+    bench.callee.workers = [Worker("callee", ([caller], "m"))]
+    bench.start()
+    caller.waits_for = [bench.call.servers()]
+    return bench
+
+
+class TestDeadlock:
+    def test_at_once(self, stuck):
+        """The caller reads why, and not that the call was cancelled; a trace has the end of the job."""
+        stuck.call.job.trace = trace = Trace()
+        stuck.call.refuse_deadlock("m", "the step")
+        ((failure, final),) = stuck.answers
+        assert (failure.code, failure.message, final) == (Code.UNAVAILABLE, WOULD_WAIT, True)
+        assert trace.seen == [CANCELLED]
+
+    @pytest.mark.parametrize("why", ["runs", "somebody is free"])
+    def test_none(self, stuck, why):
+        """A call that runs, or that somebody can serve, goes on."""
+        if why == "runs":
+            stuck.call.job.instance = stuck.callee.workers[0]
+        else:
+            stuck.callee.workers.append(Worker("callee"))
+        stuck.call.refuse_deadlock("m", "the step")
+        assert stuck.answers == []
+
+    def test_of_a_call_that_has_not_started(self, bench):
+        """There is nothing to refuse yet."""
+        bench.call.refuse_deadlock("m", "the step")
+        assert bench.answers == []
+
+    @pytest.mark.parametrize("is_waited_for", [False, True])
+    def test_later(self, stuck, monkeypatch, is_waited_for):
+        """A caller that may not wait is given its time; then it counts whether it may still wait."""
+        later = []
+        loop = SimpleNamespace(call_later=lambda delay_s, act: later.append((delay_s, act)))
+        monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+        stuck.call.refuse_deadlock_later("m", "the step", lambda: is_waited_for)
+        ((delay_s, act),) = later
+        assert (delay_s, stuck.answers) == (DEADLOCK_AFTER_S, [])
+        act()
+        assert [outcome.message for outcome, _ in stuck.answers] == [WOULD_WAIT] * is_waited_for
+
+    def test_nothing_to_review(self, bench, monkeypatch):
+        """Where somebody can serve the call now, no timer is set."""
+        monkeypatch.setattr(asyncio, "get_running_loop", lambda: pytest.fail("a timer is set"))
+        bench.start()
+        bench.call.refuse_deadlock_later("m", "the step", lambda: True)
+
+
+def test_messages():
+    """Triton's words, exactly."""
+    prefix = "Model other - Error when running inference: "
+    assert call_failure("other", InferenceError("why")).message == prefix + "why"
+    assert not_ready("other").message == (
+        prefix + "Failed for execute the inference request. Model 'other' is not ready."
+    )
+    assert is_decoupled("other").message == (
+        prefix + "Model other is using the decoupled. The current BLS request call doesn't support models using the "
+        "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for "
+        "decoupled models.'"
+    )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The server's response cache: a library, and the threads on which it is asked."""
+"""The server's response cache: a library, and the threads that call it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pyruntime.utils.errors import LoadError
 _LOG = logging.getLogger("pyruntime.caching")
 
 ENTRY_POINT = "TRITONCACHE_CacheInitialize"
-# As many requests are looked up, and responses inserted, at a time. A local cache has one lock for all of them; what
-# asks another machine waits.
+# The number of simultaneous lookups and insertions. A local cache has one lock for all of them; a remote cache waits
+# for the network.
 THREADS_MAX = 8
 LOCAL = "local"
 _NOT_OURS = (
@@ -56,7 +56,7 @@ class ResponseCache:
             host.begin("a library", name)
             handle = await _open(path, name, host)
         except LoadError as exc:
-            # Elsewhere it is models that need libraries.
+            # The message of `prepare` is worded for models, its usual callers.
             raise LoadError(str(exc).replace(f"model '{name}'", f"cache '{name}'")) from exc
         text = orjson.dumps(dict(self._config)).decode()
         await host.threads.run(lambda: handle.initialize(text), undo=handle.finalize)
@@ -64,20 +64,20 @@ class ResponseCache:
         _LOG.info("Response cache '%s' is %s, with %s", name, path, text)
 
     def lookup(self, key: str) -> memoryview | None:
-        """What is kept under a key, None if nothing is. Blocks. Raises `failure`."""
+        """The entry of a key, None if there is none. Blocks. Raises `failure`."""
         buffers = self._handle.lookup(key)
         return memoryview(buffers[0]) if buffers else None
 
     def insert(self, key: str, entry: bytes) -> None:
-        """Have something kept under a key, unless something is already. Blocks. Raises `failure`."""
+        """Insert an entry under a key, unless the key has one. Blocks. Raises `failure`."""
         self._handle.insert(key, entry)
 
     def post(self, step: Callable[[], Any], call_back: Callable[[asyncio.Future[Any]], None]) -> None:
-        """Do something on a thread, and call back, on the event loop's, with what came of it."""
+        """Run `step` on a thread, and then call `call_back` with its future on the event loop's thread."""
         asyncio.get_running_loop().run_in_executor(self._pool, step).add_done_callback(call_back)
 
     async def close(self) -> None:
-        """End the cache. No model may have a use for it any more."""
+        """Finalize the cache. No model may use it any more."""
         self._pool.shutdown(wait=False)
         try:
             await self._host.threads.end(self._handle.finalize)

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of a response, as one piece of bytes. (pure)
+"""Encodes a response as an entry of the cache. (pure)
 
     entry  := length head padding (contents padding)*
     length := u64, little-endian: the bytes of the head
     head   := JSON, [[name, datatype, shape, size], ...]: the outputs, whose contents follow in the same order
 
-Contents begin at multiples of ALIGNMENT. As in Triton the parameters of a response are not kept.
+Contents begin at multiples of ALIGNMENT. As in Triton, an entry does not contain the parameters of a response.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LENGTH_SIZE = 8
 
 
 def encode(outputs: Sequence[OutputTensor]) -> bytes:
-    """The entry of a response with these outputs, which must not be in the memory of a client."""
+    """The entry of a response with these outputs, none of which may be in client shared memory."""
     head = orjson.dumps([(each.name, each.datatype, list(each.shape), len(each.data)) for each in outputs])
     parts: list[bytes | memoryview] = [
         len(head).to_bytes(_LENGTH_SIZE, "little"),
@@ -35,7 +35,7 @@ def encode(outputs: Sequence[OutputTensor]) -> bytes:
 
 
 def decode(entry: memoryview) -> list[OutputTensor]:
-    """The outputs of an entry, whose contents are views of it. Raises ValueError for what `encode` did not make."""
+    """The outputs of an entry; their contents are views of it. Raises ValueError for a malformed entry."""
     begin = _LENGTH_SIZE + int.from_bytes(entry[:_LENGTH_SIZE], "little")
     outputs = []
     try:
@@ -52,5 +52,5 @@ def decode(entry: memoryview) -> list[OutputTensor]:
 
 
 def _padding(size: int) -> bytes:
-    """What follows so many bytes up to the next multiple of ALIGNMENT."""
+    """The padding after `size` bytes up to the next multiple of ALIGNMENT."""
     return bytes(-size % ALIGNMENT)

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a response is kept under: equal for requests that are the same to the model. (pure)
+"""Computes the key of a request in the cache: equal for requests that have the same response. (pure)
 
-Counted are the model and its version, every input by name, datatype, shape and contents, and the outputs that are asked
-for. As in Triton the parameters of a request do not count, nor does anything else that it carries.
+The key depends on the model and its version, the name, datatype, shape and contents of every input, and the requested
+outputs. As in Triton, it does not depend on the parameters or anything else of a request.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 import orjson
 
-# Of keys of this size two that are equal by chance are not met with.
+# Large enough that two different requests never have equal keys by chance.
 _DIGEST_BYTES = 32
 
 

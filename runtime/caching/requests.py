@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of one model version on their way through the response cache.
+"""Passes the requests of one model version through the response cache.
 
-A request is looked up before it queues. One that is found is answered at once; any other is executed, and answered when
-the cache has its response. What the cache fails at is logged, and means that the request is executed as if there was
-none.
+It looks up each request before the request queues. A hit is answered at once; a miss is executed, and answered after
+its response is inserted. A failure of the cache is logged, and the request is executed as if there were no cache.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pyruntime.utils.messages import OUTPUTS, TENSORS
 
 _LOG = logging.getLogger("pyruntime.caching")
 
-# A key, and the outputs that are kept under it, if any are.
+# A key, and the outputs in its entry, None for a miss.
 Found = tuple[str, list[OutputTensor] | None]
 
 
@@ -44,7 +43,7 @@ class Model(Protocol):
     statistics: ModelStatistics
 
     def queue(self, job: Job) -> None:
-        """Queue a job. Raises InferenceError, and gives its memory back, if it cannot be."""
+        """Queue a job. Raises InferenceError, and then frees its memory."""
 
 
 class CachedRequests:
@@ -53,7 +52,7 @@ class CachedRequests:
     def __init__(self, cache: ResponseCache, model: Model) -> None:
         self._cache = cache
         self._model = model
-        # Those that are being looked up, and how many responses are being inserted.
+        # The jobs in lookup, and the number of responses in insertion.
         self._jobs: set[Job] = set()
         self._inserting = 0
         self._idle: asyncio.Event | None = None
@@ -62,20 +61,20 @@ class CachedRequests:
         return len(self._jobs)
 
     def start(self, job: Job) -> None:
-        """Answer a job, or queue it. Its `respond` is called in any case, once."""
+        """Answer a job, or queue it. In any case its `respond` is called."""
         begun_ns = time.monotonic_ns()
         self._jobs.add(job)
         self._cache.post(lambda: self._look(job), lambda done: self._looked(job, begun_ns, done))
 
     def cancel(self, job: Job) -> bool:
-        """Nobody waits for a job any longer. False if it is not being looked up."""
+        """Cancel a job in lookup. False if the job is not in lookup."""
         if job not in self._jobs:
             return False
         job.cancelled = True
         return True
 
     async def wait_idle(self, timeout_s: float) -> None:
-        """Wait until nothing is being looked up or inserted, or for `timeout_s` seconds."""
+        """Wait until no lookup or insertion is left, or for `timeout_s` seconds."""
         if not self._jobs and not self._inserting:
             return
         self._idle = asyncio.Event()
@@ -84,7 +83,7 @@ class CachedRequests:
                 await self._idle.wait()
 
     def _look(self, job: Job) -> Found:
-        """On a thread."""
+        """Look up a job. Runs on a thread."""
         model = self._model
         wire = job.wire
         key = request_key(
@@ -147,12 +146,12 @@ class CachedRequests:
         job.respond(failure, True)
 
     def _keeping(self, respond: Respond, key: str, took_ns: int) -> Respond:
-        """`respond`, for a response that is to be kept before it is sent."""
+        """A function like `respond` that inserts a response into the cache before it passes it on."""
 
         def insert(outcome: InferResponse | InferenceError | None, final: bool) -> None:
             statistics = self._model.statistics
             if not isinstance(outcome, InferResponse) or any(output.place is not None for output in outcome.outputs):
-                # What lies in the memory of a client is the client's to change.
+                # The client may change outputs in its shared memory at any time.
                 statistics.cache_miss(took_ns)
                 respond(outcome, final)
                 return
@@ -175,7 +174,7 @@ class CachedRequests:
 
 
 def _contents(job: Job, memory: RequestMemory, at: int | bytes, size: int) -> bytes | memoryview:
-    """The contents of an input, wherever they lie. Of a client's memory that has shrunk, what there is."""
+    """The contents of an input, in any kind of memory. May be shorter for client memory that has shrunk."""
     if isinstance(at, bytes):
         return at
     regions: dict[int, GrantedRegion] = {each.number: each for each in job.regions}

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which traces go into which file. (pure)
+"""Groups traces into files. (pure)
 
 With a log frequency, so many traces go together to a file of their own, `<file>.0`, `<file>.1` and so on. All others go
 to one file, unless their number is limited: then they are kept until there are that many, for a file of their own.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pyruntime.runtime.tracing.sampling import Sampler
 from pyruntime.runtime.tracing.trace import TREE_BYTES_MAX, Trace, Tree
 
-# What is kept for one file. If there is more, it goes to more than one.
+# The most traces that are kept in memory for one file. If there are more, they go to more than one file.
 KEPT_MAX = 10_000
 KEPT_BYTES_MAX = 64 << 20
 
@@ -34,13 +34,13 @@ class _Kept:
 
 
 class Buckets:
-    """What is kept, by the sampler that has picked it."""
+    """The traces that are kept, by the sampler that has picked them."""
 
     def __init__(self) -> None:
         self._kept: dict[Sampler, _Kept] = {}
 
     def add(self, tree: Tree) -> Write | None:
-        """A tree is complete, and does not count as under way any longer. What is to be written now, if anything."""
+        """Add a complete tree, which is then no longer under way. Returns what to write now, if anything."""
         sampler = tree.sampler
         frequency = sampler.values.log_frequency
         if not frequency and sampler.left < 0:
@@ -55,10 +55,10 @@ class Buckets:
         return None
 
     def flush(self, sampler: Sampler, apart: bool) -> Write | None:
-        """All that is kept of one sampler, if anything: the server stops, or the sampler goes on in another way."""
+        """Remove and return all that is kept of one sampler, if anything: the server stops, or its settings changed."""
         kept = self._kept.pop(sampler, None)
         return None if kept is None else Write(kept.traces, apart)
 
     def flush_all(self) -> list[Write]:
-        """All that is kept."""
+        """Remove and return all that is kept."""
         return [Write(kept.traces, sampler.values.log_frequency > 0) for sampler, kept in self._kept.items()]

@@ -23,11 +23,11 @@ _LOG = logging.getLogger("pyruntime.tracing")
 # The name of the service where `resource` gives none. It is that of Triton, so that tools made for it find the traces.
 SERVICE_NAME = "triton-inference-server"
 
-# How long one request may take, in seconds.
+# The time limit of one request, in seconds.
 TIMEOUT_S = 10.0
-# Pauses before another attempt, in seconds. What is not taken then is dropped.
+# The pauses before further attempts, in seconds. If the last one fails, the spans are dropped.
 PAUSES_S = (1.0, 2.0, 4.0)
-# Statuses after which the same may be sent again.
+# Statuses for which OTLP allows another attempt.
 _TRY_AGAIN = (429, 502, 503, 504)
 _TRIES = len(PAUSES_S) + 1
 
@@ -78,7 +78,7 @@ class Collector:
 
 
 def _send(request: Request) -> tuple[str, bool]:
-    """What went wrong, "" for nothing; and whether it may go well next time."""
+    """The error, "" for none; and whether another attempt may succeed."""
     try:
         with urlopen(request, timeout=TIMEOUT_S) as response:
             response.read()

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Traces as Triton's trace files have them. (pure)
+"""Encodes traces in the format of Triton's trace files. (pure)
 
 file    := "[" record ("," record)* "]"
 record  := {"id", "model_name", "model_version", "request_id"?, "parent_id"?}
          | {"id", "timestamps": [{"name", "ns"}]}
          | {"id", "activity", "tensor": {"name", "data", "shape", "dtype"}}
 
-All records with one id are one trace's; a trace with a `parent_id` is that of a call that the other one's model made.
+All records with one id belong to one trace. A trace with a `parent_id` is of a call that the parent's model made.
 """
 
 from __future__ import annotations

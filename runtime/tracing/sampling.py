@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which requests are traced: the settings of the server and those of models, one above the other. (pure)
+"""Decides which requests are traced, by settings in layers: command line, server, model. (pure)
 
-A setting of a model stands above the server's own, and that above what the command line said, until it is cleared.
-Models that have no setting of their own share the server's count of requests.
+A setting of a model overrides the server's, which overrides the command line's, until a client clears it. Models
+without settings of their own share the server's count of requests.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 from pyruntime.runtime.settings import TRACE_TENSORS, TRACE_TIMESTAMPS
 
-# The layer that is no model's.
+# The key of the server's layer; no model has an empty name.
 GLOBAL = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """One complete set of what can be changed while the server runs."""
+    """One complete set of the settings that can change at run time."""
 
     levels: tuple[str, ...]
     rate: int
@@ -29,9 +29,9 @@ class Values:
 
 
 class Sampler:
-    """Picks every so-many-th request, and counts those that it may still pick: `left`, -1 for any number.
+    """Picks every n-th request. `left` counts the requests that it may still pick, -1 for any number.
 
-    `under_way` are picked ones whose traces are not complete yet; whoever completes them counts them down.
+    `under_way` counts the picked requests whose traces are not complete; `Buckets.add` decrements it.
     """
 
     __slots__ = ("_seen", "left", "tensors", "timestamps", "under_way", "values")
@@ -45,7 +45,7 @@ class Sampler:
 
     @property
     def is_on(self) -> bool:
-        """Whether a request can still be picked."""
+        """Whether it may still pick a request."""
         return (self.timestamps or self.tensors) and self.left != 0
 
     def pick(self) -> bool:
@@ -62,14 +62,14 @@ class Sampler:
         return True
 
     def force(self) -> bool:
-        """Whether this request may be traced that somebody else has picked, which counts for nothing here."""
+        """Whether to trace a request that another service has picked. It does not count for the rate."""
         if not (self.timestamps or self.tensors):
             return False
         self.under_way += 1
         return True
 
     def change(self, values: Values, recount: bool) -> None:
-        """Go on with other values; `recount`: begin to count down anew."""
+        """Use other values; `recount` restarts the count."""
         if recount or values.count != self.values.count:
             self.left = values.count
         if values.rate != self.values.rate:
@@ -91,11 +91,11 @@ class Layers:
         self._samplers = {GLOBAL: Sampler(base)}
 
     def sampler(self, model: str) -> Sampler:
-        """Who decides about requests to a model."""
+        """The sampler for requests to a model."""
         return self._samplers.get(model) or self._samplers[GLOBAL]
 
     def samplers(self) -> list[Sampler]:
-        """All that there are."""
+        """All samplers."""
         return list(self._samplers.values())
 
     def change(self, layer: str, changes: Mapping[str, Any]) -> None:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Traces as spans of OpenTelemetry, in the JSON form of its protocol (OTLP). (pure)
+"""Encodes traces as spans of OpenTelemetry, in the JSON form of its protocol (OTLP). (pure)
 
-A client's request is a span "InferRequest", in it is one with the model's name, and in that one "compute". A call of
-the model to another one is a span with that one's name in that of the caller.
+A client's request is a span "InferRequest". Its child has the model's name, and has a child "compute". A call to
+another model is a span with that model's name, below the span of the caller.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def encode_spans(
 ) -> bytes:
     """The body of an ExportTraceServiceRequest.
 
-    `resource` has the attributes of the service, `version` is pyruntime's; `unix_offset_ns` is what the time of day is
-    ahead of the monotonic clock.
+    `resource` has the attributes of the service, `version` is pyruntime's; `unix_offset_ns` is the difference between
+    the Unix time and the monotonic clock.
     """
     spans = [span for trace in traces for span in _spans(trace, unix_offset_ns)]
     scope_spans = [{"scope": {"name": _SCOPE, "version": version}, "spans": spans}]
@@ -42,7 +42,7 @@ def encode_spans(
 
 
 def count_spans(trace: Trace) -> int:
-    """How many spans a trace becomes, at most."""
+    """The most spans that a trace can become."""
     return 3 if trace.spans is not None and trace.spans.request else 2
 
 

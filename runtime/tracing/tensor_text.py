@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The contents of a tensor as Triton's trace files have them: elements with commas between. (pure)"""
+"""Formats the contents of a tensor as in Triton's trace files: elements separated by commas. (pure)"""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 from pyruntime.runtime.tracing.trace import TensorNote
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 
-# What stands behind the elements where the tensor has more of them than were kept.
+# Follows the elements if the tensor has more of them than were kept.
 CUT = "..."
 
-# The letter that `memoryview.cast` has for each datatype of a fixed size, but for BF16, which Python does not know.
+# The format of `memoryview.cast` for each datatype of fixed size, except BF16, which Python does not support.
 _LETTERS: dict[str, Any] = {
     "BOOL": "B",
     "UINT8": "B",
@@ -32,7 +32,7 @@ _LETTERS: dict[str, Any] = {
 
 
 def tensor_text(tensor: TensorNote) -> str:
-    """The elements of a tensor. Floating-point numbers have six significant digits, strings stand in quotes."""
+    """The elements of a tensor. Floating-point numbers have six significant digits, strings are quoted."""
     elements = _strings(tensor.data) if tensor.datatype == "BYTES" else _numbers(tensor)
     if len(tensor.data) < tensor.size:
         elements.append(CUT)

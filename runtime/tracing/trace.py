@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The trace of one request, and those of the calls that its model makes because of it. (pure)
+"""Records the trace of one request, and of the calls to other models that it causes. (pure)
 
-A trace is complete when its request is answered and, where it came from a client, the client has its answer. All traces
-of one client's request are a tree, which is handed on when the last of them is complete.
+A trace is complete when its request is answered and, if a client sent it, the client has the response. All traces of
+one client's request are a tree, which is exported when the last of them is complete.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pyruntime.runtime.tracing.sampling import Sampler
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import InferenceError
 
-# Calls of one request that are traced, and what is noted in one trace. A model that streams for hours, or calls others
-# in a loop, does not fill the memory.
+# The most traced calls of one request, and the most notes of one trace, so that a model that streams for hours or calls
+# others in a loop does not fill the memory.
 TREE_TRACES_MAX = 1000
 NOTES_MAX = 10_000
-# How much of one tensor is kept, and of all tensors of a request together.
+# The most bytes that are kept of one tensor, and of all tensors of a request together.
 TENSOR_BYTES_MAX = 1 << 20
 TREE_BYTES_MAX = 64 << 20
 
@@ -44,7 +44,7 @@ class TracedJob(Protocol):
 
 
 class TensorNote(NamedTuple):
-    """A tensor as it was when it passed by; `data` are its first bytes, all of them unless `size` is larger."""
+    """A copy of a tensor; `data` are its first bytes, all of them unless `size` is larger."""
 
     name: str
     datatype: str
@@ -54,8 +54,8 @@ class TensorNote(NamedTuple):
 
 
 class SpanIds(NamedTuple):
-    """The spans of one trace, in hexadecimal: `request` is the client's request, "" for a call, `model` what the model
-    does for it, `compute` its execution. `parent` is what the first of them belongs to, "" for nothing.
+    """The ids of the spans of one trace, in hexadecimal: `request` is the client's request, "" for a call, `model` the
+    work of the model for it, `compute` its execution. `parent` is the parent of the first of them, "" for none.
     """
 
     trace: str
@@ -67,8 +67,8 @@ class SpanIds(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Tree:
-    """A client's request and all calls because of it. `sampler` has picked it; `timestamps` and `tensors` are what it
-    said then; `traces` are those that are complete.
+    """A client's request and all calls that it causes. `sampler` has picked it, with the settings `timestamps` and
+    `tensors` at that time; `traces` are the complete ones.
     """
 
     sampler: Sampler
@@ -131,7 +131,7 @@ class Trace:
         self._clock = clock
         self._on_end = on_end
         self._executed = self._over = False
-        # Who still has to say that the request is over: the model, and whoever answers the client.
+        # The number of parties that have not finished the request yet: the model, and the frontend unless it is a call.
         self._due = 1 if parent_id else 2
         self._respond: _Respond | None = None
         tree.begun += 1
@@ -140,15 +140,15 @@ class Trace:
     def __repr__(self) -> str:
         return f"<Trace {self.id} of {self.model_name} [{len(self.notes)} notes]>"
 
-    # What frontends say.
+    # Called by frontends.
 
     def note(self, activity: str, ns: int) -> None:
-        """Something happened at `ns` of the monotonic clock, in nanoseconds."""
+        """Record an activity at `ns` of the monotonic clock, in nanoseconds."""
         if self.tree.timestamps and self._due and len(self.notes) < NOTES_MAX:
             self.notes.append((activity, ns))
 
     def close(self) -> None:
-        """The client has its answer, or is gone. For traces of calls there is nobody to say so."""
+        """The client has its response, or has disconnected. Not called for traces of calls."""
         self._end()
 
     def attach(self, job: TracedJob, region: SharedRegion) -> None:
@@ -183,12 +183,12 @@ class Trace:
         self._respond = None
         self._end()
 
-    # What happens to the job.
+    # Called when the state of the job changes.
 
     def executed(self, begin_ns: int, start_ns: int, end_ns: int) -> None:
-        """The model was given the request, has begun to execute it, and returned.
+        """The model received the request, began to execute it, and returned, at these times.
 
-        Where a sender has answered before, it is too late to say so.
+        Ignored if a sender has already answered the request to its end.
         """
         if self._over:
             return
@@ -198,7 +198,7 @@ class Trace:
         self.note("COMPUTE_OUTPUT_START", end_ns)
 
     def streamed(self, begin_ns: int, end_ns: int) -> None:
-        """A sender has answered the request to its end; nobody else may have said when it was executed."""
+        """A sender has answered the request to its end. Records the times of execution if `executed` was not called."""
         if not self._executed:
             self.executed(begin_ns, begin_ns, end_ns)
 
@@ -230,7 +230,7 @@ class Trace:
             if self._executed:
                 self.note("COMPUTE_END", now_ns)
             self.note("REQUEST_END", now_ns)
-            self._respond = None  # it refers to us
+            self._respond = None  # breaks the reference cycle
         respond(outcome, final)
         if final:
             self._end()
@@ -243,7 +243,7 @@ class Trace:
         offset: int,
         size: int,
     ) -> None:
-        """A tensor of this name, datatype and shape, whose contents are `size` bytes at an offset of `place`."""
+        """Copy a tensor of this name, datatype and shape, whose contents are `size` bytes at `offset` of `place`."""
         if len(self.notes) >= NOTES_MAX:
             return
         tree = self.tree

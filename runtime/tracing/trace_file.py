@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The files that traces go to. Each of them is valid JSON after every write; no server has to be stopped first."""
+"""Writes traces to files. Each file is valid JSON after every write, also while the server runs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LOG = logging.getLogger("pyruntime.tracing")
 
 
 class TraceFile:
-    """`path` and, for traces that go to files of their own, `path`.0, `path`.1 and so on. Older ones are replaced."""
+    """`path` and, for traces in files of their own, `path`.0, `path`.1 and so on. Replaces existing files."""
 
     def __init__(self, path: str) -> None:
-        self._path = Path(path).absolute()  # a native backend may change the folder that the server is in
+        self._path = Path(path).absolute()  # a native backend may change the server's current folder
         self._numbers = count()
         self._begun = False
         self._failed = False
@@ -47,7 +47,7 @@ class TraceFile:
                 _LOG.error("traces are lost, because '%s' cannot be written: %s", self._path, exc.strerror)
 
     def _append(self, records: bytes) -> None:
-        # Somebody may have taken the file away since the last time.
+        # A user may have moved the file away since the last write.
         mode = "r+b" if self._begun and self._path.exists() else "wb"
         with FileIO(self._path, mode) as file:
             end = file.seek(0, os.SEEK_END)
@@ -68,7 +68,7 @@ class TraceFile:
 
 
 def _write(file: FileIO, at: int, data: bytes, instead: bytes) -> None:
-    """Write `data` behind the first `at` bytes, or, if there is no room for all of it, what was there before.
+    """Write `data` after the first `at` bytes. If the disk is full, restore `instead`, which was there before.
 
     Raises OSError if it cannot be written.
     """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The context of a trace as it goes from one service to the next: W3C Trace Context, level 1. (pure)
+"""Parses and formats the header `traceparent` of W3C Trace Context, level 1. (pure)
 
 traceparent := version "-" trace-id "-" parent-id "-" flags
 """
@@ -17,7 +17,7 @@ _NO_SPAN = "0" * 16
 
 
 class Parent(NamedTuple):
-    """The span of somebody else that a request belongs to; `sampled` if that one is recorded. Ids are hexadecimal."""
+    """The span of another service that caused a request; `sampled` if it is recorded. Ids are hexadecimal."""
 
     trace_id: str
     span_id: str
@@ -25,17 +25,17 @@ class Parent(NamedTuple):
 
 
 def parse_traceparent(text: str) -> Parent | None:
-    """The parent that a client names; None if it names none, or in a way that the recommendation does not know."""
+    """The parent in a client's header; None if the header is absent or not valid."""
     match = _TRACEPARENT.fullmatch(text.strip(" \t"))
     if match is None:
         return None
     version, trace_id, span_id, flags, more = match.groups()
-    # Later versions may have more to say; this one has not, and 255 is no version.
+    # Later versions may append more fields; version 00 has none, and ff is not a valid version.
     if version == "ff" or (version == "00" and more) or trace_id == _NO_TRACE or span_id == _NO_SPAN:
         return None
     return Parent(trace_id, span_id, bool(int(flags, 16) & _SAMPLED))
 
 
 def format_traceparent(trace_id: str, span_id: str) -> str:
-    """The header for what a recorded span causes."""
+    """The header for requests that a recorded span causes."""
     return f"00-{trace_id}-{span_id}-01"

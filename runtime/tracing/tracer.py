@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which requests of a server are traced, as its operator and its clients have it, and where their traces go."""
+"""Traces the requests of a server: holds the settings, starts traces, and hands complete ones to the writer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pyruntime.runtime.tracing.values import OFF, read_count, read_levels, read_
 from pyruntime.runtime.tracing.writer import TraceWriter
 from pyruntime.utils.errors import Code, InferenceError
 
-# Traces that wait for the disk, and how long they do, in seconds: a thread that wakes for each of them costs more than
-# all the rest.
+# The most traces that wait for the disk, and the longest time that they wait, in seconds: waking the writer's thread
+# for each trace would cost more than everything else.
 FILE_QUEUE_MAX = 20_000
 FILE_BATCH_MAX = 1_000
 FILE_DELAY_S = 0.1
 
-# The names that clients know the settings by, and what they are in Values.
+# The settings by the names that clients use, with the field of Values and the function that parses the text.
 _FIELDS: dict[str, tuple[str, Callable[[str], int]]] = {
     "trace_rate": ("rate", read_rate),
     "trace_count": ("count", read_count),
@@ -36,7 +36,7 @@ Setting = str | Sequence[str] | None
 
 
 class TracedModel(Protocol):
-    """What a trace says of a model."""
+    """The properties of a model that a trace contains."""
 
     @property
     def spec(self) -> ModelSpec: ...
@@ -65,7 +65,7 @@ class Tracer:
         self._writer = _make_writer(settings, version)
         self._buckets = Buckets()
         self._last_id = 0
-        # The traces that are not complete, by the context that their models hand on.
+        # The traces that are not complete, by the context that their models pass to the calls they make.
         self._open: dict[str, Trace] = {}
         self.active = False
         self._on_change = on_change
@@ -77,7 +77,7 @@ class Tracer:
     # Settings.
 
     def settings(self, model: str = "") -> dict[str, str | list[str]]:
-        """What holds for requests to a model, or to those without settings of their own.
+        """The settings for a model, or those of the server if `model` is "".
 
         Raises InferenceError INVALID_ARG for a model that does not serve.
         """
@@ -102,7 +102,7 @@ class Tracer:
         }
 
     def update(self, model: str, values: Mapping[str, Setting]) -> None:
-        """Change what holds for a model, or for all, where `model` is "". None, or an empty list, clears a value.
+        """Change the settings of a model, or of the server if `model` is "". None, or an empty list, clears a value.
 
         What is no setting is ignored, as in Triton. Raises InferenceError, in its words, and changes nothing then.
         """
@@ -131,7 +131,7 @@ class Tracer:
     # Requests.
 
     def sample(self, model: TracedModel, request_id: str, traceparent: str) -> Trace | None:
-        """The trace of a request that has come from a client, if it is to be traced.
+        """Begin the trace of a client's request, if it is sampled.
 
         With OpenTelemetry, one whose client traces it itself is, whatever the rate and the count.
         """
@@ -144,12 +144,12 @@ class Tracer:
             return None
         if not sampler.left:
             self._review()
-        # The times of spans are those of what is noted.
+        # Spans take their times from the notes, so OpenTelemetry needs timestamps in any case.
         tree = Tree(sampler, sampler.timestamps or self._is_opentelemetry, sampler.tensors)
         return self._begin(tree, 0, model, request_id, self._new_spans(parent, is_call=False))
 
     def call(self, model: TracedModel, request_id: str, context: str) -> Trace | None:
-        """The trace of a call to a model, if that was made for a request with this context and that one is traced."""
+        """Begin the trace of a call to a model, if `context` is that of a request whose trace is open."""
         caller = self._open.get(context)
         if caller is None or caller.tree.begun >= TREE_TRACES_MAX:
             return None
@@ -159,7 +159,7 @@ class Tracer:
         return self._begin(caller.tree, caller.id, model, request_id, spans)
 
     def close(self) -> None:
-        """Write all traces that are complete. Takes a while: not for the event loop's thread, once that is idle."""
+        """Write all complete traces. Blocks, so it must not run on the event loop while that serves requests."""
         if self._writer is not None:
             for write in self._buckets.flush_all():
                 self._writer.put(write)
@@ -201,7 +201,7 @@ def _new_id(size: int) -> str:
 
 
 def _make_writer(settings: TraceSettings, version: str) -> TraceWriter | None:
-    """Nothing if there is no place that traces could go to."""
+    """The writer for the mode of the settings, None if they name no destination."""
     if settings.mode == TRACE_OPENTELEMETRY:
         from pyruntime.runtime.tracing.collector import Collector  # it imports what most servers do not need
 

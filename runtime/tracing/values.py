@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The values of trace settings as they are given: in text, on the command line and by clients. (pure)
+"""Parses the values of trace settings, from the command line and from clients. (pure)
 
-Every function raises ValueError with Triton's sentence about what cannot be read.
+Every function raises ValueError with Triton's message for an invalid text.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from pyruntime.runtime.settings import TRACE_LEVELS, TRACE_TIMESTAMPS
 
 OFF = "OFF"
-# As large as the integers that Triton keeps them in.
+# Triton's type for these numbers is uint32.
 UINT32_MAX = 2**32 - 1
 COUNT_MAX = 2**31 - 1
 UNLIMITED = -1
 
-# The names that Triton's levels had before.
+# The former names of Triton's levels.
 _OLD_LEVELS = {"MIN": TRACE_TIMESTAMPS, "MAX": TRACE_TIMESTAMPS}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 
 
 def read_levels(texts: Sequence[str]) -> tuple[str, ...]:
-    """The levels that are named, in order and once each; () for OFF, which stands alone."""
+    """The named levels, in order and without duplicates; () for OFF, which must be the only one."""
     names = [_OLD_LEVELS.get(text.upper(), text.upper()) for text in texts]
     for name, text in zip(names, texts, strict=True):
         if name != OFF and name not in TRACE_LEVELS:
@@ -35,7 +35,7 @@ def read_levels(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_rate(text: str) -> int:
-    """Every how many requests one is traced."""
+    """The rate: every n-th request is traced."""
     rate = _integer("trace_rate", text, 0, UINT32_MAX)
     if not rate:
         raise ValueError("Attempting to set invalid trace setting :sample rate must be non-zero")
@@ -43,14 +43,14 @@ def read_rate(text: str) -> int:
 
 
 def read_count(text: str) -> int:
-    """How many requests are traced, UNLIMITED for any number."""
+    """The number of requests to trace, UNLIMITED for all."""
     if _INTEGER.fullmatch(text) and int(text) < UNLIMITED:
         raise ValueError(f"Unable to parse 'trace_count'. Expecting value >= -1, got: {text}")
     return _integer("trace_count", text, UNLIMITED, COUNT_MAX)
 
 
 def read_log_frequency(text: str) -> int:
-    """How many traces go to a file of their own; 0 where all of them go to one."""
+    """The number of traces per file; 0 if all go to one file."""
     return _integer("log_frequency", text, 0, UINT32_MAX)
 
 

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A thread that writes traces, so that no request waits for a disk or a network.
+"""Writes traces in a thread of its own, so that no request waits for a disk or a network.
 
-What is written where is its sink's business: see trace_file.py and collector.py.
+The sink decides what it writes and where: see trace_file.py and collector.py.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from pyruntime.runtime.tracing.buckets import Write
 
 _LOG = logging.getLogger("pyruntime.tracing")
 
-# How long the last traces may take at the end, in seconds.
+# The time limit for writing the last traces when the server stops, in seconds.
 CLOSE_S_MAX = 5.0
 
 
 class Sink(Protocol):
-    """Where traces go. Both methods are called in the writer's thread and do not raise."""
+    """The destination of traces. The writer's thread calls both methods, which must not raise."""
 
     def size(self, write: Write) -> int:
-        """How much this counts for, against the limits of the writer."""
+        """The size that counts for the writer's limits, for example the number of spans."""
 
     def write(self, writes: Sequence[Write], closing: threading.Event) -> None:
-        """Write them. Whatever takes long ends when `closing` is set."""
+        """Write them. Must end soon after `closing` is set."""
 
 
 class TraceWriter:
     """See the module. The thread begins with the first trace."""
 
     def __init__(self, sink: Sink, delay_s: float, batch_max: int, queue_max: int) -> None:
-        """What comes is written after `delay_s` seconds, or as soon as there is `batch_max` of it; what comes while
-        `queue_max` or more waits is dropped.
+        """Write traces after `delay_s` seconds, or as soon as there are `batch_max`; drop traces while `queue_max` or
+        more wait.
         """
         self._sink = sink
         self._delay_s = delay_s
@@ -51,7 +51,7 @@ class TraceWriter:
         self._thread: threading.Thread | None = None
 
     def put(self, write: Write) -> None:
-        """Have it written, soon."""
+        """Queue traces for writing, or drop them if the queue is full."""
         size = self._sink.size(write)
         with self._changed:
             if self._size and self._size + size > self._queue_max:
@@ -66,7 +66,7 @@ class TraceWriter:
             self._thread.start()
 
     def close(self) -> None:
-        """Write what waits, and end; what takes longer than CLOSE_S_MAX is lost, and the log says so."""
+        """Write what waits, and end the thread. Traces that take longer than CLOSE_S_MAX are lost, with a log line."""
         with self._changed:
             self._closing.set()
             self._changed.notify()
@@ -83,7 +83,7 @@ class TraceWriter:
                 _LOG.exception("traces cannot be written")
 
     def _next_batch(self) -> list[Write]:
-        """What to write now, when it is time for it; nothing when all is written and the server stops."""
+        """Wait until traces are due and return them; empty if all are written and the server stops."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing.is_set())
             deadline = time.monotonic() + self._delay_s

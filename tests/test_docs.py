@@ -36,7 +36,7 @@ NAMED_TEST = re.compile(r"`(?:tests/)?(?P<file>[\w/]*\btest_\w+\.py)(?P<names>(?
 ROW = re.compile(r"^\| (?P<number>[AHRCP]\d+) \|.*", re.MULTILINE)
 # Constants are called LIKE_THIS, and those in C++ kLikeThis.
 CONSTANT = r"`(?:[A-Z0-9_]+|k[A-Z]\w+)`"
-LIMIT = re.compile(rf"^\| (?P<names>{CONSTANT}(?:, {CONSTANT})*) \|[^|]*\|(?P<files>[^|]*)\|", re.MULTILINE)
+LIMIT = re.compile(rf"^\| (?P<names>{CONSTANT}(?:, {CONSTANT})*) \|(?P<value>[^|]*)\|(?P<files>[^|]*)\|", re.MULTILINE)
 
 
 def name_of(path):
@@ -98,16 +98,58 @@ def test_every_item_has_its_row():
     assert [row["number"] for row in rows if not NAMED_TEST.search(row[0])] == []
 
 
+def definition_of(name, text):
+    """What the constant stands for in the text of a file, of Python, C, C++ or JavaScript; None if it is not there."""
+    start = rf"^(?:.*\bconst |#define |.*\bconstexpr \w+ )?{name}\b"
+    found = re.search(rf"{start}(?:: [\w\[\], ]+)? *(?:=|:=| ) *(.*)$", text, re.MULTILINE)
+    return found and found[1]
+
+
+def number_of(definition):
+    """The number that a definition stands for; None for a text, a tuple and what refers to other constants."""
+    # Without comments, casts, separators and suffixes.
+    plain = re.sub(r"\s*(//|#).*|\(size_t\)|'|;$", "", definition)
+    plain = re.sub(r"\bsize_t\{(\d+)\}", r"\1", plain)
+    plain = re.sub(r"(?<=\d)(ULL|LL|UL|L|u|U|n)\b", "", plain)
+    try:
+        value = eval(plain, {"__builtins__": {}})
+    except (NameError, SyntaxError):
+        return None
+    return value if isinstance(value, int | float) else None
+
+
+def written_forms(number):
+    """How the list of limits may write a number."""
+    yield from (f"{number:g}", str(number), f"{number:,}".replace(",", " "))
+    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "Mi": 1 << 20, "ms": 1e-3, "min": 60, "h": 3600}
+    for unit, size in units.items():
+        if (number / size).is_integer():
+            yield f"{number / size:g} {unit}"
+    for bits in (31, 63, 64):
+        yield from {2**bits - 1: [f"2^{bits} - 1"], -(2**bits): [f"-2^{bits}"]}.get(number, [])
+    if number == 0.5:
+        yield "half"
+
+
+def says(text, name, number):
+    """Whether a row says the value of a constant."""
+    numbers = [number, number / 1e9] if "_NS_" in name else [number]
+    forms = {form for each in numbers for form in written_forms(each)}
+    return any(re.search(rf"(?<![\d.]){re.escape(form)}(?!\d)", text) for form in forms)
+
+
 def test_limits_are_in_the_code():
-    """Each name in the list of limits is a constant of the file that the row names."""
-    missing = []
+    """Each name in the list of limits is a constant of the file that the row names, and has the value that it gives."""
+    wrong = []
     for row in LIMIT.finditer(LIMITS.read_text()):
         for file in re.findall(r"`([^`]+)`", row["files"]):
             text = (ROOT / file).read_text()
             for name in re.findall(r"\w+", row["names"]):
-                if not re.search(rf"(^|\bconst |#define |\bconstexpr \w+ ){name}\b( *[:=]| )", text, re.MULTILINE):
-                    missing.append((name, file))
-    assert missing == []
+                definition = definition_of(name, text)
+                number = None if definition is None else number_of(definition)
+                if definition is None or (number is not None and not says(row["value"], name, number)):
+                    wrong.append((name, file, definition, row["value"]))
+    assert wrong == []
 
 
 def test_decisions_are_numbered():

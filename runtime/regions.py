@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Makes shared-memory regions that leave nothing behind, and counts who needs which.
+"""Creates shared-memory regions without names, and counts their uses.
 
-A region has no name once it exists: there is nothing to leak after a `kill -9`, and nothing for anybody else to open.
-It is POSIX shared memory, unlinked at once, where /dev/shm has room to speak of; else a memfd, which is the same
-memory without that limit (a container's /dev/shm is often 64 MiB).
+Without a name, a region cannot leak after a `kill -9`, and no other process can open it. A region is POSIX shared
+memory, unlinked at once, if /dev/shm has enough space; else a memfd, which is the same kind of memory without the limit
+of /dev/shm (often 64 MiB in a container).
 
-A client's region is the client's own object, which has a name and grows and shrinks as the client likes. The host only
-passes its descriptor on.
+A client's region is the client's own object. It has a name, and the client may resize it at any time. The host only
+passes its descriptor to stubs.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from pyruntime.utils.regions import FLAGS_BYTES, REGION_BYTES_MAX, Region
 SHM_FREE_BYTES_MIN = 1 << 30
 # The kernel takes 249 bytes; a character of a model's name may be four.
 MEMFD_NAME_CHARS_MAX = 60
-# What stat counts the memory of a file in, whatever its file system has for blocks.
+# The unit of st_blocks, on all file systems.
 BLOCK_BYTES = 512
 
 
 class Holder(Protocol):
-    """A stub that was given a region of somebody else."""
+    """A stub that was granted a region which is not its own."""
 
     def revoke(self, region: GrantedRegion) -> None:
         """The region is closed: nothing refers to it any longer."""
 
 
 class _Counted:
-    """A region that any stub may be given. `number` is its own for as long as the host runs.
+    """A region that can be granted to any stub. `number` is unique for the lifetime of the host.
 
-    It is closed when everybody who counts on it has closed it: its maker, and each who called `count_on` it.
+    It is reference-counted: its creator has one reference, and `count_on` adds one. The last `close` closes it.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class _Counted:
         self._counting += 1
 
     def _is_last(self) -> bool:
-        """Stop counting on it; True if nobody else does."""
+        """Drop a reference; True if it was the last one."""
         self._counting -= 1
         return not self._counting
 
@@ -66,11 +66,11 @@ class SharedRegion(Region, _Counted):
 
     @property
     def used_bytes(self) -> int:
-        """How much memory is behind its addresses; 0 once it is closed."""
+        """The memory that it uses, in bytes; 0 after it is closed."""
         return os.fstat(self._fd).st_blocks * BLOCK_BYTES if self._fd >= 0 else 0
 
     def close(self) -> None:
-        """Close the region, unless somebody else counts on it."""
+        """Drop a reference, and close the region if it was the last one."""
         if self._is_last():
             for holder in list(self.holders):
                 holder.revoke(self)
@@ -78,7 +78,7 @@ class SharedRegion(Region, _Counted):
 
 
 class ClientRegion(_Counted):
-    """A client's shared memory: see _Counted. Owns the descriptor `fd`, and never maps what is behind it.
+    """A client's shared memory: see _Counted. Owns the descriptor `fd`, and never maps the object.
 
     `identity` is the same for two descriptors of one object.
     """

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shared memory as the host sees it: one request region for each model version."""
+"""The host's side of shared memory: a request region per model version, and the regions of clients."""

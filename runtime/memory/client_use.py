@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What one request has to do with the shared memory of clients. (pure)
+"""Counts the use of client shared memory by one request. (pure)
 
-A client may unregister a region while requests use it: it stays open for as long as they do. Inputs are counted as
-request memory is, because a model may keep them beyond the response; outputs until the last response.
+A client may unregister a region while requests use it; it stays open until they end. Inputs count until the request's
+memory is freed, because a model may keep them beyond the response; outputs count until the last response.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Respond = Callable[[InferResponse | InferenceError | None, bool], None]
 
 
 class _Reading:
-    """The memory that inputs lie in, as a slot of their request."""
+    """The memory of inputs, as a slot of their request."""
 
     offset = 0
     view = memoryview(b"")
@@ -55,7 +55,7 @@ class ClientUse:
 
     @staticmethod
     def of(request: InferRequest, respond: _Respond) -> ClientUse | None:
-        """The use that a request makes of clients' memory, None if it makes none, as nearly all."""
+        """The use by a request; None if it uses no client memory, like nearly all requests."""
         if not request.output_places:
             for tensor in request.inputs:
                 if tensor.client is not None:
@@ -71,7 +71,7 @@ class ClientUse:
         self._respond(outcome, final)
 
     def end(self) -> None:
-        """No output will be written any more."""
+        """Release the memory of outputs: no more will be written."""
         writing, self._writing = self._writing, []
         for region in writing:
             region.close()

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The shared memory that clients have registered: which parts of whose objects go by which names.
+"""The registry of client shared memory: maps names to parts of shared-memory objects.
 
-A client's object is the client's: it may be written, shrunk, unlinked or made anew under the same key at any time, by
-anybody who may open it. So the host holds a descriptor and never maps the object, and asks for its size whenever a
-request refers to it. Stubs are given the descriptor; what they read and write they read and write there. Only BYTES are
-read here, since their elements have to be looked at, and what was looked at must not change before it is used.
+The object belongs to the client: any process with access may write, shrink, unlink or replace it at any time. So the
+host keeps a descriptor and never maps the object, and gets its size for each request that refers to it. Stubs receive
+the descriptor, and read and write the object themselves. The host copies only BYTES tensors, because it must validate
+their elements, and they must not change between validation and use.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.regions import REGION_BYTES_MAX
 
-# Names that may be registered at a time. Clients register some for each connection, and the table is for ever.
+# The most registered names. Clients register some for each connection, and entries stay until a client removes them.
 REGIONS_MAX = 4096
-# Each object takes a descriptor here and in every stub that uses it. Connections and models need some, too.
+# Client objects may use 1 / DESCRIPTORS_SHARE of the descriptors of this process; connections and models need the rest.
 DESCRIPTORS_SHARE = 2
-# The names that Triton keeps for its own regions. Ours have none; but a client must not get used to these.
+# Triton reserves this prefix for its own regions. Ours have no names, but clients should stay compatible.
 RESERVED_PREFIX = "triton_python_backend_shm_region_"
-# Strings are copied, and looked at one by one, as if they had been sent; so they have the limit of what is sent. An
-# object of any size costs its maker nothing.
+# BYTES are copied and validated like a request body, so they have the same limit: a client can create a sparse object
+# of any size for free.
 STRINGS_BYTES_MAX = 64 << 20
 # A cudaIpcMemHandle_t.
 CUDA_HANDLE_BYTES = 64
@@ -62,7 +62,7 @@ class ClientMemory:
     """See the module. All methods belong to the event loop's thread, and raise InferenceError in Triton's words."""
 
     def __init__(self, allowed: bool, strings_bytes_max: int = STRINGS_BYTES_MAX) -> None:
-        """`allowed` by --allow-client-shm. Inputs of BYTES have at most so many bytes."""
+        """`allowed` is --allow-client-shm. `strings_bytes_max` limits inputs of BYTES."""
         self._allowed = allowed
         self._strings_bytes_max = strings_bytes_max
         self._rows: dict[str, Row] = {}
@@ -92,7 +92,7 @@ class ClientMemory:
         self._rows[name] = Row(name, key, offset, byte_size, memory)
 
     def unregister(self, name: str = "") -> None:
-        """Forget a region, "" for all of them; one that is not there is forgotten already.
+        """Remove a region, "" for all of them; an unknown name has no effect.
 
         Requests that are under way go on to use it. UNSUPPORTED if client shared memory is not allowed.
         """
@@ -103,7 +103,7 @@ class ClientMemory:
                 row.memory.close()
 
     def status(self, name: str = "") -> list[Row]:
-        """One region, or all of them for "". NOT_FOUND if it is not there."""
+        """One region, or all of them for "". NOT_FOUND if it does not exist."""
         if not name:
             return list(self._rows.values())
         if name not in self._rows:
@@ -113,7 +113,7 @@ class ClientMemory:
     # CUDA shared memory.
 
     def register_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
-        """Refuse a region of a GPU's memory, as a Triton does that was built without GPUs: INVALID_ARG."""
+        """Refuse a region of GPU memory with INVALID_ARG, like a Triton that is built without GPU support."""
         self._check_allowed()
         if len(raw_handle) != CUDA_HANDLE_BYTES:
             raise InferenceError("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t", Code.INVALID_ARG)
@@ -123,11 +123,11 @@ class ClientMemory:
         )
 
     def unregister_cuda(self, name: str = "") -> None:
-        """Forget a region, "" for all of them; none is ever there."""
+        """Remove a region, "" for all of them. There are none."""
         self._check_allowed()
 
     def status_cuda(self, name: str = "") -> list[CudaRow]:
-        """One region, or all of them for "". NOT_FOUND, since none is ever there."""
+        """One region: always NOT_FOUND; or all of them for "": always empty."""
         if name:
             raise InferenceError(f"Unable to find cuda shared memory region: '{name}'", Code.NOT_FOUND)
         return []
@@ -153,12 +153,12 @@ class ClientMemory:
         return InputTensor(name, datatype, shape, b"", where, ClientContents(memory, where, byte_size))
 
     def output(self, region: str, offset: int, byte_size: int) -> OutputPlace:
-        """A place for an output in a region. NOT_FOUND, or INVALID_ARG if the region has no such part."""
+        """The place for an output in a region. NOT_FOUND, or INVALID_ARG if the region has no such part."""
         memory, at = self._locate(region, offset, byte_size)
         return OutputPlace(region, offset, byte_size, ClientContents(memory, address(memory.number, at), byte_size))
 
     def _locate(self, region: str, offset: int, byte_size: int) -> tuple[ClientRegion, int]:
-        """The memory of a region, and where in that a part of it begins."""
+        """The object of a region, and the offset of a part of the region in it."""
         row = self._rows.get(region)
         if row is None:
             self._check_allowed()
@@ -166,7 +166,7 @@ class ClientMemory:
         if not 0 <= offset < row.byte_size:
             raise InferenceError(f"Invalid offset for shared memory region: '{region}'", Code.INVALID_ARG)
         at = row.offset + offset
-        # The object may be smaller by now than it was when it was registered.
+        # The client may have shrunk the object since it registered it.
         if not 0 < byte_size <= row.byte_size - offset or at + byte_size > row.memory.size():
             raise InferenceError(f"Invalid offset + byte size for shared memory region: '{region}'", Code.INVALID_ARG)
         return row.memory, at
@@ -182,10 +182,10 @@ class ClientMemory:
             raise InferenceError(f"more than {REGIONS_MAX} shared memory regions are registered", Code.UNAVAILABLE)
 
     def _open(self, key: str) -> ClientRegion:
-        """The object under `key`, for the caller to close; the one that is open already, if it is the same."""
+        """The object under `key`, which the caller must close; an already open one if it is the same object."""
         try:
-            if "\0" in key:  # posix_ipc crashes
-                raise ValueError("a key without an end")
+            if "\0" in key:  # posix_ipc would crash
+                raise ValueError("a key with a null character")
             fd: int = posix_ipc.SharedMemory(key).fd
         except (OSError, ValueError, posix_ipc.Error):
             raise InferenceError(f"Unable to open shared memory region: '{key}'") from None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The request memory of one model version: one region that the host allocates in and all its stubs map."""
+"""The request memory of one model version: a region in which the host allocates, and which all its stubs map."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError
 
 
 class RequestSlot:
-    """A slot of a request region: `size` bytes from `offset` on, which lie a little behind the `start` of the slot."""
+    """A slot of a request region: `size` bytes at `offset`, which for alignment may be after the slot's `start`."""
 
     __slots__ = ("_arena", "_region", "_start", "offset", "size")
 
@@ -32,12 +32,12 @@ class RequestSlot:
         self._region[self.offset : self.offset + self.size] = data
 
     def free(self) -> None:
-        """Give the slot back; its memory is somebody else's from here on."""
+        """Free the slot; another request may then get its memory."""
         self._arena.free(self._start)
 
 
 class SharedSlot:
-    """A slot that two count on: it is free when both have freed it."""
+    """A slot with two users: it is freed when both have freed it."""
 
     __slots__ = ("_counting", "_slot")
 
@@ -56,7 +56,7 @@ class SharedSlot:
         return self._slot.view
 
     def free(self) -> None:
-        """One of the two is done with it."""
+        """Release one of the two uses."""
         self._counting -= 1
         if not self._counting:
             self._slot.free()
@@ -82,7 +82,7 @@ class RequestMemory:
 
     @property
     def live(self) -> int:
-        """How many slots are in use."""
+        """The number of slots in use."""
         return self._arena.live
 
     def allocate(self, size: int, lead: int = 0) -> RequestSlot:
@@ -106,7 +106,7 @@ class RequestMemory:
         return slot
 
     def place(self, request: InferRequest) -> None:
-        """Copy those inputs of `request` that are not in the region yet into one new slot of its.
+        """Copy the inputs of `request` that are not in the region yet into one new slot.
 
         Raises InferenceError UNAVAILABLE if there is no memory for them.
         """
@@ -117,7 +117,7 @@ class RequestMemory:
         if not size:
             for tensor in request.inputs:
                 if tensor.offset < 0:
-                    tensor.offset = 0  # nothing in it: anywhere will do
+                    tensor.offset = 0  # an empty tensor: any offset is valid
             return
         slot = self.allocate(size)
         request.slots.append(slot)

@@ -1,31 +1,31 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which queued requests are executed together, and when. (pure)
+"""Decides which queued requests form a batch, and when. (pure)
 
-The queue is in order of arrival, and a batch is always its front: requests never overtake one another, and one
-request is never split. Without `dynamic_batching` every request is a batch of its own, at once. With it:
+The queue is in order of arrival, and a batch is always its front: requests never overtake one another, and no request
+is split. Without `dynamic_batching` every request is a batch of its own, at once. With it:
 
 *The pending batch* is the longest front of the queue whose rows fit into `max_batch_size` and whose requests all have
 the same signature. It is *closed* once the request behind it does not fit or has another signature: it cannot grow.
 
-*The preferred front* is the longest front of the pending batch that has exactly a preferred number of rows. Where no
-front has, it is what stands before the request that leads past the largest preferred size (or that request alone, at
-the head of the queue): waiting for a preferred size would be in vain. Without preferred sizes, `max_batch_size` is one.
+*The preferred front* is the longest front of the pending batch that has exactly a preferred number of rows. If no front
+has, it ends before the request that exceeds the largest preferred size (or is that request alone, at the head of the
+queue), because waiting can no longer lead to a preferred size. Without preferred sizes, `max_batch_size` is the one.
 
-`take(now)` then answers, by the first of these that holds:
+`take(now)` returns the first of these that applies:
 
-1. the pending batch, if there is a delay and the oldest request has waited for as long as that;
+1. the pending batch, if there is a delay and the oldest request has waited that long;
 2. the preferred front, if there is one;
 3. the pending batch, if it is closed or there is no delay;
-4. nothing: more requests may still come.
+4. None: more requests may arrive.
 
-A model may have a *strategy* of its own: it is asked about each request that would join the pending batch by the rules
-above, its first one too, and one that it does not want closes the batch. The first request of a batch is in it
-whatever the strategy says: it has to be executed some time.
+A model may have a *strategy* of its own. The batcher asks it about each request that would join the pending batch by
+the rules above, including the first one; a request that it rejects closes the batch. The first request stays in the
+batch in any case, because it must be executed at some time.
 
-This module decides, it does not run anything: the caller asks `take` whenever an instance has a free place and a
-request arrived, a place became free, or `wake_at()` came. The preferred front and the end of the pending batch are
-kept from one call to the next, so each request is looked at once however often the caller asks.
+This module only decides. If an instance has a free place, its caller calls `take` after a request arrived, after a
+place became free, and at `wake_at()`. The preferred front and the end of the pending batch are kept between calls, so
+each request is examined once, however often the caller asks.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ W = TypeVar("W", contravariant=True)
 
 
 class QueueFull(PyruntimeError):
-    """`max_queue_size` requests wait already. The client reads this message, with Triton's UNAVAILABLE."""
+    """`max_queue_size` requests wait already. The client receives this message, with Triton's code UNAVAILABLE."""
 
     def __init__(self) -> None:
         super().__init__("Exceeds maximum queue size")
 
 
 class Waiting(Protocol):
-    """What a batcher needs to know of a waiting request.
+    """The properties of a waiting request that a batcher uses.
 
-    `rows` is its batch size; `arrived_s` is on the clock that `take` is asked by. `signature` is compared for equality
-    only: requests of different signatures never share a batch.
+    `rows` is its batch size; `arrived_s` is a time on the clock of `take`. `signature` is only compared for equality:
+    requests with different signatures never share a batch.
     """
 
     @property
@@ -70,22 +70,22 @@ class Waiting(Protocol):
 
 
 class Strategy(Protocol[W]):
-    """Has a say in which requests are executed together. It is asked about one batch at a time."""
+    """A custom batching strategy, which can exclude requests from a batch. It works on one batch at a time."""
 
     def begin(self) -> None:
-        """A batch is being formed, out of the oldest requests."""
+        """A new batch begins, with the oldest requests."""
 
     def include(self, queued: W, /) -> bool:
-        """Whether a request is to join the batch."""
+        """Whether a request may join the batch."""
 
     def end(self) -> None:
-        """The batch is formed, or will be formed anew."""
+        """The batch is complete, or discarded."""
 
 
 class Batcher(Generic[Q]):
-    """The queue of one model version. `batching` None: every request alone, and no limit on how many wait.
+    """The queue of one model version. `batching` None: every request is a batch, and the queue has no limit.
 
-    `strategy` is the model's own, None for none; it may be given at any time.
+    `strategy` is the model's own, or None; it may be set at any time.
     """
 
     __slots__ = (
@@ -104,8 +104,8 @@ class Batcher(Generic[Q]):
     )
 
     def __init__(self, max_batch_size: int, batching: DynamicBatchingSpec | None) -> None:
-        # By identity, so that any of them can be taken out at once: a thousand clients may hang up together. The caller
-        # may look whether it is empty.
+        # By identity, so that removing a request takes constant time: a thousand clients may disconnect at once.
+        # Callers may only test whether it is empty.
         self.queue: OrderedDict[int, Q] = OrderedDict()
         self._batching = batching is not None
         self._max_batch_size = max(1, max_batch_size)
@@ -118,17 +118,17 @@ class Batcher(Generic[Q]):
         self._forget_pending()
 
     def submit(self, queued: Q) -> None:
-        """Queue one request behind all others. Raises QueueFull, and leaves the queue as it is."""
+        """Queue a request behind all others. Raises QueueFull, and then changes nothing."""
         if len(self.queue) >= self._max_queue_size:
             raise QueueFull
         self.queue[id(queued)] = queued
 
     def requeue(self, queued: Q) -> None:
-        """Queue a request behind all others that was admitted once, so that `max_queue_size` does not refuse it."""
+        """Queue an earlier admitted request behind all others; `max_queue_size` does not apply to it."""
         self.queue[id(queued)] = queued
 
     def take(self, now: float) -> list[Q] | None:
-        """The next batch, no longer queued then; None if there is nothing to execute yet. `now` in seconds."""
+        """Remove and return the next batch; None if none is due yet. `now` is in seconds."""
         queue = self.queue
         if not queue:
             return None
@@ -148,31 +148,31 @@ class Batcher(Generic[Q]):
         return [queue.popitem(last=False)[1] for _ in range(count)]
 
     def wake_at(self) -> float | None:
-        """When `take` answers a batch at the latest, in seconds: the oldest request's delay is over then.
+        """The latest time at which `take` returns a batch, in seconds: the end of the oldest request's delay.
 
-        In the past where there is no delay; None if nothing is queued.
+        In the past if there is no delay; None if the queue is empty.
         """
         return self._oldest().arrived_s + self._delay_s if self.queue else None
 
     def put_back(self, batch: list[Q]) -> None:
-        """Queue a batch again whose instance died before it began: in order of arrival, so before all later requests.
+        """Queue a batch again whose instance died before it began. It goes before all requests that arrived later.
 
-        These requests were admitted once, so `max_queue_size` does not refuse them.
+        `max_queue_size` does not apply, because these requests were admitted before.
         """
-        # sorted() keeps the order of equals, so the batch stays in front of what arrived at the same moment.
+        # sorted() is stable, so the batch stays before requests that arrived at the same time.
         waiting = sorted([*batch, *self.queue.values()], key=_arrived_s)
         self.queue = OrderedDict((id(queued), queued) for queued in waiting)
         self._forget_pending()
 
     def remove(self, cancelled: Q) -> bool:
-        """Take out a request that was cancelled while queued. False if it is not queued: it was taken already."""
+        """Remove a cancelled request. False if it is not queued, because it was taken already."""
         if self.queue.pop(id(cancelled), None) is None:
             return False
         self._forget_pending()
         return True
 
     def drain(self) -> list[Q]:
-        """Take out everything, in order, for the caller to fail."""
+        """Remove and return all requests, in order, for the caller to fail."""
         everything = list(self.queue.values())
         self.queue.clear()
         self._forget_pending()
@@ -194,7 +194,7 @@ class Batcher(Generic[Q]):
         self._closed = False
 
     def _extend_pending(self) -> None:
-        """Look at the requests that came since the last time: do they join the pending batch, or close it?"""
+        """Examine the requests that arrived since the last call: each joins the pending batch, or closes it."""
         signature = self._oldest().signature
         count, rows = self._pending_count, self._pending_rows
         for queued in islice(self.queue.values(), count, None):
@@ -215,8 +215,8 @@ class Batcher(Generic[Q]):
         self._pending_count, self._pending_rows = count, rows
 
     def _is_wanted(self, queued: Q, *, first: bool) -> bool:
-        """Whether the strategy wants a request in the pending batch, which it begins if it is the `first`."""
-        assert self.strategy is not None  # who asks has looked
+        """Whether the strategy accepts a request in the pending batch; the `first` request begins a batch."""
+        assert self.strategy is not None  # the callers check it
         if first:
             self.strategy.begin()
         return self.strategy.include(queued) or first

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs that tell a model where in its sequence a request is. (pure)
+"""Creates the control inputs, which tell a model the position of a request in its sequence. (pure)
 
-Padding has them too: it is not ready, starts and ends nothing, and belongs to no sequence.
+Padding has control inputs too: not READY, neither START nor END, and no correlation id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Controls:
         self.names = frozenset(control.name for control in self._controls)
 
     def tensors(self, sequence_id: int | str, start: bool, end: bool, ready: bool = True) -> list[InputTensor]:
-        """The inputs of one request. Raises InferenceError if an id is a string and the model wants a number."""
+        """The inputs of one request. Raises InferenceError if the id is a string and the model's input a number."""
         flags = {"START": start, "END": end, "READY": ready}
         return [
             InputTensor(control.name, control.datatype, list(self._shape), _contents(control, flags, sequence_id))
@@ -40,5 +40,5 @@ def _contents(control: ControlSpec, flags: dict[str, bool], sequence_id: int | s
     if isinstance(sequence_id, str):
         raise InferenceError("correlation ID in request is not an unsigned int", Code.INVALID_ARG)
     size = BY_NAME[control.datatype].size
-    # As in Triton, a number that is too large for the input loses what does not fit.
+    # As in Triton, an id that is too large for the input is truncated.
     return (sequence_id & ((1 << 8 * size) - 1)).to_bytes(size, "little")

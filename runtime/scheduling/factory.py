@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which scheduler a model has, by its configuration."""
+"""Creates the scheduler that a model's configuration requires."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyruntime.runtime.scheduling.sequence_scheduler import Memory, SequenceSche
 def create_scheduler(
     spec: ModelSpec, on_change: Callable[[], None], statistics: ModelStatistics, memory: Memory
 ) -> JobScheduler:
-    """The scheduler of one version of a model; `memory` is where its requests lie."""
+    """The scheduler of one version of a model; `memory` is its request memory."""
     if spec.sequence_batching is not None:
         return SequenceScheduler(spec, spec.sequence_batching, on_change, statistics, memory)
     return Scheduler(spec, on_change, statistics)

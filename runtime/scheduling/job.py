@@ -18,20 +18,20 @@ from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.messages import CORRELATION_ID, FLAGS, SEQUENCE_END, SEQUENCE_START, TIMEOUT_US
 
-# Called on the event loop's thread with a response, or with why there is none, and with whether it is the last one. The
-# last call may bring None: nothing more follows what came before. Only decoupled models call it more than once, and
-# never again after the last one. It must not raise.
+# Called on the event loop's thread with a response or an error, and with whether it is the last one. The last call may
+# have None, if no further response follows. Only decoupled models call it more than once, and nobody calls it again
+# after the last one. It must not raise.
 Respond = Callable[[InferResponse | InferenceError | None, bool], None]
 
 
 class Running(Protocol):
-    """The instance that a job is with."""
+    """The instance that executes a job."""
 
     def worker_of(self, job: Job) -> Any:
         """Who executes the job: see instances/deadlock.py."""
 
     def cancel(self, job: Job) -> None:
-        """Let the model know that nobody waits for this job any longer."""
+        """Tell the model that this job is cancelled."""
 
 
 class Job:
@@ -99,7 +99,7 @@ class Job:
 
     @property
     def arrived_s(self) -> float:
-        """The arrival, in seconds."""
+        """The time of arrival, in seconds."""
         return self.arrived_ns / 1e9
 
     @property
@@ -120,7 +120,7 @@ class Job:
 
     @property
     def timeout_s(self) -> float:
-        """How long its client has it wait, in seconds; 0 for as long as it takes."""
+        """The client's timeout for the queue, in seconds; 0 for none."""
         return float(self.wire[TIMEOUT_US] / 1e6)
 
     def begin_sequence(self, sequence_id: int) -> None:
@@ -129,7 +129,7 @@ class Job:
         self.wire[FLAGS] |= SEQUENCE_START
 
     def free(self) -> None:
-        """Give back the request memory. Safe to call again: the slots are forgotten."""
+        """Free the request memory. Calling it again does nothing, because the slots are forgotten."""
         slots, self.slots = self.slots, []
         for slot in slots:
             slot.free()

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The shell around a scheduling policy: brings queued requests and free instances together, and arms one timer.
+"""Drives the batcher of a model version: gives batches to free instances, and arms one timer.
 
-The one for requests of sequences is in sequence_scheduler.py.
+sequence_scheduler.py does the same for sequences.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyruntime.utils.errors import Code, InferenceError
 
 
 class JobScheduler(ABC):
-    """What a model version needs of a scheduler. `on_change` is called when an instance became ready or died."""
+    """The interface of schedulers. `on_change` is called when an instance became ready or died."""
 
     def __init__(self, spec: ModelSpec, on_change: Callable[[], None], statistics: ModelStatistics) -> None:
         self._spec = spec
@@ -36,10 +36,10 @@ class JobScheduler(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
 
     def serve(self, instances: Sequence[Executor]) -> None:
-        """These are the instances to give work to, from now on."""
+        """Set the instances that execute the requests."""
         self._instances = instances
 
     @abstractmethod
@@ -47,19 +47,19 @@ class JobScheduler(ABC):
         """Queue a job, or start it. Raises InferenceError or QueueFull; `respond` is not called then."""
 
     def free_instance(self) -> Executor | None:
-        """An instance that a request may go to past the queue, which nothing waits in; None if there is none."""
+        """An instance to which a request may go directly, because the queue is empty; None if there is none."""
         return None
 
     def lone_instance(self) -> Executor | None:
-        """The one instance that requests go to, past the queue, as they come; None if it is not that simple."""
+        """The only instance, if requests always may go to it directly; else None."""
         return self.free_instance() if len(self._instances) == 1 else None
 
     @abstractmethod
     def cancel(self, job: Job) -> None:
-        """Nobody waits for this job any more: if it has not begun, it never will. `respond` is called in any case."""
+        """Cancel a job. If it has not begun, it never will. `respond` is called in any case."""
 
     async def wait_empty(self, timeout_s: float) -> None:
-        """Wait until nothing waits any more, or for `timeout_s` seconds. Cancelling it changes nothing."""
+        """Wait until no request waits, or for `timeout_s` seconds. Safe to cancel."""
         if not len(self):
             return
         self._empty = asyncio.Event()
@@ -70,24 +70,24 @@ class JobScheduler(ABC):
 
     @abstractmethod
     def fail_all(self, failure: InferenceError) -> None:
-        """Fail everything that waits."""
+        """Fail all waiting requests."""
 
     # What instances tell: see ExecutorOwner.
 
     @abstractmethod
     def capacity_freed(self) -> None:
-        """An instance can take another batch."""
+        """An instance can accept another batch."""
 
     @abstractmethod
     def put_back(self, batch: list[Job]) -> None:
-        """A batch that never started. Of its jobs those that were cancelled never will."""
+        """Queue a batch again that never started, without its cancelled jobs."""
 
     @abstractmethod
     def reschedule(self, job: Job) -> None:
-        """A job that its model wants to execute again, unless it was cancelled."""
+        """Queue a job again that its model rescheduled, unless it was cancelled."""
 
     def executor_changed(self) -> None:
-        """An instance became ready, died, or was given up."""
+        """An instance became ready, died, or will not restart any more."""
         self._on_change()
 
     def _note_if_empty(self) -> None:
@@ -95,7 +95,7 @@ class JobScheduler(ABC):
             self._empty.set()
 
     def _drop(self, job: Job) -> None:
-        """Nobody waits for this job."""
+        """Answer a cancelled job."""
         self._fail(job, InferenceError("", Code.CANCELLED), FailureReason.CANCELED)
 
     def _fail(self, job: Job, failure: InferenceError, reason: FailureReason) -> None:
@@ -105,7 +105,7 @@ class JobScheduler(ABC):
 
 
 class Scheduler(JobScheduler):
-    """The one queue of a model version whose requests have nothing to do with one another."""
+    """The queue of a model version whose requests are independent of each other."""
 
     def __init__(self, spec: ModelSpec, on_change: Callable[[], None], statistics: ModelStatistics) -> None:
         super().__init__(spec, on_change, statistics)
@@ -119,7 +119,7 @@ class Scheduler(JobScheduler):
         return len(self._batcher)
 
     def consult(self, strategy: Strategy[Job]) -> None:
-        """Let a strategy have a say in which requests are executed together."""
+        """Use a custom batching strategy."""
         self._batcher.strategy = strategy
 
     def submit(self, job: Job) -> None:
@@ -160,7 +160,7 @@ class Scheduler(JobScheduler):
         self._dispatch()
 
     def reschedule(self, job: Job) -> None:
-        """See JobScheduler. It goes behind all that wait."""
+        """See JobScheduler. The job goes behind all waiting ones."""
         if job.cancelled:
             self._drop(job)
         else:

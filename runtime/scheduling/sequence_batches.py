@@ -1,16 +1,16 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which requests of an instance's sequences are executed together, and when: Triton's two strategies. (pure)
+"""Decides which requests of an instance's sequences form a batch, by Triton's two strategies. (pure)
 
-At any time a sequence offers its next request, or none. So no batch has two requests of one sequence.
+A sequence offers at most one request at any time, so no batch has two requests of one sequence.
 
 *Oldest*: requests are batched in the order in which they were offered, up to a preferred size, as `dynamic_batching`
 does: see batcher.py.
 
-*Direct*: a batch has a row for each slot, whichever sequence has it. It is due once enough slots have a request, or the
-oldest one has waited for the delay; without a minimum of slots it is due at once. Requests of other shapes than the
-oldest one are left for the next batch. A model that keeps something by row must know which rows count, by a control
-input of kind READY: only for such a model is a slot without a request padded. Behind the last request there is none.
+*Direct*: a batch has a row for each slot. It is due when enough slots have a request, or when the oldest request has
+waited for the delay; without a minimum of slots it is due at once. Requests with other shapes than the oldest one wait
+for the next batch. A model that keeps state by row needs to know which rows are valid, by a control input of kind
+READY; only for such a model, slots without a request are padded. There is no padding after the last request.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _arrived_s = attrgetter("arrived_s")
 
 
 class Strategy(Protocol):
-    """What sequences on one instance need of either strategy. None in a batch is padding."""
+    """The interface of both strategies, for one instance. None in a batch means padding."""
 
     def offer(self, job: Job, slot: int) -> None:
         """The next request of the sequence in a slot."""
 
     def withdraw(self, job: Job, slot: int) -> None:
-        """It is not to be executed after all. Without effect if it is not offered."""
+        """Withdraw an offered job. No effect if it is not offered."""
 
     def take(self, now: float) -> list[Job | None] | None:
-        """The next batch, no longer offered then; None if there is nothing to execute yet. `now` in seconds."""
+        """Remove and return the next batch; None if none is due yet. `now` is in seconds."""
 
     def wake_at(self) -> float | None:
-        """When `take` answers a batch at the latest, in seconds; None if nothing is offered."""
+        """The latest time at which `take` returns a batch, in seconds; None if nothing is offered."""
 
 
 class Oldest:
@@ -101,5 +101,5 @@ class Direct:
 
 
 def strategy_of(max_batch_size: int, batching: SequenceBatchingSpec) -> Strategy:
-    """What the configuration asks for, for one instance."""
+    """The configured strategy, for one instance."""
     return Oldest(max_batch_size, batching) if batching.oldest else Direct(batching)

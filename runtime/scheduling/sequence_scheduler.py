@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The shell around sequences: gives instances the batches of their sequences, and arms one timer for all that is due.
+"""Drives the sequences of a model version: gives batches to instances, and arms one timer for all deadlines.
 
-What a request of a sequence is given besides what its client sent, its control inputs and the states of its sequence,
-it is given here, and padding is made here.
+It adds to the requests what clients do not send: control inputs, and the implicit states of the sequence. It also
+creates padding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from pyruntime.utils.messages import OUTPUTS, TENSORS
 
 _LOG = logging.getLogger("pyruntime.scheduling")
 
-# Requests without an id that their model executes again are sequences of their own. Clients number theirs from one.
+# A request without correlation id that its model reschedules becomes a sequence of its own. Its id is from the upper
+# half of the range, because clients number their sequences from 1.
 _OWN_SEQUENCE_IDS_FROM = 1 << 63
 
 _EXPIRED = "timeout of the corresponding sequence has been expired"
@@ -75,7 +76,7 @@ class SequenceScheduler(JobScheduler):
         self._sequences.serve([instance.is_ready for instance in instances])
 
     def submit(self, job: Job) -> None:
-        """See JobScheduler. Raises InferenceError for what is no request of a sequence, or of none that goes on."""
+        """See JobScheduler. Raises InferenceError for a request without a sequence, or of one that has not begun."""
         is_single = self._spec.iterative_sequence and not job.sequence_id
         if is_single:
             job.begin_sequence(next(self._own_ids))
@@ -92,7 +93,7 @@ class SequenceScheduler(JobScheduler):
         self._dispatch()
 
     def cancel(self, job: Job) -> None:
-        """See JobScheduler. All that waits of its sequence is cancelled with it."""
+        """See JobScheduler. Cancels all waiting requests of the sequence."""
         for each in self._sequences.cancel(job):
             self._drop(each)
         self._dispatch()
@@ -117,13 +118,13 @@ class SequenceScheduler(JobScheduler):
         self._dispatch()
 
     def reschedule(self, job: Job) -> None:
-        """See JobScheduler. It comes before the others of its sequence."""
+        """See JobScheduler. The job goes before the other requests of its sequence."""
         if job.is_padding:
             job.free()
             return
         try:
             if job.sequence is not None and sequence_of(job).runs_start and not job.cancelled:
-                self._control(job)  # it is not the start any more
+                self._control(job)  # without START now
         except InferenceError as failure:
             self._fail(job, failure, FailureReason.OTHER)
         else:
@@ -131,7 +132,7 @@ class SequenceScheduler(JobScheduler):
         self._dispatch()
 
     def executor_changed(self) -> None:
-        """See JobScheduler. What an instance keeps of its sequences dies with it."""
+        """See JobScheduler. The sequences of a dead instance end, because their state is lost."""
         for index, instance in enumerate(self._instances):
             for job in self._sequences.readiness(index, instance.is_ready):
                 self._fail(job, self._lost(job), FailureReason.OTHER)
@@ -165,7 +166,7 @@ class SequenceScheduler(JobScheduler):
         self._arm()
 
     def _completed(self, taken: list[Job | None]) -> list[Job]:
-        """A batch as it is to be executed: with states and padding. Empty if there is no memory for that."""
+        """The batch to execute, with states and padding. Empty if there is no memory for them."""
         jobs = [job for job in taken if job is not None]
         if self._states:
             for job in jobs:
@@ -186,7 +187,7 @@ class SequenceScheduler(JobScheduler):
         return batch
 
     def _give_states(self, job: Job) -> None:
-        """Add the states of its sequence, as they are now, to the inputs of a job; instead of those that it has."""
+        """Add the current states of its sequence to the inputs of a job; they replace earlier ones."""
         sequence = sequence_of(job)
         if job.is_start or sequence.states is None:
             sequence.states = SequenceStates(self._states, self._spec.name)
@@ -194,18 +195,18 @@ class SequenceScheduler(JobScheduler):
         states = job.states.inputs
         names = {state.name for state in states}
         others = [tensor for tensor in job.wire[TENSORS] if tensor[0] not in names]
-        # Contents stand in the message itself where they are in no shared memory.
+        # Contents that are not in shared memory are sent within the message.
         job.wire[TENSORS] = [*others, *[(*state, len(state.data)) for state in states]]
 
     def _control(self, job: Job) -> None:
-        """Add the control inputs of a job; instead of those that it has. Raises InferenceError."""
+        """Add the control inputs of a job; they replace earlier ones. Raises InferenceError."""
         if names := self._controls.names:
             tensors = self._controls.tensors(job.sequence_id, job.is_start, job.is_end)
             others = [tensor for tensor in job.wire[TENSORS] if tensor[0] not in names]
             job.wire[TENSORS] = [*others, *self._place(tensors, job)]
 
     def _padding(self, model: Job) -> Job:
-        """A job of zeros, with inputs like those of another one. Raises InferenceError."""
+        """A job with inputs like those of `model`, all zeros. Raises InferenceError."""
         names = self._controls.names
         tensors = [
             InputTensor(name, datatype, list(shape), bytes(_size_of_zeros(datatype, shape, size)))
@@ -220,7 +221,7 @@ class SequenceScheduler(JobScheduler):
         return padding
 
     def _place(self, tensors: list[InputTensor], job: Job) -> list[tuple[Any, ...]]:
-        """Bring inputs of a job into its memory: what the wire says of them. Raises InferenceError."""
+        """Copy inputs into request memory, and return them as on the wire. Raises InferenceError."""
         request = InferRequest(self._spec.name, inputs=tensors)
         self._memory.place(request)
         job.slots = [*job.slots, *request.slots]
@@ -229,7 +230,9 @@ class SequenceScheduler(JobScheduler):
     # Time.
 
     def _freed(self, job: Job) -> None:
-        """A model is done with a request. There may be more of its batch, so the next one is looked for in a moment."""
+        """A model has finished a request. Look for the next batch in the next iteration of the loop, so that the other
+        sequences of this batch can be in it.
+        """
         self._sequences.done(job, time.monotonic())
         if self._soon is None:
             self._soon = asyncio.get_running_loop().call_soon(self._look)
@@ -239,7 +242,7 @@ class SequenceScheduler(JobScheduler):
         self._dispatch()
 
     def _arm(self) -> None:
-        """Have the timer go off when something is due; earlier does no harm."""
+        """Set the timer for the next deadline. It may go off too early."""
         due_s = min(self._due(), default=inf)
         if due_s == inf or (self._timer is not None and self._timer_s <= due_s):
             return
@@ -264,13 +267,13 @@ class SequenceScheduler(JobScheduler):
 
 
 def _size_of_zeros(datatype: str, shape: Sequence[int], size: int) -> int:
-    """How many bytes an input of zeros has; of strings only their lengths are there."""
+    """The bytes of an input of zeros. An element of BYTES is then only its length prefix."""
     if datatype != "BYTES":
         return size
     return prod(shape) * BYTES_PREFIX_SIZE
 
 
 def _discard(outcome: InferResponse | InferenceError | None, final: bool) -> None:
-    """Nobody waits for the answer to padding."""
+    """Discard the response to padding."""
     if isinstance(outcome, InferResponse):
         outcome.release()

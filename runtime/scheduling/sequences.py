@@ -1,21 +1,20 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which sequences there are, which slot of which instance each has, and which of their requests is next. (pure)
+"""Assigns sequences to slots of instances, and orders their requests. (pure)
 
-A sequence begins with a request that has the START flag and ends with one that has END. From its first request that
-is executed to its last one it has a slot of an instance, so that its model may keep something for it. Its requests are
-executed one after the other, in order of arrival.
+A sequence begins with a request that has the START flag and ends with one that has END. From its first executed request
+to its last one it has a slot of an instance, so that its model can keep state for it. Its requests are executed one
+after the other, in order of arrival.
 
-*The backlog* are the sequences without a slot, in order of arrival. A free slot goes to the first of them, on the
-instance that has most of them free. A sequence that begins again behind its own end goes to the end of the backlog.
-START in the midst of a sequence begins it again, in the slot that it has.
+*The backlog* contains the sequences without a slot, in order of arrival. A free slot goes to the first of them, on the
+instance with the most free slots. A sequence that begins again after its own end goes to the end of the backlog. START
+in the middle of a sequence begins it again, in its slot.
 
-*Idle* is a sequence with a slot and no request, neither waiting nor being executed. After `max_idle_us` it is over,
-as if it had ended. In the backlog a client's timeout counts instead: of any request that waits there it is the end of
-the sequence. Cancelling a request that waits is the end of its sequence too, and so is the death of its instance,
-unless the request that is next begins it anyway.
+A sequence is *idle* if it has a slot and no request, neither waiting nor running. After `max_idle_us` it ends. In the
+backlog the client's timeout applies instead: the timeout of any waiting request ends the sequence. A sequence also ends
+if a waiting request is cancelled, or if its instance dies, unless its next request has START anyway.
 
-This module decides, it does not run anything: see sequence_scheduler.py. Times are in seconds, on one clock.
+This module only decides; sequence_scheduler.py runs it. Times are in seconds, on one clock.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ from pyruntime.runtime.scheduling.sequence_batches import Strategy, strategy_of
 from pyruntime.runtime.scheduling.states import SequenceStates
 from pyruntime.utils.errors import Code, InferenceError
 
-# Sequences of one model, with a slot or without. All of them have slots or requests that wait, so that there are never
-# many more than clients; beyond this somebody begins sequences and does not wait for any of them.
+# The most sequences of one model, with and without slots. Each has a slot or a waiting request, so there are not many
+# more than clients. Only a client that begins sequences and never waits for responses reaches this limit.
 SEQUENCES_MAX = 1 << 16
 
-# Deadlines of no meaning that are not looked for: as many are cheaper to keep.
+# The number of obsolete deadlines that may stay in the heap, because removing so few costs more than keeping them.
 DEADLINES_KEPT = 64
 
 
 class JobSequence:
-    """One sequence. `place` is where its slot is, None in the backlog; `running` is the request that an instance has.
+    """One sequence. `place` is the instance of its slot, None in the backlog; `running` is the request in execution.
 
-    `is_ended`: its last request has come, and only START may follow. `is_single`: it is over with its first request,
-    since no client knows its id. `is_over`: it is unknown already, and goes with what is running. `runs_start`: what is
-    running, or was last, was given to its model as the start.
+    `is_ended`: its last request has arrived, and only START may follow. `is_single`: it ends with its first request,
+    because no client knows its id. `is_over`: it is removed, and exists only until its running request ends.
+    `runs_start`: the running request, or the last one that ran, had START.
     """
 
     __slots__ = (
@@ -79,7 +78,7 @@ class JobSequence:
 
 
 class InstanceSlots:
-    """The slots of one instance, and the sequences that have them. Only one that is ready is given more."""
+    """The slots of one instance and their sequences. Only a ready instance gets more sequences."""
 
     __slots__ = ("free", "is_ready", "sequences", "strategy")
 
@@ -91,7 +90,7 @@ class InstanceSlots:
 
 
 class Sequences:
-    """The sequences of one model version. Its length is how many requests wait."""
+    """The sequences of one model version. Its length is the number of waiting requests."""
 
     def __init__(self, model_name: str, max_batch_size: int, batching: SequenceBatchingSpec) -> None:
         self._model_name = model_name
@@ -101,10 +100,10 @@ class Sequences:
         self._instances: list[InstanceSlots] = []
         self._known: dict[int | str, JobSequence] = {}
         self._backlog: OrderedDict[JobSequence, None] = OrderedDict()
-        # Those that are idle, and since when; the longest first.
+        # The idle sequences with the times since when; the longest first.
         self._idle: dict[JobSequence, float] = {}
-        # When a sequence in the backlog is over, with a number since sequences have no order. A sequence may have got a
-        # slot meanwhile, or an earlier deadline: what its `deadline_s` does not say any more is of no meaning.
+        # A heap of the deadlines of sequences in the backlog; the number breaks ties, because sequences have no order.
+        # An entry that differs from its sequence's `deadline_s` is obsolete.
         self._deadlines: list[tuple[float, int, JobSequence]] = []
         self._numbers = count()
         self._waiting = 0
@@ -116,7 +115,7 @@ class Sequences:
         return f"<Sequences [{len(self._known)} known, {len(self._backlog)} in the backlog | {self._waiting} queued]>"
 
     def serve(self, ready: Sequence[bool]) -> None:
-        """There are so many instances, and these of them are ready."""
+        """Set the instances, each by whether it is ready."""
         batching = self._batching
         self._instances = [
             InstanceSlots(strategy_of(self._max_batch_size, batching), batching.slots, is_ready) for is_ready in ready
@@ -124,9 +123,9 @@ class Sequences:
         self._fill()
 
     def check(self, job: Job) -> bool:
-        """Whether the job begins a sequence anew that has not ended. Raises InferenceError, QueueFull if it is refused.
+        """Validate a job before `submit`. Returns whether it begins again a sequence that has not ended.
 
-        A job that is not refused may be given to `submit`.
+        Raises InferenceError or QueueFull if it is refused.
         """
         name, sequence_id = self._model_name, job.sequence_id
         if job.rows > 1:
@@ -153,7 +152,7 @@ class Sequences:
         return goes_on and job.is_start
 
     def submit(self, job: Job, is_single: bool = False) -> None:
-        """Queue a job that `check` has let pass. `is_single` if no other one can belong to its sequence."""
+        """Queue a job that `check` has accepted. `is_single` if no other job can belong to its sequence."""
         sequence = self._known.get(job.sequence_id)
         if sequence is None:
             sequence = self._known[job.sequence_id] = JobSequence(job.sequence_id, is_single)
@@ -172,7 +171,7 @@ class Sequences:
             self._note_deadline(sequence, job)
 
     def take(self, instance: int, now: float) -> list[Job | None] | None:
-        """The next batch for an instance, None in place of padding; None if there is nothing to execute yet."""
+        """Remove and return the next batch for an instance, with None for padding; None if none is due yet."""
         batch = self._instances[instance].strategy.take(now)
         if batch is not None:
             for job in batch:
@@ -185,7 +184,7 @@ class Sequences:
         return batch
 
     def done(self, job: Job, now: float) -> None:
-        """A job has been executed, or failed. Without effect for one that was not taken."""
+        """A job has been executed, or failed. No effect for a job that was not taken."""
         sequence = sequence_of(job)
         if sequence.running is not job:
             return
@@ -204,9 +203,9 @@ class Sequences:
         self._fill()
 
     def put_back(self, job: Job) -> bool:
-        """Queue a job again, before the others of its sequence, that never started or is to be executed once more.
+        """Queue a job again that never started or is rescheduled, before the other jobs of its sequence.
 
-        False if its sequence is over: then the job has to fail.
+        False if its sequence has ended: the caller must then fail the job.
         """
         sequence = sequence_of(job)
         if sequence.is_over or sequence.running is not job:
@@ -219,7 +218,7 @@ class Sequences:
         return True
 
     def cancel(self, job: Job) -> list[Job]:
-        """End the sequence of a job that waits: the jobs that have to fail. None if it does not wait."""
+        """End the sequence of a waiting job. Returns the jobs to fail; empty if the job does not wait."""
         if job.sequence is None:
             return []
         sequence = sequence_of(job)
@@ -230,16 +229,16 @@ class Sequences:
         return failed
 
     def drain(self) -> list[Job]:
-        """End all sequences: the jobs that have to fail."""
+        """End all sequences, and return the jobs to fail."""
         return [job for sequence in list(self._known.values()) for job in self._end(sequence)]
 
     def readiness(self, instance: int, is_ready: bool) -> list[Job]:
-        """An instance is ready, or has died: the jobs that have to fail because their sequences died with it."""
+        """An instance became ready, or has died. Returns the jobs to fail because their sequences died with it."""
         slots = self._instances[instance]
         slots.is_ready = is_ready
         failed = []
         if not is_ready:
-            # The last one first: so they are in the backlog in the order in which they came.
+            # The last one first, because each goes to the front: the backlog then has the original order.
             for sequence in reversed(list(slots.sequences)):
                 sequence.running = None
                 if sequence.is_over:
@@ -255,7 +254,7 @@ class Sequences:
         return failed
 
     def expire(self, now: float) -> list[Job]:
-        """End what has been idle for too long, or waits in the backlog for too long: the jobs that have to fail."""
+        """End sequences that were idle or in the backlog for too long, and return the jobs to fail."""
         failed = []
         for sequence, since in list(self._idle.items()):
             if since + self._max_idle_s > now:
@@ -267,12 +266,12 @@ class Sequences:
         return failed
 
     def expires_at(self) -> float | None:
-        """When `expire` has something to do at the earliest; None if never."""
+        """The earliest time at which `expire` may end a sequence; None if there is none."""
         times = [self._next_deadline(), *[since + self._max_idle_s for since in list(self._idle.values())[:1]]]
         return min((time for time in times if time is not None), default=None)
 
     def due_at(self, instance: int) -> float | None:
-        """When `take` answers a batch for an instance at the latest; None if nothing is there for it."""
+        """The latest time at which `take` returns a batch for an instance; None if it has no requests."""
         return self._instances[instance].strategy.wake_at()
 
     # Slots.
@@ -289,7 +288,7 @@ class Sequences:
                 return
             sequence, _ = self._backlog.popitem(last=False)
             sequence.place = place
-            # The lowest one, so that batches by slot are short.
+            # The lowest slot, because a direct batch has a row for every slot up to the last request.
             sequence.slot = heappop(place.free)
             sequence.deadline_s = inf
             place.sequences[sequence] = None
@@ -326,7 +325,7 @@ class Sequences:
         return deadlines[0][0] if deadlines else None
 
     def _end(self, sequence: JobSequence) -> list[Job]:
-        """Forget a sequence: what it has that waits. Its slot is free at once, or when what is running is done."""
+        """Remove a sequence, and return its waiting jobs. Its slot becomes free at once, or after the running job."""
         waiting = list(sequence.waiting)
         sequence.waiting.clear()
         self._waiting -= len(waiting)

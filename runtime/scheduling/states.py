@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Implicit state: the tensors that are kept for one sequence, from one of its requests to the next. (pure)
+"""Implicit state: tensors that the server keeps for a sequence from one request to the next. (pure)
 
-A request is given them as inputs, and its model replaces them under the names of its state outputs.
+A request receives them as inputs, and its model replaces them by its state outputs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyruntime.utils.errors import Code, InferenceError
 
 
 class State(NamedTuple):
-    """A state as its model reads it: `name` is that of the input."""
+    """A state as an input of the model; `name` is the name of the input."""
 
     name: str
     datatype: str
@@ -26,7 +26,7 @@ class State(NamedTuple):
 
 
 class SequenceStates:
-    """The states of one sequence, which begin as the configuration says. They go when the sequence does."""
+    """The states of one sequence. Their first values come from the configuration."""
 
     __slots__ = ("_model_name", "_specs", "_states")
 
@@ -43,14 +43,14 @@ class SequenceStates:
 
     @property
     def inputs(self) -> Sequence[State]:
-        """What the next request of the sequence is given besides its own inputs."""
+        """The additional inputs of the sequence's next request."""
         return list(self._states.values())
 
     def update(self, output_name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview) -> None:
         """Replace a state. The data is copied, unless it is `bytes`.
 
-        Raises InferenceError INVALID_ARG where the configuration has no such state, or not of this kind; it stays as
-        it was then.
+        Raises InferenceError INVALID_ARG if the configuration has no such state, or another datatype or shape; the
+        state is then unchanged.
         """
         spec = self._specs.get(output_name)
         if spec is None:

@@ -85,7 +85,7 @@ class _Call(Answers):
         """See Answers."""
         if self.finished:
             return None
-        if not self._arrived and not self._calls.link.wait(lambda: self._arrived):
+        if not self._arrived and not self._calls.link.wait(self._arrived.__len__):
             raise TritonModelException("the server is gone")
         wire, self.finished = self._arrived.popleft()
         if not self.finished:

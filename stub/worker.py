@@ -163,7 +163,7 @@ class Worker:
     def _waiting_batch(self) -> int:
         """See Server. What has not begun must not wait for a call: other instances may be free."""
         batch = self._batches.waiting_batch()
-        if batch and self._concurrency == 1:
+        if batch and self._work and self._concurrency == 1:
             waiting = []
             others = []
             with contextlib.suppress(IndexError):  # one by one: other threads bring work, and take it, meanwhile

@@ -49,10 +49,8 @@ class ModelServices:
         self._state = state
         self._tasks = tasks
         self._warned: set[object] = set()
-
-    def find(self, name: str, version: int) -> Callee:
-        """See ModelServer. A request that is under way when the server drains may still make calls."""
-        return self._table.resolve(name, version)
+        # See ModelServer. A request that is under way when the server drains may still make calls.
+        self.find: Callable[[str, int], Callee] = table.resolve
 
     def query(self, method: str, arguments: tuple[Any, ...]) -> bool | int | bytes:
         """See ModelServer."""

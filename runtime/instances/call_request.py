@@ -35,10 +35,9 @@ class ValidatedSignatures:
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[int, Hashable | None]] = {}
-
-    def find(self, kind: Hashable) -> tuple[int, Hashable | None] | None:
-        """Rows and signature of such a call; None if it has to be checked."""
-        return self._known.get(kind)
+        # Rows and signature of a call of this kind; None if it has to be checked. A method of the dict, because each
+        # call comes by here.
+        self.find: Callable[[Hashable], tuple[int, Hashable | None] | None] = self._known.get
 
     def remember(self, kind: Hashable, rows: int, signature: Hashable | None) -> None:
         """All calls of this kind are right."""

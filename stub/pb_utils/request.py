@@ -241,7 +241,10 @@ class InferenceRequest:
         is raised where BLS is not possible at all.
         """
         answers = _start(self, decoupled)
-        return ResponseIterator(answers) if decoupled else _only(answers.next())
+        if decoupled:
+            return ResponseIterator(answers)
+        response = answers.next()
+        return _without_response() if response is None else response
 
     @overload
     def async_exec(self, decoupled: Literal[False] = False) -> asyncio.Future[InferenceResponse]: ...
@@ -285,10 +288,9 @@ def _start(request: InferenceRequest, decoupled: bool) -> host.Answers:
     return server.call(request, decoupled)
 
 
-def _only(response: Optional[InferenceResponse]) -> InferenceResponse:
-    if response is None:  # a model may end without one, where any number is allowed
-        return InferenceResponse(error=TritonError("the model ended the request without a response"))
-    return response
+def _without_response() -> InferenceResponse:
+    """What is read of a model that may send any number of responses, and has sent none."""
+    return InferenceResponse(error=TritonError("the model ended the request without a response"))
 
 
 async def _answer(answers: host.Answers, decoupled: bool) -> Union[InferenceResponse, ResponseIterator]:
@@ -308,4 +310,5 @@ async def _answer(answers: host.Answers, decoupled: bool) -> Union[InferenceResp
 
     answers.when_next(wake_loop)
     await arrived
-    return _only(answers.next())
+    response = answers.next()
+    return _without_response() if response is None else response

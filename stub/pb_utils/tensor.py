@@ -172,7 +172,7 @@ class Tensor:
     def _encoded(self) -> Any:
         """What a response carries: an array of the contents, or for BYTES their encoding."""
         if self._datatype != "BYTES":
-            return self._contents()
+            return self._contents() if self._array is None else self._array
         if self._array is None:
             return self._bytes()
         return serialize_byte_tensor(self._array) or b""

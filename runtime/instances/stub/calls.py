@@ -29,7 +29,6 @@ from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.regions import SharedRegion
 from pyruntime.runtime.requests.types import InferResponse, Slot
 from pyruntime.runtime.scheduling.job import Respond
-from pyruntime.utils.channel import State
 from pyruntime.utils.errors import InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import (
     INLINE_BYTES_MAX,
@@ -205,7 +204,7 @@ class Calls:
 
     def _respond(self, number: int, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         call = self._open.get(number)
-        if self._over or call is None or not self._listens():
+        if self._over or call is None or not self._connection.is_listening:
             if isinstance(outcome, InferResponse):
                 outcome.release()
             if final:
@@ -270,10 +269,6 @@ class Calls:
         if self._over:
             return
         self._unread.append(number)
-        if number not in self._open and self._listens():  # else the answer takes it along
+        if number not in self._open and self._connection.is_listening:  # else the answer takes it along
             unread, self._unread = self._unread, []
             self._connection.send(Unread(unread))
-
-    def _listens(self) -> bool:
-        """Whether the stub can be told anything: a dying one cannot."""
-        return self._connection.state in (State.LOADING, State.SERVING, State.STOPPING)

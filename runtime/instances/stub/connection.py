@@ -56,8 +56,7 @@ RELEASE_BYTES_WAITING_MAX = 1 << 20
 # ahead (see stub/flow_control.py) would do as well.
 CREDITS_WAITING_MAX = 16
 CREDIT_BYTES_WAITING_MAX = 16 << 20
-# When a stub can be told that a region is gone.
-TOLD_OF_REGIONS = (State.LOADING, State.SERVING, State.STOPPING)
+_LISTENING = (State.LOADING, State.SERVING, State.STOPPING)
 # How a region is announced on the grants socket: its number, little-endian; the descriptor goes with it.
 GRANT_BYTES = 8
 # How much is read at a time of what a stub had said before it died.
@@ -166,6 +165,11 @@ class StubConnection(asyncio.Protocol):
         """Whether the model is loaded, and not told to stop."""
         return self._channel.state is State.SERVING
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether the stub can be told what becomes of its calls, or of regions: a dying one cannot."""
+        return self._channel.state in _LISTENING
+
     def attach(self, handlers: Handlers, on_lost: Callable[[], None]) -> None:
         """Tell an instance what the stub says while it loads and serves its model, and when it has hung up."""
         self._handlers = handlers
@@ -248,7 +252,7 @@ class StubConnection(asyncio.Protocol):
 
     def revoke(self, region: GrantedRegion) -> None:
         """See memory.regions.Holder."""
-        if self._granted.pop(region.number, None) is not None and self._channel.state in TOLD_OF_REGIONS:
+        if self._granted.pop(region.number, None) is not None and self.is_listening:
             self.send(Unmap([region.number]))
 
     def check_ready(self) -> None:

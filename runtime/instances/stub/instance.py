@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,6 @@ from pyruntime.runtime.instances.stub.supervisor import (
     StopRequested,
     Supervisor,
 )
-from pyruntime.utils.channel import State as ChannelState
 from pyruntime.utils.errors import Code, LoadError, LocalError, OutOfMemoryError
 from pyruntime.utils.messages import (
     Ask,
@@ -196,6 +195,7 @@ class PythonInstance:
         def call(message: Call) -> None:
             if message.waiting:
                 batches.expect_calls()
+                handlers[Call] = calls.call  # the batches expect calls from now on
             calls.call(message)
 
         def ask(message: Ask) -> None:
@@ -203,7 +203,7 @@ class PythonInstance:
             reply = partial(_reply, connection, message.question)
             server.ask(connection, loading, message.method, message.arguments, reply)
 
-        return {
+        handlers: dict[type[Any], Callable[[Any], None]] = {
             Result: batches.answered,
             Failed: batches.answered,
             Respond: batches.responded,
@@ -217,6 +217,7 @@ class PythonInstance:
             Ask: ask,
             Measure: lambda measure: server.measure(connection, *measure),
         }
+        return handlers
 
     def _lost(self) -> None:
         """The stub hung up: it is dead, or will be in a moment, and how it died is known then."""
@@ -289,7 +290,7 @@ class PythonInstance:
 
 def _reply(connection: StubConnection, question: int, code: int, value: Any) -> None:
     """Answer what a model asked, if it is still there."""
-    if question and connection.state in (ChannelState.LOADING, ChannelState.SERVING, ChannelState.STOPPING):
+    if question and connection.is_listening:
         try:
             connection.send(Reply(question, code, value))
         except LocalError as exc:  # it quotes what the model said, and that was as long as a frame

@@ -134,7 +134,7 @@ class Server:
         self.measures = []
         self.owners_gone = []
 
-    def resolve(self, name, version):
+    def find(self, name, version):
         raise InferenceError(f"there is no model '{name}'")
 
     def ask(self, owner, loading, method, arguments, reply):

@@ -16,7 +16,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from pyruntime.stub.host import Answers
 from pyruntime.stub.link import Link
-from pyruntime.stub.memory import Copied, Held, Regions, is_large
+from pyruntime.stub.memory import Copied, Held, Regions, Source, is_large
 from pyruntime.stub.pb_utils.errors import TritonError, TritonModelException
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
@@ -24,6 +24,7 @@ from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.errors import Code, PyruntimeError
 from pyruntime.utils.messages import NO_SLOT, OK, Answer, Call, CancelCall, Consumed, ReleaseHold
+from pyruntime.utils.request_codec import TensorRef
 
 # Small holds that are given back together, with the next message that goes out.
 DROPS_WAITING_MAX = 16
@@ -130,17 +131,17 @@ class Calls:
     def start(self, request: InferenceRequest, decoupled: bool, waiting: int) -> Answers:
         """Call a model on behalf of batch `waiting`, or of none that waits. Raises TritonModelException."""
         tensors = request.inputs()
-        slot, wire = self._writer.place(tensors, self._regions)
+        slot, refs = self._writer.place(tensors, self._regions)
         with self._lock:
             self._number = number = self._number + 1
             call = _Call(self, number)
             self._open[number] = weakref.ref(call)
-            if wire and type(wire[0][3]) is int:  # else it all goes along
+            if refs and type(refs[0][3]) is int:  # else it all goes along
                 self._inputs[number] = (slot, tensors)
             if waiting:
                 self.waiting[number] = waiting
         target, version = request._target
-        fields = [*request._wire[:6], wire, *request._wire[7:]]
+        fields = request._wire.encode_with(refs)
         if self._drops:
             self.flush(self.link.post)
         try:
@@ -190,16 +191,16 @@ class Calls:
         if code != OK:
             return InferenceResponse(error=TritonError(text, Code(code)))
         hold = None
-        if slot != NO_SLOT and any(is_large(tensor[4]) for tensor in tensors):
+        if slot != NO_SLOT and any(is_large(size) for _, _, _, _, size, _, _ in tensors):
             hold = _Hold(self, slot)
         outputs = [Tensor._from_region(self._source(tensor, hold), tensor) for tensor in tensors]
         if hold is None and slot != NO_SLOT:
             self.drop(slot, at_once=False)
         return InferenceResponse._from_wire(outputs, parameters)
 
-    def _source(self, tensor: List[Any], hold: Optional[_Hold]) -> Any:
-        at, size = tensor[3], tensor[4]
-        if type(at) is bytes:
+    def _source(self, ref: TensorRef, hold: Optional[_Hold]) -> Source:
+        _, _, _, at, size, _, _ = ref
+        if isinstance(at, bytes):
             return Copied(at)
         return Held(self._regions, hold) if is_large(size) else Copied(self._regions.read(at, size))
 

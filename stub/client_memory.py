@@ -20,19 +20,20 @@ from pyruntime.utils.errors import LocalError
 
 if TYPE_CHECKING:
     from pyruntime.stub.pb_utils.request import InferenceRequest
+    from pyruntime.utils.request_codec import OutputPlaceRef, TensorRef
 
 
 class ClientMemory(Source):
-    """See the module. `places` are the outputs that go to a client's memory: address and size of each, by name."""
+    """See the module. `places` are the outputs that go to a client's memory: see OutputPlaceRef."""
 
-    def __init__(self, regions: Regions, places: Dict[str, List[int]], tensors: Iterable[List[Any]]) -> None:
-        """`tensors` are the inputs, on the wire."""
+    def __init__(self, regions: Regions, places: Dict[str, OutputPlaceRef], tensors: Iterable[TensorRef]) -> None:
+        """`tensors` are the inputs."""
         self.places = places
         self._regions = regions
-        self._inputs = [(tensor[3], tensor[4]) for tensor in tensors if regions.is_granted(tensor[3])]
+        self._inputs = [(at, size) for _, _, _, at, size, _, _ in tensors if type(at) is int and regions.is_granted(at)]
         self._request: Any = None
         self._maps: List[Any] = []
-        for at, _ in [*self._inputs, *places.values()]:
+        for at in [*[at for at, _ in self._inputs], *[place[0] for place in places.values()]]:
             regions.expect(at)
 
     def belong(self, request: InferenceRequest) -> None:
@@ -55,7 +56,7 @@ class ClientMemory(Source):
         request = None if self._request is None else self._request()
         if request is not None:
             for tensor in request.inputs():
-                if tensor._array is None and self._regions.is_granted(tensor._offset):
+                if tensor._array is None and self._regions.is_granted(tensor._address):
                     with contextlib.suppress(LocalError):  # it cannot be read: the model will see, if it tries to
                         tensor._contents()
         maps, self._maps = self._maps, []

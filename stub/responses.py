@@ -24,6 +24,7 @@ from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES, Arena
 from pyruntime.utils.errors import Code, LocalError, OutOfMemoryError, PyruntimeError
 from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK
 from pyruntime.utils.regions import Region
+from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
 # Up to here one tobytes() and a slice assignment beat making an array over the region.
 SMALL_BYTES = 16 << 10
@@ -83,8 +84,8 @@ class ResponseWriter:
             for slot in slots:
                 self._arena.free(slot)
 
-    def place(self, tensors: List[Tensor], regions: Regions) -> Tuple[int, List[Any]]:
-        """The inputs of a call: their slot, or NO_SLOT, and their wire form.
+    def place(self, tensors: List[Tensor], regions: Regions) -> Tuple[int, List[TensorRef]]:
+        """The inputs of a call: their slot, or NO_SLOT, and references to them.
 
         Small ones stand in the message. A large array that lies in shared memory already stays there, and must not be
         freed before the call is over. Raises TritonModelException if there is no memory.
@@ -98,12 +99,12 @@ class ResponseWriter:
             parts.append((tensor._name, tensor._datatype, tensor._shape, contents, n))
         if size <= INLINE_BYTES_MAX:
             return NO_SLOT, [
-                (name, datatype, shape, contents if type(contents) is bytes else contents.tobytes(), n)
+                (name, datatype, shape, contents if type(contents) is bytes else contents.tobytes(), n, MEMORY_CPU, 0)
                 for name, datatype, shape, contents, n in parts
             ]
         return self._place(parts, regions)
 
-    def _place(self, parts: List[Any], regions: Regions) -> Tuple[int, List[Any]]:
+    def _place(self, parts: List[Any], regions: Regions) -> Tuple[int, List[TensorRef]]:
         places = []
         size = 0
         for _, _, _, contents, n in parts:
@@ -118,16 +119,16 @@ class ResponseWriter:
                     slot = self._arena.allocate(size)
             except OutOfMemoryError as exc:
                 raise TritonModelException(f"no room for a request of {size} bytes: {exc}") from exc
-        wire = []
+        refs: List[TensorRef] = []
         for (name, datatype, shape, contents, n), (at, offset) in zip(parts, places):
             if at is None:
                 at = max(slot, 0) + offset if n else 0
                 self._copy(contents, at, n)
-            wire.append((name, datatype, shape, at, n))
-        return slot, wire
+            refs.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
+        return slot, refs
 
     def write(self, response: InferenceResponse, wanted: Set[str]) -> List[Any]:
-        """The wire form of `response` (see utils/messages.py), those of its outputs that are `wanted` in shared memory.
+        """The wire form of `response`, those of its outputs that are `wanted` in shared memory.
 
         A response that cannot be written is a failure of its own request, and of no other.
         """
@@ -159,7 +160,7 @@ class ResponseWriter:
         if memory is not None and memory.places:
             return self._write_placed(response, memory, tensors, size)
         if not size:
-            return [OK, "", NO_SLOT, [(*tensor[:3], 0, 0) for tensor in tensors], response._parameters]
+            return [OK, "", NO_SLOT, [(*tensor[:3], 0, 0, MEMORY_CPU, 0) for tensor in tensors], response._parameters]
         try:
             with self._lock:
                 slot = self._arena.allocate(size)
@@ -168,7 +169,7 @@ class ResponseWriter:
         wire = []
         for name, datatype, shape, at, n, contents in tensors:
             self._copy(contents, slot + at, n)
-            wire.append((name, datatype, shape, slot + at, n))
+            wire.append((name, datatype, shape, slot + at, n, MEMORY_CPU, 0))
         return [OK, "", slot, wire, response._parameters]
 
     def _write_placed(
@@ -201,7 +202,7 @@ class ResponseWriter:
             else:
                 at = max(slot, 0) + at if n else 0
                 self._copy(contents, at, n)
-            wire.append((name, datatype, shape, at, n))
+            wire.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
         return [OK, "", slot, wire, response._parameters]
 
     def _copy(self, contents: Any, offset: int, size: int) -> None:

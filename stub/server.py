@@ -60,7 +60,7 @@ class Server(Host):
             if final:
                 windows.end(serial)
             elif wire is not None:
-                windows.sent(serial, sum(tensor[4] for tensor in wire[3]))
+                windows.sent(serial, sum(size for _, _, _, _, size, _, _ in wire[3]))
         try:
             self._link.send(Respond(serial, wire, final))
         except PyruntimeError as exc:  # more text than a frame holds

@@ -7,22 +7,23 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from pyruntime.stub.flow_control import Windows
 from pyruntime.testing.request import Request
 from pyruntime.testing.result import Result
 from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.request_codec import WireRequest
 
 
 class Exchange:
     """See the module. The model's side adds responses, the test's takes them; either from any thread."""
 
+    # As the model's side reads it, unless it is refused.
+    encoded: WireRequest
+
     def __init__(self, request: Request, explain: Callable[[Exchange], str], timeout_s: float) -> None:
         """`explain` says what the model has left undone; `timeout_s` is how long the test waits for each response."""
         self.request = request
-        # As the model's side reads it, see utils/messages.py.
-        self.wire: list[Any] = []
         self.rows = 1
         self.serial = 0
         # The model has answered to the end.

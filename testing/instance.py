@@ -17,10 +17,10 @@ from typing import Any, TypeVar, cast
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.instances.codec import request_wire
 from pyruntime.runtime.repository.loading import Draft
 from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.runtime.scheduling.controls import Controls
+from pyruntime.runtime.scheduling.job import request_options
 from pyruntime.stub.batches import Batches
 from pyruntime.stub.loader import describe, load_class
 from pyruntime.stub.worker import NO_BLS
@@ -33,9 +33,10 @@ from pyruntime.testing.modules import OwnModules
 from pyruntime.testing.request import Request
 from pyruntime.testing.runner import Runner, StillRunning
 from pyruntime.testing.server import ModelServer
-from pyruntime.testing.tensors import OwnMemory, wire_tensor
+from pyruntime.testing.tensors import OwnMemory, tensor_ref
 from pyruntime.utils.errors import InferenceError, LoadError
-from pyruntime.utils.messages import TENSORS, Failed, Infer
+from pyruntime.utils.messages import Failed, Infer
+from pyruntime.utils.request_codec import WireRequest
 
 # What was waited for in vain gets this much longer, in seconds, to notice that it is cancelled.
 _AFTER_TIMEOUT_S = 2.0
@@ -207,10 +208,8 @@ class Instance:
             exchange.refuse(exc)
         else:
             exchange.rows = checked.batch_size
-            exchange.wire = request_wire(checked)
-            exchange.wire[TENSORS] = [
-                wire_tensor(each.name, each.datatype, each.shape, each.data) for each in checked.inputs
-            ]
+            tensors = [tensor_ref(each.name, each.datatype, each.shape, each.data) for each in checked.inputs]
+            exchange.encoded = WireRequest(checked.id, *request_options(checked), tensors, checked.trace)
         return exchange
 
     def _post(self, exchanges: list[Exchange]) -> list[Exchange]:

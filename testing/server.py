@@ -28,8 +28,9 @@ from pyruntime.testing.exchange import Exchange
 from pyruntime.testing.modules import OwnModules
 from pyruntime.testing.result import Result
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.messages import FLAGS, OK, SEQUENCE_START, Failed, Infer, Message
+from pyruntime.utils.messages import OK, Failed, Infer, Message
 from pyruntime.utils.messages import Result as Executed
+from pyruntime.utils.request_codec import SEQUENCE_START
 
 # What the server grows a response region by, unless it is told otherwise.
 _GROWTH_BYTES = 1 << 20
@@ -90,7 +91,7 @@ class ModelServer(Host):
             for serial, exchange in zip(serials, batch, strict=True):
                 exchange.serial = serial
                 self._modules.enter()
-            self._execute(Infer(serials[0], [exchange.wire for exchange in batch], []))
+            self._execute(Infer(serials[0], [exchange.encoded for exchange in batch], []))
 
     def handle(self, message: Message) -> None:
         """How a batch has ended. Whatever else a stub tells the server is no concern of a test."""
@@ -114,7 +115,8 @@ class ModelServer(Host):
         if exchange.is_dropped:
             self._add(exchange, None, True)
             return
-        exchange.wire[FLAGS] &= ~SEQUENCE_START
+        encoded = exchange.encoded
+        exchange.encoded = encoded._replace(flags=encoded.flags & ~SEQUENCE_START)
         with self._lock:  # it is open all the time, for whoever looks
             del self._open[exchange.serial]
             self.post([exchange])
@@ -190,7 +192,7 @@ class ModelServer(Host):
             OutputTensor(
                 name, datatype, client_shape(self._spec, name, shape), bytes(self._region.view[at : at + size])
             )
-            for name, datatype, shape, at, size in tensors
+            for name, datatype, shape, at, size, _, _ in tensors
         ]
         if slot >= 0:
             self.writer.free([slot])

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from pyruntime.stub.memory import Source
 from pyruntime.stub.pb_utils import Tensor, TritonModelException
 from pyruntime.utils.byte_tensors import deserialize_bytes_tensor
 from pyruntime.utils.dtypes import BY_NAME
+from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
 # What says nothing of its datatype gets that of the input it is for.
 _UNTYPED = (list, tuple, str, bytes, bool, int, float)
@@ -63,12 +64,12 @@ def to_tensor(name: str, value: Any) -> Tensor:
 
 def read_tensor(name: str, datatype: str, shape: list[int], contents: bytes | memoryview) -> Tensor:
     """The tensor that a stub would read from its memory: of its contents it has a copy."""
-    return Tensor._from_region(_MEMORY, wire_tensor(name, datatype, shape, contents))
+    return Tensor._from_region(_MEMORY, tensor_ref(name, datatype, shape, contents))
 
 
-def wire_tensor(name: str, datatype: str, shape: list[int], contents: bytes | memoryview) -> list[Any]:
-    """A tensor as utils/messages.py has it, for those who read with an OwnMemory."""
-    return [name, datatype, shape, bytearray(contents), len(contents)]
+def tensor_ref(name: str, datatype: str, shape: list[int], contents: bytes | memoryview) -> TensorRef:
+    """A reference to a tensor for those who read with an OwnMemory: what stands for an address is the memory."""
+    return name, datatype, shape, cast("int", bytearray(contents)), len(contents), MEMORY_CPU, 0
 
 
 def contents_of(tensor: Tensor) -> bytes:

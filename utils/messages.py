@@ -3,21 +3,14 @@
 """What host and stub say to each other. (pure)
 
 docs/reference/protocol.md has the grammar. Every message is a named tuple; on the wire it is `[tag, [field, ...]]`, in
-which requests, responses and tensors are plain arrays, for speed:
+which requests, responses and tensors are plain arrays, for speed: see request_codec.py.
 
-    tensor   := [name:str datatype:str shape:[int...] address:(int|bytes) size:int]
-    request  := [id:str correlation:(int|str) flags:int timeout_us:int outputs:([str...]|nil) parameters:str [tensor*]
-                 (trace:str places?)?]
-    places   := {output:str: [address:int size:int]}
     response := [code:int message:str slot:int tensors:[tensor...] parameters:str]   code -1 is success, slot -1 is none
 
-`parameters` is a JSON object as text, or "" for none; `trace` is the trace context as a JSON object in text, or "". A
-trace that no client knows of has a number in place of it. Calls that are made for a request carry what it came with.
-A request has `places` if it has to do with the memory of clients: where they want which outputs, and how much room
-there is. Outputs that were put there have that address in the response.
+`parameters` is a JSON object as text, or "" for none.
 
-The tensors of a call, and of its answer, may be bytes instead: their contents, where those of all together are no more
-than INLINE_BYTES_MAX.
+The tensors of a call, and of its answer, may carry their contents in place of an address, where those of all together
+have no more than INLINE_BYTES_MAX bytes.
 
 An address is a region's number and an offset in it (see utils/addresses.py). Number 0 is the region of the direction
 that the message goes in: the model's request region from host to stub, the stub's response region from stub to host.
@@ -31,18 +24,13 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type, Union
 
 # Raised whenever the meaning of a message changes: a stub of another version is refused in its Hello.
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 OK = -1
 NO_SLOT = -1
 
 # Up to here contents are cheaper to send along than to point to.
 INLINE_BYTES_MAX = 8 << 10
-
-# What stands where in a request.
-ID, CORRELATION_ID, FLAGS, TIMEOUT_US, OUTPUTS, PARAMETERS, TENSORS, TRACE, PLACES = range(9)
-# The flags of a sequence's first and last request.
-SEQUENCE_START, SEQUENCE_END = 1, 2
 
 # In place of a response in a Result: the request is, or will be, answered through its sender; or it wants to be
 # executed again.

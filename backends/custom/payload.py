@@ -20,6 +20,7 @@ import triton_python_backend_utils as pb_utils
 from pyruntime.backends.custom.abi import CustomPayload
 from pyruntime.stub.memory import Source
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
+from pyruntime.utils.request_codec import MEMORY_CPU
 
 _LENGTH = struct.Struct("<I")
 
@@ -81,7 +82,8 @@ class Payload:
             raise ValueError(self.failure)
         memory = np.empty(size, np.uint8)
         self._memory.append(memory)
-        self._written[output] = pb_utils.Tensor._from_region(_Written(memory), [output, datatype, shape, 0, size])
+        ref = (output, datatype, shape, 0, size, MEMORY_CPU, 0)
+        self._written[output] = pb_utils.Tensor._from_region(_Written(memory), ref)
         return _address(memory)
 
     def response(self) -> pb_utils.InferenceResponse:
@@ -118,7 +120,7 @@ def failed(message: str) -> pb_utils.InferenceResponse:
 def _contents(tensor: pb_utils.Tensor) -> Any:
     """An array of a tensor's contents, where they lie; of bytes where the tensor is BYTES."""
     if tensor._region is not None and tensor._datatype == "BYTES":
-        return np.ndarray((tensor._size,), np.uint8, *tensor._region.buffer(tensor._offset, tensor._size))
+        return np.ndarray((tensor._size,), np.uint8, *tensor._region.buffer(tensor._address, tensor._size))
     contents = tensor._encoded()
     return np.frombuffer(contents, np.uint8) if isinstance(contents, bytes) else np.ascontiguousarray(contents)
 

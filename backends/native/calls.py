@@ -19,7 +19,6 @@ from pyruntime.stub.host import Answers, Host
 from pyruntime.stub.pb_utils import InferenceRequest, InferenceResponse, TritonModelException
 from pyruntime.stub.pb_utils.placement import InferenceTrace
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.messages import PARAMETERS
 
 # Each call that waits for its answers takes a thread. No more calls than this are under way.
 THREADS_MAX = 1024
@@ -108,7 +107,7 @@ class Calls:
             trace=InferenceTrace(trace),
         )
         request._inputs = [native_tensor(name, datatype or "", shape, data) for name, datatype, shape, data in inputs]
-        request._wire[PARAMETERS] = as_json(parameters)
+        request._wire = request._wire._replace(parameters=as_json(parameters))
         try:
             host = self._host()
             if host.no_bls:

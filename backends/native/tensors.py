@@ -4,18 +4,17 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from pyruntime.runtime.native.parameters import as_json, as_native
+from pyruntime.runtime.native.parameters import as_json, read_parameters
 from pyruntime.stub.memory import Source
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
-from pyruntime.utils.messages import PARAMETERS, PLACES, TENSORS
+from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef, WireRequest
 
 
 class Inputs:
@@ -25,21 +24,18 @@ class Inputs:
         self._region: mmap.mmap | None = None
         self._address = 0
 
-    def wire(self, region: Source, wire: list[Any], memory: list[Any]) -> list[Any]:
-        """A request as the extension reads it, from how it came: with addresses for places.
+    def request(self, region: Source, request: WireRequest, memory: list[Any]) -> list[object]:
+        """A request as the extension reads it, from how it came: with addresses of this process.
 
         `memory` gets what has to live for as long as those are used. Raises LocalError if memory of a client's is gone.
         """
-        tensors = []
-        for name, datatype, shape, at, size in wire[TENSORS]:
-            tensors.append((name, datatype, shape, self._find(region, at, size, memory) if size else 0, size))
-        parameters = wire[PARAMETERS]
-        return [
-            *wire[:PARAMETERS],
-            as_native(json.loads(parameters)) if parameters else "",
-            tensors,
-            *wire[TENSORS + 1 : PLACES],
-        ]
+        tensors: list[TensorRef] = []
+        for name, datatype, shape, at, size, memory_kind, device_id in request.tensors:
+            address = self._find(region, at, size, memory) if size else 0
+            tensors.append((name, datatype, shape, address, size, memory_kind, device_id))
+        encoded = request.encode_with(tensors)
+        read_parameters(encoded)
+        return encoded
 
     def _find(self, region: Source, at: Any, size: int, memory: list[Any]) -> int:
         buffer, offset = region.buffer(at, size)
@@ -83,7 +79,8 @@ class NativeTensor(Tensor):
 
 def native_tensor(name: str, datatype: str, shape: Sequence[int], contents: Any) -> Tensor:
     """A tensor of native code's."""
-    return NativeTensor._from_region(NativeMemory(contents), [name, datatype, list(shape), 0, len(contents)])
+    ref = (name, datatype, list(shape), 0, len(contents), MEMORY_CPU, 0)
+    return NativeTensor._from_region(NativeMemory(contents), ref)
 
 
 def response_of(

@@ -26,7 +26,6 @@ from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.messages import OUTPUTS, TENSORS
 
 _LOG = logging.getLogger("pyruntime.caching")
 
@@ -85,12 +84,15 @@ class CachedRequests:
     def _look(self, job: Job) -> Found:
         """Look up a job. Runs on a thread."""
         model = self._model
-        wire = job.wire
+        wanted = job.options.requested_outputs
         key = request_key(
             model.spec.name,
             model.version,
-            model.spec.outputs if wire[OUTPUTS] is None else wire[OUTPUTS],
-            [(tensor[0], tensor[1], tensor[2], _contents(job, model.memory, *tensor[3:])) for tensor in wire[TENSORS]],
+            model.spec.outputs if wanted is None else wanted,
+            [
+                (name, datatype, shape, _contents(job, model.memory, at, size))
+                for name, datatype, shape, at, size, _, _ in job.tensors
+            ],
         )
         try:
             entry = self._cache.lookup(key)

@@ -20,7 +20,6 @@ from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.inference.request_plans import RequestPlans
 from pyruntime.runtime.instances.call_request import ValidatedSignatures
-from pyruntime.runtime.instances.codec import client_request_wire, request_wire
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.instances.executor import Executor
 from pyruntime.runtime.memory.client_use import ClientUse
@@ -29,7 +28,7 @@ from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason,
 from pyruntime.runtime.requests.types import InferRequest, request_failure
 from pyruntime.runtime.scheduling.batcher import QueueFull, Strategy
 from pyruntime.runtime.scheduling.factory import create_scheduler
-from pyruntime.runtime.scheduling.job import Job, Respond
+from pyruntime.runtime.scheduling.job import Job, Respond, place_refs, request_options, tensor_refs
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.signature import signature_of
 from pyruntime.utils.errors import Code, InferenceError
@@ -153,12 +152,14 @@ class ModelVersion:
             raise
         signature = signature_of(self.spec, request) if self._is_batched else None
         slots, request.slots = request.slots, []
+        options, tensors = request_options(request), tensor_refs(request.inputs)
+        rows, context = request.batch_size, request.trace
         client = ClientUse.of(request, respond)
         if client is None:
-            return Job(request.id, request_wire(request), request.batch_size, signature, slots, respond, arrived_ns)
-        wire = client_request_wire(request)
+            return Job(request.id, options, tensors, rows, signature, slots, respond, arrived_ns, context)
         slots.append(client.inputs)
-        job = Job(request.id, wire, request.batch_size, signature, slots, client.respond, arrived_ns)
+        places = place_refs(client.places)
+        job = Job(request.id, options, tensors, rows, signature, slots, client.respond, arrived_ns, context, places)
         job.client, job.regions = client, client.regions
         return job
 
@@ -182,7 +183,7 @@ class ModelVersion:
                 job.trace.refused(failure)
             raise
 
-    def know(self, document: bytes, size: int, wire: list[Any]) -> Any | None:
+    def know(self, document: bytes, size: int, pattern: list[object]) -> Any | None:
         """Something by which instances find requests like one that was accepted: see KnownRequestExecutor.
 
         None where each has to be looked at, or nothing is gained.
@@ -193,7 +194,7 @@ class ModelVersion:
         if any(output.reshape is not None for output in spec.outputs.values()):
             return None
         known = self._active[0].known
-        return None if known is None else known.know(document, size, wire)
+        return None if known is None else known.know(document, size, pattern)
 
     def queue(self, job: Job) -> None:
         """Queue a job that is to be executed. Raises InferenceError if it cannot be: its memory is free then."""

@@ -11,10 +11,11 @@ its tensors counted from the slot's start.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, cast
 
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.scheduling.job import Job, Respond
+from pyruntime.utils.request_codec import TensorRef, encode_request
 
 # Headers remembered for one model, and how long one may be: half a MiB of them.
 PLANS_KEPT_MAX = 256
@@ -31,11 +32,11 @@ class RequestPlan:
     `known` is what the model's instances recognise such requests by, None before they were asked, False for nothing.
     """
 
-    __slots__ = ("_fields", "_signature", "_tensors", "known", "options", "rows")
+    __slots__ = ("_options", "_signature", "_tensors", "known", "options", "rows")
 
     def __init__(self, job: Job, base: int, options: Any) -> None:
-        _, *self._fields, tensors = job.wire
-        self._tensors = [(name, datatype, shape, at - base, size) for name, datatype, shape, at, size in tensors]
+        self._options = job.options
+        self._tensors = _counted_from(base, cast("list[_Placed]", job.tensors))
         self.rows = job.rows
         self._signature: Hashable | None = job.signature
         self.options = options
@@ -44,13 +45,27 @@ class RequestPlan:
     def job(self, slot: RequestSlot, respond: Respond, now_ns: int, id: str = "") -> Job:
         """The job of a request that arrives now and whose tensors lie in `slot`."""
         base = slot.offset
-        tensors: list[Any] = [(name, kind, shape, base + at, size) for name, kind, shape, at, size in self._tensors]
-        return Job(id, [id, *self._fields, tensors], self.rows, self._signature, [slot], respond, now_ns)
+        tensors: list[TensorRef] = [
+            (name, datatype, shape, base + at, size, memory_kind, device_id)
+            for name, datatype, shape, at, size, memory_kind, device_id in self._tensors
+        ]
+        return Job(id, self._options, tensors, self.rows, self._signature, [slot], respond, now_ns)
 
-    def wire(self, base: int) -> list[Any]:
-        """The request on the wire, without an id, its tensors counted from `base` on."""
-        tensors = [(name, kind, shape, at - base, size) for name, kind, shape, at, size in self._tensors]
-        return ["", *self._fields, tensors]
+    def pattern(self, base: int) -> list[object]:
+        """The request as native code reads it, without an id, its tensors counted from `base` on."""
+        return encode_request("", self._options, [*_counted_from(base, self._tensors)])
+
+
+# As a TensorRef, whose contents always lie at an address.
+_Placed = tuple[str, str, list[int], int, int, int, int]
+
+
+def _counted_from(base: int, tensors: list[_Placed]) -> list[_Placed]:
+    """The same references, their addresses counted from `base` on."""
+    return [
+        (name, datatype, shape, at - base, size, memory_kind, device_id)
+        for name, datatype, shape, at, size, memory_kind, device_id in tensors
+    ]
 
 
 class RequestPlans:
@@ -86,8 +101,8 @@ class RequestPlans:
         if len(key[0]) > HEADER_KEPT_BYTES_MAX or job.client is not None:
             return
         end = slot.offset + slot.size
-        for _, datatype, _, at, size in job.wire[-1]:
-            if datatype == "BYTES" or not slot.offset <= at <= at + size <= end:
+        for _, datatype, _, at, size, _, _ in job.tensors:
+            if datatype == "BYTES" or isinstance(at, bytes) or not slot.offset <= at <= at + size <= end:
                 return
         if len(self._plans) >= PLANS_KEPT_MAX:
             self._plans.clear()

@@ -23,9 +23,8 @@ from pyruntime.utils.addresses import address, split
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import PeerError
 from pyruntime.utils.messages import Call
+from pyruntime.utils.request_codec import MEMORY_CPU, SEQUENCE_END, SEQUENCE_START, TensorRef, decode_request
 
-_SEQUENCE_START = 1
-_SEQUENCE_END = 2
 # ValidatedSignatures of calls remembered for one model.
 SIGNATURES_KEPT_MAX = 256
 
@@ -54,29 +53,30 @@ class Version(Protocol):
 
 
 class CallRequest:
-    """What a Call asks for. `wire` is the request as the callee's stub reads it; `regions` are those it refers to.
+    """What a Call asks for, as its callee's stub is to read it; `regions` are those that its inputs lie in.
 
     `trace` is the context of the trace that the call belongs to, "" for none.
     """
 
-    __slots__ = ("_message", "_parameters", "_views", "regions", "trace", "wire")
+    __slots__ = ("_id", "_message", "_options", "_parameters", "_tensors", "_views", "regions", "trace")
 
     def __init__(self, message: Call, region_of: Callable[[int], SharedRegion]) -> None:
         """Raises PeerError for what is no request, or refers to memory that is none of the caller's business."""
         self._message = message
         self._views: list[memoryview | bytes] = []
         regions: dict[int, SharedRegion] = {}
-        wire = message.request
+        request = decode_request(message.request)
         try:
-            id, correlation_id, flags, timeout_us, outputs, parameters, tensors, *trace = wire
-            placed = []
-            for name, datatype, shape, at, size in tensors:
+            placed: list[TensorRef] = []
+            for name, datatype, shape, at, size, memory_kind, device_id in request.tensors:
                 if type(name) is not str or datatype not in BY_NAME or type(shape) is not list or type(size) is not int:
                     raise PeerError("an input has no name, no datatype, no shape or no size")
+                if memory_kind != MEMORY_CPU or device_id != 0:
+                    raise PeerError(f"input '{name}' lies in memory of kind {memory_kind!r}, device {device_id!r}")
                 for dim in shape:
                     if type(dim) is not int or dim < 0:
                         raise PeerError(f"input '{name}' has a dimension that is none")
-                if type(at) is bytes:
+                if isinstance(at, bytes):
                     if len(at) != size:
                         raise PeerError(f"input '{name}' is not as long as it says")
                     self._views.append(at)
@@ -89,66 +89,57 @@ class CallRequest:
                     self._views.append(region.view[offset : offset + size])
                     if not number:
                         at = address(region.number, offset)
-                placed.append((name, datatype, shape, at, size))
+                placed.append((name, datatype, shape, at, size, MEMORY_CPU, 0))
         except (TypeError, ValueError) as exc:
             raise PeerError("a call whose request is none") from exc
-        if (
-            type(id) is not str
-            or type(correlation_id) not in (int, str)
-            or type(flags) is not int
-            or type(timeout_us) is not int
-            or (outputs is not None and (type(outputs) is not list or any(type(name) is not str for name in outputs)))
-            or type(parameters) is not str
-            or [type(each) for each in trace] not in ([], [str])
-        ):
-            raise PeerError("a call whose request is none")
-        self._parameters = response_parameters(parameters)
-        wire[6] = placed
-        self.trace = trace[0] if trace else ""
-        self.wire = wire
+        self._id = request.id
+        self._options = request.options
+        self._tensors = placed
+        self._parameters = response_parameters(request.parameters)
+        self.trace = request.trace_context
         self.regions = list(regions.values())
 
     def job(self, callee: Version, slots: list[Slot], respond: Respond) -> Job:
         """The job, if the callee can execute it. Raises InferenceError if not."""
         arrived_ns = time.monotonic_ns()
-        wire = self.wire
-        tensors = wire[6]
+        options, tensors = self._options, self._tensors
+        outputs, parameters = options.requested_outputs, options.parameters
         kind = (
-            None if wire[4] is None else tuple(wire[4]),
-            *[(name, datatype, size, *shape) for name, datatype, shape, _, size in tensors],
+            None if outputs is None else tuple(outputs),
+            *[(name, datatype, size, *shape) for name, datatype, shape, _, size, _, _ in tensors],
         )
-        known = callee.validated.find(kind) if not wire[5] else None
+        known = callee.validated.find(kind) if not parameters else None
         if known is None:
             request = self._checked(callee.spec)
             known = request.batch_size, signature_of(callee.spec, request)
             shapes = [tensor.shape for tensor in request.inputs]
             if any(shape is not tensor[2] for shape, tensor in zip(shapes, tensors, strict=True)):
-                wire[6] = [(*tensor[:2], shape, *tensor[3:]) for shape, tensor in zip(shapes, tensors, strict=True)]
-            elif not wire[5] and not any(tensor[1] == "BYTES" for tensor in tensors):
+                tensors = [(*tensor[:2], shape, *tensor[3:]) for shape, tensor in zip(shapes, tensors, strict=True)]
+            elif not parameters and not any(tensor[1] == "BYTES" for tensor in tensors):
                 callee.validated.remember(kind, *known)
-        job = Job(wire[0], wire, known[0], known[1], slots, respond, arrived_ns)
+        job = Job(self._id, options, tensors, known[0], known[1], slots, respond, arrived_ns, self.trace)
         job.regions = self.regions
         return job
 
     def _checked(self, spec: ModelSpec) -> InferRequest:
         """The request, held against the callee's configuration. Raises InferenceError."""
         message = self._message
-        id, correlation_id, flags, timeout_us, outputs, _, tensors, *_ = self.wire
+        options = self._options
         inputs = [
             InputTensor(name, datatype, shape, view, 0)
-            for (name, datatype, shape, _, _), view in zip(tensors, self._views, strict=True)
+            for (name, datatype, shape, *_), view in zip(self._tensors, self._views, strict=True)
         ]
         request = InferRequest(
             message.model,
             message.version,
-            id,
+            self._id,
             inputs,
-            outputs,
+            options.requested_outputs,
             self._parameters,
-            correlation_id,
-            bool(flags & _SEQUENCE_START),
-            bool(flags & _SEQUENCE_END),
-            timeout_us=timeout_us,
+            options.correlation_id,
+            bool(options.flags & SEQUENCE_START),
+            bool(options.flags & SEQUENCE_END),
+            timeout_us=options.timeout_us,
         )
         check_request(spec, request)
         return request

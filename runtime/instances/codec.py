@@ -18,43 +18,15 @@ from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.regions import SharedRegion
-from pyruntime.runtime.requests.types import InferRequest, InferResponse, OutputPlace, OutputTensor, Parameter
+from pyruntime.runtime.requests.types import InferResponse, OutputPlace, OutputTensor, Parameter
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError, PeerError
-from pyruntime.utils.messages import NO_SLOT, OK, RESCHEDULED, SENDER, SEQUENCE_END, SEQUENCE_START, TENSORS
+from pyruntime.utils.messages import NO_SLOT, OK, RESCHEDULED, SENDER
+from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
 _SCALARS = (str, int, float, bool)
-
-
-def request_wire(request: InferRequest) -> list[object]:
-    """A request as the stub reads it. Its inputs must be in the request region already."""
-    parameters = request.parameters
-    wire: list[object] = [
-        request.id,
-        request.sequence_id,
-        (SEQUENCE_START if request.sequence_start else 0) | (SEQUENCE_END if request.sequence_end else 0),
-        request.timeout_us,
-        request.requested_outputs,
-        orjson.dumps(parameters).decode() if parameters else "",
-        [(tensor.name, tensor.datatype, tensor.shape, tensor.offset, len(tensor.data)) for tensor in request.inputs],
-    ]
-    if request.trace:
-        wire.append(request.trace)
-    return wire
-
-
-def client_request_wire(request: InferRequest) -> list[object]:
-    """A request that has to do with the memory of clients, as the stub reads it."""
-    wire = request_wire(request)
-    wire[TENSORS] = [
-        (tensor.name, tensor.datatype, tensor.shape, tensor.offset, tensor.byte_size) for tensor in request.inputs
-    ]
-    if not request.trace:
-        wire.append("")
-    wire.append({name: [place.contents.address, place.contents.size] for name, place in request.output_places.items()})
-    return wire
 
 
 class ResponseReader:
@@ -115,7 +87,9 @@ class ResponseReader:
         outputs = []
         total = 0
         try:
-            for name, datatype, shape, offset, size in tensors:
+            for name, datatype, shape, offset, size, memory_kind, device_id in tensors:
+                if memory_kind != MEMORY_CPU or device_id != 0:
+                    raise PeerError(f"output '{name}' lies in memory of kind {memory_kind!r}, device {device_id!r}")
                 place = None
                 if datatype not in BY_NAME or not 0 <= offset <= offset + size <= limit:
                     place = _place_of(client, name, offset, size)
@@ -134,7 +108,7 @@ class ResponseReader:
                 total += size
                 outputs.append(OutputTensor(name, datatype, shape, region[offset : offset + size], base + offset))
         except (TypeError, ValueError) as exc:
-            raise PeerError("an output is not [name, datatype, shape, offset, size]") from exc
+            raise PeerError("an output is not [name, datatype, shape, offset, size, memory kind, device]") from exc
         return outputs, total
 
 
@@ -182,8 +156,16 @@ def response_wire(response: InferResponse, hold: int, inline: bool = False) -> l
 
     `inline` if the contents are to stand in the message.
     """
-    tensors = [
-        (tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data) if inline else tensor.address, len(tensor.data))
+    tensors: list[TensorRef] = [
+        (
+            tensor.name,
+            tensor.datatype,
+            tensor.shape,
+            bytes(tensor.data) if inline else tensor.address,
+            len(tensor.data),
+            MEMORY_CPU,
+            0,
+        )
         for tensor in response.outputs
     ]
     return [OK, "", hold, tensors, orjson.dumps(response.parameters).decode() if response.parameters else ""]

@@ -100,10 +100,10 @@ class ExecutorOwner(Protocol):
 class KnownRequestExecutor(Protocol):
     """Executes requests that native code recognises by their bytes: see docs/decisions/0021 and 0022."""
 
-    def know(self, document: bytes, size: int, wire: list[Any]) -> Any | None:
+    def know(self, document: bytes, size: int, pattern: list[object]) -> Any | None:
         """Something by which `execute_known` finds requests like this one; None if nothing is gained by it.
 
-        Their bodies are `size` bytes long and begin with `document`; the offsets in `wire` are counted from its end.
+        Their bodies are `size` bytes long and begin with `document`, and addresses in `pattern` count from its end.
         """
 
     def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:

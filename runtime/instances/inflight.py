@@ -18,7 +18,6 @@ from pyruntime.runtime.instances.executor import Batch, ExecutorOwner
 from pyruntime.runtime.observe.statistics import ModelStatistics, reason_of
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError
-from pyruntime.utils.messages import FLAGS, SEQUENCE_START
 
 # What is noted of a batch.
 B = TypeVar("B")
@@ -94,7 +93,7 @@ class InflightBatches(ABC, Generic[B]):
 
     def _reschedule(self, job: Job) -> None:
         """The model wants to be given a job again, as it may in an iterative model."""
-        job.wire[FLAGS] &= ~SEQUENCE_START
+        job.continue_sequence()
         job.instance = None
         self._owner.reschedule(job)
 

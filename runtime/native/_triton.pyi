@@ -9,6 +9,10 @@ happens on them comes out of `drain`. Functions that say so block, without the G
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+# What stands where in a request, and in a tensor of it: as in utils/request_codec.py.
+REQUEST_FIELDS: Final[tuple[str, ...]]
+TENSOR_FIELDS: Final[tuple[str, ...]]
+
 # Kinds of events, the first element of each tuple, and what follows it:
 # job, final: bool, failure: (code, message) | None, outputs: [(name, datatype, shape, Buffer)] | None, parameters: dict
 # | None. Neither failure nor outputs: no response, only the news that there will be no more.
@@ -177,11 +181,11 @@ class ClientSocket:
 class KnownRequest:
     """What requests to a model have in common that differ in nothing but the contents of their tensors.
 
-    Their bodies are `size` bytes long and begin with `document`; `wire` is as for `Instance.execute`, with the offsets
-    counted from the end of the document, and no id.
+    Their bodies are `size` bytes long and begin with `document`; `wire` is as a request for `Instance.execute`, with
+    the addresses counted from the end of the document, and no id.
     """
 
-    def __init__(self, model: Model, document: bytes, size: int, wire: list[Any]) -> None: ...
+    def __init__(self, model: Model, document: bytes, size: int, wire: list[object]) -> None: ...
     def remember(self, head: bytes, outputs: Sequence[tuple[str, str, Sequence[int], int]], /) -> None:
         """Encode responses whose outputs have these names, datatypes, shapes and sizes: `head`, then contents."""
 
@@ -216,8 +220,8 @@ class Instance:
     def initialize(self) -> None:
         """Blocks. Raises NativeError. Runs on the instance's thread, as all that follows but `is_ready`."""
 
-    def execute(self, jobs: list[Any], wires: list[list[Any]], serial: int, base: int, wake: bool = True) -> None:
-        """Give the backend a batch; `wires` as runtime/instances/codec.py makes them, parameters a dict or "".
+    def execute(self, jobs: list[Any], wires: list[list[object]], serial: int, base: int, wake: bool = True) -> None:
+        """Give the backend a batch; `wires` as utils/request_codec.py encodes them, parameters a dict or "".
 
         A tensor's contents lie at `base` + its offset, and stay there until its job is RELEASED.
         """
@@ -318,7 +322,7 @@ class BatchStrategy:
     def begin(self) -> None:
         """Begin a batch. Raises NativeError."""
 
-    def include(self, wire: list[Any], base: int, /) -> bool:
+    def include(self, wire: list[object], base: int, /) -> bool:
         """Whether a request is to join the batch; see Instance.execute. Raises NativeError."""
 
     def end(self) -> None:

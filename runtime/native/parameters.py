@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from pyruntime.utils.messages import PARAMETERS
+from pyruntime.utils.request_codec import PARAMETERS
 
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
@@ -26,10 +26,11 @@ def as_native(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _value(value) for name, value in parameters.items()}
 
 
-def read_parameters(wire: list[Any]) -> None:
-    """Have a request on the wire carry its parameters as the extension reads them, in place of their JSON."""
-    if wire[PARAMETERS]:
-        wire[PARAMETERS] = as_native(orjson.loads(wire[PARAMETERS]))
+def read_parameters(wire: list[object]) -> None:
+    """Have an encoded request carry its parameters as the extension reads them, in place of their JSON."""
+    text = wire[PARAMETERS]
+    if text and isinstance(text, str):
+        wire[PARAMETERS] = as_native(orjson.loads(text))
 
 
 def as_json(parameters: Mapping[str, Any]) -> str:

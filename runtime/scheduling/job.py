@@ -2,21 +2,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """An accepted request on its way through a scheduler and an instance. (pure)
 
-From here on nobody needs the request as the client put it: a job has it in the form that the stub reads.
+A job has the request in the form in which stubs and native code are given it: see utils/request_codec.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
+
+import orjson
 
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.regions import GrantedRegion
-from pyruntime.runtime.requests.types import InferResponse, Slot
+from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor, OutputPlace, Slot
 from pyruntime.runtime.scheduling.states import SequenceStates
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.utils.errors import InferenceError
-from pyruntime.utils.messages import CORRELATION_ID, FLAGS, SEQUENCE_END, SEQUENCE_START, TIMEOUT_US
+from pyruntime.utils.request_codec import (
+    MEMORY_CPU,
+    SEQUENCE_END,
+    SEQUENCE_START,
+    OutputPlaceRef,
+    RequestOptions,
+    TensorRef,
+)
 
 # Called on the event loop's thread with a response or an error, and with whether it is the last one. The last call may
 # have None, if no further response follows. Only decoupled models call it more than once, and nobody calls it again
@@ -38,10 +47,11 @@ class Job:
     """One accepted request.
 
     `rows` is its batch size; `signature` says which others it may share a batch with; `arrived_ns` is on the monotonic
-    clock that host and stubs share. `wire` is the request as utils/messages.py has it, and `slots` the request memory
-    that it lies in; `regions` are those of other models, and of clients, that it refers to; `client` is what it has to
-    do with the memory of a client. `instance` is where the job is, None while it queues, and `serial` its number there;
-    `trace` is where its way is noted, None for nearly all.
+    clock that host and stubs share. `tensors` refer to the inputs, and `slots` are the request memory that they lie in.
+    `options` may be shared with other jobs. `regions` are those of other models, and of clients, that it refers to;
+    `client` is what it has to do with the memory of a client, and `places` where that wants its outputs. `instance` is
+    where the job is, None while it queues, and `serial` its number there; `trace` is where its way is noted, None for
+    nearly all, and `trace_context` what the model may hand on of it.
 
     Of a job that belongs to a sequence, `sequence` is that (see sequences.py) and `states` are what is kept for it,
     which the model may update: what they are before is among the inputs. `on_free` is called once, when its model is
@@ -57,6 +67,8 @@ class Job:
         "instance",
         "is_padding",
         "on_free",
+        "options",
+        "places",
         "regions",
         "respond",
         "rows",
@@ -65,22 +77,29 @@ class Job:
         "signature",
         "slots",
         "states",
+        "tensors",
         "trace",
-        "wire",
+        "trace_context",
     )
 
     def __init__(
         self,
         id: str,
-        wire: list[Any],
+        options: RequestOptions,
+        tensors: list[TensorRef],
         rows: int,
         signature: Hashable | None,
         slots: list[Slot],
         respond: Respond,
         arrived_ns: int,
+        trace_context: str = "",
+        places: dict[str, OutputPlaceRef] | None = None,
     ) -> None:
         self.id = id
-        self.wire = wire
+        self.options = options
+        self.tensors = tensors
+        self.trace_context = trace_context
+        self.places = places
         self.rows = rows
         self.signature = signature
         self.slots = slots
@@ -105,28 +124,33 @@ class Job:
     @property
     def sequence_id(self) -> int | str:
         """The correlation id, 0 or "" for none."""
-        sequence_id: int | str = self.wire[CORRELATION_ID]
-        return sequence_id
+        return self.options.correlation_id
 
     @property
     def is_start(self) -> bool:
         """Whether it begins a sequence."""
-        return bool(self.wire[FLAGS] & SEQUENCE_START)
+        return bool(self.options.flags & SEQUENCE_START)
 
     @property
     def is_end(self) -> bool:
         """Whether it ends its sequence."""
-        return bool(self.wire[FLAGS] & SEQUENCE_END)
+        return bool(self.options.flags & SEQUENCE_END)
 
     @property
     def timeout_s(self) -> float:
         """The client's timeout for the queue, in seconds; 0 for none."""
-        return float(self.wire[TIMEOUT_US] / 1e6)
+        return self.options.timeout_us / 1e6
 
     def begin_sequence(self, sequence_id: int) -> None:
         """Make it the first request of a sequence."""
-        self.wire[CORRELATION_ID] = sequence_id
-        self.wire[FLAGS] |= SEQUENCE_START
+        options = self.options
+        self.options = options._replace(correlation_id=sequence_id, flags=options.flags | SEQUENCE_START)
+
+    def continue_sequence(self) -> None:
+        """Make it no first request of a sequence any more: its model has begun with it."""
+        options = self.options
+        if options.flags & SEQUENCE_START:
+            self.options = options._replace(flags=options.flags & ~SEQUENCE_START)
 
     def free(self) -> None:
         """Free the request memory. Calling it again does nothing, because the slots are forgotten."""
@@ -136,3 +160,36 @@ class Job:
         on_free, self.on_free = self.on_free, None
         if on_free is not None:
             on_free(self)
+
+
+def request_options(request: InferRequest) -> RequestOptions:
+    """What a request says besides its id and its tensors."""
+    parameters = request.parameters
+    return RequestOptions(
+        request.sequence_id,
+        (SEQUENCE_START if request.sequence_start else 0) | (SEQUENCE_END if request.sequence_end else 0),
+        request.timeout_us,
+        request.requested_outputs,
+        orjson.dumps(parameters).decode() if parameters else "",
+    )
+
+
+def tensor_refs(tensors: Iterable[InputTensor]) -> list[TensorRef]:
+    """References to inputs, which must be in the request region, or in a client's memory, already."""
+    return [
+        (
+            tensor.name,
+            tensor.datatype,
+            tensor.shape,
+            tensor.offset,
+            len(tensor.data) if tensor.client is None else tensor.client.size,
+            MEMORY_CPU,
+            0,
+        )
+        for tensor in tensors
+    ]
+
+
+def place_refs(places: Mapping[str, OutputPlace]) -> dict[str, OutputPlaceRef]:
+    """References to places in a client's memory."""
+    return {name: (place.contents.address, place.contents.size, MEMORY_CPU, 0) for name, place in places.items()}

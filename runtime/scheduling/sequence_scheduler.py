@@ -14,20 +14,20 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from math import inf, prod
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec, SequenceBatchingSpec
 from pyruntime.runtime.instances.executor import Executor
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor
 from pyruntime.runtime.scheduling.controls import Controls
-from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.scheduling.job import Job, tensor_refs
 from pyruntime.runtime.scheduling.scheduler import JobScheduler
 from pyruntime.runtime.scheduling.sequences import Sequences, sequence_of
 from pyruntime.runtime.scheduling.states import SequenceStates
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.messages import OUTPUTS, TENSORS
+from pyruntime.utils.request_codec import MEMORY_CPU, RequestOptions, TensorRef
 
 _LOG = logging.getLogger("pyruntime.scheduling")
 
@@ -194,38 +194,38 @@ class SequenceScheduler(JobScheduler):
         job.states = sequence.states
         states = job.states.inputs
         names = {state.name for state in states}
-        others = [tensor for tensor in job.wire[TENSORS] if tensor[0] not in names]
+        others = [tensor for tensor in job.tensors if tensor[0] not in names]
         # Contents that are not in shared memory are sent within the message.
-        job.wire[TENSORS] = [*others, *[(*state, len(state.data)) for state in states]]
+        job.tensors = [*others, *[(*state, len(state.data), MEMORY_CPU, 0) for state in states]]
 
     def _control(self, job: Job) -> None:
         """Add the control inputs of a job; they replace earlier ones. Raises InferenceError."""
         if names := self._controls.names:
             tensors = self._controls.tensors(job.sequence_id, job.is_start, job.is_end)
-            others = [tensor for tensor in job.wire[TENSORS] if tensor[0] not in names]
-            job.wire[TENSORS] = [*others, *self._place(tensors, job)]
+            others = [tensor for tensor in job.tensors if tensor[0] not in names]
+            job.tensors = [*others, *self._place(tensors, job)]
 
     def _padding(self, model: Job) -> Job:
         """A job with inputs like those of `model`, all zeros. Raises InferenceError."""
         names = self._controls.names
         tensors = [
             InputTensor(name, datatype, list(shape), bytes(_size_of_zeros(datatype, shape, size)))
-            for name, datatype, shape, _, size in model.wire[TENSORS]
+            for name, datatype, shape, _, size, _, _ in model.tensors
             if name not in names
         ]
         tensors += self._controls.tensors(0, False, False, ready=False)
-        wire = ["", 0, 0, 0, model.wire[OUTPUTS], "", []]
-        padding = Job("", wire, 1, model.signature, [], _discard, time.monotonic_ns())
+        options = RequestOptions(requested_outputs=model.options.requested_outputs)
+        padding = Job("", options, [], 1, model.signature, [], _discard, time.monotonic_ns())
         padding.is_padding = True
-        wire[TENSORS] = self._place(tensors, padding)
+        padding.tensors = self._place(tensors, padding)
         return padding
 
-    def _place(self, tensors: list[InputTensor], job: Job) -> list[tuple[Any, ...]]:
-        """Copy inputs into request memory, and return them as on the wire. Raises InferenceError."""
+    def _place(self, tensors: list[InputTensor], job: Job) -> list[TensorRef]:
+        """Copy inputs into request memory, and return references to them. Raises InferenceError."""
         request = InferRequest(self._spec.name, inputs=tensors)
         self._memory.place(request)
         job.slots = [*job.slots, *request.slots]
-        return [(each.name, each.datatype, each.shape, each.offset, len(each.data)) for each in tensors]
+        return tensor_refs(tensors)
 
     # Time.
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from pyruntime.runtime.regions import ClientRegion, GrantedRegion, SharedRegion
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.tracing.sampling import Sampler
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.request_codec import TensorRef
 
 # The most traced calls of one request, and the most notes of one trace, so that a model that streams for hours or calls
 # others in a loop does not fill the memory.
@@ -26,9 +27,6 @@ NOTES_MAX = 10_000
 TENSOR_BYTES_MAX = 1 << 20
 TREE_BYTES_MAX = 64 << 20
 
-# Places in a request on the wire: see utils/messages.py.
-_TENSORS, _CONTEXT = 6, 7
-
 
 _Respond = Callable[[InferResponse | InferenceError | None, bool], None]
 
@@ -36,7 +34,8 @@ _Respond = Callable[[InferResponse | InferenceError | None, bool], None]
 class TracedJob(Protocol):
     """What a trace needs of a job."""
 
-    wire: list[Any]
+    tensors: list[TensorRef]
+    trace_context: str
     arrived_ns: int
     regions: Sequence[GrantedRegion]
     respond: _Respond
@@ -81,7 +80,7 @@ class Tree:
 
 
 class Trace:
-    """One request's. `context` is what its model may hand on: see utils/messages.py.
+    """One request's. `context` is what its model may hand on: see utils/request_codec.py.
 
     `notes` are activities and when they were, in nanoseconds of the monotonic clock, or the tensor that passed by.
     `failure` is why there was no response, "" if there was one.
@@ -156,17 +155,13 @@ class Trace:
 
         From here on the trace sees all that happens to it.
         """
-        wire = job.wire
-        if len(wire) > _CONTEXT:
-            wire[_CONTEXT] = self.context
-        else:
-            wire.append(self.context)
+        job.trace_context = self.context
         self.note("REQUEST_START", job.arrived_ns)
         self.note("QUEUE_START", self._clock())
         if self.tree.tensors:
             regions: dict[int, GrantedRegion] = {each.number: each for each in [region, *job.regions]}
-            for name, datatype, shape, at, size in wire[_TENSORS]:
-                if type(at) is bytes:
+            for name, datatype, shape, at, size, _, _ in job.tensors:
+                if isinstance(at, bytes):
                     place: GrantedRegion | bytes = at
                     offset = 0
                 else:

@@ -19,21 +19,12 @@ from pyruntime.stub.pb_utils.placement import InferenceTrace, PreferredMemory
 from pyruntime.stub.pb_utils.response import InferenceResponse, check_parameters
 from pyruntime.stub.pb_utils.sender import InferenceResponseSender
 from pyruntime.stub.pb_utils.tensor import Tensor
-from pyruntime.utils.messages import (
-    CORRELATION_ID,
-    FLAGS,
-    ID,
-    OUTPUTS,
-    PARAMETERS,
-    PLACES,
-    TENSORS,
-    TIMEOUT_US,
-    TRACE,
-)
+from pyruntime.utils.request_codec import WireRequest
 
 if TYPE_CHECKING:
     from pyruntime.stub.memory import Regions, Source
     from pyruntime.stub.streams import Stream
+    from pyruntime.utils.request_codec import OutputPlaceRef
 
 
 # For the moment in which a request gets its stream: threads may ask for senders, and execute may return, all at once.
@@ -56,8 +47,8 @@ class InferenceRequest:
         "_wire",
     )
 
-    # As it came (see utils/messages.py): most of it is never asked for.
-    _wire: List[Any]
+    # As it came, or goes to another model but for its inputs.
+    _wire: WireRequest
     _region: Source
     _outputs: Set[str]
     _inputs: Optional[List[Tensor]]
@@ -117,49 +108,49 @@ class InferenceRequest:
         self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
         text = check_parameters(parameters) if parameters is not None else ""
         context = "" if trace is None else trace._context
-        self._wire = [str(request_id), correlation_id, flags, timeout, sorted(self._outputs) or None, text, [], context]
+        self._wire = WireRequest(
+            str(request_id), correlation_id, flags, timeout, sorted(self._outputs) or None, text, [], context
+        )
 
     @classmethod
-    def _from_wire(cls, region: Source, wire: List[Any], all_outputs: Set[str], serial: int) -> InferenceRequest:
-        """The request that `wire` describes, to a model with these outputs."""
+    def _from_wire(cls, region: Source, wire: WireRequest, all_outputs: Set[str], serial: int) -> InferenceRequest:
+        """A request of the host's, to a model with these outputs."""
         request = cls.__new__(cls)
         request._wire = wire
         request._region = region
-        request._outputs = all_outputs if wire[OUTPUTS] is None else set(wire[OUTPUTS])
-        if len(wire) > PLACES:
-            request._use_client_memory()
+        request._outputs = all_outputs if wire.requested_outputs is None else set(wire.requested_outputs)
+        if wire.places is not None:
+            request._use_client_memory(wire.places)
         request._inputs = request._stream = None
         request._answered = False
         request._serial = serial
         request._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
         return request
 
-    def _use_client_memory(self) -> None:
-        memory = ClientMemory(cast("Regions", self._region), self._wire[PLACES], self._wire[TENSORS])
+    def _use_client_memory(self, places: Dict[str, OutputPlaceRef]) -> None:
+        memory = ClientMemory(cast("Regions", self._region), places, self._wire.tensors)
         memory.belong(self)
         self._region = memory
         self._outputs = ClientOutputs(self._outputs, memory)
 
     def __repr__(self) -> str:
-        return f"<InferenceRequest {self._wire[ID]!r} {self.inputs()}>"
+        return f"<InferenceRequest {self._wire.id!r} {self.inputs()}>"
 
     def inputs(self) -> List[Tensor]:
         """The inputs that came; optional ones may be missing."""
         inputs = self._inputs
         if inputs is None:
             region = self._region
-            inputs = self._inputs = [Tensor._from_region(region, tensor) for tensor in self._wire[TENSORS]]
+            inputs = self._inputs = [Tensor._from_region(region, tensor) for tensor in self._wire.tensors]
         return inputs
 
     def request_id(self) -> str:
         """The client's id for the request, "" if it gave none."""
-        request_id: str = self._wire[ID]
-        return request_id
+        return self._wire.id
 
     def correlation_id(self) -> Union[int, str]:
         """The sequence's id: a str if the client's was one; 0 if there is none."""
-        correlation_id: Union[int, str] = self._wire[CORRELATION_ID]
-        return correlation_id
+        return self._wire.correlation_id
 
     def requested_output_names(self) -> Set[str]:
         """Names of the outputs the client wants; all of the model's if it named none."""
@@ -167,26 +158,23 @@ class InferenceRequest:
 
     def flags(self) -> int:
         """Bits of TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END."""
-        flags: int = self._wire[FLAGS]
-        return flags
+        return self._wire.flags
 
     def set_flags(self, flags: int) -> None:
         """Replace the flags."""
-        self._wire[FLAGS] = flags
+        self._wire = self._wire._replace(flags=flags)
 
     def timeout(self) -> int:
         """The client's timeout in microseconds; 0 if there is none."""
-        timeout_us: int = self._wire[TIMEOUT_US]
-        return timeout_us
+        return self._wire.timeout_us
 
     def parameters(self) -> str:
         """The client's own parameters as a JSON object in text."""
-        return self._wire[PARAMETERS] or "{}"
+        return self._wire.parameters or "{}"
 
     def trace(self) -> InferenceTrace:
         """The trace that the request belongs to."""
-        wire = self._wire
-        return InferenceTrace(wire[TRACE] if len(wire) > TRACE else "")
+        return InferenceTrace(self._wire.trace_context)
 
     def get_response_sender(self) -> InferenceResponseSender:
         """What the request can be answered with at any time, beside or instead of what `execute` returns."""

@@ -8,7 +8,7 @@ shared memory, writable and not copied; the worker notices when a model keeps on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from pyruntime.utils.dtypes import BY_NAME, DATATYPES
 
 if TYPE_CHECKING:
     from pyruntime.stub.memory import Source
+    from pyruntime.utils.request_codec import TensorRef
 
 _DTYPES: Dict[str, Any] = {
     datatype.name: np.dtype(datatype.numpy) for datatype in DATATYPES if datatype.numpy and datatype.size
@@ -43,15 +44,15 @@ def _bad_name(name: Any) -> Exception:
 class Tensor:
     """See Triton's documentation of the Python backend. Arguments are positional only, as there."""
 
-    __slots__ = ("_array", "_datatype", "_name", "_offset", "_region", "_shape", "_size")
+    __slots__ = ("_address", "_array", "_datatype", "_name", "_region", "_shape", "_size")
 
     _name: str
     _datatype: str
     _shape: List[int]
-    # Made when it is first asked for, if the tensor lies in a region: `_size` bytes at `_offset` of it.
+    # Made when it is first asked for, if the tensor lies in a region: `_size` bytes at `_address` of it.
     _array: Optional[Any]
     _region: Optional[Source]
-    _offset: int
+    _address: Union[int, bytes]
     _size: int
 
     def __init__(self, __name: str, __numpy_array: Any) -> None:
@@ -72,10 +73,10 @@ class Tensor:
         self._region = None
 
     @classmethod
-    def _from_region(cls, region: Source, wire: List[Any]) -> Tensor:
-        """The tensor that `wire` (see utils/messages.py) describes."""
+    def _from_region(cls, region: Source, ref: TensorRef) -> Tensor:
+        """The tensor that is referred to, whose contents lie in `region`."""
         tensor = cls.__new__(cls)
-        tensor._name, tensor._datatype, tensor._shape, tensor._offset, tensor._size = wire
+        tensor._name, tensor._datatype, tensor._shape, tensor._address, tensor._size, _, _ = ref
         tensor._array = None
         tensor._region = region
         return tensor
@@ -154,14 +155,14 @@ class Tensor:
 
     def _view(self, dtype: Any) -> Any:
         assert self._region is not None  # a tensor has an array or a region
-        buffer, offset = self._region.buffer(self._offset, self._size)
+        buffer, offset = self._region.buffer(self._address, self._size)
         array = np.ndarray(self._shape, dtype, buffer, offset)
         # Behind a BYTES tensor of odd length contents may lie askew, which torch and SIMD code do not expect.
         return array if offset % dtype.itemsize == 0 else array.copy()
 
     def _bytes(self) -> bytes:
         assert self._region is not None  # a tensor has an array or a region
-        return self._region.read(self._offset, self._size)
+        return self._region.read(self._address, self._size)
 
     def _contents(self) -> Any:
         """The contents as a numeric array: BF16 as uint16, because only its bytes matter here."""

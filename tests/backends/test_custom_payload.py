@@ -42,7 +42,9 @@ def address_of(buffer):
 def test_inputs_are_where_they_are(datatype, shape):
     """A block is a piece of the region that the request came in, whatever the datatype."""
     memory = Memory(range(32))
-    payload = Payload(request(pb_utils.Tensor._from_region(memory, ["IN", datatype, shape, 8, 8])), DATATYPES, False)
+    payload = Payload(
+        request(pb_utils.Tensor._from_region(memory, ["IN", datatype, shape, 8, 8, 0, 0])), DATATYPES, False
+    )
     assert payload.next_input(b"IN") == (address_of(memory.contents) + 8, 8)
     assert payload.next_input(b"IN") == (None, 0)
     assert payload.next_input(b"IN") == (None, 0)

@@ -221,9 +221,9 @@ class TestRescheduling:
 
 
 def _in_memory(datatype, shape, contents):
-    from pyruntime.testing.tensors import OwnMemory, wire_tensor
+    from pyruntime.testing.tensors import OwnMemory, tensor_ref
 
-    return OwnMemory(), wire_tensor("INPUT", datatype, shape, contents)
+    return OwnMemory(), tensor_ref("INPUT", datatype, shape, contents)
 
 
 class TestLoading:

@@ -146,7 +146,7 @@ class Host:
         """A request with one FP32 input of these values."""
         contents = np.array(values, np.float32).tobytes()
         self.requests.map[at : at + len(contents)] = contents
-        return ["", 0, 0, 0, outputs, parameters, [["IN", "FP32", [len(values)], at, len(contents)]]]
+        return ["", 0, 0, 0, outputs, parameters, [["IN", "FP32", [len(values)], at, len(contents), 0, 0]], "", None]
 
     def post(self, *wires, released=()):
         """Post a batch; the serial of its first request."""
@@ -160,7 +160,7 @@ class Host:
         return self.receive()
 
     def array(self, tensor):
-        _, datatype, shape, offset, size = tensor
+        _, datatype, shape, offset, size, _, _ = tensor
         assert datatype == "FP32"
         return np.frombuffer(self.responses.map[offset : offset + size], np.float32).reshape(shape).tolist()
 

@@ -80,7 +80,7 @@ def execute(host):
 
 def answer(contents):
     """The other model's response, as it goes along."""
-    return [OK, "", NO_SLOT, [["OUT", "FP32", [len(contents) // 4], contents, len(contents)]], ""]
+    return [OK, "", NO_SLOT, [["OUT", "FP32", [len(contents) // 4], contents, len(contents), 0, 0]], ""]
 
 
 def contents(*values):
@@ -561,7 +561,7 @@ class TestCalls:
         host.post(host.wire([1, 2]))
         call = host.receive()
         assert (call.call, call.model, call.version, call.decoupled, call.waiting) == (1, "other", -1, False, 1)
-        assert call.request[4:] == [["OUT"], "", [["IN", "FP32", [2], contents(1, 2), 8]], ""]
+        assert call.request[4:] == [["OUT"], "", [["IN", "FP32", [2], contents(1, 2), 8, 0, 0]], ""]
         host.send(Answer(1, answer(contents(7)), True))
         assert host.values(host.receive().responses[0]) == [7]
 
@@ -694,7 +694,7 @@ class TestCalls:
         region.commit(0, 1 << 20)
         region.view[64 : 64 + (1 << 19)] = contents(1) * (1 << 17)
         socket.send_fds(host.grants, [region.number.to_bytes(8, "little")], [region.fileno()])
-        tensor = ["OUT", "FP32", [1 << 17], address(region.number, 64), 1 << 19]
+        tensor = ["OUT", "FP32", [1 << 17], address(region.number, 64), 1 << 19, 0, 0]
         host.send(Answer(1, [OK, "", 5, [tensor], ""], True))
         drop, result = host.receive_all(ReleaseHold, Result)
         assert drop == ReleaseHold([5])

@@ -95,7 +95,7 @@ def bench(regions):
 
 def inline(contents=SMALL):
     """A response that comes along with its answer."""
-    return [OK, "", NO_SLOT, [["OUT", "UINT8", list(contents.shape), contents.tobytes(), contents.nbytes]], ""]
+    return [OK, "", NO_SLOT, [["OUT", "UINT8", list(contents.shape), contents.tobytes(), contents.nbytes, 0, 0]], ""]
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def held(granting, other_region):
     def make(hold, contents=LARGE, offset=4096):
         other_region.view[offset : offset + contents.nbytes] = contents.tobytes()
         at = address(other_region.number, offset)
-        return [OK, "", hold, [["OUT", "UINT8", list(contents.shape), at, contents.nbytes]], ""]
+        return [OK, "", hold, [["OUT", "UINT8", list(contents.shape), at, contents.nbytes, 0, 0]], ""]
 
     return make
 
@@ -119,7 +119,7 @@ class TestStart:
         assert (call.call, call.model, call.version, call.decoupled, call.waiting) == (1, "other", -1, False, 0)
         assert call.request == [
             "", 0, 0, 0, None, "",
-            [("IN0", "UINT8", [4], SMALL.tobytes(), 4), ("IN1", "FP32", [0, 3], b"", 0)], "",
+            [("IN0", "UINT8", [4], SMALL.tobytes(), 4, 0, 0), ("IN1", "FP32", [0, 3], b"", 0, 0, 0)], "", None,
         ]  # fmt: skip
         assert bench.live == 0
         assert kept.number == 1
@@ -128,7 +128,7 @@ class TestStart:
         """What is too much for a message is in memory until nobody reads it."""
         call = bench.start(MEDIUM)
         (message,) = bench.link.said()
-        ((_, _, _, at, size),) = message.request[6]
+        ((_, _, _, at, size, _, _),) = message.request[6]
         assert bench.responses.map[at : at + size] == MEDIUM.tobytes()
         assert bench.live == 1
         bench.calls.unread([1])
@@ -139,7 +139,7 @@ class TestStart:
         """A large input of the model's own request is passed on, and stays until nobody reads it."""
         array = np.ndarray(LARGE.shape, np.uint8, bench.regions.requests.map, 4096)
         bench.start(array)
-        ((_, _, _, at, _),) = bench.link.said()[0].request[6]
+        ((_, _, _, at, _, _, _),) = bench.link.said()[0].request[6]
         assert at == address(bench.regions.requests.number, 4096)
         assert bench.live == 0
         kept = len(bench.calls._inputs)

@@ -17,6 +17,7 @@ from pyruntime.utils.addresses import address
 from pyruntime.utils.arena import LARGE_BYTES, PAGE_BYTES
 from pyruntime.utils.errors import Code, LocalError
 from pyruntime.utils.messages import NO_SLOT, OK
+from pyruntime.utils.request_codec import WireRequest
 
 NAME = "a client's memory of a test"
 SIZE = 4 * LARGE_BYTES
@@ -66,8 +67,10 @@ def writer(responses):
 
 def request_of(regions, inputs=(), places=None):
     """A request with these inputs, (offset, size) or address and size each, and these places."""
-    tensors = [[f"IN{number}", "UINT8", [size], at, size] for number, (at, size) in enumerate(inputs)]
-    return InferenceRequest._from_wire(regions, ["", 0, 0, 0, None, "", tensors, "", places or {}], OUTPUTS, 7)
+    tensors = [[f"IN{number}", "UINT8", [size], at, size, 0, 0] for number, (at, size) in enumerate(inputs)]
+    refs = {name: [*place, 0, 0] for name, place in (places or {}).items()}
+    wire = WireRequest("", 0, 0, 0, None, "", tensors, "", refs)
+    return InferenceRequest._from_wire(regions, wire, OUTPUTS, 7)
 
 
 def mapped():
@@ -201,7 +204,7 @@ class TestOutputs:
         request = request_of(regions, places={"A": [client.address(3), array.nbytes + 5]})
         response = answer(writer, request, Tensor("A", array))
         name = Tensor("A", array)._datatype
-        assert response == [OK, "", NO_SLOT, [("A", name, [count], client.address(3), array.nbytes)], ""]
+        assert response == [OK, "", NO_SLOT, [("A", name, [count], client.address(3), array.nbytes, 0, 0)], ""]
         assert client.get(3, array.nbytes).tobytes() == array.tobytes()
         assert client.get(0, 3).tobytes() == b"\t\t\t"
         assert client.get(end, 5).tobytes() == b"\t" * 5
@@ -219,19 +222,19 @@ class TestOutputs:
         array = np.array([b"ab"] * count, object)
         client.resize(6 * count)
         response = answer(writer, request_of(regions, places={"A": [client.address(0), 6 * count]}), Tensor("A", array))
-        assert response[3] == [("A", "BYTES", [count], client.address(0), 6 * count)]
+        assert response[3] == [("A", "BYTES", [count], client.address(0), 6 * count, 0, 0)]
         assert client.get(0, 6 * count).tobytes() == b"\2\0\0\0ab" * count
 
     def test_without_contents(self, writer, regions, client):
         """Nothing is written."""
         request = request_of(regions, places={"A": [client.address(8), 4]})
         response = answer(writer, request, Tensor("A", np.zeros((0,), np.int8)))
-        assert response == [OK, "", NO_SLOT, [("A", "INT8", [0], client.address(8), 0)], ""]
+        assert response == [OK, "", NO_SLOT, [("A", "INT8", [0], client.address(8), 0, 0, 0)], ""]
 
     def test_beside_others(self, writer, responses, regions, client):
         """Those that have no place lie in the stub's own region, in the model's order; those not wanted nowhere."""
         request = InferenceRequest._from_wire(
-            regions, ["", 0, 0, 0, ["A", "B"], "", [], "", {"B": [client.address(0), 4]}], OUTPUTS, 7
+            regions, WireRequest("", 0, 0, 0, ["A", "B"], "", [], "", {"B": [client.address(0), 4, 0, 0]}), OUTPUTS, 7
         )
         a, b = np.arange(3, dtype=np.uint8), np.arange(4, dtype=np.uint8)
         code, _, slot, tensors, _ = answer(writer, request, Tensor("A", a), Tensor("B", b), Tensor("C", a))

@@ -51,6 +51,7 @@ from pyruntime.utils.messages import (
     Stopped,
     Unread,
 )
+from pyruntime.utils.request_codec import trusted_request
 
 # What takes this long never ends: the test fails rather than hangs.
 PATIENCE_S = 60
@@ -189,7 +190,8 @@ class Request:
         self.outcomes = []
         self.is_over = False
         self.slot = Slot()
-        self.job = Job("", wire, 1, None, [self.slot], self._respond, time.monotonic_ns())
+        request = trusted_request(wire)
+        self.job = Job("", request.options, request.tensors, 1, None, [self.slot], self._respond, time.monotonic_ns())
 
     def _respond(self, outcome, final):
         assert not self.is_over
@@ -364,17 +366,17 @@ class Callee:
         """A response of so many values: held, unless it goes along."""
         if size <= INLINE_BYTES_MAX // 4:
             contents = np.full(size, 7, np.float32).tobytes()
-            return [OK, "", NO_SLOT, [["OUT", "FP32", [size], contents, 4 * size]], ""]
+            return [OK, "", NO_SLOT, [["OUT", "FP32", [size], contents, 4 * size, 0, 0]], ""]
         self._hold += 1
         self.held.add(self._hold)
-        return [OK, "", self._hold, [["OUT", "FP32", [size], address(self.region.number, 64), 4 * size]], ""]
+        return [OK, "", self._hold, [["OUT", "FP32", [size], address(self.region.number, 64), 4 * size, 0, 0]], ""]
 
     def call(self, message):
         """Answer a call, in several pieces if that is allowed."""
         number = message.call
         assert number not in self.calls
         self.calls.add(number)
-        ((*_, at, size),) = message.request[6]
+        ((_, _, _, at, size, _, _),) = message.request[6]
         if message.decoupled:
             for _ in range(number % 4):
                 self.connection.say(Answer(number, self.response(size // 4), False))

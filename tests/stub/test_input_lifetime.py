@@ -10,6 +10,7 @@ import pytest
 from pyruntime.stub.input_lifetime import Retained
 from pyruntime.stub.pb_utils import serialize_byte_tensor
 from pyruntime.stub.pb_utils.request import InferenceRequest
+from pyruntime.utils.request_codec import WireRequest
 
 BYTES = serialize_byte_tensor(np.array([b"a", b"bc"], object))
 
@@ -22,8 +23,12 @@ def region(regions):
 
 def make(region, count=3):
     """Requests with one FP32, one askew FP64 and one BYTES input."""
-    tensors = [["A", "FP32", [2, 2], 0, 16], ["B", "BYTES", [2], 256, len(BYTES)], ["C", "FP64", [2], 1025, 16]]
-    wires = [["", 0, 0, 0, None, "", tensors] for _ in range(count)]
+    tensors = [
+        ["A", "FP32", [2, 2], 0, 16, 0, 0],
+        ["B", "BYTES", [2], 256, len(BYTES), 0, 0],
+        ["C", "FP64", [2], 1025, 16, 0, 0],
+    ]
+    wires = [WireRequest("", 0, 0, 0, None, "", tensors) for _ in range(count)]
     return [InferenceRequest._from_wire(region, wire, set(), 7 + index) for index, wire in enumerate(wires)]
 
 

@@ -22,6 +22,7 @@ from pyruntime.utils.addresses import address
 from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES
 from pyruntime.utils.errors import Code, LocalError, OutOfMemoryError
 from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK
+from pyruntime.utils.request_codec import WireRequest
 
 OUTPUTS = {"A", "B"}
 
@@ -44,7 +45,7 @@ def live(writer):
 
 
 def request(release_flags=TRITONSERVER_REQUEST_RELEASE_ALL):
-    made = InferenceRequest._from_wire(None, ["", 0, 0, 0, None, "", []], OUTPUTS, 7)
+    made = InferenceRequest._from_wire(None, WireRequest("", 0, 0, 0, None, "", []), OUTPUTS, 7)
     made.set_release_flags(release_flags)
     return made
 
@@ -112,7 +113,7 @@ class TestWrite:
         assert [tuple(tensor[:3]) for tensor in tensors] == [("B", "INT8", [5]), ("A", "FP64", [2, 3])]
         assert [tensor[4] for tensor in tensors] == [5, 48]
         assert [tensor[3] % ALIGNMENT for tensor in tensors] == [0, 0]
-        for (_, _, _, offset, size), array in zip(tensors, (b, a), strict=True):
+        for (_, _, _, offset, size, *_), array in zip(tensors, (b, a), strict=True):
             assert region.map[offset : offset + size] == array.tobytes()
         assert slot == tensors[0][3]
         assert live(writer) == 1
@@ -122,13 +123,13 @@ class TestWrite:
     def test_any_size(self, region, writer, count):
         """Small outputs and large ones arrive alike."""
         array = np.random.default_rng(1).integers(0, 256, count, np.uint8)
-        _, _, _, ((_, _, _, offset, size),), _ = writer.write(InferenceResponse([Tensor("A", array)]), OUTPUTS)
+        _, _, _, ((_, _, _, offset, size, _, _),), _ = writer.write(InferenceResponse([Tensor("A", array)]), OUTPUTS)
         assert region.map[offset : offset + size] == array.tobytes()
 
     def test_bytes(self, region, writer):
         """BYTES are written in their encoding."""
         array = np.array([[b"a", "bc"]], object)
-        _, _, _, ((_, datatype, shape, offset, size),), _ = writer.write(
+        _, _, _, ((_, datatype, shape, offset, size, _, _),), _ = writer.write(
             InferenceResponse([Tensor("A", array)]), OUTPUTS
         )
         assert (datatype, shape) == ("BYTES", [1, 2])
@@ -137,7 +138,9 @@ class TestWrite:
     @pytest.mark.parametrize("array", [np.zeros((0, 3), np.float32), np.zeros((2, 0), object)], ids=["FP32", "BYTES"])
     def test_no_elements(self, region, writer, array):
         """Outputs without contents take no slot."""
-        _, _, slot, ((_, _, shape, offset, size),), _ = writer.write(InferenceResponse([Tensor("A", array)]), OUTPUTS)
+        _, _, slot, ((_, _, shape, offset, size, _, _),), _ = writer.write(
+            InferenceResponse([Tensor("A", array)]), OUTPUTS
+        )
         assert slot == NO_SLOT
         assert (list(shape), offset, size) == (list(array.shape), 0, 0)
         assert live(writer) == 0
@@ -225,7 +228,7 @@ class TestPlace:
         a, b = np.arange(5, dtype=np.int8), np.arange(6, dtype=np.float64).reshape(2, 3)
         slot, wire = writer.place([Tensor("X", a), Tensor("Y", b)], regions)
         assert slot == NO_SLOT
-        assert wire == [("X", "INT8", [5], a.tobytes(), 5), ("Y", "FP64", [2, 3], b.tobytes(), 48)]
+        assert wire == [("X", "INT8", [5], a.tobytes(), 5, 0, 0), ("Y", "FP64", [2, 3], b.tobytes(), 48, 0, 0)]
         assert live(writer) == 0
 
     @pytest.mark.parametrize(("size", "inline"), [(INLINE_BYTES_MAX, True), (INLINE_BYTES_MAX + 1, False)])
@@ -242,7 +245,7 @@ class TestPlace:
         slot, wire = writer.place([Tensor("X", a), Tensor("Y", b)], regions)
         assert [each[:3] for each in wire] == [("X", "INT16", [9001]), ("Y", "FP64", [2, 3])]
         assert wire[0][3] == slot
-        for (_, _, _, at, size), array in zip(wire, (a, b), strict=True):
+        for (_, _, _, at, size, *_), array in zip(wire, (a, b), strict=True):
             assert at % ALIGNMENT == 0
             assert region.map[at : at + size] == array.tobytes()
         assert live(writer) == 1
@@ -255,7 +258,7 @@ class TestPlace:
     def test_bytes(self, region, writer, regions, size):
         """BYTES are written in their encoding."""
         element = b"x" * size
-        _, ((_, datatype, _, at, length),) = writer.place([Tensor("X", np.array([element], object))], regions)
+        _, ((_, datatype, _, at, length, _, _),) = writer.place([Tensor("X", np.array([element], object))], regions)
         assert datatype == "BYTES"
         found = at if type(at) is bytes else region.map[at : at + length]
         assert found == size.to_bytes(4, "little") + element
@@ -264,17 +267,17 @@ class TestPlace:
         """A call may have no inputs, or only such as have no contents."""
         assert writer.place([], regions) == (NO_SLOT, [])
         slot, wire = writer.place([Tensor("X", np.zeros((0, 2), np.float32))], regions)
-        assert (slot, wire) == (NO_SLOT, [("X", "FP32", [0, 2], b"", 0)])
+        assert (slot, wire) == (NO_SLOT, [("X", "FP32", [0, 2], b"", 0, 0, 0)])
         assert live(writer) == 0
 
     def test_a_large_one_that_is_shared_already_stays(self, writer, regions):
         """A large input of the model's own request is passed on where it lies; a small one is copied."""
         number = regions.requests.number
-        wires = [["IN", "UINT8", [size], 4096, size] for size in (LARGE_BYTES, LARGE_BYTES - 1)]
+        wires = [["IN", "UINT8", [size], 4096, size, 0, 0] for size in (LARGE_BYTES, LARGE_BYTES - 1)]
         large, small = (Tensor._from_region(regions, each) for each in wires)
         slot, wire = writer.place([large], regions)
         assert slot == NO_SLOT
-        assert wire == [("IN", "UINT8", [LARGE_BYTES], address(number, 4096), LARGE_BYTES)]
+        assert wire == [("IN", "UINT8", [LARGE_BYTES], address(number, 4096), LARGE_BYTES, 0, 0)]
         slot, wire = writer.place([small, large], regions)
         assert wire[0][3] == slot
         assert wire[1][3] == address(number, 4096)
@@ -283,7 +286,7 @@ class TestPlace:
         """What is passed on lies in one piece: every second element does not."""
         view = np.ndarray((2 * LARGE_BYTES,), np.uint8, regions.requests.map, 0)
         view[:] = np.arange(2 * LARGE_BYTES) % 251
-        slot, ((_, _, _, at, size),) = writer.place([Tensor("X", view[::2])], regions)
+        slot, ((_, _, _, at, size, _, _),) = writer.place([Tensor("X", view[::2])], regions)
         assert at == slot
         assert region.map[at : at + size] == view[::2].tobytes()
 

@@ -28,7 +28,7 @@ from pyruntime.runtime.observe.statistics import reason_of
 from pyruntime.runtime.requests.types import Parameter
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.messages import PARAMETERS, TENSORS
+from pyruntime.utils.request_codec import encode_request, encode_requests
 
 _LOG = logging.getLogger("pyruntime.native")
 
@@ -88,12 +88,11 @@ class NativeBatches(InflightBatches[int]):
         """See InflightBatches."""
         now_ns = time.monotonic_ns()
         serial = self._serial
-        wires = [job.wire for job in batch]
+        wires = encode_requests(batch)
         for index, job in enumerate(batch, serial):
             job.instance = self
             job.serial = index
-            wire = job.wire
-            if job.regions or wire[PARAMETERS] or job.states is not None or is_inline(wire[TENSORS]):
+            if job.regions or job.options.parameters or job.states is not None or is_inline(job.tensors):
                 batch, wires = self._prepared(batch, now_ns)
                 break
         if not batch:
@@ -115,16 +114,17 @@ class NativeBatches(InflightBatches[int]):
         self.capacity -= 1
         self._wake_soon()
 
-    def _prepared(self, batch: Batch, now_ns: int) -> tuple[Batch, list[list[Any]]]:
+    def _prepared(self, batch: Batch, now_ns: int) -> tuple[Batch, list[list[object]]]:
         """Those jobs of a batch that can be executed, and their requests as the extension reads them."""
         ready: Batch = []
-        wires: list[list[Any]] = []
+        wires: list[list[object]] = []
         for job in batch:
             try:
-                wire = resolved(job, self._spec.memory, self._base)
+                tensors = resolved(job, self._spec.memory, self._base)
             except InferenceError as exc:
                 self._fail(job, exc, now_ns)
                 continue
+            wire = encode_request(job.id, job.options, tensors, job.trace_context)
             read_parameters(wire)
             job.instance, job.serial = self, self._serial + len(ready)
             ready.append(job)

@@ -36,10 +36,10 @@ class KnownBatches(NativeBatches):
         super().__init__(instance_spec, owner, native, call_soon)
         self._native = native
 
-    def know(self, document: bytes, size: int, wire: list[Any]) -> Any | None:
+    def know(self, document: bytes, size: int, pattern: list[object]) -> Any | None:
         """See KnownRequestExecutor."""
-        read_parameters(wire)
-        return self._native.KnownRequest(self._spec.model, document, size, wire)
+        read_parameters(pattern)
+        return self._native.KnownRequest(self._spec.model, document, size, pattern)
 
     def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
         """See KnownRequestExecutor."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.messages import TENSORS
+from pyruntime.utils.request_codec import TensorRef
 
 
 def base_of(region: SharedRegion) -> int:
@@ -32,20 +31,20 @@ def base_of(region: SharedRegion) -> int:
     return base
 
 
-def is_inline(tensors: list[Any]) -> bool:
+def is_inline(tensors: list[TensorRef]) -> bool:
     """Whether the contents of inputs stand in the request: those of all, or of none."""
     return bool(tensors) and type(tensors[0][3]) is bytes
 
 
-def resolved(job: Job, memory: RequestMemory, base: int) -> list[Any]:
-    """The request on the wire, with every tensor's offset counted from `base`, which is where `memory` begins.
+def resolved(job: Job, memory: RequestMemory, base: int) -> list[TensorRef]:
+    """The inputs of a job, with every tensor's offset counted from `base`, which is where `memory` begins.
 
     Raises InferenceError if a client's memory cannot be read, or there is no room for a copy of it.
     """
     regions = {region.number: region for region in job.regions}
-    tensors = []
-    for name, datatype, shape, at, size in job.wire[TENSORS]:
-        if type(at) is bytes:
+    tensors: list[TensorRef] = []
+    for name, datatype, shape, at, size, memory_kind, device_id in job.tensors:
+        if isinstance(at, bytes):
             slot = memory.allocate(size)
             slot.fill(at)
             job.slots.append(slot)
@@ -55,8 +54,8 @@ def resolved(job: Job, memory: RequestMemory, base: int) -> list[Any]:
                 at = _copied(job, memory, region, split(at)[1], size)
             else:
                 at = base_of(region) + split(at)[1] - base
-        tensors.append((name, datatype, shape, at, size))
-    return [*job.wire[:TENSORS], tensors, *job.wire[TENSORS + 1 :]]
+        tensors.append((name, datatype, shape, at, size, memory_kind, device_id))
+    return tensors
 
 
 def _copied(job: Job, memory: RequestMemory, region: ClientRegion, offset: int, size: int) -> int:

@@ -13,7 +13,7 @@ from pyruntime.runtime.requests.types import InferRequest, InputTensor, Paramete
 from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.messages import SEQUENCE_END, SEQUENCE_START
+from pyruntime.utils.request_codec import SEQUENCE_END, SEQUENCE_START
 
 
 @dataclass(slots=True)

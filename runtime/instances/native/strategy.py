@@ -17,7 +17,7 @@ from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.native.parameters import read_parameters
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError
-from pyruntime.utils.messages import TENSORS
+from pyruntime.utils.request_codec import TensorRef, encode_request
 
 _LOG = logging.getLogger("pyruntime.native")
 
@@ -63,14 +63,16 @@ class NativeStrategy:
             _LOG.error("Custom batching %s function failed for model %s: %s", what, self._model, exc.args[1])
             return False
 
-    def _question(self, job: Job) -> list[Any]:
+    def _question(self, job: Job) -> list[object]:
         """The request as the extension reads it. Raises InferenceError if its memory cannot be read."""
-        wire = resolved(job, self._memory, self._base) if job.regions else list(job.wire)
         # What stands in the request itself is where it is: nobody needs a copy that lasts longer than the question.
-        wire[TENSORS] = [
-            (name, datatype, shape, _address(at) - self._base if type(at) is bytes else at, size)
-            for name, datatype, shape, at, size in wire[TENSORS]
+        tensors: list[TensorRef] = [
+            (name, datatype, shape, _address(at) - self._base if isinstance(at, bytes) else at, size, kind, device)
+            for name, datatype, shape, at, size, kind, device in (
+                resolved(job, self._memory, self._base) if job.regions else job.tensors
+            )
         ]
+        wire = encode_request(job.id, job.options, tensors, job.trace_context)
         read_parameters(wire)
         return wire
 

@@ -33,6 +33,7 @@ from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import Failed, Requeue, Respond, Result, Retired
 from pyruntime.utils.regions import FLAGS_BYTES
+from pyruntime.utils.request_codec import encode_requests
 
 CAPACITY_MAX = 8
 
@@ -118,13 +119,11 @@ class StubBatches(InflightBatches[InflightBatch]):
         serial = number = self._serial
         sent_ns = time.monotonic_ns()
         connection = self._connection
-        wires = []
         try:
             for job in batch:
                 for region in job.regions:
                     connection.grant(region)
-                wires.append(job.wire)
-            connection.infer(number, wires)
+            connection.infer(number, encode_requests(batch))
         except LocalError as exc:
             failure = InferenceError(f"the request cannot be sent to {self._name}: {exc}")
             for job in batch:

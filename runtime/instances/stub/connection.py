@@ -191,7 +191,7 @@ class StubConnection(asyncio.Protocol):
         assert isinstance(reply, Ready)  # the channel's table admits nothing else
         self.checks_ready = reply.checks
 
-    def infer(self, batch: int, requests: list[Any]) -> None:
+    def infer(self, batch: int, requests: list[list[object]]) -> None:
         """Post a batch. Raises LocalError if it does not fit a frame."""
         self.send(Infer(batch, requests, self._released))
         if self._released:

@@ -11,6 +11,7 @@
 #include "metrics.h"
 #include "python.h"
 #include "queue.h"
+#include "request_layout.h"
 
 namespace pyruntime {
 namespace {
@@ -93,11 +94,24 @@ bool Promote() {
   return false;
 }
 
+template <size_t Count>
+bool AddNames(PyObject* module, const char* constant, const char* const (&names)[Count]) {
+  Ref tuple(PyTuple_New(Count));
+  if (!tuple) return false;
+  for (size_t index = 0; index < Count; ++index) {
+    PyObject* name = PyUnicode_FromString(names[index]);
+    if (name == nullptr) return false;
+    PyTuple_SetItem(tuple.get(), static_cast<Py_ssize_t>(index), name);
+  }
+  return PyModule_AddObjectRef(module, constant, tuple.get()) >= 0;
+}
+
 bool AddAll(PyObject* module) {
   for (const Constant& constant : kConstants) {
     if (PyModule_AddIntConstant(module, constant.name, constant.kind) < 0) return false;
   }
-  return AddNativeError(module) && AddBufferType(module) && AddCallType(module) && AddBackendTypes(module) &&
+  return AddNames(module, "REQUEST_FIELDS", kRequestFields) && AddNames(module, "TENSOR_FIELDS", kTensorFields) &&
+         AddNativeError(module) && AddBufferType(module) && AddCallType(module) && AddBackendTypes(module) &&
          AddAgentTypes(module) && AddBatchStrategyType(module) && AddCacheType(module) && AddProcessFunctions(module);
 }
 

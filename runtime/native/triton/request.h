@@ -164,9 +164,8 @@ struct TRITONBACKEND_Request {
 
 namespace pyruntime {
 
-// Reads one request of a batch: `wire` is the list that runtime/instances/codec.py makes (id, correlation id, flags,
-// timeout, outputs or None, parameters as a dict or "", tensors as (name, datatype, shape, offset, size), trace...);
-// a tensor lies at `base` + offset. None for outputs means all that the model has. With the GIL held; null with a
+// Reads one request of a batch: `wire` is a list with the items of request_layout.h, the parameters a dict or "". A
+// tensor lies at `base` + its address. None for outputs means all that the model has. With the GIL held; null with a
 // Python exception set if it is not such a list.
 std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
     PyObject* job, PyObject* wire, uint64_t serial, uintptr_t base, const std::shared_ptr<TRITONBACKEND_Model>& model);

@@ -11,6 +11,7 @@
 #include "lent_connection.h"
 #include "python.h"
 #include "request.h"
+#include "request_layout.h"
 #include "response.h"
 
 namespace pyruntime {
@@ -51,10 +52,6 @@ class ReleasedEvent : public Event {
   bool reschedule_;
   std::optional<Statistics> statistics_;
 };
-
-// Where things stand in the list of a request, and in the tuple of a tensor.
-enum : Py_ssize_t { kId, kCorrelationId, kFlags, kTimeout, kOutputs, kParameters, kTensors, kTrace };
-enum : Py_ssize_t { kName, kDatatype, kShape, kOffset, kSize, kTensorLength };
 
 // A borrowed item of a list or a tuple; null with a Python exception set.
 PyObject* Item(PyObject* sequence, Py_ssize_t index) {
@@ -106,16 +103,21 @@ bool ReadInput(PyObject* tensor, uintptr_t base, TRITONBACKEND_Input* input) {
   }
   std::string datatype;
   uint64_t size = 0;
+  uint64_t kind = 0;
+  uint64_t device = 0;
   if (!FromPython(items[kName], &input->name) || !FromPython(items[kDatatype], &datatype) ||
-      !FromPython(items[kShape], &input->shape) || !ReadUnsigned(items[kSize], &size)) {
+      !FromPython(items[kShape], &input->shape) || !ReadUnsigned(items[kByteSize], &size) ||
+      !ReadUnsigned(items[kMemoryKind], &kind) || !ReadUnsigned(items[kDeviceId], &device)) {
     return false;
   }
-  const long long offset = PyLong_AsLongLong(items[kOffset]);
+  const long long offset = PyLong_AsLongLong(items[kAddress]);
   if (offset == -1 && PyErr_Occurred() != nullptr) return false;
   input->datatype = DatatypeOf(datatype);
   // Unsigned, so that it wraps: memory of clients lies below the base as well as above it.
   input->data = size == 0 ? nullptr : reinterpret_cast<const void*>(base + static_cast<uintptr_t>(offset));
   input->attributes.byte_size = size;
+  input->attributes.memory_type = static_cast<TRITONSERVER_MemoryType>(kind);
+  input->attributes.memory_type_id = static_cast<int64_t>(device);
   return true;
 }
 
@@ -132,23 +134,22 @@ bool ReadInputs(PyObject* tensors, uintptr_t base, std::vector<TRITONBACKEND_Inp
 
 bool Read(PyObject* wire, uintptr_t base, const TRITONBACKEND_Model& model, std::string* id,
           TRITONBACKEND_Request* request) {
-  PyObject* items[kTrace];
-  for (Py_ssize_t index = 0; index < kTrace; ++index) {
+  PyObject* items[kRequestLength];
+  for (Py_ssize_t index = 0; index < kRequestLength; ++index) {
     items[index] = Item(wire, index);
     if (items[index] == nullptr) return false;
   }
   uint64_t flags = 0;
   if (!FromPython(items[kId], id) || !ReadCorrelationId(items[kCorrelationId], request) ||
-      !ReadUnsigned(items[kFlags], &flags) || !ReadUnsigned(items[kTimeout], &request->timeout_us) ||
-      !ReadOutputs(items[kOutputs], model, &request->outputs) ||
+      !ReadUnsigned(items[kFlags], &flags) || !ReadUnsigned(items[kTimeoutUs], &request->timeout_us) ||
+      !ReadOutputs(items[kRequestedOutputs], model, &request->outputs) ||
       !ReadParameters(items[kParameters], &request->parameters) ||
-      !ReadInputs(items[kTensors], base, &request->inputs)) {
+      !ReadInputs(items[kTensors], base, &request->inputs) ||
+      !FromPython(items[kTraceContext], &request->trace_context)) {
     return false;
   }
   request->flags = static_cast<uint32_t>(flags);
-  if (PySequence_Size(wire) <= kTrace) return true;
-  PyObject* trace = Item(wire, kTrace);
-  return trace != nullptr && FromPython(trace, &request->trace_context);
+  return true;
 }
 
 }  // namespace

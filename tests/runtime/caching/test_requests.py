@@ -14,6 +14,7 @@ from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason,
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import RequestOptions
 
 OUTPUT = OutputTensor("OUT", "INT8", [1], b"a")
 
@@ -88,9 +89,9 @@ class World:
         self.cached = CachedRequests(self.cache, self.model)
         self.answers = []
         self.slot = Slot()
-        wire = ["id", 0, 0, 0, None, "", [("IN", "INT8", [1], b"x", 1)]]
+        tensors = [("IN", "INT8", [1], b"x", 1, 0, 0)]
         respond = lambda outcome, final: self.answers.append((outcome, final))  # noqa: E731
-        self.job = Job("id", wire, 1, None, [self.slot], respond, time.monotonic_ns())
+        self.job = Job("id", RequestOptions(), tensors, 1, None, [self.slot], respond, time.monotonic_ns())
 
     def counts(self):
         cache = self.model.statistics.cache
@@ -202,7 +203,7 @@ def test_memory_that_is_gone(world):
     """A request that cannot be read is answered all the same."""
 
     async def test(world):
-        world.job.wire[6] = [("IN", "INT8", [1], 64, 1)]
+        world.job.tensors = [("IN", "INT8", [1], 64, 1, 0, 0)]
         world.cached.start(world.job)
         world.cache.go()
         ((failure, final),) = world.answers

@@ -87,7 +87,7 @@ class Lent:
         if len(read) < due:
             return bool(read)
         self.begun += 1
-        (*_, offset, size) = self._known.tensor
+        (_, _, _, offset, size, _, _) = self._known.tensor
         offset += len(start)
         contents = self._data[offset : offset + size]
         self._data = b""
@@ -151,7 +151,7 @@ class Instance:
         """Answers only when it is told to, as one does that has threads."""
         if len(data) - at != known.size or data[at : at + len(known.document)] != known.document:
             return False
-        (*_, offset, size) = known.tensor
+        (_, _, _, offset, size, _, _) = known.tensor
         offset += at + len(known.document)
         client = job.client_socket(ClientSocket) if self.sends else None
         self.contents[job] = known, data[offset : offset + size], client
@@ -190,7 +190,7 @@ class Instance:
             if job in self.contents:
                 self._answer_known(job, *self.contents.pop(job))
                 continue
-            (_, _, shape, offset, size) = job.wire[6][0]
+            ((_, _, shape, offset, size, _, _),) = job.tensors
             contents = bytes(self._memory.region.view[offset : offset + size])
             job.free()
             output = OutputTensor("OUT", "FP32", list(shape), memoryview(contents))

@@ -119,7 +119,7 @@ class TestInfer:
         model(memory, instance).infer(request((3, 2), id="7"), into(outcome))
         (((job,),)) = instance.batches
         assert (job.id, job.rows) == ("7", 3)
-        assert job.wire[6][0][3] >= 0
+        assert job.tensors[0][3] >= 0
         assert memory.live == 1
         assert outcome == []
         job.free()
@@ -187,7 +187,8 @@ class TestInfer:
         model(memory, instance).infer(made, into(outcome))
         (((job,),)) = instance.batches
         assert (job.regions, job.client.places) == ([region], made.output_places)
-        assert job.wire[6:] == [[("IN", "FP32", [1, 2], contents.address, 8)], "", {"OUT": [contents.address, 8]}]
+        assert job.tensors == [("IN", "FP32", [1, 2], contents.address, 8, 0, 0)]
+        assert job.places == {"OUT": (contents.address, 8, 0, 0)}
         region.close()  # it is unregistered
         job.free()
         assert region.size() == 0

@@ -10,6 +10,7 @@ from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.request_codec import RequestOptions
 
 HEADER = b'{"inputs": []}'
 
@@ -23,8 +24,8 @@ def memory():
 
 def job(slot, *tensors, id=""):
     """A job whose tensors are (datatype, bytes from the slot's offset, size)."""
-    wire = [(f"IN{n}", kind, [size], slot.offset + at, size) for n, (kind, at, size) in enumerate(tensors)]
-    return Job(id, [id, 0, 0, 0, None, "", wire], 3, "s", [slot], print, 1)
+    refs = [(f"IN{n}", kind, [size], slot.offset + at, size, 0, 0) for n, (kind, at, size) in enumerate(tensors)]
+    return Job(id, RequestOptions(), refs, 3, "s", [slot], print, 1)
 
 
 def test_stands_for_requests_with_the_same_header(memory):
@@ -34,7 +35,7 @@ def test_stands_for_requests_with_the_same_header(memory):
     plans.remember((HEADER, 100), job(first, ("FP32", 20, 64), ("INT8", 84, 16)), first, ALL_BINARY)
     plan = plans.find((HEADER, 100))
     made = plan.job(second, print, 7)
-    assert made.wire == job(second, ("FP32", 20, 64), ("INT8", 84, 16)).wire
+    assert made.tensors == job(second, ("FP32", 20, 64), ("INT8", 84, 16)).tensors
     assert (made.rows, made.signature, made.slots, made.arrived_ns) == (3, "s", [second], 7)
     assert plan.options is ALL_BINARY
     assert plans.find((HEADER, 101)) is None
@@ -49,8 +50,8 @@ def test_an_id_is_that_of_the_request(memory):
     plan = plans.find((HEADER, (64,)))
     assert plans.find((HEADER, (60,))) is None
     second = plan.job(slot, print, 7, "second")
-    assert (second.id, second.wire[0]) == ("second", "second")
-    assert plan.job(slot, print, 7).wire[0] == ""
+    assert second.id == "second"
+    assert plan.job(slot, print, 7).id == ""
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,17 @@ class TestKnown:
 
     def test_on_the_wire(self, plan):
         """Without an id, and its tensors counted from where one wants."""
-        wire = plan.wire(20)
-        assert wire == ["", 0, 0, 0, None, "", [("IN0", "FP32", [64], 0, 64), ("IN1", "INT8", [16], 64, 16)]]
+        wire = plan.pattern(20)
+        assert wire == [
+            "",
+            0,
+            0,
+            0,
+            None,
+            "",
+            [("IN0", "FP32", [64], 0, 64, 0, 0), ("IN1", "INT8", [16], 64, 16, 0, 0)],
+            "",
+            None,
+        ]
         wire[5] = "changed"
-        assert plan.wire(0)[5:] == ["", [("IN0", "FP32", [64], 20, 64), ("IN1", "INT8", [16], 84, 16)]]
+        assert plan.pattern(0)[5:7] == ["", [("IN0", "FP32", [64], 20, 64, 0, 0), ("IN1", "INT8", [16], 84, 16, 0, 0)]]

@@ -13,7 +13,6 @@ import pytest
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.instances.codec import request_wire
 from pyruntime.runtime.instances.stub import connection as connection_module
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
@@ -22,7 +21,7 @@ from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
-from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.scheduling.job import Job, request_options, tensor_refs
 from pyruntime.utils.channel import StubChannel
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.messages import PROTOCOL_VERSION, Hello, Load, Ready
@@ -207,7 +206,8 @@ class Bench:
             assert final
             outcomes.append(outcome)
 
-        return Job(request.id, request_wire(request), rows, None, request.slots, respond, time.monotonic_ns())
+        options, tensors = request_options(request), tensor_refs(request.inputs)
+        return Job(request.id, options, tensors, rows, None, request.slots, respond, time.monotonic_ns())
 
     def post(self, *outcomes, rows=1):
         """Execute a batch of one request for each of these lists, which get what comes of it."""

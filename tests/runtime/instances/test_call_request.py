@@ -43,11 +43,11 @@ def checks(monkeypatch):
 
 
 def tensor(shape=(1, 2), contents=bytes(8), name="IN", datatype="FP32", size=None):
-    return [name, datatype, list(shape), contents, len(contents) if size is None else size]
+    return [name, datatype, list(shape), contents, len(contents) if size is None else size, 0, 0]
 
 
 def request(*tensors, outputs=None, parameters="", **fields):
-    wire = ["7", 0, 0, 0, outputs, parameters, list(tensors), ""]
+    wire = ["7", 0, 0, 0, outputs, parameters, list(tensors), "", None]
     return CallRequest(Call(1, "m", -1, wire, False, 0), lambda number: None)
 
 
@@ -62,7 +62,7 @@ class TestKinds:
         first, second = job(version, tensor((3, 2), bytes(24))), job(version, tensor((3, 2), b"x" * 24))
         assert len(checks) == 1
         assert (first.rows, second.rows) == (3, 3)
-        assert second.wire[6] == [("IN", "FP32", [3, 2], b"x" * 24, 24)]
+        assert second.tensors == [("IN", "FP32", [3, 2], b"x" * 24, 24, 0, 0)]
 
     @pytest.mark.parametrize(
         ("tensors", "options"),
@@ -111,13 +111,13 @@ class TestKinds:
         version = Version()
         job(version, tensor())
         with pytest.raises(PeerError):
-            job(version, ["IN", "FP32", [1, 2], bytes(8), size])
+            job(version, ["IN", "FP32", [1, 2], bytes(8), size, 0, 0])
 
     def test_with_parameters(self, checks):
         """A call with parameters is looked at each time: they may be anything."""
         version = Version()
         for _ in range(2):
-            assert job(version, tensor(), parameters='{"a":1}').wire[5] == '{"a":1}'
+            assert job(version, tensor(), parameters='{"a":1}').options.parameters == '{"a":1}'
         assert len(checks) == 2
         job(version, tensor())
         assert len(checks) == 3
@@ -135,7 +135,7 @@ class TestKinds:
         version = Version(RESHAPED)
         for _ in range(2):
             made = job(version, tensor((3, 1), bytes(12)))
-            assert made.wire[6] == [("IN", "FP32", [3], bytes(12), 12)]
+            assert made.tensors == [("IN", "FP32", [3], bytes(12), 12, 0, 0)]
             assert made.rows == 3
 
     def test_signature(self):
@@ -145,7 +145,7 @@ class TestKinds:
         other = job(version, tensor(), outputs=["OUT"])
         assert first.signature == second.signature
         assert hash(first.signature) == hash(second.signature)
-        assert other.wire[4] == ["OUT"]
+        assert other.options.requested_outputs == ["OUT"]
 
     def test_limit(self, monkeypatch):
         """However many kinds there are, no more than so many are remembered."""

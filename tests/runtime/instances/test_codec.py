@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests on their way to a stub, and what comes back from one that cannot be trusted."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +11,7 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.instances.codec import (
     ResponseReader,
-    client_request_wire,
     error_wire,
-    request_wire,
     response_parameters,
     response_wire,
 )
@@ -24,7 +20,6 @@ from pyruntime.runtime.requests.types import (
     ClientContents,
     InferRequest,
     InferResponse,
-    InputTensor,
     OutputPlace,
     OutputTensor,
 )
@@ -33,6 +28,7 @@ from pyruntime.utils.addresses import address
 from pyruntime.utils.dtypes import DATATYPES
 from pyruntime.utils.errors import Code, InferenceError, PeerError
 from pyruntime.utils.messages import NO_SLOT, OK, RESCHEDULED, SENDER
+from pyruntime.utils.request_codec import RequestOptions
 
 LIMIT = 4096
 REGION = memoryview(bytes(range(256)) * 16)
@@ -77,37 +73,10 @@ def reader():
     return reader_of(PLAIN)
 
 
-class TestRequest:
-    def test_of_little(self):
-        """A request that says nothing has defaults."""
-        assert request_wire(InferRequest("m")) == ["", 0, 0, 0, None, "", []]
-
-    def test_trace(self):
-        """The context of a trace goes at the end, if there is one."""
-        assert request_wire(InferRequest("m", trace='{"traceparent":"00"}'))[7:] == ['{"traceparent":"00"}']
-
-    def test_of_everything(self):
-        """Every field has its place."""
-        request = InferRequest(
-            "m", id="7", sequence_id="s", timeout_us=9, requested_outputs=["OUT"], parameters={"a": 1, "b": "ü"},
-            inputs=[InputTensor("IN", "FP32", [1, 2], memoryview(bytes(8)), 64)],
-        )  # fmt: skip
-        wire = request_wire(request)
-        assert wire[:5] == ["7", "s", 0, 9, ["OUT"]]
-        assert json.loads(wire[5]) == {"a": 1, "b": "ü"}
-        assert [tuple(tensor) for tensor in wire[6]] == [("IN", "FP32", [1, 2], 64, 8)]
-
-    @pytest.mark.parametrize(("start", "end", "flags"), [(0, 0, 0), (1, 0, 1), (0, 1, 2), (1, 1, 3)])
-    def test_flags(self, start, end, flags):
-        """The beginning and the end of a sequence are bits."""
-        request = InferRequest("m", sequence_start=bool(start), sequence_end=bool(end))
-        assert request_wire(request)[2] == flags
-
-
 class TestOutputs:
     def test_good(self, reader):
         """An output is a view of the region, where the stub says it is."""
-        outputs, size = reader.outputs([["OUT", "FP32", [1, 2], 64, 8], ["TWO", "BYTES", [0], 0, 0]])
+        outputs, size = reader.outputs([["OUT", "FP32", [1, 2], 64, 8, 0, 0], ["TWO", "BYTES", [0], 0, 0, 0, 0]])
         assert size == 8
         assert outputs == [
             OutputTensor("OUT", "FP32", [1, 2], REGION[64:72], address(9, 64)),
@@ -122,13 +91,13 @@ class TestOutputs:
     @pytest.mark.parametrize("datatype", DATATYPES, ids=lambda datatype: datatype.name)
     def test_of_every_datatype(self, reader, datatype):
         """Every datatype may come back."""
-        ((output,), _) = reader.outputs([["OUT", datatype.name, [0], 0, 0]])
+        ((output,), _) = reader.outputs([["OUT", datatype.name, [0], 0, 0, 0, 0]])
         assert output.datatype == datatype.name
 
     def test_at_the_very_end(self, reader):
         """The last byte of a region is within it."""
         for offset, size in [(LIMIT - 1, 1), (LIMIT, 0), (0, LIMIT)]:
-            ((output,), total) = reader.outputs([["OUT", "UINT8", [size], offset, size]])
+            ((output,), total) = reader.outputs([["OUT", "UINT8", [size], offset, size, 0, 0]])
             assert len(output.data) == total == size
 
     @pytest.mark.parametrize(
@@ -138,7 +107,7 @@ class TestOutputs:
     def test_outside_of_the_region(self, reader, offset, size):
         """Nothing is read outside of the stub's own region."""
         with pytest.raises(PeerError, match="lies outside the response region"):
-            reader.outputs([["OUT", "UINT8", [1], offset, size]])
+            reader.outputs([["OUT", "UINT8", [1], offset, size, 0, 0]])
 
     @pytest.mark.parametrize(
         ("place", "value"),
@@ -159,7 +128,7 @@ class TestOutputs:
     )
     def test_field_of_another_type(self, reader, place, value):
         """Every field is what it has to be."""
-        tensor = ["OUT", "UINT8", [8], 0, 8]
+        tensor = ["OUT", "UINT8", [8], 0, 8, 0, 0]
         tensor[place] = value
         with pytest.raises(PeerError):
             reader.outputs([tensor])
@@ -212,20 +181,11 @@ def place(offset=64, size=16):
 
 
 class TestClientMemory:
-    def test_request(self):
-        """Inputs are addresses; where outputs go stands at the very end."""
-        contents = ClientContents(Client(), address(5, 64), 8)
-        request = InferRequest("m", inputs=[InputTensor("IN", "FP32", [2], b"", address(5, 64), contents)])
-        assert client_request_wire(request)[6:] == [[("IN", "FP32", [2], address(5, 64), 8)], "", {}]
-        request.trace = "{}"
-        request.output_places = {"OUT": place()}
-        assert client_request_wire(request)[7:] == ["{}", {"OUT": [address(5, 64), 16]}]
-
     @pytest.mark.parametrize("size", [0, 8, 16])
     def test_output(self, reader, size):
         """An output lies where it was to go; what it takes of that is what the client learns."""
         client = ClientUse(InferRequest("m", output_places={"OUT": place()}), print)
-        tensors = [["TWO", "UINT8", [8], 0, 8], ["OUT", "UINT8", [size], address(5, 64), size]]
+        tensors = [["TWO", "UINT8", [8], 0, 8, 0, 0], ["OUT", "UINT8", [size], address(5, 64), size, 0, 0]]
         (two, output), total = reader.outputs(tensors, client)
         assert (two.place, two.byte_size, total) == (None, 8, 8)
         assert output.place == OutputPlace("r", 7, size, place().contents)
@@ -246,19 +206,21 @@ class TestClientMemory:
         """It may lie nowhere else."""
         client = ClientUse(InferRequest("m", output_places={"OUT": place()}), print)
         with pytest.raises(PeerError, match="lies outside the response region"):
-            reader.outputs([[name, "UINT8", [8], at, size]], client)
+            reader.outputs([[name, "UINT8", [8], at, size, 0, 0]], client)
 
     def test_reshape_is_undone(self):
         """There, too."""
         client = ClientUse(InferRequest("m", output_places={"OUT": place()}), print)
-        (output,), _ = reader_of(RESHAPED).outputs([["OUT", "FP32", [2], address(5, 64), 8]], client)
+        (output,), _ = reader_of(RESHAPED).outputs([["OUT", "FP32", [2], address(5, 64), 8, 0, 0]], client)
         assert output.shape == [2, 1]
 
 
 class TestReshape:
     def test_is_undone(self):
         """The client sees the configured dims, and not what the model made of them."""
-        outputs, _ = reader_of(RESHAPED).outputs([["OUT", "FP32", [2], 0, 8], ["TWO", "FP32", [1, 4, 5], 0, 80]])
+        outputs, _ = reader_of(RESHAPED).outputs(
+            [["OUT", "FP32", [2], 0, 8, 0, 0], ["TWO", "FP32", [1, 4, 5], 0, 80, 0, 0]]
+        )
         assert [output.shape for output in outputs] == [[2, 1], [1, 5, 4]]
 
     @pytest.mark.parametrize("shape", [[], [1, 2], [1, 2, 3, 4]], ids=str)
@@ -267,15 +229,15 @@ class TestReshape:
         count = 4
         for dim in shape:
             count *= dim
-        ((output,), _) = reader_of(RESHAPED).outputs([["TWO", "FP32", shape, 0, count]])
+        ((output,), _) = reader_of(RESHAPED).outputs([["TWO", "FP32", shape, 0, count, 0, 0]])
         assert output.shape == shape
 
 
 def job(id=""):
-    return Job(id, [], 1, None, [], print, 0)
+    return Job(id, RequestOptions(), [], 1, None, [], print, 0)
 
 
-GOOD = ["OUT", "FP32", [1, 2], 64, 8]
+GOOD = ["OUT", "FP32", [1, 2], 64, 8, 0, 0]
 
 
 class TestResponse:
@@ -295,7 +257,7 @@ class TestResponse:
     def test_without_memory(self):
         """A response in no slot has nothing to give back."""
         released = []
-        response = reader_of(PLAIN, released).response(job(), [OK, "", NO_SLOT, [["OUT", "FP32", [0], 0, 0]], ""])
+        response = reader_of(PLAIN, released).response(job(), [OK, "", NO_SLOT, [["OUT", "FP32", [0], 0, 0, 0, 0]], ""])
         response.release()
         assert released == []
 
@@ -361,7 +323,7 @@ class TestForTheCaller:
         """Tensors go by their addresses, and the memory by the number of its hold."""
         outputs = [OutputTensor("OUT", "FP32", [1, 2], REGION[64:72], address(9, 64))]
         response = InferResponse("m", 3, "7", outputs, {"a": 1})
-        assert response_wire(response, 5) == [OK, "", 5, [("OUT", "FP32", [1, 2], address(9, 64), 8)], '{"a":1}']
+        assert response_wire(response, 5) == [OK, "", 5, [("OUT", "FP32", [1, 2], address(9, 64), 8, 0, 0)], '{"a":1}']
         assert response_wire(InferResponse("m", 3, "", []), NO_SLOT) == [OK, "", NO_SLOT, [], ""]
 
     def test_error(self):

@@ -252,14 +252,13 @@ def request_of():
     With it goes what holds its memory.
     """
 
-    def request_of(id, *inputs, outputs=None, parameters="", correlation=0, flags=0, timeout=0, trace=None):
+    def request_of(id, *inputs, outputs=None, parameters="", correlation=0, flags=0, timeout=0, trace=""):
         held = [(ctypes.c_char * max(1, len(contents))).from_buffer_copy(contents or b"-") for *_, contents in inputs]
         tensors = [
-            (name, datatype, shape, ctypes.addressof(memory), len(contents))
+            (name, datatype, shape, ctypes.addressof(memory), len(contents), 0, 0)
             for (name, datatype, shape, contents), memory in zip(inputs, held, strict=True)
         ]
-        wire = [id, correlation, flags, timeout, outputs, parameters, tensors]
-        return (wire if trace is None else [*wire, trace]), held
+        return [id, correlation, flags, timeout, outputs, parameters, tensors, trace, None], held
 
     return request_of
 

@@ -44,7 +44,7 @@ def contents(action, size=SIZE):
 def wire(size=SIZE, **fields):
     """A request with one input, as it is known."""
     usual = {"correlation": 0, "flags": 0, "timeout": 0, "outputs": None, "parameters": ""}
-    return ["", *(usual | fields).values(), [("IN", "UINT8", [size], 0, size)]]
+    return ["", *(usual | fields).values(), [("IN", "UINT8", [size], 0, size, 0, 0)], "", None]
 
 
 def plain(outputs):

@@ -14,7 +14,7 @@ class Job:
 
 def wire(id="1"):
     """A request without inputs."""
-    return [id, 0, 0, 0, None, "", []]
+    return [id, 0, 0, 0, None, "", [], "", None]
 
 
 class TestStatistics:

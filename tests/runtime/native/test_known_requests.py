@@ -89,7 +89,7 @@ class TestFound:
         memory = ctypes.create_string_buffer(body, len(body))
         tensors, at = [], 0
         for name, kind, shape, part in zip(names, kinds, shapes, parts, strict=True):
-            tensors.append((name, kind, shape, at, len(part)))
+            tensors.append((name, kind, shape, at, len(part), 0, 0))
             at += len(part)
         request = ["", *usual.values(), tensors]
         requests.instance.execute([Job()], [request], 1000, ctypes.addressof(memory))
@@ -647,9 +647,9 @@ class TestIdentity:
     def test_parameters(self, make):
         """A request's parameters come again with each, and responses that have any are not encoded."""
         made = make("identity.cc", ["OUTPUT0"])
-        tensors = [("INPUT0", "INT32", [2], 0, 8)]
+        tensors = [("INPUT0", "INT32", [2], 0, 8, 0, 0)]
         for parameters in ({}, {"a": 1, "b": "x"}):
-            wire = ["", 0, 0, 0, None, parameters or "", tensors]
+            wire = ["", 0, 0, 0, None, parameters or "", tensors, "", None]
             known = _triton.KnownRequest(made.model, DOCUMENT, len(DOCUMENT) + 8, wire)
             known.remember(HEAD, [("OUTPUT0", "INT32", [2], 8)])
             for _ in range(3):
@@ -661,8 +661,10 @@ class TestIdentity:
     def test_outputs_that_are_asked_for(self, make, outputs):
         """Only these are made."""
         made = make("identity.cc", ["OUTPUT0", "OUTPUT1"])
-        tensors = [("INPUT0", "INT32", [1], 0, 4), ("INPUT1", "FP16", [0, 2], 4, 0)]
-        known = _triton.KnownRequest(made.model, DOCUMENT, len(DOCUMENT) + 4, ["", 0, 0, 0, outputs, "", tensors])
+        tensors = [("INPUT0", "INT32", [1], 0, 4, 0, 0), ("INPUT1", "FP16", [0, 2], 4, 0, 0, 0)]
+        known = _triton.KnownRequest(
+            made.model, DOCUMENT, len(DOCUMENT) + 4, ["", 0, 0, 0, outputs, "", tensors, "", None]
+        )
         what, _, _, found, *_ = self.run(made, known, b"abcd")
         assert what == "answered"
         assert [name for name, *_ in found] == (outputs or ["OUTPUT0", "OUTPUT1"])

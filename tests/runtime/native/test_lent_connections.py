@@ -849,7 +849,7 @@ class TestTogether:
                 assert requests.give(known, DOCUMENT + self.note(255))
             else:
                 requests.serial += 1
-                wires = [["", 0, 0, 0, None, "", [("IN", "UINT8", [SIZE], 0, SIZE)]]]
+                wires = [["", 0, 0, 0, None, "", [("IN", "UINT8", [SIZE], 0, SIZE, 0, 0)], "", None]]
                 requests.instance.execute([Job()], wires, requests.serial, ctypes.addressof(memory))
         requests.let_go()
         for number, connection in enumerate(connections):

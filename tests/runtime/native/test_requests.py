@@ -133,9 +133,9 @@ class TestWire:
             (5, {"p": None}, TypeError),
             (5, {"p": 2**64}, OverflowError),
             (6, [("IN", "INT32", [1], 0)], IndexError),
-            (6, [("IN", "INT32", ["x"], 0, 4)], TypeError),
-            (6, [("IN", "INT32", [1], 2**64, 4)], OverflowError),
-            (6, [("IN", "INT32", [1], 0, -4)], OverflowError),
+            (6, [("IN", "INT32", ["x"], 0, 4, 0, 0)], TypeError),
+            (6, [("IN", "INT32", [1], 2**64, 4, 0, 0)], OverflowError),
+            (6, [("IN", "INT32", [1], 0, -4, 0, 0)], OverflowError),
             (6, None, TypeError),
         ],
     )

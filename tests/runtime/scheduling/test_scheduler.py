@@ -16,6 +16,7 @@ from pyruntime.runtime.scheduling.batcher import QueueFull
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import RequestOptions
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
 PATIENCE_S = 60
@@ -56,7 +57,8 @@ def job(outcome=None, rows=1, arrived_ns=None):
         if outcome is not None:
             outcome.append(each)
 
-    return Job("", [], rows, None, [Slot()], respond, time.monotonic_ns() if arrived_ns is None else arrived_ns)
+    arrived_ns = time.monotonic_ns() if arrived_ns is None else arrived_ns
+    return Job("", RequestOptions(), [], rows, None, [Slot()], respond, arrived_ns)
 
 
 def scheduler(*instances, text="", on_change=lambda: None, statistics=None):

@@ -19,6 +19,7 @@ from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.sequence_scheduler import SequenceScheduler
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import RequestOptions
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
 PATIENCE_S = 60
@@ -98,9 +99,9 @@ def job(id=1, flags=0, outcomes=None, timeout_s=0.0, tensors=None):
         if outcomes is not None:
             outcomes.append(outcome)
 
-    tensors = [("IN", "INT32", [1, 2], 0, 8)] if tensors is None else tensors
-    wire = ["", id, flags, int(timeout_s * 1e6), ["OUT"], "", tensors]
-    return Job("", wire, 1, None, [Slot()], respond, time.monotonic_ns())
+    tensors = [("IN", "INT32", [1, 2], 0, 8, 0, 0)] if tensors is None else tensors
+    options = RequestOptions(id, flags, int(timeout_s * 1e6), ["OUT"])
+    return Job("", options, tensors, 1, None, [Slot()], respond, time.monotonic_ns())
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def make(memory):
 def contents(memory, each):
     """The inputs of a job, by name, as they lie in the memory of requests."""
     view = memory.region.view
-    return {name: bytes(view[at : at + size]) for name, _, _, at, size in each.wire[6] if type(at) is int}
+    return {name: bytes(view[at : at + size]) for name, _, _, at, size, _, _ in each.tensors if type(at) is int}
 
 
 def test_choice(memory):
@@ -235,7 +236,7 @@ class TestInputs:
         made = make(CONTROLS, Instance(capacity=0))
         each = job(258, START)
         made.submit(each)
-        assert [(name, datatype, shape) for name, datatype, shape, _, _ in each.wire[6]] == [
+        assert [(name, datatype, shape) for name, datatype, shape, *_ in each.tensors] == [
             ("IN", "INT32", [1, 2]),
             ("S", "INT32", [1, 1]),
             ("R", "BOOL", [1, 1]),
@@ -252,14 +253,14 @@ class TestInputs:
         """A row without a request is zeros, and not ready. Nobody is answered for it."""
         instance = Instance()
         made = make(CONTROLS, instance)
-        strings = job(2, START, tensors=[("IN", "BYTES", [1, 2], 0, 99)])
+        strings = job(2, START, tensors=[("IN", "BYTES", [1, 2], 0, 99, 0, 0)])
         made.submit(job(1, START))
         made.submit(strings)
         padding, same = instance.batches[1]
         assert same is strings
         assert padding.is_padding
         assert not strings.is_padding
-        assert padding.wire[:6] == ["", 0, 0, 0, ["OUT"], ""]
+        assert (padding.id, padding.options) == ("", RequestOptions(requested_outputs=["OUT"]))
         found = contents(memory, padding)
         assert found == {"IN": bytes(8), "S": b"\x02\0\0\0", "R": b"\0", "I": bytes(4)}
         released = []
@@ -332,8 +333,8 @@ class TestInputs:
         for _ in range(2):
             instance.finish(made)
         assert second.states is first.states
-        assert second.wire[6][1:] == [("A", "INT32", [1, 1], b"abcd", 4)]
-        assert first.wire[6][1:] == other.wire[6][1:] == [("A", "INT32", [1, 1], bytes(4), 4)]
+        assert second.tensors[1:] == [("A", "INT32", [1, 1], b"abcd", 4, 0, 0)]
+        assert first.tensors[1:] == other.tensors[1:] == [("A", "INT32", [1, 1], bytes(4), 4, 0, 0)]
         assert [state.data for state in second.states.inputs] == [b"abcd"]
         assert [state.data for state in other.states.inputs] == [bytes(4)]
         assert again.states is not other.states
@@ -357,7 +358,7 @@ class TestAgain:
         made.submit(first)
         made.submit(second)
         states = first.states
-        first.wire[2] &= ~START
+        first.continue_sequence()
         made.reschedule(first)
         assert instance.batches == [[first], [first]]
         assert contents(memory, first)["S"] == b"\x02\0\0\0"
@@ -365,7 +366,7 @@ class TestAgain:
         made.reschedule(first)
         assert (len(instance.batches), memory.live) == (3, live)
         assert first.states is states
-        assert sorted(tensor[0] for tensor in first.wire[6]) == ["A", "I", "IN", "R", "S"]
+        assert sorted(tensor[0] for tensor in first.tensors) == ["A", "I", "IN", "R", "S"]
 
     @in_a_loop
     async def test_own_sequences(self, make):

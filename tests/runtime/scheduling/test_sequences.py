@@ -12,6 +12,7 @@ from pyruntime.runtime.scheduling.batcher import QueueFull
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.sequences import Sequences
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import RequestOptions
 
 START, END = 1, 2
 IDLE_S = 10.0
@@ -21,7 +22,8 @@ START_MISSING = (
 
 
 def job(id=1, flags=0, rows=1, at=0.0, timeout_s=0.0):
-    return Job("", ["", id, flags, int(timeout_s * 1e6)], rows, None, [], lambda *_: None, int(at * 1e9))
+    options = RequestOptions(id, flags, int(timeout_s * 1e6))
+    return Job("", options, [], rows, None, [], lambda *_: None, int(at * 1e9))
 
 
 class Table:

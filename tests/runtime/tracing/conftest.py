@@ -9,6 +9,7 @@ import pytest
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.tracing.sampling import Sampler, Values
 from pyruntime.runtime.tracing.trace import SpanIds, Trace, Tree
+from pyruntime.utils.request_codec import RequestOptions
 
 
 class Traces:
@@ -31,9 +32,9 @@ class Traces:
         tree = self.tree() if tree is None else tree
         return Trace(tree, id, parent_id, ("m", 3), request_id, context, spans, lambda: self.now_ns, self.ended.append)
 
-    def job(self, *tensors, respond=lambda outcome, final: None, trace=()):
+    def job(self, *tensors, respond=lambda outcome, final: None, context=""):
         """A job that came at 900 ns."""
-        return Job("7", ["7", 0, 0, 0, None, "", list(tensors), *trace], 1, None, [], respond, 900)
+        return Job("7", RequestOptions(), list(tensors), 1, None, [], respond, 900, context)
 
 
 @pytest.fixture

@@ -185,20 +185,20 @@ class TestEnds:
 
 
 class TestContext:
-    def test_appended(self, traces):
-        """The model is told the context, behind what it is told anyway."""
+    def test_given(self, traces):
+        """The model is told the context."""
         trace = traces.trace(context="12")
         job = traces.job()
         trace.attach(job, traces.region)
-        assert job.wire == ["7", 0, 0, 0, None, "", [], "12"]
+        assert job.trace_context == "12"
         assert job.trace is trace
 
     def test_replaced(self, traces):
         """The context of a call is that of the call, not that of its caller."""
         trace = traces.trace(context="12")
-        job = traces.job(trace=["11", {}])
+        job = traces.job(context="11")
         trace.attach(job, traces.region)
-        assert job.wire[7:] == ["12", {}]
+        assert job.trace_context == "12"
 
 
 class TestTensors:
@@ -208,7 +208,9 @@ class TestTensors:
         other = SimpleNamespace(number=9, view=memoryview(struct.pack("<iii", 7, 8, 9)))
         trace = traces.trace(traces.tree(tensors=True))
         job = traces.job(
-            ("A", "INT32", [2], 64, 8), ("B", "INT32", [1], address(9, 4), 4), ("C", "UINT8", [1, 2], b"xy", 2)
+            ("A", "INT32", [2], 64, 8, 0, 0),
+            ("B", "INT32", [1], address(9, 4), 4, 0, 0),
+            ("C", "UINT8", [1, 2], b"xy", 2, 0, 0),
         )
         job.regions = [other]
         trace.attach(job, traces.region)
@@ -223,7 +225,7 @@ class TestTensors:
         """A call may refer to the model's own region by its number."""
         traces.memory[8:12] = b"abcd"
         trace = traces.trace(traces.tree(tensors=True))
-        trace.attach(traces.job(("A", "UINT8", [4], address(5, 8), 4)), traces.region)
+        trace.attach(traces.job(("A", "UINT8", [4], address(5, 8), 4, 0, 0)), traces.region)
         assert tensors(trace)[0][1].data == b"abcd"
 
     def test_outputs(self, traces):
@@ -241,7 +243,7 @@ class TestTensors:
         region = ClientRegion(os.open(tmp_path / "memory", os.O_RDONLY))
         try:
             trace = traces.trace(traces.tree(tensors=True))
-            job = traces.job(("A", "UINT8", [5], address(region.number, 4), 5))
+            job = traces.job(("A", "UINT8", [5], address(region.number, 4), 5, 0, 0))
             job.regions = [region]
             trace.attach(job, traces.region)
             contents = ClientContents(region, address(region.number, 9), 100)
@@ -254,7 +256,7 @@ class TestTensors:
     def test_without_tensors(self, traces):
         """Nothing is copied that nobody asked for."""
         trace = traces.trace()
-        job = traces.job(("A", "INT32", [2], 64, 8))
+        job = traces.job(("A", "INT32", [2], 64, 8, 0, 0))
         trace.attach(job, traces.region)
         job.respond(response(output()), True)
         assert tensors(trace) == []
@@ -266,7 +268,8 @@ class TestTensors:
         tree.bytes_left = 12
         trace = traces.trace(tree)
         trace.attach(
-            traces.job(("A", "UINT8", [10], b"0123456789", 10), ("B", "UINT8", [6], b"012345", 6)), traces.region
+            traces.job(("A", "UINT8", [10], b"0123456789", 10, 0, 0), ("B", "UINT8", [6], b"012345", 6, 0, 0)),
+            traces.region,
         )
         assert [(note.data, note.size) for _, note in tensors(trace)] == [(b"01234567", 10), (b"0123", 6)]
         assert tree.bytes_left == 0

@@ -25,6 +25,7 @@ from pyruntime.stub.pb_utils import (
 )
 from pyruntime.stub.pb_utils.iterator import ResponseIterator
 from pyruntime.stub.pb_utils.placement import InferenceTrace
+from pyruntime.utils.request_codec import WireRequest
 
 OUTPUTS = {"OUT1", "OUT0"}
 
@@ -36,7 +37,7 @@ def region(regions):
 
 
 def request(region, id="", correlation=0, flags=0, timeout_us=0, outputs=None, parameters="", tensors=(), trace=()):
-    wire = [id, correlation, flags, timeout_us, outputs, parameters, list(tensors), *trace]
+    wire = WireRequest(id, correlation, flags, timeout_us, outputs, parameters, list(tensors), *trace)
     return InferenceRequest._from_wire(region, wire, OUTPUTS, 7)
 
 
@@ -92,25 +93,25 @@ class TestValues:
 class TestInputs:
     def test_in_the_order_they_came(self, region):
         """Inputs are what was sent, in that order."""
-        made = request(region, tensors=[["B", "UINT8", [2], 2, 2], ["A", "UINT8", [1, 2], 0, 2]])
+        made = request(region, tensors=[["B", "UINT8", [2], 2, 2, 0, 0], ["A", "UINT8", [1, 2], 0, 2, 0, 0]])
         assert [tensor.name() for tensor in made.inputs()] == ["B", "A"]
         assert [tensor.as_numpy().tolist() for tensor in made.inputs()] == [[2, 3], [[0, 1]]]
 
     def test_are_the_same_each_time(self, region):
         """Asking twice gives the same tensors."""
-        made = request(region, tensors=[["A", "UINT8", [2], 2, 2]])
+        made = request(region, tensors=[["A", "UINT8", [2], 2, 2, 0, 0]])
         assert made.inputs()[0] is made.inputs()[0]
 
     def test_by_name(self, region):
         """The function that models use finds them; one that did not come is None."""
-        made = request(region, tensors=[["A", "UINT8", [2], 2, 2]])
+        made = request(region, tensors=[["A", "UINT8", [2], 2, 2, 0, 0]])
         assert get_input_tensor_by_name(made, "A").as_numpy().tolist() == [2, 3]
         assert get_input_tensor_by_name(made, "B") is None
 
 
 def test_repr(region):
     """A request shows its id and its inputs, without contents."""
-    made = request(region, "7", tensors=[["A", "UINT8", [2], 2, 2]])
+    made = request(region, "7", tensors=[["A", "UINT8", [2], 2, 2, 0, 0]])
     assert repr(made) == "<InferenceRequest '7' [<Tensor A UINT8 [2]>]>"
 
 

@@ -15,6 +15,7 @@ from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
+from pyruntime.utils.request_codec import WireRequest
 
 NUMERIC = [datatype for datatype in DATATYPES if datatype.numpy and datatype.size]
 each_numeric = pytest.mark.parametrize("datatype", NUMERIC, ids=lambda datatype: datatype.name)
@@ -25,13 +26,13 @@ BF16_MESSAGE = (
 
 
 def wire_request(*tensors, outputs=None):
-    return ["", 0, 0, 0, outputs, "", list(tensors)]
+    return WireRequest("", 0, 0, 0, outputs, "", list(tensors))
 
 
 def input_tensor(regions, datatype, shape, contents, offset=64):
     """The tensor that a model gets for these bytes."""
     regions.requests.map[offset : offset + len(contents)] = contents
-    wire = wire_request(["IN", datatype, list(shape), offset, len(contents)])
+    wire = wire_request(["IN", datatype, list(shape), offset, len(contents), 0, 0])
     (tensor,) = InferenceRequest._from_wire(regions, wire, set(), 7).inputs()
     return tensor
 
@@ -40,7 +41,9 @@ def written(tensor):
     """(datatype, shape, bytes) of `tensor` as the host finds it in a response."""
     region = create_region("a test of responses")
     writer = ResponseWriter(region, 1 << 20, "m", {tensor.name()})
-    code, _, _, ((_, datatype, shape, offset, size),), _ = writer.write(InferenceResponse([tensor]), {tensor.name()})
+    code, _, _, ((_, datatype, shape, offset, size, _, _),), _ = writer.write(
+        InferenceResponse([tensor]), {tensor.name()}
+    )
     assert code == -1
     contents = region.map[offset : offset + size]
     region.close()

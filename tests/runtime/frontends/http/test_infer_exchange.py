@@ -338,7 +338,7 @@ class TestStrings:
         """The model gets them then."""
         self.ask(server, bytes(4 * MANY_STRINGS))
         (job,) = server.instance.jobs
-        assert job.wire[-1][0][:3] == ("IN", "BYTES", [MANY_STRINGS])
+        assert job.tensors[0][:3] == ("IN", "BYTES", [MANY_STRINGS])
         job.free()
 
     def test_wrong(self, server):

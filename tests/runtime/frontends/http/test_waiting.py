@@ -267,7 +267,7 @@ def test_forwarded_headers(server):
     document = {"IN": [1], "X-A": "3"}
     text = json.dumps(document).encode()
     transport.feed(b"POST /v2/models/m/generate HTTP/1.1\r\nx-b: 4\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
-    parameters = [job.wire[PARAMETERS] for job in server.instance.jobs]
+    parameters = [job.options.parameters for job in server.instance.jobs]
     assert parameters == ['{"X-A":"1"}', '{"X-A":"2"}', "", '{"X-A":"3","x-b":"4"}']
     server.instance.answer()
     transport.feed(b"".join(binary(1, b"Timeout: 1\r\n")))

@@ -21,6 +21,7 @@ from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import RequestOptions, encode_requests
 
 CONFIG = (
     "name: 'm' backend: 'b' max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
@@ -124,8 +125,8 @@ class Request:
         self.outcomes = []
         self.is_over = False
         self.slot = Slot()
-        wire = ["", 0, 0, 0, None, parameters, list(tensors)]
-        self.job = Job("7", wire, 2, None, [self.slot], self._respond, time.monotonic_ns())
+        options = RequestOptions(parameters=parameters)
+        self.job = Job("7", options, list(tensors), 2, None, [self.slot], self._respond, time.monotonic_ns())
 
     def _respond(self, outcome, final):
         assert not self.is_over
@@ -208,7 +209,7 @@ def test_one_request(backend):
     """Its response goes on at once; its memory is free when the backend releases it, which also tells the times."""
     backend, request = backend(), Request()
     serial = backend.execute(request)
-    assert backend.handle.given == [([request.job], [request.job.wire], serial, backend.batches._base)]
+    assert backend.handle.given == [([request.job], encode_requests([request.job]), serial, backend.batches._base)]
     assert backend.handle.wakes == 1
     assert backend.batches.capacity == CAPACITY_MIN - 1
     backend.batches.responded(request.job, True, None, OUT, {"a": 1})
@@ -368,9 +369,9 @@ def test_a_batch_that_the_extension_does_not_take(backend, caplog):
 def test_contents_in_the_request(backend):
     """Tensors of a small call stand in it; the extension finds them in the request memory."""
     backend = backend()
-    request = Request(tensors=[("IN", "FP32", [1, 2], b"12345678", 8)])
+    request = Request(tensors=[("IN", "FP32", [1, 2], b"12345678", 8, 0, 0)])
     backend.execute(request)
-    ((_, _, _, at, size),) = backend.handle.given[0][1][0][6]
+    ((_, _, _, at, size, _, _),) = backend.handle.given[0][1][0][6]
     assert bytes(backend.memory.region.view[at : at + size]) == b"12345678"
     backend.batches.released(request.job, False, None)
     assert not backend.memory.live
@@ -382,12 +383,12 @@ def test_contents_in_another_region(backend):
     slot = caller.allocate(8)
     slot.fill(np.arange(2, dtype=np.float32).tobytes())
     backend = backend()
-    request = Request(tensors=[("IN", "FP32", [1, 2], address(caller.region.number, slot.offset), 8)])
+    request = Request(tensors=[("IN", "FP32", [1, 2], address(caller.region.number, slot.offset), 8, 0, 0)])
     request.job.regions = [caller.region]
     backend.execute(request)
-    _, ((_, _, _, _, _, _, tensors),), _, base = backend.handle.given[0]
+    _, (wire,), _, base = backend.handle.given[0]
     where = np.frombuffer(caller.region.view[slot.offset : slot.offset + 8], np.uint8).ctypes.data
-    assert base + tensors[0][3] == where
+    assert base + wire[6][0][3] == where
     caller.close()
 
 

@@ -10,6 +10,7 @@ import pytest
 from pyruntime.runtime.instances.native.strategy import NativeStrategy
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils.request_codec import RequestOptions
 
 
 class Failure(Exception):
@@ -48,7 +49,7 @@ def strategy(handle):
 
 
 def job(parameters=""):
-    return Job("", ["", 0, 0, 0, None, parameters, []], 1, None, [], None, time.monotonic_ns())
+    return Job("", RequestOptions(parameters=parameters), [], 1, None, [], None, time.monotonic_ns())
 
 
 def test_parameters(strategy, handle):

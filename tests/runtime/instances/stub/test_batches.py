@@ -38,6 +38,7 @@ from pyruntime.utils.messages import (
     Retired,
 )
 from pyruntime.utils.regions import FLAGS_BYTES
+from pyruntime.utils.request_codec import RequestOptions
 
 CONFIG = (
     "name: 'm' max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
@@ -55,7 +56,7 @@ NOT_RESCHEDULABLE = (
 
 def response(slot=0):
     """A response in this slot, as the stub writes it."""
-    return [OK, "", slot, [["OUT", "FP32", [1, 2], slot, 8]], ""]
+    return [OK, "", slot, [["OUT", "FP32", [1, 2], slot, 8, 0, 0]], ""]
 
 
 EMPTY = [OK, "", NO_SLOT, [], ""]
@@ -90,8 +91,7 @@ class Request:
         self.outcomes = []
         self.is_over = False
         self.slot = Slot()
-        wire = ["", 0, flags, 0, None, "", []]
-        self.job = Job("7", wire, 1, None, [self.slot], self._respond, time.monotonic_ns())
+        self.job = Job("7", RequestOptions(flags=flags), [], 1, None, [self.slot], self._respond, time.monotonic_ns())
         self.job.regions = regions
 
     def _respond(self, outcome, final):
@@ -405,7 +405,7 @@ class TestSenders:
             [Respond(-1, EMPTY, True)],
             [Respond(1, NO, False), Respond(1, NO, True)],
             [Respond(1, [], True)],
-            [Respond(1, [OK, "", 0, [["OUT", "FP32", [1], 1 << 60, 4]], ""], True)],
+            [Respond(1, [OK, "", 0, [["OUT", "FP32", [1], 1 << 60, 4, 0, 0]], ""], True)],
         ],
         ids=repr,
     )
@@ -720,7 +720,7 @@ class TestReschedule:
         bench.batches.answered(result(1, RESCHEDULED))
         assert bench.owner.rescheduled == [request.job]
         assert request.job.instance is None
-        assert request.job.wire[2] == 2
+        assert request.job.options.flags == 2
         assert not request.is_free
         assert request.outcomes == []
         bench.batches.execute([request.job])

@@ -81,14 +81,14 @@ def spec_of(name, text=""):
 
 
 def tensor(at=0, size=8):
-    return ["IN", "FP32", [1, size // 8, 2][-2:], at, size]
+    return ["IN", "FP32", [1, size // 8, 2][-2:], at, size, 0, 0]
 
 
-def wire(*tensors, outputs=None, trace=()):
-    return ["7", 0, 0, 0, outputs, "", list(tensors), *trace]
+def wire(*tensors, outputs=None, trace=""):
+    return ["7", 0, 0, 0, outputs, "", list(tensors), trace, None]
 
 
-INLINE = ["IN", "FP32", [1, 2], bytes(8), 8]
+INLINE = ["IN", "FP32", [1, 2], bytes(8), 8, 0, 0]
 TWO_INPUTS = "input { name: 'TWO' data_type: TYPE_FP32 dims: 2 } input { name: 'THREE' data_type: TYPE_FP32 dims: 2 }"
 # Of a response that is not sent along, but held.
 SIZE = INLINE_BYTES_MAX + 4
@@ -272,7 +272,9 @@ def bench(benches):
 
 def answer(slot, hold=1, number=1, final=True, region=None):
     """What the caller hears of a response in this slot."""
-    return Answer(number, [OK, "", hold, [["OUT", "UINT8", [SIZE], address(region.number, slot), SIZE]], ""], final)
+    return Answer(
+        number, [OK, "", hold, [["OUT", "UINT8", [SIZE], address(region.number, slot), SIZE, 0, 0]], ""], final
+    )
 
 
 class TestRequest:
@@ -282,15 +284,15 @@ class TestRequest:
         bench.call(tensor(64))
         bench.call(tensor(address(bench.requests.number, 4096)), number=2)
         first, second = bench.callee.jobs
-        assert first.wire[6] == [("IN", "FP32", [1, 2], address(own.number, 64), 8)]
+        assert first.tensors == [("IN", "FP32", [1, 2], address(own.number, 64), 8, 0, 0)]
         assert first.regions == [own]
-        assert second.wire[6] == [("IN", "FP32", [1, 2], address(bench.requests.number, 4096), 8)]
+        assert second.tensors == [("IN", "FP32", [1, 2], address(bench.requests.number, 4096), 8, 0, 0)]
         assert second.regions == [bench.requests]
 
     def test_whose_inputs_come_along(self, bench):
         """Small inputs are in the message: there is no memory that anybody has to be told of."""
         bench.call(INLINE)
-        assert bench.callee.jobs[0].wire[6] == [tuple(INLINE)]
+        assert bench.callee.jobs[0].tensors == [tuple(INLINE)]
         assert bench.callee.jobs[0].regions == []
         bench.callee.jobs[0].free()
         bench.callee.jobs[0].respond(None, True)
@@ -300,7 +302,7 @@ class TestRequest:
     def test_outputs(self, bench, outputs):
         """It may want some of the outputs, all of them, or none at all."""
         bench.calls.call(Call(1, "other", -1, wire(INLINE, outputs=outputs), False, 0))
-        assert bench.callee.jobs[0].wire[4] == outputs
+        assert bench.callee.jobs[0].options.requested_outputs == outputs
 
     def test_of_a_response_that_is_passed_on(self, bench):
         """What a model was given by another one lies in a region that it was granted."""
@@ -332,7 +334,7 @@ class TestRequest:
         """Whatever refuses it, the call has its answer, its inputs are read by nobody, and their region is no longer
         counted on."""
         bench.callee.queue_is_full = True
-        bench.call(tensor() if by == "queue" else ["IN", "FP32", [1, 3], 0, 12])
+        bench.call(tensor() if by == "queue" else ["IN", "FP32", [1, 3], 0, 12, 0, 0])
         unread, refused = bench.stub.hear()
         assert unread == Unread([1])
         assert (refused.call, refused.final, refused.response[2:]) == (1, True, [NO_SLOT, [], ""])
@@ -375,11 +377,11 @@ class TestRequest:
     @pytest.mark.parametrize(
         "request_",
         [
-            wire(["IN", "FP32", [1.5, 2], bytes(8), 8]),
+            wire(["IN", "FP32", [1.5, 2], bytes(8), 8, 0, 0]),
             wire([[], "FP32", [1, 2], bytes(8), 8]),
             wire(INLINE, outputs=[[]]),
-            wire(INLINE, trace=[1]),
-            ["7", 0, 0, 0, None, "{", []],
+            wire(INLINE, trace=1),
+            ["7", 0, 0, 0, None, "{", [], "", None],
         ],
         ids=repr,
     )
@@ -492,7 +494,7 @@ class TestResponses:
     def test_that_comes_along(self, bench, size):
         """A small response is in the message: it is not held, and given back at once."""
         bench.call().respond(bench.response(size=size), True)
-        wire = [OK, "", NO_SLOT, [["OUT", "UINT8", [size], b"x" * size, size]], ""]
+        wire = [OK, "", NO_SLOT, [["OUT", "UINT8", [size], b"x" * size, size, 0, 0]], ""]
         assert bench.stub.hear() == [Answer(1, wire, True)]
         assert bench.released == [64]
         assert bench.stub.granted() == []
@@ -681,33 +683,44 @@ class TestTheCallerDies:
 
 GOOD = tensor()
 BAD_TENSORS = [
-    None, 1, "INxyz", [], {}, GOOD[:4], [*GOOD, 0],
+    None, 1, "INxyz", [], {}, GOOD[:4], GOOD[:5], [*GOOD, 0],
     [None, *GOOD[1:]], [1, *GOOD[1:]], [b"IN", *GOOD[1:]], [["IN"], *GOOD[1:]],
     ["IN", None, *GOOD[2:]], ["IN", "TYPE_FP32", *GOOD[2:]], ["IN", [], *GOOD[2:]], ["IN", 1, *GOOD[2:]],
-    ["IN", "FP32", None, 0, 8], ["IN", "FP32", "12", 0, 8], ["IN", "FP32", {}, 0, 8], ["IN", "FP32", [1.0], 0, 8],
-    ["IN", "FP32", [-1], 0, 8], ["IN", "FP32", [True], 0, 8], ["IN", "FP32", [[1]], 0, 8], ["IN", "FP32", ["1"], 0, 8],
-    ["IN", "FP32", [2], None, 8], ["IN", "FP32", [2], "0", 8], ["IN", "FP32", [2], 0.0, 8], ["IN", "FP32", [2], [], 8],
-    ["IN", "FP32", [2], -1, 8], ["IN", "FP32", [2], -(1 << 36), 8], ["IN", "FP32", [2], (1 << 36) - 1, 8],
-    ["IN", "FP32", [2], (64 << 30) - 4096, 1], ["IN", "FP32", [2], 0, (64 << 30) - 4095],
-    ["IN", "FP32", [2], 0, -1], ["IN", "FP32", [2], 0, None], ["IN", "FP32", [2], 0, "8"], ["IN", "FP32", [2], 0, 8.0],
-    ["IN", "FP32", [2], 0, float("nan")], ["IN", "FP32", [2], 0, []], ["IN", "FP32", [2], 0, 1 << 63],
-    ["IN", "FP32", [2], (1 << 64) - 1, 8], ["IN", "FP32", [2], address(10**6, 0), 8],
-    ["IN", "FP32", [1, 2], bytes(8), 7], ["IN", "FP32", [1, 2], bytes(8), 9], ["IN", "FP32", [1, 2], bytes(8), 8.0],
-    ["IN", "FP32", [1, 2], bytes(8), None], ["IN", "FP32", [1, 2], bytes(8), "8"], ["IN", "FP32", [1, 2], b"", -1],
-    ["IN", "FP32", [1, 2], bytes(1), True], ["IN", "FP32", [1, 2], "x" * 8, 8],
+    *[[*GOOD[:5], *memory] for memory in [(1, 0), (2, 0), (0, 1), (-1, 0), (None, 0), (0, "0"), ([], {})]],
+    *[[*each, 0, 0] for each in [
+        ["IN", "FP32", None, 0, 8], ["IN", "FP32", "12", 0, 8], ["IN", "FP32", {}, 0, 8],
+        ["IN", "FP32", [1.0], 0, 8],
+        ["IN", "FP32", [-1], 0, 8], ["IN", "FP32", [True], 0, 8], ["IN", "FP32", [[1]], 0, 8],
+        ["IN", "FP32", ["1"], 0, 8],
+        ["IN", "FP32", [2], None, 8], ["IN", "FP32", [2], "0", 8], ["IN", "FP32", [2], 0.0, 8],
+        ["IN", "FP32", [2], [], 8],
+        ["IN", "FP32", [2], -1, 8], ["IN", "FP32", [2], -(1 << 36), 8], ["IN", "FP32", [2], (1 << 36) - 1, 8],
+        ["IN", "FP32", [2], (64 << 30) - 4096, 1], ["IN", "FP32", [2], 0, (64 << 30) - 4095],
+        ["IN", "FP32", [2], 0, -1], ["IN", "FP32", [2], 0, None], ["IN", "FP32", [2], 0, "8"],
+        ["IN", "FP32", [2], 0, 8.0],
+        ["IN", "FP32", [2], 0, float("nan")], ["IN", "FP32", [2], 0, []], ["IN", "FP32", [2], 0, 1 << 63],
+        ["IN", "FP32", [2], (1 << 64) - 1, 8], ["IN", "FP32", [2], address(10**6, 0), 8],
+        ["IN", "FP32", [1, 2], bytes(8), 7], ["IN", "FP32", [1, 2], bytes(8), 9], ["IN", "FP32", [1, 2], bytes(8), 8.0],
+        ["IN", "FP32", [1, 2], bytes(8), None], ["IN", "FP32", [1, 2], bytes(8), "8"], ["IN", "FP32", [1, 2], b"", -1],
+        ["IN", "FP32", [1, 2], bytes(1), True], ["IN", "FP32", [1, 2], "x" * 8, 8],
+    ]],
 ]  # fmt: skip
 BAD_REQUESTS = [
-    [], wire()[:6], [*wire(tensor())[:6], None], [*wire()[:6], 5], [*wire()[:6], "text"], [*wire()[:6], {"a": 1}],
-    ["7", None, 0, 0, None, "", []], ["7", 0.5, 0, 0, None, "", []], ["7", [], 0, 0, None, "", []],
-    ["7", 0, None, 0, None, "", []], ["7", 0, "1", 0, None, "", []], ["7", 0, 1.5, 0, None, "", []],
-    ["7", 0, 0, None, None, "", []], ["7", 0, 0, "9", None, "", []], ["7", 0, 0, 1.5, None, "", []],
-    ["7", 0, 0, 0, 5, "", []], ["7", 0, 0, 0, True, "", []], ["7", 0, 0, 0, 1.5, "", []],
-    ["7", 0, 0, 0, None, "{", []], ["7", 0, 0, 0, None, 5, []], ["7", 0, 0, 0, None, [1], []],
-    ["7", 0, 0, 0, None, '{"a":[]}', []], ["7", 0, 0, 0, None, "[]", []], ["7", 0, 0, 0, None, None, []],
-    [None, 0, 0, 0, None, "", []], [7, 0, 0, 0, None, "", []], [[], 0, 0, 0, None, "", []],
-    ["7", 0, 0, 0, "OUT", "", []], ["7", 0, 0, 0, {"OUT": 1}, "", []], ["7", 0, 0, 0, [1], "", []],
-    ["7", 0, 0, 0, [[]], "", []], ["7", 0, 0, 0, [None], "", []], ["7", 0, True, 0, None, "", []],
-    [*wire(INLINE), 5], [*wire(INLINE), []], [*wire(INLINE), None],
+    [], wire()[:6], wire()[:7], wire()[:8], [*wire(), None],
+    *[[*wire()[:6], tensors, "", None] for tensors in [None, 5, "text", {"a": 1}]],
+    *[[*each, "", None] for each in [
+        ["7", None, 0, 0, None, "", []], ["7", 0.5, 0, 0, None, "", []], ["7", [], 0, 0, None, "", []],
+        ["7", 0, None, 0, None, "", []], ["7", 0, "1", 0, None, "", []], ["7", 0, 1.5, 0, None, "", []],
+        ["7", 0, 0, None, None, "", []], ["7", 0, 0, "9", None, "", []], ["7", 0, 0, 1.5, None, "", []],
+        ["7", 0, 0, 0, 5, "", []], ["7", 0, 0, 0, True, "", []], ["7", 0, 0, 0, 1.5, "", []],
+        ["7", 0, 0, 0, None, "{", []], ["7", 0, 0, 0, None, 5, []], ["7", 0, 0, 0, None, [1], []],
+        ["7", 0, 0, 0, None, '{"a":[]}', []], ["7", 0, 0, 0, None, "[]", []], ["7", 0, 0, 0, None, None, []],
+        [None, 0, 0, 0, None, "", []], [7, 0, 0, 0, None, "", []], [[], 0, 0, 0, None, "", []],
+        ["7", 0, 0, 0, "OUT", "", []], ["7", 0, 0, 0, {"OUT": 1}, "", []], ["7", 0, 0, 0, [1], "", []],
+        ["7", 0, 0, 0, [[]], "", []], ["7", 0, 0, 0, [None], "", []], ["7", 0, True, 0, None, "", []],
+    ]],
+    *[[*wire(INLINE)[:7], trace, None] for trace in [5, [], None]],
+    *[[*wire(INLINE)[:8], places] for places in [{}, {"OUT": [0, 8, 0, 0]}]],
 ]  # fmt: skip
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=4)
@@ -716,7 +729,7 @@ JUNK = st.recursive(
     max_leaves=10,
 )  # fmt: skip
 JUNK_TENSORS = st.lists(
-    st.one_of(JUNK, st.tuples(st.just("IN"), st.just("FP32"), JUNK, JUNK, JUNK).map(list)), max_size=3
+    st.one_of(JUNK, st.tuples(st.just("IN"), st.just("FP32"), JUNK, JUNK, JUNK, JUNK, JUNK).map(list)), max_size=3
 )
 
 
@@ -758,7 +771,7 @@ class TestHostile:
         self.spotless(bench)
 
     @settings(deadline=None)
-    @given(st.lists(JUNK, max_size=9) | st.tuples(*[JUNK] * 6, JUNK_TENSORS).map(list)
+    @given(st.lists(JUNK, max_size=9) | st.tuples(*[JUNK] * 6, JUNK_TENSORS, JUNK, JUNK).map(list)
            | JUNK_TENSORS.map(lambda tensors: wire(*tensors)))  # fmt: skip
     def test_junk(self, request):
         """Whatever a stub sends is a request, or the stub's fault."""
@@ -978,7 +991,7 @@ def pair(pairs):
 
 def output(slot=0):
     """A response that the caller has to hold."""
-    return [OK, "", slot, [["OUT", "UINT8", [SIZE], slot, SIZE]], ""]
+    return [OK, "", slot, [["OUT", "UINT8", [SIZE], slot, SIZE, 0, 0]], ""]
 
 
 class TestBetweenTwoStubs:
@@ -989,7 +1002,9 @@ class TestBetweenTwoStubs:
         pair.call()
         assert pair.callee.granted() == [ours]
         (infer,) = pair.callee.hear()
-        assert infer.requests == [["7", 0, 0, 0, None, "", [["IN", "FP32", [1, 2], address(ours, 64), 8]]]]
+        assert infer.requests == [
+            ["7", 0, 0, 0, None, "", [["IN", "FP32", [1, 2], address(ours, 64), 8, 0, 0]], "", None]
+        ]
         pair.callee.say(Result(infer.batch, [output(128)], [], 0, 0))
         assert pair.caller.granted() == [theirs]
         assert pair.caller.hear() == [Unread([1]), answer(128, region=pair.callee.connection.responses)]
@@ -1120,7 +1135,7 @@ class TestBetweenTwoStubs:
     def test_of_a_model_that_answers_to_no_purpose(self, pair):
         """A callee that speaks nonsense is killed, and the caller reads why its call failed."""
         pair.call()
-        pair.callee.say(Result(1, [[OK, "", 0, [["OUT", "FP32", [2], 1 << 40, 8]], ""]], [], 0, 0))
+        pair.callee.say(Result(1, [[OK, "", 0, [["OUT", "FP32", [2], 1 << 40, 8, 0, 0]], ""]], [], 0, 0))
         assert pair.caller.hear() == []
         pair.life.die()
         assert "is not healthy" in pair.caller.hear()[-1].response[1]

@@ -162,7 +162,7 @@ class TestExecute:
             outcome = []
             bench.post(outcome)
             await stub.hear()
-            stub.say(Result(1, [[OK, "", 64, [["OUT", "FP32", [1, 2], 64, 8]], '{"a":1}']], [], 0, 0))
+            stub.say(Result(1, [[OK, "", 64, [["OUT", "FP32", [1, 2], 64, 8, 0, 0]], '{"a":1}']], [], 0, 0))
             await bench.owner.wait("place freed")
             await bench.owner.wait("place freed")
             (response,) = outcome
@@ -184,7 +184,7 @@ class TestExecute:
             bench.post(outcome)
             await stub.hear()
             size = 1 << 20
-            stub.say(Result(1, [[OK, "", 0, [["OUT", "UINT8", [1, size], 0, size]], ""]], [], 0, 0))
+            stub.say(Result(1, [[OK, "", 0, [["OUT", "UINT8", [1, size], 0, size, 0, 0]], ""]], [], 0, 0))
             await bench.owner.wait("place freed")
             await bench.owner.wait("place freed")
             outcome.pop().release()
@@ -416,7 +416,7 @@ class TestDeath:
             outcome = []
             bench.post(outcome)
             await stub.hear()
-            stub.say(Result(1, [[OK, "", 64, [["OUT", "FP32", [1, 2], 64, 8]], ""]], [], 0, 0))
+            stub.say(Result(1, [[OK, "", 64, [["OUT", "FP32", [1, 2], 64, 8, 0, 0]], ""]], [], 0, 0))
             await bench.owner.wait("place freed")
             await bench.owner.wait("place freed")
             stub.process.exit(1)
@@ -499,7 +499,7 @@ class TestDeath:
         play(scenario)
 
 
-GOOD_TENSOR = ["OUT", "FP32", [1, 2], 0, 8]
+GOOD_TENSOR = ["OUT", "FP32", [1, 2], 0, 8, 0, 0]
 HOSTILE = {
     "another batch": [Result(2, [SUCCESS], [], 0, 0)],
     "batch zero": [Result(0, [SUCCESS], [], 0, 0)],
@@ -519,7 +519,7 @@ HOSTILE = {
     "slot that is none": [Result(1, [[OK, "", None, [GOOD_TENSOR], ""]], [], 0, 0)],
     "slot that is a fraction": [Result(1, [[OK, "", 0.5, [GOOD_TENSOR], ""]], [], 0, 0)],
     "tensors that are none": [Result(1, [[OK, "", 0, None, ""]], [], 0, 0)],
-    "tensor outside": [Result(1, [[OK, "", 0, [["OUT", "FP32", [1, 2], 1 << 60, 8]], ""]], [], 0, 0)],
+    "tensor outside": [Result(1, [[OK, "", 0, [["OUT", "FP32", [1, 2], 1 << 60, 8, 0, 0]], ""]], [], 0, 0)],
     "datatype that is a list": [Result(1, [[OK, "", 0, [["OUT", [], [1, 2], 0, 8]], ""]], [], 0, 0)],
     "parameters that are no JSON": [Result(1, [[OK, "", 0, [GOOD_TENSOR], "{"]], [], 0, 0)],
     "second response bad": [Result(1, [[OK, "", 0, [GOOD_TENSOR], ""], "text"], [], 0, 0)],
@@ -626,7 +626,7 @@ class TestHostile:
         play(scenario)
 
 
-CALL = ["", 0, 0, 0, None, "", [["IN", "FP32", [1, 2], bytes(8), 8]], ""]
+CALL = ["", 0, 0, 0, None, "", [["IN", "FP32", [1, 2], bytes(8), 8, 0, 0]], "", None]
 
 
 class TestWhatModelsAsk:
@@ -751,7 +751,8 @@ class TestWhatModelsAsk:
     @pytest.mark.parametrize(
         "message",
         [
-            Call(1, "m", -1, [], False, 0), Call(1, "m", -1, ["", 0, 0, 0, 5, "", []], False, 0), Consumed([[[1], 1]]),
+            Call(1, "m", -1, [], False, 0), Call(1, "m", -1, ["", 0, 0, 0, 5, "", [], "", None], False, 0),
+            Consumed([[[1], 1]]),
             ReleaseHold([1]), Requeue([1]), Respond(1, None, True), Retired([1]),
         ],
         ids=repr,

@@ -1,0 +1,107 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+import msgpack
+import pytest
+
+from pyruntime.utils.errors import PeerError
+from pyruntime.utils.request_codec import (
+    PARAMETERS,
+    TENSORS,
+    RequestOptions,
+    WireRequest,
+    decode_request,
+    encode_request,
+    encode_requests,
+    trusted_request,
+)
+
+OPTIONS = RequestOptions("s", 3, 9, ["OUT"], '{"a":1}')
+REFS = [("IN", "FP32", [1, 2], 64, 8, 0, 0)]
+ENCODED = ["7", "s", 3, 9, ["OUT"], '{"a":1}', REFS, "12", None]
+
+
+class Accepted:
+    """A request of the host's."""
+
+    def __init__(self, places=None):
+        self.id = "7"
+        self.options = OPTIONS
+        self.tensors = REFS
+        self.trace_context = "12"
+        self.places = places
+
+
+def arrived(encoded):
+    """A request as it comes out of a frame."""
+    return msgpack.unpackb(msgpack.packb(encoded))
+
+
+def test_a_batch():
+    """Every field has its place, whether it is used or not."""
+    places = {"OUT": (64, 8, 0, 0)}
+    assert encode_requests([Accepted(), Accepted(places)]) == [ENCODED, [*ENCODED[:8], places]]
+
+
+def test_for_native_code():
+    """The parameters can be replaced afterwards."""
+    encoded = encode_request("7", OPTIONS, REFS, "12")
+    assert encoded == ENCODED
+    assert (encoded[PARAMETERS], encoded[TENSORS]) == ('{"a":1}', REFS)
+    assert encode_request("", RequestOptions(), []) == ["", 0, 0, 0, None, "", [], "", None]
+
+
+def test_as_it_is_encoded():
+    """What is encoded comes out again."""
+    (encoded,) = encode_requests([Accepted()])
+    for decode in (trusted_request, decode_request):
+        request = decode(arrived(encoded))
+        assert type(request) is WireRequest
+        assert request.options == OPTIONS
+        assert (request.id, request.trace_context, request.places) == ("7", "12", None)
+        assert [tuple(tensor) for tensor in request.tensors] == REFS
+
+
+def test_places_arrive():
+    """They come from the host alone: no stub knows the memory of clients."""
+    encoded = arrived([*ENCODED[:8], {"OUT": (64, 8, 0, 0)}])
+    assert trusted_request(encoded).places == {"OUT": [64, 8, 0, 0]}
+    with pytest.raises(PeerError):
+        decode_request(encoded)
+
+
+def test_with_other_tensors():
+    """Whatever else there is stays."""
+    assert WireRequest(*ENCODED).encode_with([]) == [*ENCODED[:6], [], "12", None]
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        (0, 7),
+        (1, 1.5),
+        (2, "1"),
+        (3, None),
+        (4, "OUT"),
+        (4, [1]),
+        (5, None),
+        (6, None),
+        (6, {}),
+        (7, None),
+        (7, 1),
+        (8, {}),
+    ],
+)  # fmt: skip
+def test_types(place, wrong):
+    """What a stub sends is looked at."""
+    bad = list(ENCODED)
+    bad[place] = wrong
+    with pytest.raises(PeerError):
+        decode_request(bad)
+
+
+@pytest.mark.parametrize("length", [0, 6, 7, 8])
+def test_length(length):
+    """A request has all of its fields, and no others."""
+    for bad in (ENCODED[:length], [*ENCODED, None]):
+        with pytest.raises(PeerError):
+            decode_request(bad)

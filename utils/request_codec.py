@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The layout of a request, and of the tensors in it, as messages and native code carry them. (pure)
+
+A request is an array with the fields of WireRequest, in that order; a tensor is an array with those of TENSOR_FIELDS.
+Nothing else knows these orders but runtime/native/triton/request_layout.h, which a test compares with this module.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
+
+from pyruntime.utils.errors import PeerError
+
+# Bits of `flags`: the first and the last request of a sequence.
+SEQUENCE_START, SEQUENCE_END = 1, 2
+
+# Kinds of memory, by the numbers of TRITONSERVER_MemoryType. Tensors only lie in CPU memory, of device 0, as yet.
+MEMORY_CPU, MEMORY_CPU_PINNED, MEMORY_GPU = range(3)
+
+# A reference to a tensor, whose contents lie elsewhere: at an address (see utils/addresses.py), in memory of this kind
+# and device. The tensors of a call, and of its answer, may have their contents in place of the address. What has
+# arrived in a message is a list of the same items.
+TensorRef = Tuple[str, str, List[int], Union[int, bytes], int, int, int]
+TENSOR_FIELDS = ("name", "datatype", "shape", "address", "byte_size", "memory_kind", "device_id")
+
+# Where an output goes: the address of the place, its size in bytes, its kind of memory and its device.
+OutputPlaceRef = Tuple[int, int, int, int]
+
+
+class RequestOptions(NamedTuple):
+    """What many requests have in common: all but their ids and tensors. It is shared by them, and never changed.
+
+    `timeout_us` is 0 for none, and `requested_outputs` None for all; `parameters` are a JSON object, or "" for none.
+    """
+
+    correlation_id: Union[int, str] = 0
+    flags: int = 0
+    timeout_us: int = 0
+    requested_outputs: Optional[List[str]] = None
+    parameters: str = ""
+
+
+class WireRequest(NamedTuple):
+    """A request as messages carry it: the id, the fields of RequestOptions, the inputs, and what belongs to few.
+
+    `trace_context` is a JSON object, a number for a trace that no client knows of, or "" for none. `places` are those
+    outputs that go to the memory of a client; None where the request does not use such memory at all.
+    """
+
+    id: str
+    correlation_id: Union[int, str]
+    flags: int
+    timeout_us: int
+    requested_outputs: Optional[List[str]]
+    parameters: str
+    tensors: List[TensorRef]
+    trace_context: str = ""
+    places: Optional[Dict[str, OutputPlaceRef]] = None
+
+    @property
+    def options(self) -> RequestOptions:
+        """What other requests may have in common with it."""
+        return RequestOptions._make(self[1:TENSORS])
+
+    def encode_with(self, tensors: List[TensorRef]) -> List[object]:
+        """The same request with other tensors, for a message."""
+        return [*self[:TENSORS], tensors, *self[TENSORS + 1 :]]
+
+
+# Where the items stand that are replaced in requests which are encoded already.
+PARAMETERS, TENSORS = (WireRequest._fields.index(name) for name in ("parameters", "tensors"))
+
+
+class AcceptedRequest(Protocol):
+    """A request of the host's: what of it goes into a message."""
+
+    id: str
+    options: RequestOptions
+    tensors: List[TensorRef]
+    trace_context: str
+    places: Optional[Dict[str, OutputPlaceRef]]
+
+
+def encode_requests(requests: Sequence[AcceptedRequest]) -> List[List[object]]:
+    """The requests of a batch for a message."""
+    wires: List[List[object]] = []
+    for each in requests:
+        wires.append([each.id, *each.options, each.tensors, each.trace_context, each.places])
+    return wires
+
+
+def encode_request(id: str, options: RequestOptions, tensors: List[TensorRef], trace_context: str = "") -> List[object]:
+    """One request for native code, which knows no places of outputs."""
+    return [id, *options, tensors, trace_context, None]
+
+
+# A request out of a message of the host's, which is trusted. Its types are not checked; a partial, because a stub does
+# this for every request.
+trusted_request: Callable[[Sequence[object]], WireRequest] = partial(tuple.__new__, WireRequest)
+
+
+def decode_request(wire: Sequence[object]) -> WireRequest:
+    """A request out of a message of a stub's. Its tensors are not checked. Raises PeerError."""
+    if len(wire) != len(WireRequest._fields):
+        raise PeerError("a request has another number of fields")
+    request = trusted_request(wire)
+    outputs = request.requested_outputs
+    if (
+        type(request.id) is not str
+        or type(request.correlation_id) not in (int, str)
+        or type(request.flags) is not int
+        or type(request.timeout_us) is not int
+        or (outputs is not None and (type(outputs) is not list or any(type(name) is not str for name in outputs)))
+        or type(request.parameters) is not str
+        or type(request.tensors) is not list
+        or type(request.trace_context) is not str
+        or request.places is not None
+    ):
+        raise PeerError("a field of a request has another type")
+    return request

@@ -92,7 +92,8 @@ class ServerState:
         """The version that serves requests for a model. Raises InferenceError: unknown, not ready, or exiting."""
         if self.exiting:
             raise InferenceError("Server exiting", Code.UNAVAILABLE)
-        return self.table.resolve(name, version)
+        model = self.table.serving.get((name, version))
+        return self.table.resolve(name, version) if model is None else model
 
     async def wait_ready(self, name: str, version: int, caller: str) -> ModelVersion:
         """See ModelControl. Requests that are under way when the server drains may still wait for a model."""

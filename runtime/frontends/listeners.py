@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.common.connection_limits import Watch
+from pyruntime.runtime.frontends.common.connection_limits import ConnectionChecks
 from pyruntime.runtime.frontends.common.tls import server_context
 from pyruntime.runtime.frontends.http.connection import HttpConnection, MetricsConnection
 from pyruntime.runtime.frontends.http.request_head import HeadReader
@@ -99,7 +99,7 @@ class Listeners:
         self._services: list[_Service] = []
         self._listeners: list[asyncio.Server] = []
         self._connections = _Connections()
-        self._watch = Watch(self._connections, HttpConnection)
+        self._checks = ConnectionChecks(self._connections, HttpConnection)
 
     async def open(self) -> None:
         """Listen at all ports. Raises SettingsError, with none of them open, where one cannot be had."""
@@ -122,7 +122,7 @@ class Listeners:
                 for _ in range(LISTENERS - 1):
                     again = socket.socket(fileno=os.dup(sock.fileno()))
                     self._listeners.append(await loop.create_server(connect, sock=again, backlog=BACKLOG, **tls))
-        self._watch.begin()
+        self._checks.begin()
 
     def log_started(self) -> None:
         """Say in the log what is served where."""
@@ -155,7 +155,7 @@ class Listeners:
 
     def abort(self) -> None:
         """Cut the connections that are left."""
-        self._watch.end()
+        self._checks.end()
         for connection in list(self._connections):
             connection.abort()
 

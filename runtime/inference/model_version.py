@@ -175,13 +175,16 @@ class ModelVersion:
             self._cached.start(job)
             return
         try:
-            self.queue(job)
-        except InferenceError as failure:
+            if self.is_gone:
+                self.check_serving()
+            self.scheduler.submit(job)
+        except (QueueFull, InferenceError) as exc:
+            failure = self._refuse(job, exc)
             if job.client is not None:
                 job.client.end()
             if job.trace is not None:
                 job.trace.refused(failure)
-            raise
+            raise failure from exc.__cause__
 
     def know(self, document: bytes, size: int, pattern: list[object]) -> Any | None:
         """Something by which instances find requests like one that was accepted: see KnownRequestExecutor.
@@ -197,22 +200,22 @@ class ModelVersion:
         return None if known is None else known.know(document, size, pattern)
 
     def queue(self, job: Job) -> None:
-        """Queue a job that is to be executed. Raises InferenceError if it cannot be: its memory is free then."""
+        """Queue a job that the cache has no response for. Raises InferenceError; the memory of the job is free then."""
         try:
-            if self.is_gone:
-                self.check_serving()
+            self.check_serving()
             self.scheduler.submit(job)
-        except QueueFull as exc:
-            failure = request_failure(job.id, str(exc), Code.UNAVAILABLE)
-            self._refused(job, FailureReason.REJECTED)
-            raise failure from exc
-        except InferenceError:
-            self._refused(job, FailureReason.OTHER)
-            raise
+        except (QueueFull, InferenceError) as exc:
+            raise self._refuse(job, exc) from exc.__cause__
 
-    def _refused(self, job: Job, reason: FailureReason) -> None:
+    def _refuse(self, job: Job, cause: QueueFull | InferenceError) -> InferenceError:
+        """The failure of a job that cannot be queued. It is counted, and the job's memory is free."""
+        if isinstance(cause, QueueFull):
+            failure, reason = request_failure(job.id, str(cause), Code.UNAVAILABLE), FailureReason.REJECTED
+        else:
+            failure, reason = cause, FailureReason.OTHER
         self.statistics.failure(time.monotonic_ns() - job.arrived_ns, reason)
         job.free()
+        return failure
 
     def infer(self, request: InferRequest, respond: Respond) -> Job:
         """Accept a request and start it. Raises InferenceError for what either refuses."""

@@ -97,7 +97,7 @@ class LifecycleTable(Generic[H]):
         self._repository: frozenset[str] = frozenset()
         self._problems: dict[str, str] = {}
         # For every request: (model, version) and (model, LATEST) of what serves, and nothing else.
-        self._resolved: dict[tuple[str, int], H] = {}
+        self.serving: dict[tuple[str, int], H] = {}
         self._on_change = on_change
 
     def resolve(self, model: str, version: int = LATEST) -> H:
@@ -105,7 +105,7 @@ class LifecycleTable(Generic[H]):
 
         Raises InferenceError: NOT_FOUND if there is no such model or version, UNAVAILABLE if it is not ready.
         """
-        handle = self._resolved.get((model, version))
+        handle = self.serving.get((model, version))
         if handle is None:
             self._refuse(model, version)
         return handle
@@ -185,7 +185,7 @@ class LifecycleTable(Generic[H]):
 
     def __repr__(self) -> str:
         versions = sum(len(entries) for entries in self._models.values())
-        serving = sum(version != LATEST for _, version in self._resolved)
+        serving = sum(version != LATEST for _, version in self.serving)
         return f"<LifecycleTable [{versions} versions, {serving} ready]>"
 
     def _step(self, model: str, version: int, step: Step, reason: str = "") -> _Entry[H]:
@@ -204,18 +204,18 @@ class LifecycleTable(Generic[H]):
     def _replace_handle(self, model: str, version: int, entry: _Entry[H], handle: H | None) -> H | None:
         old, entry.handle = entry.handle, handle
         for key in (version, LATEST):
-            self._resolved.pop((model, key), None)
+            self.serving.pop((model, key), None)
         if handle is not None:
-            self._resolved[model, version] = handle
+            self.serving[model, version] = handle
         ready = self.ready_versions(model)
         if ready:
-            self._resolved[model, LATEST] = self._resolved[model, ready[-1]]
+            self.serving[model, LATEST] = self.serving[model, ready[-1]]
         self._on_change()
         return old
 
     def _problem(self, model: str) -> str | None:
         """Why no version of a model could be loaded; None if some version serves all the same."""
-        return None if (model, LATEST) in self._resolved else self._problems.get(model)
+        return None if (model, LATEST) in self.serving else self._problems.get(model)
 
     def _refuse(self, model: str, version: int) -> NoReturn:
         unknown = f"Request for unknown model: '{model}'"

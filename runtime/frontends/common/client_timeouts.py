@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long clients of HTTP may keep a connection waiting. (pure)
 
-Every connection is looked at every few seconds, and nothing is done for a request: so all limits are exceeded by up to
-one such interval. When there are so many connections that others may soon find no place, idle ones have less time.
+Every connection is checked every few seconds, and a request costs nothing: so all limits are exceeded by up to one such
+interval. When connections become scarce, idle ones have less time.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
 
-# How often connections are looked at, in seconds.
-LOOK_S = 5.0
+# How often connections are checked, in seconds.
+CHECK_S = 5.0
 
 # Between requests. Clients and load balancers keep connections for up to an hour or so, and who closes an idle one
 # before they do makes requests fail that are on their way: so this is for those who are gone without a word.
@@ -37,8 +37,8 @@ class Phase(Enum):
     BODY = auto()
 
 
-class Patience:
-    """With one client. Times are in seconds, of any clock."""
+class ClientTimeouts:
+    """The timeouts of one client. Times are in seconds, of any clock."""
 
     __slots__ = ("_first", "_last", "_moved", "_phase", "_since")
 
@@ -48,9 +48,9 @@ class Patience:
         self._first = self._last = 0
 
     def __repr__(self) -> str:
-        return f"<Patience {self._phase.name}>"
+        return f"<ClientTimeouts {self._phase.name}>"
 
-    def is_over(self, now: float, phase: Phase, *, anew: bool, taken: int, crowded: bool) -> bool:
+    def are_exceeded(self, now: float, phase: Phase, *, anew: bool, taken: int, crowded: bool) -> bool:
         """Whether the client has taken too long. `anew`: a request has begun since the last time.
 
         `taken` grows by the bytes of the body that come in; how much it is to begin with means nothing.

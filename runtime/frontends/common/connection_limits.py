@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""All connections of a server: how many there may be, and who looks after those that wait for clients."""
+"""All connections of a server: how many there may be, and the checks of those that wait for clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import resource
 from collections.abc import Collection
 from typing import Protocol
 
-from pyruntime.runtime.frontends.common.client_timeouts import LOOK_S
+from pyruntime.runtime.frontends.common.client_timeouts import CHECK_S
 
 # Connections at a time. Each takes some 10 KiB here, and more in the kernel.
 CONNECTIONS_MAX = 16384
@@ -28,36 +28,36 @@ def connections_max() -> int:
     return min(CONNECTIONS_MAX, max(descriptors - DESCRIPTORS_KEPT, descriptors // 2))
 
 
-class Watched(Protocol):
-    """A connection."""
+class CheckedConnection(Protocol):
+    """A connection that is checked."""
 
     def check(self, now: float, crowded: bool) -> None:
-        """Every now and then: end the connection if its client takes too long."""
+        """End the connection if its client takes too long. `crowded`: connections are scarce."""
 
 
-class Watch:
-    """Has those of `everybody` that are of one `kind` checked every few seconds; the others see to themselves."""
+class ConnectionChecks:
+    """Checks those of `connections` that are of one `kind` every few seconds; the others check themselves."""
 
-    def __init__(self, everybody: Collection[object], kind: type[Watched]) -> None:
-        self._everybody = everybody
+    def __init__(self, connections: Collection[object], kind: type[CheckedConnection]) -> None:
+        self._connections = connections
         self._kind = kind
         self._max = connections_max()
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Look after them, until `end`."""
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        """Check them, until `end`."""
+        self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
 
     def end(self) -> None:
-        """Look no more."""
+        """Check no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self.begin()
-        crowded = len(self._everybody) >= self._max * CROWDED_SHARE
+        crowded = len(self._connections) >= self._max * CROWDED_SHARE
         now = asyncio.get_running_loop().time()
-        for each in list(self._everybody):
+        for each in list(self._connections):
             if isinstance(each, self._kind):
                 each.check(now, crowded)

@@ -1,27 +1,31 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/1.1 connections, the receiving half: bytes in, exchanges out.
+"""HTTP/1.1 connections: bytes to exchanges, and their responses to the socket, in the order of the requests.
 
 A binary request body is received straight into its model's request region: once the head says how long the body is, the
-socket reads into the slot itself.
+socket reads into the slot itself. A large response is written from the response region, and its slot released when the
+transport has sent it. The pieces of a stream are written one by one, and only while the client takes them: who makes
+them learns from their release how far it has got.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.common.client_timeouts import Patience, Phase
+from pyruntime.runtime.frontends.common.client_timeouts import ClientTimeouts, Phase
 from pyruntime.runtime.frontends.common.connection_limits import connections_max
 from pyruntime.runtime.frontends.common.transports import report_unsent
-from pyruntime.runtime.frontends.http.exchange import Exchange
+from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX, Exchange
 from pyruntime.runtime.frontends.http.exchanges import UNREADABLE, exchange_of
 from pyruntime.runtime.frontends.http.infer_exchange import InferExchange
 from pyruntime.runtime.frontends.http.known_exchange import begin_known, may_be_known
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
-from pyruntime.runtime.frontends.http.lender import HttpLender
+from pyruntime.runtime.frontends.http.lending import Lending
 from pyruntime.runtime.frontends.http.request_head import (
     HEAD_BYTES_MAX,
     HEAD_END,
@@ -37,11 +41,21 @@ from pyruntime.runtime.frontends.http.routes import Endpoint
 
 # Requests of one connection that are answered at a time; more wait in the socket.
 PIPELINED_MAX = 64
-# What a refused request may still send before its connection is cut: clients read an answer only after they sent all.
+# What a refused request may still send before its connection is cut, in bytes: clients read an answer only after they
+# have sent everything.
 DISCARDED_BYTES_MAX = 1 << 30
 
-# The port of metrics lets in some more connections than others do: whoever wants to see why there are so many.
+# A client that takes nothing for so long, in seconds, while there is something for it, is cut off: what it was sent
+# occupies memory, and the sender of a stream waits for it.
+STALLED_S_MAX = 30.0
+
+# The share of the connections that may have one more descriptor each, for native threads that answer over them. The
+# other descriptors are left for connections, which are more important.
+CLIENT_SOCKETS_SHARE = 0.5
+# The port of metrics accepts some more connections than the others, for who wants to see why there are so many.
 METRICS_CONNECTIONS_MAX = 16
+
+_LOG = logging.getLogger("pyruntime.frontends")
 
 # What TLS begins with. No request does.
 _TLS = b"\x16\x03"
@@ -50,31 +64,51 @@ _TOO_MANY = encode_error("the server has as many connections as it can serve")
 # What nearly all requests ask for.
 _INFER = Endpoint.MODEL_INFER
 
-# One read buffer for all connections: what a read brings is taken care of before the next one starts.
+# One read buffer for all connections: what a read brings is handled before the next one starts.
 _READ_BUFFER = memoryview(bytearray(128 << 10))
 
 
-class HttpConnection(HttpLender, asyncio.BufferedProtocol):
+def call_later(delay_s: float, call_back: Callable[[int], None], left: int) -> asyncio.TimerHandle:
+    """Have the running event loop call back after a while."""
+    return asyncio.get_running_loop().call_later(delay_s, call_back, left)
+
+
+class HttpConnection(asyncio.BufferedProtocol):
     """One client. All methods belong to the event loop's thread."""
 
-    # Defaults stand here, not in __init__: a connection changes few of them in its life.
-    # The request whose body is coming in, and where: straight into memory, or in chunks, or in pieces.
+    # Defaults are class attributes: a connection changes few of them in its life.
+    transport: asyncio.Transport | None = None
+    # The request whose body is arriving, and where to: straight into memory, or in chunks, or in pieces.
     _current: Exchange | None = None
     _direct: memoryview | None = None
     _chunked: ChunkedBody | None = None
     _missing = 0
     _discarded = 0
+    # The beginning of a head, or what was read while too many requests were due.
+    _rest = b""
+    # A request has begun since the last `check`.
+    _heard = True
     # A request said that it is the last one.
     _ended = False
+    _owes_continue = False
+    _write_paused = False
+    _read_paused = False
+    _stall_timer: asyncio.TimerHandle | None = None
+    _connections_max = connections_max()
 
     def __init__(self, state: ServerState, connections: set[Any], read_head: Callable[[bytes], Head]) -> None:
         """`connections` are those of all ports; it adds itself to them, and takes itself out."""
-        super().__init__(state, connections)
+        self._state = state
+        self._connections = connections
         self._read_head = read_head
-        self._patience = Patience()
+        self._timeouts = ClientTimeouts()
+        self._lending = Lending(state, self)
+        # Those that are not answered, in the order of their requests.
+        self.exchanges: deque[Exchange] = deque()
+        self._on_drained: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
-        return f"<HttpConnection [{len(self._exchanges)} exchanges]>"
+        return f"<HttpConnection [{len(self.exchanges)} exchanges]>"
 
     # What the transport tells us.
 
@@ -85,19 +119,19 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
             return
         # TLS says at once that the end of its handshake is not sent, and never sends it if we read no more then.
         report_unsent(transport)
-        self._transport = transport  # type: ignore[assignment]  # what a server's connections have
+        self.transport = transport  # type: ignore[assignment]  # what a server's connections have
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.settle()
-        self._transport = None
-        self._end_lending()
+        self.transport = None
+        self._lending.end()
         self._end_stall()
         self._connections.discard(self)
         self._current = self._direct = self._chunked = None
-        for exchange in self._exchanges:
+        for exchange in self.exchanges:
             exchange.abandon()
-        self._exchanges.clear()
+        self.exchanges.clear()
         self._release_drained()
 
     def eof_received(self) -> bool:
@@ -106,10 +140,10 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
         All of it is answered, as far as the model does.
         """
         self._settle()
-        if self._current is not None or not self._exchanges:
+        if self._current is not None or not self.exchanges:
             return False
-        self._exchanges[-1].keep_alive = False
-        for exchange in list(self._exchanges):
+        self.exchanges[-1].keep_alive = False
+        for exchange in list(self.exchanges):
             exchange.cancel()
         return True
 
@@ -124,7 +158,7 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
                 self._complete()
             return
         data = _READ_BUFFER[:nbytes].tobytes()
-        if self._exchanges:
+        if self.exchanges:
             self._state.settle()
         try:
             self._received(data)
@@ -132,24 +166,24 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
             self._refuse(exc.status, str(exc))
 
     def _settle(self) -> None:
-        """Learn what was answered past us, and have all that is not come through us: there is more to be done."""
-        self.take_back()
+        """Learn what native threads have answered, and have them answer nothing more: there is more to be done."""
+        self._lending.take_back()
         self._state.settle()
-        if self._exchanges:
-            self._exchanges[0].take_back()
+        if self.exchanges:
+            self.exchanges[0].take_back()
 
     # Requests.
 
     def _received(self, data: bytes) -> None:
         """Take `data` apart into heads and bodies."""
-        while data and self._transport is not None:
+        while data and self.transport is not None:
             if self._current is not None:
                 data = self._take_body(data)
                 continue
             if self._rest:
                 data = self._rest + data
                 self._rest = b""
-            if self._write_paused or len(self._exchanges) >= PIPELINED_MAX:
+            if self._write_paused or len(self.exchanges) >= PIPELINED_MAX:
                 self._rest = data  # as long as a read at most, and `answered` goes on with it
                 self._throttle()
                 return
@@ -173,20 +207,20 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
             self._heard = True
             if not head.keep_alive:
                 self._ended = True
-            if self._exchanges:
-                self._exchanges[0].take_back()
+            if self.exchanges:
+                self.exchanges[0].take_back()
             if looks_known and stop <= len(data):
-                if stop == len(data) and self._lend(head, data, end):
+                if stop == len(data) and self._lending.lend(head, data, end):
                     return
                 known = begin_known(self._state, self, head, data, end)
                 if known is not None:
-                    self._exchanges.append(known)
+                    self.exchanges.append(known)
                     data = data[stop:] if stop < len(data) else b""
                     continue
-            self._alike = 0
+            self._lending.alike = 0
             kind = InferExchange if endpoint is _INFER else exchange_of(endpoint)
             exchange = kind(self._state, self, head)
-            self._exchanges.append(exchange)
+            self.exchanges.append(exchange)
             if stop <= len(data) and not head.chunked:  # all of it is here already, as nearly always
                 body = data[end:stop]
                 data = data[stop:] if stop < len(data) else b""
@@ -213,9 +247,9 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
 
     def _continue(self) -> None:
         """Tell the client to send its body, once all earlier requests are answered."""
-        if self._owes_continue and self._exchanges[0] is self._current and self._transport is not None:
+        if self._owes_continue and self.exchanges[0] is self._current and self.transport is not None:
             self._owes_continue = False
-            self._transport.write(CONTINUE)
+            self.transport.write(CONTINUE)
 
     def _take_body(self, data: bytes) -> bytes:
         """Give the exchange under way its part of `data`; the rest is returned."""
@@ -247,9 +281,9 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer what cannot be read as a request, after everything before it, and hang up."""
-        if self._transport is None:
+        if self.transport is None:
             return
-        self._transport.pause_reading()
+        self.transport.pause_reading()
         self._ended = True
         self._rest = b""
         self._direct = None
@@ -257,11 +291,19 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
         exchange, self._current, self._chunked = self._current, None, None
         if exchange is None:
             exchange = exchange_of(Endpoint.REFUSED)(self._state, self, UNREADABLE)
-            self._exchanges.append(exchange)
+            self.exchanges.append(exchange)
         exchange.keep_alive = False
         exchange.refuse(status, message)
 
-    def _go_on(self) -> None:
+    def go_on(self, data: bytes) -> None:
+        """See LendableConnection."""
+        self._heard = True
+        if self.transport is not None:
+            self._rest = data
+            self.transport.resume_reading()
+            self._read_rest()
+
+    def _read_rest(self) -> None:
         """Take apart what was left when too many requests were due."""
         rest, self._rest = self._rest, b""
         try:
@@ -277,13 +319,13 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
 
     def check(self, now: float, crowded: bool) -> None:
         """Every now and then: end the connection if its client takes too long. `now` is in seconds, of any clock."""
-        if self._is_lent():
+        if self._lending.check():
             return
-        if self._exchanges:
+        if self.exchanges:
             self._state.settle()
         phase = self._phase()
         heard, self._heard = self._heard, False
-        if not self._patience.is_over(now, phase, anew=heard, taken=self._taken(), crowded=crowded):
+        if not self._timeouts.are_exceeded(now, phase, anew=heard, taken=self._taken(), crowded=crowded):
             return
         if phase is Phase.REQUEST:
             self.close_idle()
@@ -292,13 +334,13 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
             self._refuse(408, f"the request's {what.name.lower()} takes too long to come in")
 
     def _phase(self) -> Phase:
-        if self._read_paused or self._owes_continue or self._transport is None or self._transport.is_closing():
+        if self._read_paused or self._owes_continue or self.transport is None or self.transport.is_closing():
             return Phase.SERVER
         if self._current is not None:
             return Phase.BODY
         if self._rest:
             return Phase.HEAD
-        return Phase.SERVER if self._exchanges else Phase.REQUEST
+        return Phase.SERVER if self.exchanges else Phase.REQUEST
 
     def _taken(self) -> int:
         """How much of a body has come in, counted from anywhere."""
@@ -312,30 +354,144 @@ class HttpConnection(HttpLender, asyncio.BufferedProtocol):
     def close_idle(self) -> None:
         """Close the connection once what is under way is answered."""
         self._settle()
-        if self._exchanges:
-            self._exchanges[-1].keep_alive = False
-        elif self._transport is not None:
-            self._transport.close()
+        if self.exchanges:
+            self.exchanges[-1].keep_alive = False
+        elif self.transport is not None:
+            self.transport.close()
 
     def abort(self) -> None:
         """Cut the connection."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def _throttle(self) -> None:
         """Read on only while the client reads its answers and has not too many of them due."""
-        if self._transport is None or self._transport.is_closing():
+        if self.transport is None or self.transport.is_closing():
             return
         # A body must come in, or its request will never be answered.
-        full = self._current is None and (self._write_paused or len(self._exchanges) >= PIPELINED_MAX)
+        full = self._current is None and (self._write_paused or len(self.exchanges) >= PIPELINED_MAX)
         if full and not self._read_paused:
             self._read_paused = True
-            self._transport.pause_reading()
+            self.transport.pause_reading()
         elif not full and self._read_paused:
             self._read_paused = False
-            self._transport.resume_reading()
+            self.transport.resume_reading()
             if self._rest:
-                self._go_on()
+                self._read_rest()
+
+    # Responses.
+
+    def answered(self) -> None:
+        """See exchange.Connection. Send all responses that are due now."""
+        exchanges = self.exchanges
+        while exchanges:
+            exchange = exchanges[0]
+            parts, transport = exchange.parts, self.transport
+            if parts is None or transport is None:
+                if self._send_pieces(exchange):
+                    continue
+                break
+            del exchanges[0]
+            if exchange.trace is not None:
+                exchange.begin_sending()
+            if exchange.length > JOINED_BYTES_MAX:
+                transport.writelines(parts)
+                if self._write_paused:
+                    self._on_drained.append(exchange.release)
+                else:
+                    exchange.release()
+            else:
+                transport.write(b"".join(parts))
+                exchange.release()
+            self._state.end_request()
+            if not exchange.keep_alive:
+                transport.close()
+        if self._owes_continue and exchanges:
+            self._continue()
+        if self._read_paused:
+            self._throttle()
+
+    def _send_pieces(self, exchange: Exchange) -> bool:
+        """Send what there is of a response in pieces, while the client takes it; True if that was all of it."""
+        transport = self.transport
+        if transport is None:
+            return False
+        while not self._write_paused and (piece := exchange.next_piece()) is not None:
+            transport.write(piece.data)
+            if self._write_paused:
+                self._on_drained.append(piece.release)
+            else:
+                piece.release()
+        if not exchange.ended:
+            return False
+        del self.exchanges[0]
+        self._state.end_request()
+        if not exchange.keep_alive:
+            transport.close()
+        return True
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._watch_stall()
+        self._throttle()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._end_stall()
+        self._release_drained()
+        self.answered()
+        self._throttle()
+
+    def _release_drained(self) -> None:
+        due, self._on_drained = self._on_drained, []
+        for release in due:
+            release()
+
+    def _watch_stall(self) -> None:
+        """Look again after a while whether the client has taken anything."""
+        if self.transport is not None:
+            left = self.transport.get_write_buffer_size()
+            self._stall_timer = call_later(STALLED_S_MAX, self._check_stall, left)
+
+    def _check_stall(self, left: int) -> None:
+        self._stall_timer = None
+        if self.transport is None or not self._write_paused:
+            return
+        if self.transport.get_write_buffer_size() < left:
+            self._watch_stall()
+            return
+        _LOG.warning("a client took nothing of its response for %g s and is cut off", STALLED_S_MAX)
+        self.transport.abort()
+
+    def _end_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    # Native threads.
+
+    @property
+    def has_spare_descriptor(self) -> bool:
+        """See LendableConnection. The last ones that connect have none."""
+        return len(self._connections) <= self._connections_max * CLIENT_SOCKETS_SHARE
+
+    def client_socket(self, make: Callable[[int], Any]) -> Any | None:
+        """See KnownConnection."""
+        return self._lending.client_socket(make)
+
+    def sent(self) -> None:
+        """See KnownConnection."""
+        self._lending.alike += 1
+        exchange = self.exchanges.popleft()
+        self._state.end_request()
+        if not exchange.keep_alive and self.transport is not None:
+            self.transport.close()
+        if self.exchanges or self._read_paused:
+            self.answered()
+
+    def take_back(self) -> None:
+        """See LentConnection."""
+        self._lending.take_back()
 
 
 class MetricsConnection(HttpConnection):

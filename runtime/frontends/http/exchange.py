@@ -25,6 +25,9 @@ from pyruntime.runtime.inference.threads import DECOMPRESSED_AT_ONCE_MAX, at_onc
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.utils.errors import Code, InferenceError
 
+# Responses up to this size, in bytes, are joined and sent with one call; larger ones are sent from where they lie.
+JOINED_BYTES_MAX = 32 << 10
+
 # What HTTP notes in traces. The transport may take a while to send a response.
 ACTIVITIES = Activities("HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END", sends_in_respond=False)
 

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.http.exchange import Connection, Exchange
+from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX, Connection, Exchange
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY
 from pyruntime.runtime.frontends.http.kserve_response import binary_response
 from pyruntime.runtime.frontends.http.request_head import Head
-from pyruntime.runtime.frontends.http.sender import JOINED_BYTES_MAX
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.request_plans import RequestPlan
 from pyruntime.runtime.requests.types import InferResponse

@@ -77,6 +77,17 @@ _ONCE = (b"content-length", b"transfer-encoding", b"content-encoding", b"inferen
 _TRACEPARENT = re.compile(rb"\r\n(?i:traceparent):[ \t]*([0-9a-f]{2}-[0-9a-f-]{50,100})[ \t]*(?=\r\n[!-~\r])")
 
 
+class _KnownHeads(dict[bytes, "Head"]):
+    """The heads that are remembered, by their bytes. Any other one is what `read_new` returns."""
+
+    def __init__(self, read_new: Callable[[bytes], Head]) -> None:
+        super().__init__()
+        self._read_new = read_new
+
+    def __missing__(self, head: bytes) -> Head:
+        return self._read_new(head)
+
+
 class HeadReader:
     """Reads the heads that come in at one port. `restrictions` are by API; `pattern` says which headers models get."""
 
@@ -84,13 +95,12 @@ class HeadReader:
         self._restrictions = restrictions or {}
         self._pattern = HeaderPattern(pattern)
         self._forwards_traceparent = bool(self._pattern.select([("traceparent", "")]))
-        self._heads: dict[bytes, Head] = {}
+        self._heads = _KnownHeads(self._read_new)
+        # The head in some bytes, which end with HEAD_END. Raises BadRequest. It is called for every request, hence no
+        # method of ours.
+        self.read: Callable[[bytes], Head] = self._heads.__getitem__
 
-    def read(self, head: bytes) -> Head:
-        """The head in `head`, which ends with HEAD_END. Raises BadRequest."""
-        known = self._heads.get(head)
-        if known is not None:
-            return known
+    def _read_new(self, head: bytes) -> Head:
         if len(head) > HEAD_BYTES_MAX:
             raise too_long()
         spans = _TRACEPARENT.findall(head)

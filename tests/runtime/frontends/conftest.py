@@ -15,7 +15,7 @@ import pytest
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.frontends.http import sender
+from pyruntime.runtime.frontends.http import connection
 from pyruntime.runtime.frontends.http.connection import HttpConnection
 from pyruntime.runtime.frontends.http.request_head import ChunkedBody, HeadReader
 from pyruntime.runtime.inference.intake import Intake
@@ -424,5 +424,5 @@ def timers(monkeypatch):
         made.append(Timer(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(sender, "call_later", call_later)
+    monkeypatch.setattr(connection, "call_later", call_later)
     return made

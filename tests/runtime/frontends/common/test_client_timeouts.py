@@ -10,7 +10,7 @@ from pyruntime.runtime.frontends.common.client_timeouts import (
     CROWDED_IDLE_S_MAX,
     HEAD_S_MAX,
     IDLE_S_MAX,
-    Patience,
+    ClientTimeouts,
     Phase,
 )
 
@@ -19,14 +19,14 @@ class Client:
     """One whose connection is looked at."""
 
     def __init__(self, phase, now=1000.0):
-        self.patience = Patience()
+        self.timeouts = ClientTimeouts()
         self.phase = phase
         self.now = now
         assert not self.look(anew=True)
 
     def look(self, after=0.0, phase=None, anew=False, taken=0, crowded=False):
         self.now += after
-        return self.patience.is_over(self.now, phase or self.phase, anew=anew, taken=taken, crowded=crowded)
+        return self.timeouts.are_exceeded(self.now, phase or self.phase, anew=anew, taken=taken, crowded=crowded)
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,4 @@ def test_body_that_stalls_after_a_lot():
 
 def test_repr():
     """It shows what is waited for."""
-    assert repr(Client(Phase.HEAD).patience) == "<Patience HEAD>"
+    assert repr(Client(Phase.HEAD).timeouts) == "<ClientTimeouts HEAD>"

@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from pyruntime.runtime.frontends.common import connection_limits
-from pyruntime.runtime.frontends.common.connection_limits import CONNECTIONS_MAX, Watch, connections_max
+from pyruntime.runtime.frontends.common.connection_limits import CONNECTIONS_MAX, ConnectionChecks, connections_max
 
 
 class Connection:
@@ -31,13 +31,13 @@ def test_connections_max(monkeypatch, descriptors, expected):
 
 def test_watch(monkeypatch):
     """Connections of a kind are checked again and again, until the end; and whether there are many of all kinds."""
-    monkeypatch.setattr(connection_limits, "LOOK_S", 0.0)
+    monkeypatch.setattr(connection_limits, "CHECK_S", 0.0)
     monkeypatch.setattr(connection_limits, "connections_max", lambda: 4)
 
     async def check():
         first = Connection()
         everybody = {first, object()}
-        watch = Watch(everybody, Connection)
+        watch = ConnectionChecks(everybody, Connection)
         watch.begin()
         assert [await first.checks.get() for _ in range(3)] == [True] * 3  # two of four are many
         watch.end()

@@ -9,8 +9,8 @@ import pytest
 
 from pyruntime.runtime.frontends.http import connection
 from pyruntime.runtime.frontends.http.connection import PIPELINED_MAX
+from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX
 from pyruntime.runtime.frontends.http.request_head import HEAD_BYTES_MAX
-from pyruntime.runtime.frontends.http.sender import JOINED_BYTES_MAX
 from pyruntime.utils.errors import Code, InferenceError
 
 # A body of more bytes than the server of conftest.py accepts.

@@ -20,10 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyruntime.runtime.frontends.http.connection import PIPELINED_MAX
+from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX
 from pyruntime.runtime.frontends.http.known_exchange import KNOWN_BYTES_MAX
-from pyruntime.runtime.frontends.http.lender import ALIKE_MIN
+from pyruntime.runtime.frontends.http.lending import ALIKE_MIN
 from pyruntime.runtime.frontends.http.request_head import HeadReader
-from pyruntime.runtime.frontends.http.sender import JOINED_BYTES_MAX
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.request_plans import PLANS_KEPT_MAX, RequestPlans
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor

@@ -9,9 +9,9 @@ import json
 
 import pytest
 
-from pyruntime.runtime.frontends.common.client_timeouts import IDLE_S_MAX, LOOK_S
-from pyruntime.runtime.frontends.http import lender
-from pyruntime.runtime.frontends.http.lender import ALIKE_MIN
+from pyruntime.runtime.frontends.common.client_timeouts import CHECK_S, IDLE_S_MAX
+from pyruntime.runtime.frontends.http import lending as lending_module
+from pyruntime.runtime.frontends.http.lending import ALIKE_MIN
 from pyruntime.runtime.inference.model_version import ModelVersion
 
 # How many requests are alike before one is known.
@@ -168,7 +168,7 @@ class TestBack:
 
     def test_it_is_lent_less_and_less(self, lending, transport, monkeypatch):
         """A client that goes on changing its mind costs nothing in the end."""
-        monkeypatch.setattr(lender, "ALIKE_MAX", ALIKE_MIN << 4)
+        monkeypatch.setattr(lending_module, "ALIKE_MAX", ALIKE_MIN << 4)
         needed = []
         for _ in range(6):
             transport.feed(LIVE)
@@ -183,7 +183,7 @@ class TestBack:
 
     def test_a_long_lending(self, lending, transport, monkeypatch):
         """Something else now and then, in between many that are alike, changes nothing."""
-        monkeypatch.setattr(lender, "ALIKE_MAX", 10)
+        monkeypatch.setattr(lending_module, "ALIKE_MAX", 10)
         for _ in range(5):
             send(lending, transport, 11)
             transport.feed(LIVE)
@@ -258,7 +258,7 @@ class TestBack:
         assert is_lent(lending, transport)
         send(lending, transport, 1)
         for due in (True, False, False):
-            now += LOOK_S
+            now += CHECK_S
             connection.check(now, False)
             assert is_lent(lending, transport) is due
         connection.check(now + IDLE_S_MAX, False)

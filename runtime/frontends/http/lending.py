@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What native threads may do with an HTTP connection: send a response over it, or read and answer it by themselves.
+
+A client that has sent the same known request several times in a row is likely to send it again. Its connection is then
+lent to the model's instance, which reads it, until something else arrives or the event loop takes it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from pyruntime.runtime.app.state import LentConnection, ServerState
+from pyruntime.runtime.frontends.http.exchange import Exchange
+from pyruntime.runtime.frontends.http.known_exchange import KnownConnection, KnownExchange, find_lendable
+from pyruntime.runtime.frontends.http.request_head import Head
+from pyruntime.runtime.inference.request_plans import RequestPlan
+
+# A connection is lent after so many known requests in a row, which native threads have answered.
+ALIKE_MIN = 4
+# The number doubles each time that something else arrives while it is lent, or that a request takes longer than its
+# execution; up to this number. It starts again after a connection that brought more requests than this.
+ALIKE_MAX = 1 << 10
+
+
+class LendableConnection(KnownConnection, LentConnection, Protocol):
+    """What lending needs of a connection. `exchanges` are those that are not answered."""
+
+    transport: asyncio.Transport | None
+    exchanges: deque[Exchange]
+
+    @property
+    def has_spare_descriptor(self) -> bool:
+        """Whether there are descriptors enough for a second one of this connection."""
+
+    def go_on(self, data: bytes) -> None:
+        """Read the connection again; `data` was read of it already."""
+
+
+class Lending:
+    """See the module. All methods belong to the event loop's thread."""
+
+    __slots__ = ("_alike_min", "_begun", "_client", "_connection", "_lent", "_plan", "_reader", "_state", "alike")
+
+    def __init__(self, state: ServerState, connection: LendableConnection) -> None:
+        self._state = state
+        self._connection = connection
+        # Known requests in a row, and how many there must be.
+        self.alike = 0
+        self._alike_min = ALIKE_MIN
+        # The connection as native threads have it: None before they need it, False if they cannot have it.
+        self._client: Any = None
+        # While it is lent: the loan, the instance that reads it, and the plan of its requests. `begun` is how many of
+        # them there were when `check` looked.
+        self._lent: Any = None
+        self._reader: Any = None
+        self._plan: RequestPlan | None = None
+        self._begun = 0
+
+    def client_socket(self, make: Callable[[int], Any]) -> Any | None:
+        """See KnownConnection. It takes one more descriptor."""
+        transport = self._connection.transport
+        if self._connection.exchanges or transport is None or transport.get_write_buffer_size():
+            return None
+        if self._client is None and self._connection.has_spare_descriptor:
+            self._client = False
+            if transport.get_extra_info("sslcontext") is None:
+                with suppress(OSError):
+                    self._client = make(transport.get_extra_info("socket").fileno())
+        return self._client or None
+
+    def lend(self, head: Head, data: bytes, at: int) -> bool:
+        """Lend the connection with the request that is all of `data`, if that is known; `at` is where its body is."""
+        connection = self._connection
+        if self.alike < self._alike_min or connection.exchanges:
+            return False
+        found = find_lendable(self._state, head)
+        if found is None:
+            return False
+        plan, reader = found
+        lent = reader.lend(plan.known, self, data, at, plan.rows)
+        if lent is None:
+            return False
+        assert connection.transport is not None  # there is a socket to send in
+        connection.transport.pause_reading()
+        self._lent, self._reader, self._plan = lent, reader, plan
+        self._begun = 0
+        self._state.lent.add(connection)
+        return True
+
+    def check(self) -> bool:
+        """Whether the connection is lent, and used. While it is, nobody notices that its client hangs up."""
+        if self._lent is None:
+            return False
+        self._state.settle()
+        if self._lent is not None and self._lent.begun != self._begun and self._reader.may_read:
+            self._begun = self._lent.begun
+            return True
+        self.take_back()
+        return False
+
+    def take_back(self) -> None:
+        """Read the connection again, if it was lent. A request that is under way becomes an exchange."""
+        if self._lent is None:
+            return
+        rest = self._lent.take_back()
+        if self._lent is not None:  # its reader has not called `adopt`
+            self._is_back(rest)
+
+    def end(self) -> None:
+        """The connection is lost."""
+        self.take_back()
+        if self._client:
+            self._client.shut_down()
+        self._client = False
+
+    # What the reader tells: see instances.executor.KnownRequestExecutor.
+
+    def adopt(self, serial: int, arrived_ns: int) -> KnownExchange:
+        """A request that arrived while the connection was lent is not over: the exchange for it."""
+        assert self._plan is not None  # the connection is lent
+        exchange = KnownExchange(self._state, self._connection, self._plan)
+        exchange.begin_sent(arrived_ns)
+        self._connection.exchanges.append(exchange)
+        self._state.in_flight += 1
+        self._reader.adopt(exchange, serial)
+        self._adapt()
+        self._is_back(b"")
+        return exchange
+
+    def returned(self) -> None:
+        """Something has arrived that is not the known request, or the client is gone."""
+        if self._lent is not None:
+            self._adapt()
+            self.take_back()
+
+    def _adapt(self) -> None:
+        was_long = self._lent.begun > ALIKE_MAX
+        self._alike_min = ALIKE_MIN if was_long else min(2 * self._alike_min, ALIKE_MAX)
+
+    def _is_back(self, data: bytes) -> None:
+        self._lent = self._reader = self._plan = None  # their model may be unloaded before the client leaves
+        self.alike = 0
+        self._state.lent.discard(self._connection)
+        self._connection.go_on(data)

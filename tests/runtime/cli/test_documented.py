@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyruntime.runtime.cli.options import OPTIONS, TRITON_GROUPS, Status
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "compatibility.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "compatibility.md"
 ROW = re.compile(r"^\| C(?P<number>\d+) \| `--(?P<name>[a-z0-9-]+)` \| (?P<status>[^|]+) \|", re.MULTILINE)
 
 

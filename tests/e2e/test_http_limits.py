@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pyruntime.runtime.frontends.common import client_timeouts
+
 MIB = 1 << 20
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: any\r\n\r\n"
 IDENTITY = (Path(__file__).parent / "models/echo.py").read_text()
@@ -51,7 +53,7 @@ def impatiently(with_limits):
     A client that is not slow on purpose may be slow all the same: with a connection that it has opened, but not within
     what it sends at a time.
     """
-    return lambda *names: with_limits("frontends.patience", LOOK_S=LOOK_S, **dict.fromkeys(names, PATIENCE_S))
+    return lambda *names: with_limits(client_timeouts, LOOK_S=LOOK_S, **dict.fromkeys(names, PATIENCE_S))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,29 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Model folders written for one test."""
+
+import textwrap
+from pathlib import Path
+
+IMPORTS = """
+import json, logging, os, signal, sys, threading, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+"""
+# What most small models have: any number of integers in, any number out.
+IN_OUT = """
+backend: "python"
+input [ { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
+"""
+
+
+def write_model(repository: Path, name: str, code: str | None, config: str | None = IN_OUT, more: str = "") -> Path:
+    folder = repository / name
+    (folder / "1").mkdir(parents=True)
+    if code is not None:
+        (folder / "1" / "model.py").write_text(IMPORTS + textwrap.dedent(code))
+    if config is not None:
+        (folder / "config.pbtxt").write_text(config + more)
+    return folder

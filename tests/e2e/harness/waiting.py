@@ -1,0 +1,20 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Patience: nothing here waits for time to pass, but for a condition, and gives up loudly."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+# Patience, not a measure: what takes longer hangs, also where ten processes want each core.
+LIMIT_S = 60.0
+POLL_S = 0.01
+
+
+def wait_until(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
+    """Poll `condition` until it is true, and return what it was; AssertionError after `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"still not so after {limit_s:g} s: {condition}"
+        time.sleep(POLL_S)
+    return found

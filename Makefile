@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: install serve test docs sanitize lint typecheck bench
+.PHONY: install serve test test-fast docs sanitize lint typecheck bench
 
 install:
 	scripts/install
@@ -10,6 +10,9 @@ serve:
 
 test:
 	scripts/test
+
+test-fast:
+	scripts/test --fast
 
 docs:
 	scripts/docs

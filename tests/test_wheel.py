@@ -56,6 +56,9 @@ pb_utils.Logger.log_info(5)
 """
 
 
+pytestmark = pytest.mark.processes
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """The folder of a virtual environment with our wheel in it. What that needs is found where the tests have it."""
@@ -65,15 +68,20 @@ def environment(tmp_path_factory):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in FILES:
         shutil.copy(ROOT / name, source / name)
+    # Extensions that are newer than their sources are not compiled again, as long as they lie where the build has them.
+    built = source / f"build/lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}/pyruntime/runtime/native"
+    built.mkdir(parents=True)
+    for extension in (source / "runtime/native").glob("*.so"):
+        shutil.move(extension, built)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    wheel = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source]
-    done = subprocess.run(wheel, capture_output=True, text=True)
+    command = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     environment = folder / "environment"
     venv.create(environment)
     packages = environment / f"lib/python{sysconfig.get_python_version()}/site-packages"
-    (built,) = folder.glob("pyruntime-*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", packages, built], check=True)
+    (wheel,) = folder.glob("pyruntime-*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", packages, wheel], check=True)
     # Links in files of that folder are not followed, so that our own sources are not found by it.
     (packages / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return environment
@@ -91,6 +99,13 @@ def run(environment, *command, **options):
 def test_modules(environment, tmp_path):
     """Models' two modules are there, under names of their own, and none of our folders is."""
     assert run(environment, "-c", SAME_OBJECTS, cwd=tmp_path) == ""
+
+
+def test_extensions(environment, tmp_path):
+    """The parts in C and C++ are there."""
+    code = "from pyruntime.runtime.native import _http2, _triton; print(_http2.__file__, _triton.__file__)"
+    said = run(environment, "-c", code, cwd=tmp_path).split()
+    assert [Path(path).is_relative_to(environment) for path in said] == [True, True], said
 
 
 def test_command(environment, tmp_path):

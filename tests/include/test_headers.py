@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 INCLUDE = Path(__file__).resolve().parents[2] / "include"
 OURS = sorted(str(path.relative_to(INCLUDE)) for path in INCLUDE.rglob("*.hpp"))
 IN_C = sorted(str(path.relative_to(INCLUDE)) for path in INCLUDE.rglob("*.h"))

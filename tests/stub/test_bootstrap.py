@@ -17,6 +17,8 @@ from pyruntime.runtime.regions import create_region
 from pyruntime.utils.channel import HostChannel
 from pyruntime.utils.messages import PROTOCOL_VERSION, Hello, Load, Log, Ready, Stop, Stopped
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[2]
 BOOTSTRAP = ROOT / "stub" / "bootstrap.py"
 GROWTH_BYTES = 1 << 20

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 
 def run(code, **variables):
     """What a process without a terminal prints, in which breakpoint() is refused; its last line if it fails."""

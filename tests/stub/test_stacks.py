@@ -15,6 +15,8 @@ import pytest
 from pyruntime.stub.stacks import FRAMES_MAX
 from pyruntime.utils.stacks import END, LINK, STACK_SIGNAL, Heading, decode_heading
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Patience, not a measure: what takes longer hangs.
 LIMIT_S = 60

@@ -11,6 +11,8 @@ import pytest
 
 import pyruntime.testing
 
+pytestmark = pytest.mark.processes
+
 PYTEST = str(Path(sys.executable).with_name("pytest"))
 MODEL = """
 import triton_python_backend_utils as pb_utils

@@ -352,6 +352,8 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=6 * settings.default.max_examples // 10,
+    stateful_step_count=40,
+    suppress_health_check=list(HealthCheck),
 )
 TestAnyOrder = Machine.TestCase

@@ -196,6 +196,7 @@ def test_done_callback(caplog):
     assert record.message == "a coroutine of the model failed: ValueError('on purpose')"
 
 
+@pytest.mark.processes
 def test_in_a_spawned_child(tmp_path):
     """A process that a model spawns finds them, too."""
     script = tmp_path / "spawns.py"
@@ -226,6 +227,7 @@ def mypy(folder, source):
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True).stdout
 
 
+@pytest.mark.processes
 def test_types(tmp_path):
     """A model that is annotated passes a strict checker, and one that is wrong does not."""
     assert mypy(tmp_path, MODEL) == ""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import types
 
+import pytest
 from multiprocess import forkserver
 
 from pyruntime.utils.start import received, start_stub
@@ -36,6 +37,7 @@ def test_start_stub_runs_the_stub(monkeypatch):
     os.close(read_fd)
 
 
+@pytest.mark.processes
 def test_does_not_import_the_stub():
     """The host names the door, and has nothing of the stub's loaded for it."""
     code = (

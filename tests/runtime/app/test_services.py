@@ -404,7 +404,7 @@ class TestHostile:
 
         play(scenario)
 
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=settings.default.max_examples // 2)
     @given(st.lists(st.tuples(METHODS | st.text(max_size=4), st.lists(JUNK, max_size=4)), max_size=8))
     def test_junk(self, questions):
         """Whatever a model asks is answered, once, and with what can be sent."""
@@ -421,7 +421,7 @@ class TestHostile:
 
         play(scenario)
 
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=settings.default.max_examples // 2)
     @given(st.lists(st.tuples(st.integers(0, 3), st.text(max_size=9) | st.sampled_from(["increment", "set", "observe"]),
                               st.floats()), max_size=8))  # fmt: skip
     def test_junk_to_measure(self, measures):

@@ -113,6 +113,7 @@ def test_log_file_that_cannot_be_opened(served, tmp_path, capsys):
     assert served == []
 
 
+@pytest.mark.processes
 def test_serve_imports_nothing_slow():
     """Up to the server itself, starting imports nothing that only help, files, tensors or connections need."""
     code = """

@@ -18,6 +18,8 @@ from pyruntime.runtime.cli import main, stubs
 from pyruntime.runtime.cli.stack import run_stack
 from pyruntime.runtime.cli.stubs import ask_for_stacks, find_stubs
 
+pytestmark = pytest.mark.processes
+
 PRELUDE = """
 import ctypes, itertools, os, signal, sys, threading
 from pyruntime.stub import stacks

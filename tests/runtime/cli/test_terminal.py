@@ -9,6 +9,8 @@ import termios
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 # Switches echo off as a prompt does, and ends without putting it back.
 CODE = """
 import os, signal, sys, termios

@@ -269,6 +269,7 @@ def test_every_choice_is_a_oneof(messages):
     assert found == ONEOFS
 
 
+@pytest.mark.processes
 def test_the_descriptors_are_those_of_the_sources(tmp_path):
     """Whoever edits a *.proto also ran scripts/generate_proto."""
     pytest.importorskip("grpc_tools")
@@ -289,6 +290,7 @@ def test_the_pool_is_not_the_default_one():
     assert POOL.FindMessageTypeByName("inference.ModelConfig") is CONFIG_DESCRIPTOR
 
 
+@pytest.mark.processes
 def test_a_process_may_also_hold_the_client_library():
     """tritonclient's own inference.ModelConfig reads ours, and ours reads it."""
     program = """

@@ -26,6 +26,7 @@ def test_no_scripts(tmp_path):
     assert asyncio.run(activated(str(tmp_path), BEFORE)) is BEFORE
 
 
+@pytest.mark.processes
 def test_scripts(tmp_path):
     """They see what those before them set, may print, and may set anything to anything."""
     root = scripts(
@@ -41,6 +42,7 @@ def test_scripts(tmp_path):
     }
 
 
+@pytest.mark.processes
 def test_failing_script(tmp_path):
     """A script that gives up is an error, with what it said."""
     root = scripts(tmp_path / "env", a="echo no licence found; exit 4")

@@ -13,6 +13,8 @@ from pyruntime.runtime.environments import archives
 from pyruntime.runtime.environments.archives import unpack_archive
 from pyruntime.utils.errors import LoadError
 
+pytestmark = pytest.mark.processes
+
 # What a conda-pack archive has: a Python, and a script that is to be run by it where it was unpacked.
 FILES = {
     "bin/python": f'#!/bin/sh\nexec "{sys.executable}" "$@"\n',

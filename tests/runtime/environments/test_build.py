@@ -15,6 +15,8 @@ from pyruntime.runtime.environments.build import build_from_requirements, build_
 from pyruntime.runtime.environments.interpreters import find_uv
 from pyruntime.utils.errors import LoadError
 
+pytestmark = pytest.mark.processes
+
 UV = find_uv()
 
 

@@ -152,6 +152,7 @@ HOLD = (
 )
 
 
+@pytest.mark.processes
 def test_another_process(root):
     """While another process makes it, one waits, and says so."""
 

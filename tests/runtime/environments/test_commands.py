@@ -11,6 +11,8 @@ import pytest
 from pyruntime.runtime.environments.commands import ERROR_LINES, run
 from pyruntime.utils.errors import LoadError
 
+pytestmark = pytest.mark.processes
+
 LIMIT_S = 60.0
 
 

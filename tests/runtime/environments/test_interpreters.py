@@ -12,6 +12,8 @@ import pytest
 from pyruntime.runtime.environments.interpreters import Examined, examine, find, find_uv, require_fit
 from pyruntime.utils.errors import LoadError
 
+pytestmark = pytest.mark.processes
+
 OURS = sys.version_info[:3]
 
 

@@ -15,6 +15,8 @@ import pytest
 from pyruntime.runtime.environments.prepare import environment_path, prepare
 from pyruntime.utils.errors import LoadError
 
+pytestmark = pytest.mark.processes
+
 OURS = "Python {}.{}.{} with numpy {}".format(*sys.version_info[:3], np.__version__)
 PYTHON = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
 

@@ -124,7 +124,7 @@ def write_through(path):
         pass
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(MEMBERS)
 def test_nothing_leaves(members):
     """Whatever names and links an archive combines, all that it makes is in its folder, and leads there."""
@@ -149,6 +149,7 @@ def cut(data):
     return data[: len(data) // 2]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("spoil", [cut, lambda data: b"no archive" * 200, lambda data: b"", lambda data: data[:9]])
 @pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
 def test_damaged(tmp_path, compression, spoil):
@@ -163,6 +164,7 @@ def test_damaged(tmp_path, compression, spoil):
     assert done.stderr == ""
 
 
+@pytest.mark.processes
 def test_process_names_what_is_no_text(tmp_path):
     """A member's name may be any bytes, and the sentence about it is still printed."""
     archive = pack(tmp_path / "env.tar", file("../\udcff"))

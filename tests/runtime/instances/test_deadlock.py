@@ -136,7 +136,7 @@ GRAPHS = st.integers(1, 6).flatmap(
 
 
 class TestAgainstAModel:
-    @settings(max_examples=500, deadline=None)
+    @settings(max_examples=5 * settings.default.max_examples)
     @given(GRAPHS)
     def test_any_graph(self, graph):
         """A call is refused if and only if it would wait for ever; then the path ends where it has been before."""

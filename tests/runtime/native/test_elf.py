@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from pyruntime.runtime.native import elf
 from pyruntime.runtime.native.elf import ElfError, SharedObject, read_shared_object, read_symbols
 
+pytestmark = pytest.mark.processes
+
 MACHINE = platform.machine()
 SOURCE = """
 extern int far_away(int);

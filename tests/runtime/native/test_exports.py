@@ -12,6 +12,8 @@ import pytest
 
 from pyruntime.runtime.native import _triton
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[3]
 HEADERS = ROOT / "include" / "triton" / "core"
 GENERATED = ROOT / "runtime" / "native" / "triton" / "unsupported.cc"

@@ -313,7 +313,7 @@ class TestCounted:
         assert split(requests.settled())[::2] == (2 * len(sizes), [])
 
     @settings(
-        max_examples=60,
+        max_examples=6 * settings.default.max_examples // 10,
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )

@@ -17,6 +17,8 @@ import pytest
 from pyruntime.runtime.native.libraries import explain
 from pyruntime.runtime.native.shim import make_shim
 
+pytestmark = pytest.mark.processes
+
 HOST = """
 int TRITONBACKEND_RequestId(void) { return 7; }
 int TRITONSERVER_ErrorNew(void) { return 7; }

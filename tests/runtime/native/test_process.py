@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 # Loads the extension, prepares the process, and goes on.
 PREPARED = """
 import ctypes, faulthandler, os, signal, sys

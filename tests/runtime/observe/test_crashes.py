@@ -43,6 +43,7 @@ def test_what_comes_first():
     assert told_apart(["printed", *lines, *REPORT.splitlines(), "printed"]) == lines + REPORT.splitlines()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "code",
     ["ctypes.string_at(0)", "os.abort()", "[threading.Thread(target=time.sleep, args=(9,)).start(), os.abort()]"],

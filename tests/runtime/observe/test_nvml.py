@@ -9,6 +9,8 @@ import pytest
 from pyruntime.runtime.observe.machine import GpuReading
 from pyruntime.runtime.observe.nvml import Nvml
 
+pytestmark = pytest.mark.processes
+
 # Two GPUs: one that tells everything, and one that tells nothing but its name.
 SOURCE = r"""
 #include <stdio.h>

@@ -474,7 +474,7 @@ class Model:
         assert not (has_room and every._backlog)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(st.integers(1, 3), st.booleans(), st.lists(STEPS, max_size=60))
 def test_any_steps(slots, oldest, steps):
     """Whatever happens: order, one at a time, no slot is lost, none is given twice, and in the end all is done."""

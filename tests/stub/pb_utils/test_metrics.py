@@ -292,6 +292,7 @@ class TestEnding:
         metric, family = metric_of("gauge")
         del metric, family  # pytest fails a test whose destructors raise
 
+    @pytest.mark.processes
     def test_at_the_end_of_the_interpreter(self):
         """Objects that live until then end in silence, whatever of the interpreter is gone before them."""
         code = """

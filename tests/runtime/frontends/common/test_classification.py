@@ -177,6 +177,7 @@ def test_response():
     assert response.outputs[0].datatype == "INT8"
 
 
+@pytest.mark.processes
 def test_numpy_is_not_needed_before():
     """The server starts without it."""
     code = "import sys; import pyruntime.runtime.frontends.common.classification; sys.exit('numpy' in sys.modules)"

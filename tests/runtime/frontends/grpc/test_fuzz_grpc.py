@@ -142,7 +142,7 @@ def test_corpus(check, path):
 def test_any_frames(check):
     """What is close to gRPC, and what is not."""
 
-    @settings(max_examples=500, deadline=None)
+    @settings(max_examples=5 * settings.default.max_examples)
     @given(CONVERSATIONS, st.booleans())
     def converse(frames, waits):
         check(frames, waits)
@@ -153,7 +153,7 @@ def test_any_frames(check):
 def test_any_pieces(check):
     """The same, wherever it is cut."""
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=3 * settings.default.max_examples // 2)
     @given(CONVERSATIONS, st.lists(st.integers(0, 400), max_size=8))
     def converse(frames, cuts):
         text = b"".join(frames)

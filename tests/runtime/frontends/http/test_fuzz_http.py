@@ -54,14 +54,13 @@ def test_corpus(shared, path):
     check_connection(shared, [data[: len(data) // 2], data[len(data) // 2 :]])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(PIECES)
 def test_any_pieces(shared, pieces):
     """What is close to HTTP, and what is not."""
     check_connection(shared, pieces)
 
 
-@settings(max_examples=100, deadline=None)
 @given(TEXT, st.lists(st.integers(0, 600), max_size=6))
 def test_cuts_change_nothing(shared, text, cuts):
     """The same bytes have the same responses, wherever they are cut."""
@@ -93,7 +92,7 @@ class _Reference:
         self.headers.append((name.lower(), value.strip()))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(TEXT | st.binary(max_size=60))
 @example(b"GET / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5")
 def test_any_head(text):
@@ -113,7 +112,7 @@ def test_any_head(text):
     assert (found.route.endpoint is Endpoint.REFUSED) == (found.route.status != 200)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=6), st.lists(st.integers(0, 200), max_size=6), st.binary())
 def test_any_chunks(parts, cuts, behind):
     """A body is the same however it is cut, on the way and into chunks, and what lies behind it is not touched."""

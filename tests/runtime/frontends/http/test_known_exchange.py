@@ -253,7 +253,7 @@ REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(REQUESTS, st.lists(st.integers(0, 5000), max_size=8))
 def test_nobody_can_tell(pair, requests, cuts):
     """A client is sent the same bytes by a server that knows requests, whatever comes after what, in any pieces."""

@@ -149,6 +149,7 @@ def test_a_question(run):
     run(test)
 
 
+@pytest.mark.processes
 def test_the_process_ends_without_them():
     """A backend that does not come back from a call keeps no process alive."""
     code = """

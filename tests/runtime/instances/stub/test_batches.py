@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.config.build import model_spec
@@ -1111,7 +1111,6 @@ class TestWhateverAStubSays:
 
     @pytest.mark.parametrize("concurrency", [1, 3])
     @pytest.mark.parametrize("text", ["", DECOUPLED, ITERATIVE], ids=["plain", "decoupled", "iterative"])
-    @settings(max_examples=100, deadline=None)
     @given(steps=STEPS)
     def test_nothing_is_lost(self, text, concurrency, steps):
         """Each request is answered to the end once, or queues again; its memory is free once."""

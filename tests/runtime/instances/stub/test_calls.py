@@ -11,7 +11,7 @@ import contextlib
 import socket
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.calls import model_call
@@ -770,7 +770,6 @@ class TestHostile:
             bench.calls.call(Call(1, "other", -1, request_, False, 0))
         self.spotless(bench)
 
-    @settings(deadline=None)
     @given(st.lists(JUNK, max_size=9) | st.tuples(*[JUNK] * 6, JUNK_TENSORS, JUNK, JUNK).map(list)
            | JUNK_TENSORS.map(lambda tensors: wire(*tensors)))  # fmt: skip
     def test_junk(self, request):
@@ -1229,7 +1228,6 @@ class TestWhateverHappens:
         pair.callee.say(Respond(serial, response, final))
 
     @pytest.mark.parametrize("text", ["", DECOUPLED], ids=["plain", "decoupled"])
-    @settings(max_examples=100, deadline=None)
     @given(steps=STEPS)
     def test_nothing_is_lost(self, text, steps):
         """Every call is answered to the end once, its inputs come back once, and no memory is left over."""

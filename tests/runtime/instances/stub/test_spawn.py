@@ -20,6 +20,8 @@ from pyruntime.runtime.regions import create_region
 from pyruntime.utils.channel import HostChannel
 from pyruntime.utils.messages import Hello, Stop
 
+pytestmark = pytest.mark.processes
+
 OURS = Environment(sys.executable, "ours", Place(sys.executable).variables(os.environ))
 
 

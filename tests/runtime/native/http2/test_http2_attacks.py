@@ -256,7 +256,8 @@ def changed(data, changes):
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=3 * settings.default.max_examples,
 )
 @given(changes=changes, cuts=cuts, data=st.data())
 def test_any_bytes(connect, changes, cuts, data):
@@ -311,7 +312,7 @@ def test_any_bytes(connect, changes, cuts, data):
     assert sorted(released) == given_out
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.lists(st.binary(max_size=200), max_size=10))
 def test_noise(pieces):
     """Bytes that are no frames at all do no harm."""

@@ -197,6 +197,7 @@ def test_every_field_of_a_configuration_is_in_the_reference(generator):
     assert listed == compiled
 
 
+@pytest.mark.processes
 def test_the_site_builds(tmp_path):
     """Without a warning: no dead link or anchor, and no page that is missing in the navigation."""
     if find_spec("material") is None:

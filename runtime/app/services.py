@@ -73,7 +73,7 @@ class ModelServices:
         call_back(callee)
 
     def trace_call(self, callee: Callee, job: Job, context: str) -> None:
-        """See ModelServer. A context that is nobody's goes to the callee as it is."""
+        """See ModelServer. The callee gets a context that belongs to no trace of the server's as it is."""
         trace = self._tracer.call(callee, job.id, context)
         if trace is not None:
             trace.attach(job, callee.memory.region)

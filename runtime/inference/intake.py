@@ -4,7 +4,8 @@
 
 A frontend turns bytes into requests and responses into bytes. The steps between them are the same for every protocol
 and are taken here: find the model, reserve memory for a body that is still to arrive, find the plan of an earlier
-request or decode and check this one, begin its trace, and queue it. Calls between models enter at the last two steps.
+request or decode and check this one, begin its trace, and queue it. Calls between models take the last two steps in
+calls/model_call.py.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from pyruntime.runtime.inference.forwarding import Forwarded, forward
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.request_plans import PlanKey, RequestPlan
 from pyruntime.runtime.inference.threads import in_thread
-from pyruntime.runtime.memory.requests import RequestMemory, RequestSlot
+from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.runtime.tracing.trace import Trace
-from pyruntime.runtime.tracing.tracer import TracedModel, Tracer
+from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import InferenceError
 
 # Memory reserved for bodies of which only the beginning has arrived, of all requests together, in bytes. Beyond it a
@@ -92,16 +93,6 @@ class IncomingRequest(Protocol[O]):
 
     def reject(self, failure: InferenceError) -> None:
         """The request is refused after `submit` has returned."""
-
-
-class CalledModel(TracedModel, Protocol):
-    """A model version that another model calls."""
-
-    @property
-    def memory(self) -> RequestMemory: ...
-
-    def start(self, job: Job) -> None:
-        """See ModelVersion."""
 
 
 class Reservation:
@@ -180,18 +171,6 @@ class Intake:
             self._begin_trace(incoming, model, job)
         model.start(job)
         return plan
-
-    def call(self, callee: CalledModel, job: Job, context: str) -> None:
-        """Queue the job of a call that a model makes for a request with this trace context, "" for none.
-
-        Its tensors lie in shared memory, and its callee has accepted it. A context that is not of a traced request goes
-        to the callee as it is. Raises what `callee.start` raises.
-        """
-        if context:
-            trace = self._tracer.call(callee, job.id, context)
-            if trace is not None:
-                trace.attach(job, callee.memory.region)
-        callee.start(job)
 
     def _accept(self, incoming: IncomingRequest[O], model: ModelVersion, key: PlanKey | None, id: str) -> Job | None:
         """The job of a request without a plan; None if a thread checks its strings first."""

@@ -12,24 +12,24 @@ from pyruntime.runtime.scheduling.job import Job
 
 
 class ModelServer(Protocol):
-    """What the models of a server may want of it. `owner` stands for one life of one stub."""
+    """What a server does for the models that it serves. `owner` stands for one life of one stub."""
 
     def find(self, name: str, version: int) -> Callee:
         """The model that a call goes to. Raises InferenceError if it does not serve."""
 
     def query(self, method: str, arguments: tuple[Any, ...]) -> bool | int | bytes:
-        """See server_queries.py. Raises InferenceError."""
+        """See app/queries.py. Raises InferenceError."""
 
     def when_ready(
         self, name: str, version: int, caller: str, call_back: Callable[[Callee | Exception], None]
     ) -> Callable[[], object]:
-        """For a model that calls another one while it loads: wait for that one, if there is any sense in it.
+        """Find a model for a `caller` that is being loaded itself: if the model is being loaded, wait for it.
 
-        What is returned ends the wait.
+        `call_back` gets the model, or the InferenceError why it does not serve. The function returned ends the wait.
         """
 
     def trace_call(self, callee: Callee, job: Job, context: str) -> None:
-        """A call that was made for a request with this context of a trace is about to start."""
+        """See model_call.CallTracer."""
 
     def ask(
         self, owner: object, loading: str, method: str, arguments: list[Any], reply: Callable[[int, Any], None]
@@ -43,4 +43,4 @@ class ModelServer(Protocol):
         """See Measure in utils/messages.py. Raises InferenceError."""
 
     def gone(self, owner: object) -> None:
-        """The stub has ended: forget what it asked for."""
+        """The stub has ended: drop its metrics."""

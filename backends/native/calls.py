@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyruntime.backends.native.tensors import native_tensor
 from pyruntime.runtime.native.parameters import as_json
@@ -19,6 +19,9 @@ from pyruntime.stub.host import Answers, Host
 from pyruntime.stub.pb_utils import InferenceRequest, InferenceResponse, TritonModelException
 from pyruntime.stub.pb_utils.placement import InferenceTrace
 from pyruntime.utils.errors import Code, InferenceError
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.native import _triton
 
 # Each call that waits for its answers takes a thread. No more calls than this are under way.
 THREADS_MAX = 1024
@@ -40,7 +43,7 @@ class Calls:
         """Run a function, which must not raise, in a thread that may wait."""
         self._pool.submit(function, *arguments)
 
-    def call(self, call: Any) -> None:
+    def call(self, call: _triton.Call) -> None:
         """Native code wants something. See native/_triton.pyi for what a call is."""
         match call.method, call.arguments:
             case "infer", arguments:
@@ -63,7 +66,7 @@ class Calls:
             answers.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, call: Any, method: str, arguments: list[Any], has_result: bool) -> None:
+    def _ask(self, call: _triton.Call, method: str, arguments: list[Any], has_result: bool) -> None:
         try:
             result = self._host().ask(method, arguments)
         except TritonModelException as exc:
@@ -76,7 +79,7 @@ class Calls:
 
     def _infer(
         self,
-        call: Any,
+        call: _triton.Call,
         number: int,
         model: str,
         version: int,
@@ -120,7 +123,7 @@ class Calls:
         call.answer(None)
         self.run(self._pass_on, call, number, answers, model, max(version, 1))
 
-    def _pass_on(self, call: Any, number: int, answers: Answers, model: str, version: int) -> None:
+    def _pass_on(self, call: _triton.Call, number: int, answers: Answers, model: str, version: int) -> None:
         """Hand the answers to a request over, as they come; one that cannot be handed over is an error."""
         final = False
         while not final:
@@ -137,7 +140,7 @@ class Calls:
         del self._open[number]
 
 
-def _respond(call: Any, response: InferenceResponse | None, final: bool, model: str, version: int) -> None:
+def _respond(call: _triton.Call, response: InferenceResponse | None, final: bool, model: str, version: int) -> None:
     """Hand one answer over; an end that came without a response, too."""
     outputs = None if response is None else response.output_tensors()
     if response is None or (final and not outputs and not response.has_error()):

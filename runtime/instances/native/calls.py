@@ -8,9 +8,9 @@ it is answered that the request is taken; its responses are copied on native thr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pyruntime.runtime.calls.model_call import CALLS_MAX, Callee, ModelCall, too_many_calls
 from pyruntime.runtime.instances.model_server import ModelServer
@@ -20,33 +20,10 @@ from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK
 
+if TYPE_CHECKING:
+    from pyruntime.runtime.native import _triton
+
 Outcome = InferResponse | InferenceError | None
-
-
-class NativeCall(Protocol):
-    """A call, as native/_triton.pyi has it."""
-
-    @property
-    def method(self) -> str: ...
-
-    @property
-    def arguments(self) -> tuple[Any, ...]: ...
-
-    def answer(self, result: bool | int | bytes | None, /) -> None: ...
-
-    def fail(self, code: int, message: str, /) -> None: ...
-
-    def respond(
-        self,
-        final: bool,
-        outputs: Sequence[tuple[str, str, Sequence[int], Any]] | None,
-        parameters: dict[str, Any],
-        failure: tuple[int, str] | None,
-        model: str,
-        version: int,
-        done: Callable[[], object] | None,
-        /,
-    ) -> None: ...
 
 
 class _OpenRequest(ModelCall):
@@ -57,7 +34,7 @@ class _OpenRequest(ModelCall):
     def __init__(
         self,
         server: ModelServer,
-        call: NativeCall,
+        call: _triton.Call,
         request: NativeRequest,
         worker: NativeWorker | None,
         on_end: Callable[[], None],
@@ -116,7 +93,7 @@ class NativeCalls:
     def __len__(self) -> int:
         return len(self._open)
 
-    def call(self, call: NativeCall) -> None:
+    def call(self, call: _triton.Call) -> None:
         """Native code wants something. What it is answered is said at once, or when the server can say it."""
         try:
             match call.method, call.arguments:
@@ -141,7 +118,7 @@ class NativeCalls:
         for request in list(self._open.values()):
             request.cancel()
 
-    def _find(self, call: NativeCall, name: str, version: int, loading: str) -> None:
+    def _find(self, call: _triton.Call, name: str, version: int, loading: str) -> None:
         """Answer whether there is a model to make a request to; wait for one that loads if the caller does, too."""
 
         def found(callee: Callee | Exception) -> None:
@@ -159,7 +136,7 @@ class NativeCalls:
         else:
             found(self._server.find(name, version))
 
-    def _ask(self, call: NativeCall, loading: str, method: str, arguments: list[Any]) -> None:
+    def _ask(self, call: _triton.Call, loading: str, method: str, arguments: list[Any]) -> None:
         def reply(code: int, result: Any) -> None:
             if code == OK:
                 call.answer(None)
@@ -170,7 +147,7 @@ class NativeCalls:
 
     # Requests.
 
-    def _infer(self, call: NativeCall, request: NativeRequest) -> None:
+    def _infer(self, call: _triton.Call, request: NativeRequest) -> None:
         """Have a model execute a request. Raises InferenceError if it will not: native code still owns it then."""
         if len(self._open) >= CALLS_MAX:
             raise too_many_calls()

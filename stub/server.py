@@ -10,7 +10,6 @@ from typing import Any, Callable, Dict, List, Optional, Set
 
 from pyruntime.stub.calls import Calls
 from pyruntime.stub.client_memory import ClientOutputs
-from pyruntime.stub.flow_control import Windows
 from pyruntime.stub.host import Answers, Host
 from pyruntime.stub.link import Link
 from pyruntime.stub.logs import LOGGER
@@ -19,6 +18,7 @@ from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.responses import ResponseWriter, failure
 from pyruntime.utils.errors import Code, InferenceError, PyruntimeError
+from pyruntime.utils.flow_control import Windows
 from pyruntime.utils.messages import NO_SLOT, OK, Ask, Measure, Reply, Respond
 from pyruntime.utils.regions import Region
 

@@ -8,10 +8,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from pyruntime.stub.flow_control import Windows
 from pyruntime.testing.request import Request
 from pyruntime.testing.result import Result
 from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.flow_control import Windows
 from pyruntime.utils.request_codec import WireRequest
 
 

@@ -96,6 +96,12 @@ class Call:
 def set_hurried(hurried: bool, /) -> None:
     """Whether the descriptor is to be readable with every event, at once if there are any. Calls are counted."""
 
+def set_response_window(responses: int, size: int, /) -> None:
+    """How far a backend may be ahead of the client of a request that begins from now on: see triton/response_window.h.
+
+    `size` is in bytes. There is no limit before this is called.
+    """
+
 def accept_calls(accepting: bool, /) -> None:
     """Whether calls are answered, as they are at first. If not, those that wait fail now, and all others at once."""
 

@@ -16,7 +16,7 @@ import tritonclient.grpc.aio as triton_aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from pyruntime.stub.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
+from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
 
 ECHO = """
 class TritonPythonModel:

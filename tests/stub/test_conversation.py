@@ -28,6 +28,7 @@ from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.regions import create_region
 from pyruntime.runtime.requests.types import InferResponse, free_slots
 from pyruntime.runtime.scheduling.job import Job
+from pyruntime.utils import flow_control
 from pyruntime.utils.addresses import address
 from pyruntime.utils.messages import (
     INLINE_BYTES_MAX,
@@ -260,6 +261,12 @@ class NoCalls:
 
     def free_unread(self, slots):
         free_slots(slots)
+
+
+@pytest.fixture(autouse=True)
+def _narrow_window(monkeypatch):
+    """Senders have to wait soon."""
+    monkeypatch.setattr(flow_control, "RESPONSES_AHEAD_MAX", 64)
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pyruntime.runtime.regions import create_region
-from pyruntime.stub.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
 from pyruntime.stub.pb_utils import InferenceResponse, Tensor, TritonError, TritonModelException
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.stub.server import Server
 from pyruntime.utils.errors import Code, LocalError
+from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
 from pyruntime.utils.messages import NO_SLOT, OK, Ask, Measure, Reply, Respond
 
 WANTED = {"OUT"}

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from pyruntime.stub.flow_control import RESPONSES_AHEAD_MAX
 from pyruntime.testing import Code, InferenceError, Request, load_model
+from pyruntime.utils.flow_control import RESPONSES_AHEAD_MAX
 
 from .conftest import DECOUPLED, IN_OUT
 

@@ -52,8 +52,8 @@ _LOG = logging.getLogger("pyruntime.instances")
 RELEASES_WAITING_MAX = 64
 RELEASE_BYTES_WAITING_MAX = 1 << 20
 
-# Responses of one request that its client has taken, which the stub has not been told of; half of what a sender may be
-# ahead (see stub/flow_control.py) would do as well.
+# Responses of one request that its client has taken, which the stub has not been told of. Much less than what a sender
+# may be ahead (see utils/flow_control.py), so that none waits for the last of them.
 CREDITS_WAITING_MAX = 16
 CREDIT_BYTES_WAITING_MAX = 16 << 20
 _LISTENING = (State.LOADING, State.SERVING, State.STOPPING)

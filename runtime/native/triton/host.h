@@ -9,7 +9,9 @@
 #include <Python.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "buffer.h"
 #include "metrics.h"
@@ -37,6 +39,10 @@ class Host {
   // Messages that wait for Python, and those that were not kept because too many did.
   std::atomic<unsigned> log_waiting{0};
   std::atomic<unsigned> log_lost{0};
+
+  // How far a backend may be ahead of the client of a request, as Python has set it: see response_window.h.
+  std::atomic<size_t> responses_ahead_max{std::numeric_limits<size_t>::max()};
+  std::atomic<size_t> bytes_ahead_max{std::numeric_limits<size_t>::max()};
 
   // Python's types that are made, or asked for, anywhere. Set once, while the module is made; with the GIL.
   PyTypeObject* buffer_type = nullptr;

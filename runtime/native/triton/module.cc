@@ -48,6 +48,15 @@ PyObject* SetHurried(PyObject* /*module*/, PyObject* hurried) {
   Py_RETURN_NONE;
 }
 
+PyObject* SetResponseWindow(PyObject* /*module*/, PyObject* arguments) {
+  Py_ssize_t responses = 0;
+  Py_ssize_t bytes = 0;
+  if (PyArg_ParseTuple(arguments, "nn:set_response_window", &responses, &bytes) == 0) return nullptr;
+  Host::Get().responses_ahead_max = static_cast<size_t>(responses);
+  Host::Get().bytes_ahead_max = static_cast<size_t>(bytes);
+  Py_RETURN_NONE;
+}
+
 PyObject* Metrics(PyObject* /*module*/, PyObject* /*unused*/) { return MetricsToPython(); }
 
 PyMethodDef functions[] = {
@@ -55,6 +64,7 @@ PyMethodDef functions[] = {
     {"drain", Caught<Drain>, METH_NOARGS, "All events so far, in order."},
     {"set_hurried", Caught<SetHurried>, METH_O, "Whether the descriptor is to be readable with every event."},
     {"set_log", Caught<SetLog>, METH_VARARGS, "Set which levels native code is to log, and the verbose level."},
+    {"set_response_window", Caught<SetResponseWindow>, METH_VARARGS, "Set how far backends may be ahead of a client."},
     {"metrics", Caught<Metrics>, METH_NOARGS, "Families that native code has made."},
     {"view", View, METH_VARARGS, "Native memory, readable."},
     {nullptr, nullptr, 0, nullptr},

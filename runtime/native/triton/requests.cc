@@ -162,7 +162,10 @@ RequestState::RequestState(
       id_(std::move(id)),
       serial_(serial),
       known_(std::move(known)),
-      window_(model_->decoupled ? std::make_unique<ResponseWindow>() : nullptr) {}
+      window_(
+          model_->decoupled
+              ? std::make_unique<ResponseWindow>(Host::Get().responses_ahead_max, Host::Get().bytes_ahead_max)
+              : nullptr) {}
 
 RequestState::~RequestState() {
   if (job_ == nullptr) return;  // of a lent connection: it was answered

@@ -47,12 +47,12 @@ void ResponseWindow::Close() {
 }
 
 bool ResponseWindow::IsFull() const {
-  return !closed_ && (Ahead().responses >= kResponsesMax || Ahead().bytes >= kBytesMax);
+  return !closed_ && (Ahead().responses >= responses_max_ || Ahead().bytes >= bytes_max_);
 }
 
 bool ResponseWindow::IsHigh() const {
   return !closed_ &&
-         (Ahead().responses > kResponsesMax / kResumeFraction || Ahead().bytes > kBytesMax / kResumeFraction);
+         (Ahead().responses > responses_max_ / kResumeFraction || Ahead().bytes > bytes_max_ / kResumeFraction);
 }
 
 void ResponseWindow::WaitForRoom(std::unique_lock<std::mutex>* lock) {

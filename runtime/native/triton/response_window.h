@@ -4,7 +4,8 @@
 // How far a backend may be ahead of the client of a request that has any number of responses.
 //
 // A backend can send responses faster than their client takes them, and each of them is memory. So a thread that sends
-// one waits while too many are ahead. Neither the event loop nor the GIL is needed to wait, or held meanwhile.
+// one waits while too many are ahead: see utils/flow_control.py. Neither the event loop nor the GIL is needed to wait, or
+// held meanwhile.
 
 #pragma once
 
@@ -18,15 +19,12 @@ namespace pyruntime {
 // Of one request. Any thread.
 class ResponseWindow {
  public:
-  // Far more than a stub may be ahead (stub/flow_control.py), since there only one sender waits: here it is a thread of the
-  // backend's, which may serve others. A stream of small responses, such as words, is held up only by a client that
-  // looks away for many seconds. Fewer than what a client of generate_stream may let wait before it is cut off.
-  static constexpr size_t kResponsesMax = 1000;
-  // As of a stub. The last one may go beyond it, however large it is.
-  static constexpr size_t kBytesMax = size_t{64} << 20;
   // Who had to wait goes on when no more than one part of this many is ahead: to wake a thread costs more than a
   // response does.
   static constexpr size_t kResumeFraction = 2;
+
+  // So many responses may be ahead, and so many bytes of them; the last one may go beyond that, however large it is.
+  ResponseWindow(size_t responses_max, size_t bytes_max) : responses_max_(responses_max), bytes_max_(bytes_max) {}
 
   // A response of so many bytes is about to be sent. Waits until there is room for it.
   void Enter(size_t bytes);
@@ -54,6 +52,8 @@ class ResponseWindow {
   void WaitForRoom(std::unique_lock<std::mutex>* lock);
   void WakeIfLow();
 
+  const size_t responses_max_;
+  const size_t bytes_max_;
   std::mutex mutex_;
   std::condition_variable room_;
   size_t waiting_ = 0;

@@ -7,6 +7,8 @@ import select
 
 import pytest
 
+from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
+
 NUMBERS = (ctypes.c_int, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_double)
 
 
@@ -152,6 +154,7 @@ class NativeInstance:
         from pyruntime.runtime.native import _triton
 
         self.triton = _triton
+        _triton.set_response_window(RESPONSES_AHEAD_MAX, BYTES_AHEAD_MAX)
         self._settle()
         self._kinds = {
             _triton.RESPONSE: "response",
@@ -289,6 +292,7 @@ class Lifecycle:
         from pyruntime.runtime.native import _triton
 
         self.triton = _triton
+        _triton.set_response_window(RESPONSES_AHEAD_MAX, BYTES_AHEAD_MAX)
         self.path = path
         self.events = []
         self.lines = []

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-# As in response_window.h: who has to wait goes on at half of it.
-RESPONSES_MAX = 1000
-BYTES_MAX = 64 << 20
+from pyruntime.utils.flow_control import BYTES_AHEAD_MAX as BYTES_MAX
+from pyruntime.utils.flow_control import RESPONSES_AHEAD_MAX as RESPONSES_MAX
+
 # As in callbacks.h: so many callbacks may wait for clients.
 CALLBACKS_MAX = 128
 
@@ -116,7 +116,9 @@ def test_errors(backend, flood, wait_sent):
     backend.wait(lambda: len(job.responses) == RESPONSES_MAX)
     wait_sent(RESPONSES_MAX)
     take_all(backend, job, serial, 0)
-    assert [failure[1] for _, failure, *_ in job.responses[:-1]] == [f"no. {index}" for index in range(2000)]
+    assert [failure[1] for _, failure, *_ in job.responses[:-1]] == [
+        f"no. {index}" for index in range(2 * RESPONSES_MAX)
+    ]
 
 
 def test_each_request_has_its_own(backend, flood):
@@ -140,6 +142,19 @@ def test_cancelled(backend, flood):
         backend.wait(lambda before=before: len(job.responses) > before)
         assert len(job.responses) - before <= RESPONSES_MAX + 1
     assert numbers_of(job) == list(range(10 * RESPONSES_MAX))
+
+
+def test_another_window(backend, flood, wait_sent):
+    """It is as large as Python has said when the request begins."""
+    backend.triton.set_response_window(10, 1 << 10)
+    job, serial = flood(20)
+    backend.triton.set_response_window(RESPONSES_MAX, BYTES_MAX)
+    backend.wait(lambda: len(job.responses) == 10)
+    wait_sent(10)
+    take_all(backend, job, serial, 0)
+    for arguments in ((1,), (1, "2"), (1, 1 << 100)):
+        with pytest.raises((TypeError, OverflowError)):
+            backend.triton.set_response_window(*arguments)
 
 
 def test_finished(backend, flood, report):

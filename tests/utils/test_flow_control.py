@@ -5,7 +5,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.stub.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX, Windows
+from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX, Windows
 
 
 def test_a_request_that_nobody_has_answered():

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""How far a sender may be ahead of its client. (pure)
+"""How far a model may be ahead of the client of a request. (pure)
 
 A model can make responses faster than its client takes them, and each of them is memory. So a request has a window: so
-many responses, or so many bytes of them, that the client has not taken yet; a sender waits at its end.
+many responses, or so many bytes of them, that the client has not taken yet. A model that sends more has to wait. The
+limits are the same for all models. Stubs count here; native code is given them (`_triton.set_response_window`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Deque, Dict
 
-# Of one request. Enough for a client to be served in one piece with what has gathered while it looked away.
-RESPONSES_AHEAD_MAX = 64
+# Of one request. The thread that waits may serve other requests, too, so a stream of small responses, such as words, is
+# held up only by a client that looks away for many seconds. Fewer than what a client of generate_stream may let wait
+# before it is cut off.
+RESPONSES_AHEAD_MAX = 1000
+# Of one request. The last response may go beyond it, however large it is.
 BYTES_AHEAD_MAX = 64 << 20
 
 

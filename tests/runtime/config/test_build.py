@@ -7,16 +7,16 @@ import pytest
 from pyruntime.runtime.config.autocomplete import merge_auto_complete, minimal_config
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.spec import DynamicBatchingSpec, InstanceSpec, TensorSpec
 from pyruntime.runtime.config.unsupported import unsupported_features
 from pyruntime.runtime.config.validate import validate
 
+from ..model_specs import spec_from
+
 
 def _spec(text, gpus=()):
-    config = parse_model_config(text, "config.pbtxt")
-    return model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=gpus))
+    return spec_from(text, gpus=gpus)
 
 
 def test_the_least_model():

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.inputs import (
     STRINGS_AT_ONCE_BYTES_MAX,
     check_request,
@@ -16,10 +15,10 @@ from pyruntime.runtime.config.inputs import (
     client_shape,
     has_many_strings,
 )
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.errors import Code, InferenceError
+
+from ..model_specs import spec_from
 
 NOTE = (
     " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -29,8 +28,7 @@ NOTE = (
 
 
 def _spec(text):
-    config = parse_model_config(text, "config.pbtxt")
-    return model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+    return spec_from(text)
 
 
 def _tensors(*tensors):

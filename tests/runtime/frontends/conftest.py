@@ -12,9 +12,6 @@ from functools import partial
 
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.frontends.http import connection
 from pyruntime.runtime.frontends.http.connection import HttpConnection
 from pyruntime.runtime.frontends.http.request_head import ChunkedBody, HeadReader
@@ -24,6 +21,7 @@ from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.runtime.settings import ServerSettings
 
+from ..model_specs import spec_from
 from ..server_states import new_state
 
 CONFIG = (
@@ -364,8 +362,7 @@ class Server:
         self.read_head = HeadReader().read
 
     def _serve(self, name, text, instance):
-        config = parse_model_config(text.replace("'m'", f"'{name}'"), "config.pbtxt")
-        spec = model_spec(normalize(config, directory_name=name, has_model_file=True, gpus=()))
+        spec = spec_from(text.replace("'m'", f"'{name}'"), name)
         model = ModelVersion(spec, 1, self.memory, lambda model, reason: None)
         model.serve([instance])
         self.state.table.begin_load(name, 1)

@@ -9,9 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason
@@ -19,6 +16,8 @@ from pyruntime.runtime.regions import ClientRegion
 from pyruntime.runtime.requests.types import ClientContents, InferRequest, InputTensor, OutputPlace
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
+
+from ..model_specs import spec_from
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
 PATIENCE_S = 60
@@ -75,8 +74,7 @@ def memory():
 
 
 def model(memory, *instances, text="", lost=None):
-    config = parse_model_config(CONFIG + text, "config.pbtxt")
-    spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+    spec = spec_from(CONFIG + text)
     losses = [] if lost is None else lost
     made = ModelVersion(spec, 3, memory, lambda which, reason: losses.append((which, reason)))
     made.serve(instances)

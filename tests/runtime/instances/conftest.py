@@ -10,9 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.instances.stub import connection as connection_module
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
@@ -26,6 +23,8 @@ from pyruntime.utils.channel import StubChannel
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.messages import PROTOCOL_VERSION, Hello, Load, Ready
 
+from ..model_specs import spec_from
+
 # A test that waits for this long waits for ever: it fails rather than hangs.
 PATIENCE_S = 60
 CONFIG = (
@@ -35,8 +34,7 @@ CONFIG = (
 
 
 def spec_of(text=""):
-    config = parse_model_config(CONFIG + text, "config.pbtxt")
-    return model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+    return spec_from(CONFIG + text)
 
 
 SPEC = spec_of()

@@ -4,13 +4,12 @@
 
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.instances import call_request
 from pyruntime.runtime.instances.call_request import CallRequest, ValidatedSignatures
 from pyruntime.utils.errors import Code, InferenceError, PeerError
 from pyruntime.utils.messages import Call
+
+from ..model_specs import spec_from
 
 CONFIG = "name: 'm' max_batch_size: 4 output { name: 'OUT' data_type: TYPE_FP32 dims: 2 } "
 ONE = "input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
@@ -23,8 +22,7 @@ class Version:
     """A model version that counts how often it is asked whether a call is right."""
 
     def __init__(self, text=ONE):
-        config = parse_model_config(CONFIG + text, "config.pbtxt")
-        self.spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+        self.spec = spec_from(CONFIG + text)
         self.validated = ValidatedSignatures()
 
 

@@ -6,9 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.instances.codec import (
     ResponseReader,
     error_wire,
@@ -30,13 +27,14 @@ from pyruntime.utils.errors import Code, InferenceError, PeerError
 from pyruntime.utils.messages import NO_SLOT, OK, RESCHEDULED, SENDER
 from pyruntime.utils.request_codec import RequestOptions
 
+from ..model_specs import spec_from
+
 LIMIT = 4096
 REGION = memoryview(bytes(range(256)) * 16)
 
 
 def spec_of(text):
-    config = parse_model_config(text, "config.pbtxt")
-    return model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+    return spec_from(text)
 
 
 PLAIN = spec_of("input { name: 'IN' data_type: TYPE_FP32 dims: 2 } output { name: 'OUT' data_type: TYPE_FP32 dims: 2 }")

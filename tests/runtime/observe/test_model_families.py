@@ -5,12 +5,11 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.observe.model_families import ModelReading, labels_of, model_lines, new_statistics
 from pyruntime.runtime.observe.statistics import FailureReason
 from pyruntime.runtime.settings import MetricsSettings
+
+from ..model_specs import spec_from
 
 USUAL = MetricsSettings()
 ALL = MetricsSettings(histogram_latencies=True, summary_latencies=True)
@@ -43,8 +42,7 @@ SUMMARIES = (
 
 
 def reading(text="", settings=USUAL, version=1, pending=0, load_s=0.5):
-    config = parse_model_config(f"name: 'm' {text}", "config.pbtxt")
-    spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+    spec = spec_from(f"name: 'm' {text}")
     return ModelReading(labels_of(spec, version), new_statistics(spec, version, settings), pending, load_s)
 
 

@@ -6,11 +6,10 @@ import os
 
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.repository.initial_states import with_initial_states
 from pyruntime.utils.errors import LoadError
+
+from ..model_specs import spec_from
 
 
 @pytest.fixture
@@ -22,8 +21,7 @@ def folder(tmp_path):
 def initial_of(folder, data_type="TYPE_INT32", data="data_file: 'f'"):
     state = f"""state {{ input_name: 'I' output_name: 'O' data_type: {data_type} dims: 2
         initial_state {{ name: 'i' data_type: {data_type} dims: 2 {data} }} }}"""
-    config = parse_model_config(f"name: 'm' backend: 'b' sequence_batching {{ {state} }}", "config.pbtxt")
-    spec = model_spec(normalize(config, directory_name="m", has_model_file=False, gpus=()))
+    spec = spec_from(f"name: 'm' backend: 'b' sequence_batching {{ {state} }}", has_model_file=False)
     (found,) = with_initial_states(spec, str(folder)).sequence_batching.states
     return found.initial
 
@@ -49,8 +47,7 @@ def test_zeros(folder):
 
 def test_no_states(folder):
     """Most models have none."""
-    config = parse_model_config("name: 'm' backend: 'b'", "config.pbtxt")
-    spec = model_spec(normalize(config, directory_name="m", has_model_file=False, gpus=()))
+    spec = spec_from("name: 'm' backend: 'b'", has_model_file=False)
     assert with_initial_states(spec, str(folder)) is spec
 
 

@@ -4,16 +4,14 @@
 
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.repository.instance_mode import instance_processes
 from pyruntime.utils.errors import LoadError
 
+from ..model_specs import spec_from
+
 
 def processes(text, gpus=()):
-    config = parse_model_config(text, "config.pbtxt")
-    spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=gpus))
+    spec = spec_from(text, gpus=gpus)
     return [(process.instance.name, process.concurrency) for process in instance_processes(spec)]
 
 

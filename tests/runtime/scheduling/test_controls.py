@@ -4,11 +4,10 @@
 
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.scheduling.controls import Controls
 from pyruntime.utils.errors import Code, InferenceError
+
+from ..model_specs import spec_from
 
 FLAGS = """
 control_input { name: 'S' control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 2, 3 ] } }
@@ -19,8 +18,7 @@ control_input { name: 'E' control { kind: CONTROL_SEQUENCE_END fp32_false_true: 
 
 def controls_of(batching, max_batch_size=4):
     text = f"name: 'm' backend: 'b' max_batch_size: {max_batch_size} sequence_batching {{ {batching} }}"
-    config = parse_model_config(text, "config.pbtxt")
-    return Controls(model_spec(normalize(config, directory_name="m", has_model_file=False, gpus=())))
+    return Controls(spec_from(text, has_model_file=False))
 
 
 def corrid(data_type):

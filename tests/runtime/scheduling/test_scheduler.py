@@ -8,9 +8,6 @@ import time
 
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.scheduling.batcher import QueueFull
 from pyruntime.runtime.scheduling.job import Job
@@ -18,14 +15,15 @@ from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
 
+from ..model_specs import spec_from
+
 # A test that waits for this long waits for ever: it fails rather than hangs.
 PATIENCE_S = 60
 CONFIG = "name: 'm' max_batch_size: 4 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
 
 
 def spec_of(text=""):
-    config = parse_model_config(CONFIG + text, "config.pbtxt")
-    return model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+    return spec_from(CONFIG + text)
 
 
 class Instance:

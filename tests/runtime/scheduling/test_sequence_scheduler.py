@@ -8,9 +8,6 @@ import time
 
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferResponse
@@ -20,6 +17,8 @@ from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.sequence_scheduler import SequenceScheduler
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
+
+from ..model_specs import spec_from
 
 # A test that waits for this long waits for ever: it fails rather than hangs.
 PATIENCE_S = 60
@@ -34,8 +33,7 @@ STATE = "state { input_name: 'A' output_name: 'B' data_type: TYPE_INT32 dims: 1 
 
 
 def spec_of(text):
-    config = parse_model_config(CONFIG + text, "config.pbtxt")
-    return model_spec(normalize(config, directory_name="m", has_model_file=False, gpus=()))
+    return spec_from(CONFIG + text, has_model_file=False)
 
 
 def in_a_loop(test):

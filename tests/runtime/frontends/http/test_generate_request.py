@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.inputs import check_request
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.frontends.common.request_parameters import PARAMETERS_MAX
 from pyruntime.runtime.frontends.http.generate_request import decode_generate
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.byte_tensors import serialize_byte_tensor
 from pyruntime.utils.errors import Code, InferenceError
+
+from ...model_specs import spec_from
 
 
 def spec(*inputs, max_batch_size=0):
@@ -23,8 +22,7 @@ def spec(*inputs, max_batch_size=0):
     text = f"name: 'm' max_batch_size: {max_batch_size} output {{ name: 'OUT' data_type: TYPE_INT32 dims: -1 }}"
     for name, datatype, dims in inputs:
         text += f" input {{ name: '{name}' data_type: TYPE_{datatype} dims: {list(dims)} }}"
-    config = parse_model_config(text, "config.pbtxt")
-    return model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+    return spec_from(text)
 
 
 LLM = spec(("PROMPT", "STRING", [1]), ("STREAM", "BOOL", [1]))

@@ -8,18 +8,17 @@ import struct
 
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.frontends.http.infer_exchange import costs_time, make_answer
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.errors import InferenceError
 
+from ...model_specs import spec_from
+
 CONFIG = (
     "name: 'm' input { name: 'IN' data_type: TYPE_FP32 dims: -1 } output { name: 'A' data_type: TYPE_FP32 dims: -1 }"
 )
-SPEC = model_spec(normalize(parse_model_config(CONFIG, "c"), directory_name="m", has_model_file=True, gpus=()))
+SPEC = spec_from(CONFIG)
 CONTENTS = struct.pack("<2f", 1, 2)
 RESPONSE = InferResponse("m", 1, "", [OutputTensor(name, "FP32", [2], memoryview(CONTENTS)) for name in "AB"])
 

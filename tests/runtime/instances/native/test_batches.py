@@ -8,9 +8,6 @@ import time
 import numpy as np
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.instances.capacity import CAPACITY_MIN
 from pyruntime.runtime.instances.native.batches import CAPACITY_MAX
 from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec
@@ -22,6 +19,8 @@ from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions, encode_requests
+
+from ...model_specs import spec_from
 
 CONFIG = (
     "name: 'm' backend: 'b' max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
@@ -172,8 +171,7 @@ class Backend:
     """The batches of one instance, and everything around them."""
 
     def __init__(self, config=""):
-        config = parse_model_config((CONFIG + config).encode(), "config.pbtxt")
-        self.spec = model_spec(normalize(config, directory_name="m", has_model_file=False, gpus=()))
+        self.spec = spec_from((CONFIG + config).encode(), has_model_file=False)
         self.memory = RequestMemory("m", 4096, 4096)
         self.statistics = ModelStatistics()
         self.owner = Owner()

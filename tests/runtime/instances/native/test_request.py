@@ -4,19 +4,16 @@
 
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.instances.native.request import NativeRequest
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.errors import Code, InferenceError
 
+from ...model_specs import spec_from
+
 
 def spec_of(inputs, batch=0):
     text = f"name: 'm' max_batch_size: {batch} {inputs} output {{ name: 'OUT' data_type: TYPE_FP32 dims: 1 }}"
-    return model_spec(
-        normalize(parse_model_config(text, "config.pbtxt"), directory_name="m", has_model_file=True, gpus=())
-    )
+    return spec_from(text)
 
 
 def input_of(datatype, *dims, name="IN"):

@@ -13,9 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.instances.capacity import CAPACITY_MIN
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
@@ -39,6 +36,8 @@ from pyruntime.utils.messages import (
 )
 from pyruntime.utils.regions import FLAGS_BYTES
 from pyruntime.utils.request_codec import RequestOptions
+
+from ...model_specs import spec_from
 
 CONFIG = (
     "name: 'm' max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
@@ -191,8 +190,7 @@ class Bench:
     """The batches of a stub that serves, of a model with so much more configuration."""
 
     def __init__(self, text="", concurrency=1):
-        config = parse_model_config(CONFIG + text, "config.pbtxt")
-        spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+        spec = spec_from(CONFIG + text)
         self.statistics = ModelStatistics()
         plan = StubInstanceSpec("m_0", spec, 3, {}, {}, None, 1 << 20, self.statistics, None)
         self.connection = Connection()

@@ -15,9 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.calls import model_call
-from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.call_request import ValidatedSignatures
 from pyruntime.runtime.instances.stub import calls as calls_module
@@ -61,6 +58,8 @@ from pyruntime.utils.messages import (
     Unread,
 )
 
+from ...model_specs import spec_from
+
 CONFIG = (
     "max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
     "output { name: 'OUT' data_type: TYPE_FP32 dims: 2 } "
@@ -76,8 +75,7 @@ IS_DECOUPLED = (
 
 
 def spec_of(name, text=""):
-    config = parse_model_config(f"name: '{name}' {CONFIG} {text}", "config.pbtxt")
-    return model_spec(normalize(config, directory_name=name, has_model_file=True, gpus=()))
+    return spec_from(f"name: '{name}' {CONFIG} {text}", name)
 
 
 def tensor(at=0, size=8):

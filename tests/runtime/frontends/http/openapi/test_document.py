@@ -9,10 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.inputs import check_request
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.frontends.common.restrictions import API_OF
 from pyruntime.runtime.frontends.http.generate_request import decode_generate
 from pyruntime.runtime.frontends.http.generate_response import encode_generate
@@ -22,6 +19,8 @@ from pyruntime.runtime.frontends.http.openapi.document import ServedVersion, ope
 from pyruntime.runtime.frontends.http.routes import Endpoint, match
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.errors import InferenceError
+
+from ....model_specs import spec_from
 
 PLAIN = """
 input { name: "IN" data_type: TYPE_FP32 dims: [ 2, 2 ] }
@@ -42,8 +41,7 @@ NOTHING = "parameters { key: 'none' value { string_value: 'of it' } }"
 
 @cache
 def spec_of(name, text):
-    config = parse_model_config(f'name: "{name}" backend: "python" {text}', "config.pbtxt")
-    return model_spec(normalize(config, directory_name=name, has_model_file=True, gpus=()))
+    return spec_from(f'name: "{name}" backend: "python" {text}', name)
 
 
 def document(*models, restricted=()):

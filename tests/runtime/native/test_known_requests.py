@@ -91,7 +91,7 @@ class TestFound:
         for name, kind, shape, part in zip(names, kinds, shapes, parts, strict=True):
             tensors.append((name, kind, shape, at, len(part), 0, 0))
             at += len(part)
-        request = ["", *usual.values(), tensors]
+        request = ["", *usual.values(), tensors, "", None]
         requests.instance.execute([Job()], [request], 1000, ctypes.addressof(memory))
         known = _triton.KnownRequest(requests.model, DOCUMENT, len(DOCUMENT) + len(body), request)
         told = []

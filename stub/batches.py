@@ -28,7 +28,6 @@ from pyruntime.stub.responses import ResponseWriter, WrongResponses, check_respo
 from pyruntime.stub.server import Server
 from pyruntime.utils.errors import LocalError, PyruntimeError
 from pyruntime.utils.messages import NO_SLOT, RESCHEDULED, SENDER, Failed, Infer, Result, Retired
-from pyruntime.utils.request_codec import trusted_request
 
 
 class Batches:
@@ -79,7 +78,7 @@ class Batches:
         batch = message.batch
         region, outputs = self._region, self._outputs
         requests = [
-            InferenceRequest._from_wire(region, trusted_request(wire), outputs, serial)
+            InferenceRequest._from_wire(region, wire, outputs, serial)
             for serial, wire in enumerate(message.requests, batch)
         ]
         ident = threading.get_ident()

@@ -141,7 +141,7 @@ class Calls:
             if waiting:
                 self.waiting[number] = waiting
         target, version = request._target
-        fields = request._wire.encode_with(refs)
+        fields = request._encode(refs)
         if self._drops:
             self.flush(self.link.post)
         try:

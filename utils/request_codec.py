@@ -8,8 +8,7 @@ Nothing else knows these orders but runtime/native/triton/request_layout.h, whic
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 from pyruntime.utils.errors import PeerError
 
@@ -45,6 +44,8 @@ class RequestOptions(NamedTuple):
 class WireRequest(NamedTuple):
     """A request as messages carry it: the id, the fields of RequestOptions, the inputs, and what belongs to few.
 
+    What has arrived is a list of the same items, which its reader unpacks.
+
     `trace_context` is a JSON object, a number for a trace that no client knows of, or "" for none. `places` are those
     outputs that go to the memory of a client; None where the request does not use such memory at all.
     """
@@ -59,18 +60,9 @@ class WireRequest(NamedTuple):
     trace_context: str = ""
     places: Optional[Dict[str, OutputPlaceRef]] = None
 
-    @property
-    def options(self) -> RequestOptions:
-        """What other requests may have in common with it."""
-        return RequestOptions._make(self[1:TENSORS])
 
-    def encode_with(self, tensors: List[TensorRef]) -> List[object]:
-        """The same request with other tensors, for a message."""
-        return [*self[:TENSORS], tensors, *self[TENSORS + 1 :]]
-
-
-# Where the items stand that are replaced in requests which are encoded already.
-PARAMETERS, TENSORS = (WireRequest._fields.index(name) for name in ("parameters", "tensors"))
+# Where the parameters stand in a request that is encoded: native code reads another form of them.
+PARAMETERS = WireRequest._fields.index("parameters")
 
 
 class AcceptedRequest(Protocol):
@@ -91,32 +83,34 @@ def encode_requests(requests: Sequence[AcceptedRequest]) -> List[List[object]]:
     return wires
 
 
-def encode_request(id: str, options: RequestOptions, tensors: List[TensorRef], trace_context: str = "") -> List[object]:
-    """One request for native code, which knows no places of outputs."""
+def encode_request(
+    id: str,
+    options: Tuple[Union[int, str], int, int, Optional[List[str]], str],
+    tensors: List[TensorRef],
+    trace_context: str = "",
+) -> List[object]:
+    """One request for a call, or for native code. `options` are those of RequestOptions; there are no places."""
     return [id, *options, tensors, trace_context, None]
 
 
-# A request out of a message of the host's, which is trusted. Its types are not checked; a partial, because a stub does
-# this for every request.
-trusted_request: Callable[[Sequence[object]], WireRequest] = partial(tuple.__new__, WireRequest)
+def decode_request(wire: Sequence[Any]) -> Tuple[str, RequestOptions, List[TensorRef], str]:
+    """The request of a call, out of a message of a stub's: its id, options, tensors and trace context.
 
-
-def decode_request(wire: Sequence[object]) -> WireRequest:
-    """A request out of a message of a stub's. Its tensors are not checked. Raises PeerError."""
+    Its tensors are not checked. Raises PeerError.
+    """
     if len(wire) != len(WireRequest._fields):
         raise PeerError("a request has another number of fields")
-    request = trusted_request(wire)
-    outputs = request.requested_outputs
+    id, correlation_id, flags, timeout_us, outputs, parameters, tensors, trace_context, places = wire
     if (
-        type(request.id) is not str
-        or type(request.correlation_id) not in (int, str)
-        or type(request.flags) is not int
-        or type(request.timeout_us) is not int
+        type(id) is not str
+        or type(correlation_id) not in (int, str)
+        or type(flags) is not int
+        or type(timeout_us) is not int
         or (outputs is not None and (type(outputs) is not list or any(type(name) is not str for name in outputs)))
-        or type(request.parameters) is not str
-        or type(request.tensors) is not list
-        or type(request.trace_context) is not str
-        or request.places is not None
+        or type(parameters) is not str
+        or type(tensors) is not list
+        or type(trace_context) is not str
+        or places is not None
     ):
         raise PeerError("a field of a request has another type")
-    return request
+    return id, RequestOptions(correlation_id, flags, timeout_us, outputs, parameters), tensors, trace_context

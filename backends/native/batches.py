@@ -118,7 +118,7 @@ class Batches:
             request = job.request
             assert request is not None  # nobody has released it
             try:
-                wires.append(self._inputs.request(request._region, request._wire, job.memory))
+                wires.append(self._inputs.encode(request, job.memory))
             except LocalError as exc:
                 self._answer(job, _failed(Code.UNAVAILABLE, str(exc)), True)
             else:

@@ -110,7 +110,7 @@ class Calls:
             trace=InferenceTrace(trace),
         )
         request._inputs = [native_tensor(name, datatype or "", shape, data) for name, datatype, shape, data in inputs]
-        request._wire = request._wire._replace(parameters=as_json(parameters))
+        request._parameters = as_json(parameters)
         try:
             host = self._host()
             if host.no_bls:

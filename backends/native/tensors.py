@@ -12,9 +12,10 @@ import numpy as np
 
 from pyruntime.runtime.native.parameters import as_json, read_parameters
 from pyruntime.stub.memory import Source
+from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
-from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef, WireRequest
+from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
 
 class Inputs:
@@ -24,16 +25,16 @@ class Inputs:
         self._region: mmap.mmap | None = None
         self._address = 0
 
-    def request(self, region: Source, request: WireRequest, memory: list[Any]) -> list[object]:
+    def encode(self, request: InferenceRequest, memory: list[Any]) -> list[object]:
         """A request as the extension reads it, from how it came: with addresses of this process.
 
         `memory` gets what has to live for as long as those are used. Raises LocalError if memory of a client's is gone.
         """
         tensors: list[TensorRef] = []
-        for name, datatype, shape, at, size, memory_kind, device_id in request.tensors:
-            address = self._find(region, at, size, memory) if size else 0
+        for name, datatype, shape, at, size, memory_kind, device_id in request._tensors:
+            address = self._find(request._region, at, size, memory) if size else 0
             tensors.append((name, datatype, shape, address, size, memory_kind, device_id))
-        encoded = request.encode_with(tensors)
+        encoded = request._encode(tensors)
         read_parameters(encoded)
         return encoded
 

@@ -65,10 +65,10 @@ class CallRequest:
         self._message = message
         self._views: list[memoryview | bytes] = []
         regions: dict[int, SharedRegion] = {}
-        request = decode_request(message.request)
+        id, options, tensors, trace_context = decode_request(message.request)
         try:
             placed: list[TensorRef] = []
-            for name, datatype, shape, at, size, memory_kind, device_id in request.tensors:
+            for name, datatype, shape, at, size, memory_kind, device_id in tensors:
                 if type(name) is not str or datatype not in BY_NAME or type(shape) is not list or type(size) is not int:
                     raise PeerError("an input has no name, no datatype, no shape or no size")
                 if memory_kind != MEMORY_CPU or device_id != 0:
@@ -92,11 +92,11 @@ class CallRequest:
                 placed.append((name, datatype, shape, at, size, MEMORY_CPU, 0))
         except (TypeError, ValueError) as exc:
             raise PeerError("a call whose request is none") from exc
-        self._id = request.id
-        self._options = request.options
+        self._id = id
+        self._options = options
         self._tensors = placed
-        self._parameters = response_parameters(request.parameters)
-        self.trace = request.trace_context
+        self._parameters = response_parameters(options.parameters)
+        self.trace = trace_context
         self.regions = list(regions.values())
 
     def job(self, callee: Version, slots: list[Slot], respond: Respond) -> Job:

@@ -19,12 +19,12 @@ from pyruntime.stub.pb_utils.placement import InferenceTrace, PreferredMemory
 from pyruntime.stub.pb_utils.response import InferenceResponse, check_parameters
 from pyruntime.stub.pb_utils.sender import InferenceResponseSender
 from pyruntime.stub.pb_utils.tensor import Tensor
-from pyruntime.utils.request_codec import WireRequest
+from pyruntime.utils.request_codec import encode_request
 
 if TYPE_CHECKING:
     from pyruntime.stub.memory import Regions, Source
     from pyruntime.stub.streams import Stream
-    from pyruntime.utils.request_codec import OutputPlaceRef
+    from pyruntime.utils.request_codec import OutputPlaceRef, TensorRef, WireRequest
 
 
 # For the moment in which a request gets its stream: threads may ask for senders, and execute may return, all at once.
@@ -37,18 +37,32 @@ class InferenceRequest:
     __slots__ = (
         "__weakref__",
         "_answered",
+        "_correlation_id",
+        "_flags",
+        "_id",
         "_inputs",
         "_outputs",
+        "_parameters",
         "_region",
         "_release_flags",
+        "_requested_outputs",
         "_serial",
         "_stream",
         "_target",
-        "_wire",
+        "_tensors",
+        "_timeout_us",
+        "_trace_context",
     )
 
-    # As it came, or goes to another model but for its inputs.
-    _wire: WireRequest
+    # Most of what came is never asked for.
+    _id: str
+    _correlation_id: Union[int, str]
+    _flags: int
+    _timeout_us: int
+    _requested_outputs: Optional[List[str]]
+    _parameters: str
+    _tensors: List[TensorRef]
+    _trace_context: str
     _region: Source
     _outputs: Set[str]
     _inputs: Optional[List[Tensor]]
@@ -106,21 +120,34 @@ class InferenceRequest:
         self._stream = None
         self._answered = False
         self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
-        text = check_parameters(parameters) if parameters is not None else ""
-        context = "" if trace is None else trace._context
-        self._wire = WireRequest(
-            str(request_id), correlation_id, flags, timeout, sorted(self._outputs) or None, text, [], context
-        )
+        self._id = str(request_id)
+        self._correlation_id = correlation_id
+        self._flags = flags
+        self._timeout_us = timeout
+        self._requested_outputs = sorted(self._outputs) or None
+        self._parameters = check_parameters(parameters) if parameters is not None else ""
+        self._trace_context = "" if trace is None else trace._context
 
     @classmethod
     def _from_wire(cls, region: Source, wire: WireRequest, all_outputs: Set[str], serial: int) -> InferenceRequest:
         """A request of the host's, to a model with these outputs."""
         request = cls.__new__(cls)
-        request._wire = wire
+        (
+            request._id,
+            request._correlation_id,
+            request._flags,
+            request._timeout_us,
+            outputs,
+            request._parameters,
+            request._tensors,
+            request._trace_context,
+            places,
+        ) = wire
         request._region = region
-        request._outputs = all_outputs if wire.requested_outputs is None else set(wire.requested_outputs)
-        if wire.places is not None:
-            request._use_client_memory(wire.places)
+        request._requested_outputs = outputs
+        request._outputs = all_outputs if outputs is None else set(outputs)
+        if places is not None:
+            request._use_client_memory(places)
         request._inputs = request._stream = None
         request._answered = False
         request._serial = serial
@@ -128,29 +155,34 @@ class InferenceRequest:
         return request
 
     def _use_client_memory(self, places: Dict[str, OutputPlaceRef]) -> None:
-        memory = ClientMemory(cast("Regions", self._region), places, self._wire.tensors)
+        memory = ClientMemory(cast("Regions", self._region), places, self._tensors)
         memory.belong(self)
         self._region = memory
         self._outputs = ClientOutputs(self._outputs, memory)
 
+    def _encode(self, tensors: List[TensorRef]) -> List[object]:
+        """The request with these inputs, for a call or for native code."""
+        options = self._correlation_id, self._flags, self._timeout_us, self._requested_outputs, self._parameters
+        return encode_request(self._id, options, tensors, self._trace_context)
+
     def __repr__(self) -> str:
-        return f"<InferenceRequest {self._wire.id!r} {self.inputs()}>"
+        return f"<InferenceRequest {self._id!r} {self.inputs()}>"
 
     def inputs(self) -> List[Tensor]:
         """The inputs that came; optional ones may be missing."""
         inputs = self._inputs
         if inputs is None:
             region = self._region
-            inputs = self._inputs = [Tensor._from_region(region, tensor) for tensor in self._wire.tensors]
+            inputs = self._inputs = [Tensor._from_region(region, tensor) for tensor in self._tensors]
         return inputs
 
     def request_id(self) -> str:
         """The client's id for the request, "" if it gave none."""
-        return self._wire.id
+        return self._id
 
     def correlation_id(self) -> Union[int, str]:
         """The sequence's id: a str if the client's was one; 0 if there is none."""
-        return self._wire.correlation_id
+        return self._correlation_id
 
     def requested_output_names(self) -> Set[str]:
         """Names of the outputs the client wants; all of the model's if it named none."""
@@ -158,23 +190,23 @@ class InferenceRequest:
 
     def flags(self) -> int:
         """Bits of TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END."""
-        return self._wire.flags
+        return self._flags
 
     def set_flags(self, flags: int) -> None:
         """Replace the flags."""
-        self._wire = self._wire._replace(flags=flags)
+        self._flags = flags
 
     def timeout(self) -> int:
         """The client's timeout in microseconds; 0 if there is none."""
-        return self._wire.timeout_us
+        return self._timeout_us
 
     def parameters(self) -> str:
         """The client's own parameters as a JSON object in text."""
-        return self._wire.parameters or "{}"
+        return self._parameters or "{}"
 
     def trace(self) -> InferenceTrace:
         """The trace that the request belongs to."""
-        return InferenceTrace(self._wire.trace_context)
+        return InferenceTrace(self._trace_context)
 
     def get_response_sender(self) -> InferenceResponseSender:
         """What the request can be answered with at any time, beside or instead of what `execute` returns."""

@@ -52,7 +52,7 @@ from pyruntime.utils.messages import (
     Stopped,
     Unread,
 )
-from pyruntime.utils.request_codec import trusted_request
+from pyruntime.utils.request_codec import decode_request
 
 # What takes this long never ends: the test fails rather than hangs.
 PATIENCE_S = 60
@@ -191,8 +191,8 @@ class Request:
         self.outcomes = []
         self.is_over = False
         self.slot = Slot()
-        request = trusted_request(wire)
-        self.job = Job("", request.options, request.tensors, 1, None, [self.slot], self._respond, time.monotonic_ns())
+        _, options, tensors, _ = decode_request(wire)
+        self.job = Job("", options, tensors, 1, None, [self.slot], self._respond, time.monotonic_ns())
 
     def _respond(self, outcome, final):
         assert not self.is_over

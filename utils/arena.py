@@ -16,6 +16,7 @@ kernel and only its addresses kept. Addresses cost nothing: a region is sparse a
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Dict, List
 
 from pyruntime.utils.errors import LocalError, OutOfMemoryError
@@ -45,6 +46,8 @@ class Backing:
         raise NotImplementedError
 
 
+# Clients send the same few sizes again and again.
+@lru_cache(maxsize=1024)
 def slot_bytes(size: int) -> int:
     """The size class that `size` bytes fall into."""
     if size <= SLOT_BYTES_MIN:

@@ -85,8 +85,10 @@ class RequestMemory:
         """The number of slots in use."""
         return self._arena.live
 
-    def allocate(self, size: int, lead: int = 0) -> RequestSlot:
+    def allocate(self, size: int, lead: int = 0, data: bytes | bytearray | None = None) -> RequestSlot:
         """A slot for `size` bytes, placed so that byte `lead` of it is aligned for any datatype.
+
+        It holds a copy of `data`, which has so many bytes, unless that is None.
 
         Raises InferenceError UNAVAILABLE if there is no memory for it.
         """
@@ -97,13 +99,10 @@ class RequestMemory:
             raise InferenceError(
                 f"no room for a request of {size} bytes to model '{self._model_name}': {exc}", Code.UNAVAILABLE
             ) from exc
-        return RequestSlot(self._arena, self._view, start, start + skew, size)
-
-    def store(self, data: bytes | bytearray, lead: int) -> RequestSlot:
-        """A slot with a copy of `data`, of which byte `lead` is aligned. Raises InferenceError as `allocate`."""
-        slot = self.allocate(len(data), lead)
-        self._view[slot.offset : slot.offset + slot.size] = data
-        return slot
+        offset = start + skew
+        if data is not None:
+            self._view[offset : offset + size] = data
+        return RequestSlot(self._arena, self._view, start, offset, size)
 
     def place(self, request: InferRequest) -> None:
         """Copy the inputs of `request` that are not in the region yet into one new slot.

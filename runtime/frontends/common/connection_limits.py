@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""All connections of a server: how many there may be, and the checks of those that wait for clients."""
+"""All connections of a server: how many there may be, when transports report back, and the checks of slow clients."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ def connections_max() -> int:
     if descriptors == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX
     return min(CONNECTIONS_MAX, max(descriptors - DESCRIPTORS_KEPT, descriptors // 2))
+
+
+def report_unsent(transport: asyncio.BaseTransport) -> None:
+    """Have a transport call `pause_writing` whenever it has not sent everything, and `resume_writing` when it has."""
+    assert hasattr(transport, "set_write_buffer_limits")
+    # The one with TLS pauses at its limit, all others above it.
+    transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0)
 
 
 class CheckedConnection(Protocol):

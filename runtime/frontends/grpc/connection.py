@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.common.connection_limits import connections_max
-from pyruntime.runtime.frontends.common.transports import report_unsent
+from pyruntime.runtime.frontends.common.connection_limits import connections_max, report_unsent
 from pyruntime.runtime.frontends.grpc.call import MESSAGE_BYTES_MAX, Call
 from pyruntime.runtime.frontends.grpc.calls import begin_call
 from pyruntime.runtime.frontends.grpc.head import CallHead

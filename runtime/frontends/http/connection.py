@@ -18,8 +18,7 @@ from typing import Any
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.client_timeouts import ClientTimeouts, Phase
-from pyruntime.runtime.frontends.common.connection_limits import connections_max
-from pyruntime.runtime.frontends.common.transports import report_unsent
+from pyruntime.runtime.frontends.common.connection_limits import connections_max, report_unsent
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX, Exchange
 from pyruntime.runtime.frontends.http.exchanges import UNREADABLE, exchange_of
 from pyruntime.runtime.frontends.http.infer_exchange import InferExchange

@@ -1,21 +1,29 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The exchange of everything but inference. Most of it is answered at once, readiness perhaps later."""
+"""The exchanges of everything but inference and the page.
+
+Most requests are answered at once. Readiness may be answered later, and loading and unloading a model take their time.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Coroutine
 
 from pyruntime.runtime.frontends.common.readiness import check_model_ready, check_server_ready
 from pyruntime.runtime.frontends.http.endpoints import ANSWERS
 from pyruntime.runtime.frontends.http.exchange import Exchange
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
+from pyruntime.runtime.frontends.http.repository_request import decode_load, decode_unload
+from pyruntime.runtime.frontends.http.response_head import METRICS_TEXT
 from pyruntime.runtime.frontends.http.routes import Endpoint
+from pyruntime.utils.errors import InferenceError
 
 _NOT_READY = encode_error("Model version not ready")
 _EXITING = encode_error("Server exiting")
 
 
 class EndpointExchange(Exchange):
-    """See the module."""
+    """Of the endpoints that answer at once, and of readiness."""
 
     def _act(self) -> None:
         route = self.head.route
@@ -34,3 +42,64 @@ class EndpointExchange(Exchange):
 
     def _server_checked(self, ready: bool) -> None:
         self._respond(200 if ready else 400, b"")
+
+
+class MetricsExchange(Exchange):
+    """Of the metrics, which are plain text."""
+
+    def _act(self) -> None:
+        self._respond(200, self._state.metrics.render(), METRICS_TEXT)
+
+
+class _ControlExchange(Exchange):
+    """Loads or unloads a model. The work goes on if the client hangs up."""
+
+    def _begin(self, work: Coroutine[object, object, None], what: str) -> None:
+        self._body = b""  # it may hold whole files
+        self._state.tasks.create_task(self._answer_after(work), name=f"{what} '{self.head.route.model}'")
+
+    async def _answer_after(self, work: Coroutine[object, object, None]) -> None:
+        try:
+            await work
+        except InferenceError as exc:
+            self.reject(exc)
+        else:
+            self._respond(200, b"")
+
+
+class LoadExchange(_ControlExchange):
+    """`load`: answered once the model is ready."""
+
+    def _act(self) -> None:
+        config, files = decode_load(bytes(self._body))
+        self._begin(self._state.control.load(self.head.route.model, config, files), "load")
+
+
+class UnloadExchange(_ControlExchange):
+    """`unload`: answered once the model takes no more requests."""
+
+    def _act(self) -> None:
+        with_dependents = decode_unload(bytes(self._body))
+        self._begin(self._state.control.unload(self.head.route.model, with_dependents), "unload")
+
+
+class RefusedExchange(Exchange):
+    """Of a request for what does not exist, or is not allowed, whatever its body holds."""
+
+    def check_head(self) -> bool:
+        """See Exchange."""
+        return False
+
+    def take(self, data: bytes) -> None:
+        """See Exchange."""
+        self._connection.discarded(len(data))
+
+    def finish(self, body: bytes) -> None:
+        """See Exchange. The size of the body, and how it is compressed, are no matter."""
+        self._counted = True
+        self._state.in_flight += 1
+        self._act()
+
+    def _act(self) -> None:
+        route = self.head.route
+        self._respond(route.status, encode_error(route.error) if route.error else b"")

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every HTTP endpoint that answers at once: a route and a body in, a JSON body out."""
+"""Every HTTP endpoint that answers at once: a route and a body in, a JSON body out.
+
+All raise InferenceError: INVALID_ARG for a body that is wrong, and what the part of the server raises that they ask.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ import orjson
 
 from pyruntime.runtime.app import documents
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.http import memory_endpoints, setting_endpoints
+from pyruntime.runtime.frontends.common.json_document import invalid, parse_document, shown
+from pyruntime.runtime.frontends.http import memory_endpoints
 from pyruntime.runtime.frontends.http.repository_request import decode_index_request
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route
+from pyruntime.runtime.json_types import JsonValue
 
 
 def _nothing(state: ServerState, route: Route, body: bytes) -> bytes:
@@ -40,6 +45,39 @@ def _index(state: ServerState, route: Route, body: bytes) -> bytes:
     return documents.repository_index(state.index(decode_index_request(body)))
 
 
+def _trace_settings(state: ServerState, route: Route, body: bytes) -> bytes:
+    """Of one model, or of all for ""."""
+    return orjson.dumps(state.tracer.settings(route.model))
+
+
+def _update_trace_settings(state: ServerState, route: Route, body: bytes) -> bytes:
+    """Change what is named in the body, to nothing where it is null there; all settings, as they are then."""
+    document = parse_document(body)
+    state.tracer.update(route.model, {name: _trace_value(name, value) for name, value in document.items()})
+    return _trace_settings(state, route, body)
+
+
+def _log_settings(state: ServerState, route: Route, body: bytes) -> bytes:
+    """Of the whole server."""
+    return orjson.dumps(state.log_settings.current())
+
+
+def _update_log_settings(state: ServerState, route: Route, body: bytes) -> bytes:
+    """Change what is named in the body, unless it is null there; all settings, as they are then."""
+    state.log_settings.update({name: value for name, value in parse_document(body).items() if value is not None})
+    return _log_settings(state, route, body)
+
+
+def _trace_value(name: str, value: JsonValue) -> str | list[str] | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        texts = [each for each in value if isinstance(each, str)]
+        if len(texts) == len(value):
+            return texts
+    raise invalid(f"trace setting {shown(name)} must be a string, a list of strings or null, got {shown(value)}")
+
+
 # The body of the response, which is a success. Each raises InferenceError. All other endpoints have exchanges of their
 # own.
 ANSWERS: dict[Endpoint, Callable[[ServerState, Route, bytes], bytes]] = {
@@ -52,5 +90,8 @@ ANSWERS: dict[Endpoint, Callable[[ServerState, Route, bytes], bytes]] = {
     Endpoint.ALL_STATISTICS: _statistics,
     Endpoint.REPOSITORY_INDEX: _index,
     **memory_endpoints.ANSWERS,
-    **setting_endpoints.ANSWERS,
+    Endpoint.TRACE_SETTING: _trace_settings,
+    Endpoint.UPDATE_TRACE_SETTING: _update_trace_settings,
+    Endpoint.LOG_SETTINGS: _log_settings,
+    Endpoint.UPDATE_LOG_SETTINGS: _update_log_settings,
 }

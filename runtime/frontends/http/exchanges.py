@@ -4,14 +4,17 @@
 
 from __future__ import annotations
 
-from pyruntime.runtime.frontends.http.control_exchange import LoadExchange, UnloadExchange
-from pyruntime.runtime.frontends.http.endpoint_exchange import EndpointExchange
+from pyruntime.runtime.frontends.http.endpoint_exchange import (
+    EndpointExchange,
+    LoadExchange,
+    MetricsExchange,
+    RefusedExchange,
+    UnloadExchange,
+)
 from pyruntime.runtime.frontends.http.exchange import Exchange
 from pyruntime.runtime.frontends.http.generate_exchange import GenerateExchange, GenerateStreamExchange
 from pyruntime.runtime.frontends.http.infer_exchange import InferExchange
-from pyruntime.runtime.frontends.http.metrics_exchange import MetricsExchange
 from pyruntime.runtime.frontends.http.page.exchange import OpenApiExchange, PageExchange
-from pyruntime.runtime.frontends.http.refused_exchange import RefusedExchange
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route
 

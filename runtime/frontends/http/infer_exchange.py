@@ -13,7 +13,7 @@ from pyruntime.runtime.frontends.common.compression import compress_all
 from pyruntime.runtime.frontends.http.json_large import parse_large
 from pyruntime.runtime.frontends.http.known_exchange import know
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions, decode_infer
-from pyruntime.runtime.frontends.http.kserve_response import binary_response, encode_infer
+from pyruntime.runtime.frontends.http.kserve_response import encode_binary, encode_infer
 from pyruntime.runtime.frontends.http.model_exchange import ModelExchange
 from pyruntime.runtime.frontends.http.response_head import infer_head
 from pyruntime.runtime.inference.intake import Reservation
@@ -70,7 +70,7 @@ class InferExchange(ModelExchange[OutputOptions]):
             if model is None or model.is_gone:  # it may have been replaced while the body came in
                 model = self._find_model()
             if lead is not None and 0 <= lead < len(body):
-                slot = self.slot = model.memory.store(body, lead)
+                slot = self.slot = model.memory.allocate(len(body), lead, body)
             else:
                 slot = None
         length = len(body) if lead is None else lead
@@ -130,7 +130,9 @@ class InferExchange(ModelExchange[OutputOptions]):
         elif self.head.response_encoding or self.options is not ALL_BINARY:
             self._make_answer(outcome)
         else:
-            self.parts, self.length = binary_response(outcome, self.keep_alive)
+            document, parts, self.length = encode_binary(outcome)
+            head = infer_head(len(document) if parts else 0, self.length, self.keep_alive)
+            self.parts = [head, document, *parts]
             self.release = outcome.release
             self._connection.answered()
 

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX, Connection, Exchange
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY
-from pyruntime.runtime.frontends.http.kserve_response import binary_response
+from pyruntime.runtime.frontends.http.kserve_response import encode_binary
 from pyruntime.runtime.frontends.http.request_head import Head
+from pyruntime.runtime.frontends.http.response_head import infer_head
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.request_plans import RequestPlan
 from pyruntime.runtime.requests.types import InferResponse
@@ -171,12 +172,12 @@ class KnownExchange(Exchange):
             return
         is_kept = self.keep_alive and not outcome.parameters
         outputs = [(output.name, output.datatype, output.shape, len(output.data)) for output in outcome.outputs]
-        self.parts, self.length = binary_response(outcome, self.keep_alive)
+        document, parts, self.length = encode_binary(outcome)
+        head = infer_head(len(document) if parts else 0, self.length, self.keep_alive)
+        self.parts = [head, document, *parts]
         self.release = outcome.release
-        parts = self.parts
         self._connection.answered()
         if is_kept and self.length <= JOINED_BYTES_MAX:
-            head, document, *_ = parts
             self._plan.known.remember(b"".join((head, document)), outputs)
 
     def client_socket(self, make: Callable[[int], Any]) -> Any | None:

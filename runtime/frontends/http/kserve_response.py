@@ -20,7 +20,6 @@ import orjson
 
 from pyruntime.runtime.frontends.http.json_tensors import unpack
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, OutputOptions
-from pyruntime.runtime.frontends.http.response_head import infer_head
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 
 # A model answers most requests with the same shapes, hence with the same document but for the id. Documents are
@@ -31,21 +30,6 @@ DOCUMENTS_KEPT_MAX = 1024
 _documents: dict[tuple[str | int, ...], bytes] = {}
 
 
-def binary_response(response: InferResponse, keep_alive: bool) -> tuple[list[memoryview | bytes], int]:
-    """The parts of a whole HTTP response whose outputs are all binary, and the length of its body in bytes.
-
-    The parts are the head, the document, and each output.
-    """
-    if response.parameters:
-        document, parts = _encode_any(response, ALL_BINARY)
-    else:
-        document, parts = _encode_binary(response)
-    length = len(document)
-    for part in parts:
-        length += len(part)
-    return [infer_head(len(document) if parts else 0, length, keep_alive), document, *parts], length
-
-
 def encode_infer(response: InferResponse, options: OutputOptions) -> tuple[bytes, int, list[memoryview | bytes]]:
     """(document, its length in bytes or 0 where no binary data follows it, the binary parts in order).
 
@@ -53,11 +37,41 @@ def encode_infer(response: InferResponse, options: OutputOptions) -> tuple[bytes
     bytes. Raises InferenceError: INVALID_ARG where an output that is not binary has no JSON form, INTERNAL where its
     contents do not fill its shape.
     """
-    if options.binary is None and options.default_binary and not response.parameters:
-        document, parts = _encode_binary(response)
+    if options.binary is None and options.default_binary:
+        document, parts, _ = encode_binary(response)
     else:
         document, parts = _encode_any(response, options)
     return document, len(document) if parts else 0, parts
+
+
+def encode_binary(response: InferResponse) -> tuple[bytes, list[memoryview | bytes], int]:
+    """(document, the binary parts in order, the length of all of them in bytes), where all outputs are binary.
+
+    That is so for nearly all responses, so the document is remembered, all but the id.
+    """
+    if response.parameters:
+        document, parts = _encode_any(response, ALL_BINARY)
+        return document, parts, len(document) + sum(map(len, parts))
+    parts = []
+    length = 0
+    fields: list[str | int] = [response.model_name, response.model_version]
+    for output in response.outputs:
+        data = output.data
+        size = len(data)
+        length += size
+        parts.append(data)
+        # Names are strings and dimensions are not, so that no two responses have the same fields.
+        fields += (output.name, output.datatype, size, *output.shape)
+    key = tuple(fields)
+    known = _documents.get(key)
+    if known is None:
+        known = orjson.dumps(_members(response, [_binary_member(output) for output in response.outputs]))
+        if len(known) <= DOCUMENT_KEPT_BYTES_MAX:
+            if len(_documents) >= DOCUMENTS_KEPT_MAX:
+                _documents.clear()
+            _documents[key] = known
+    document = b'{"id":%b,%b' % (orjson.dumps(response.id), known[1:]) if response.id else known
+    return document, parts, length + len(document)
 
 
 def encode_error(message: str) -> bytes:
@@ -66,27 +80,6 @@ def encode_error(message: str) -> bytes:
         return orjson.dumps({"error": message})
     except TypeError:  # a lone surrogate, from a file name for instance
         return orjson.dumps({"error": message.encode(errors="backslashreplace").decode()})
-
-
-def _encode_binary(response: InferResponse) -> tuple[bytes, list[memoryview | bytes]]:
-    """A response with nothing but binary outputs, as nearly all are: its document is remembered, all but the id."""
-    parts: list[memoryview | bytes] = []
-    fields: list[str | int] = [response.model_name, response.model_version]
-    for output in response.outputs:
-        parts.append(output.data)
-        # Names are strings and dimensions are not, so that no two responses have the same fields.
-        fields += (output.name, output.datatype, len(output.data), *output.shape)
-    key = tuple(fields)
-    document = _documents.get(key)
-    if document is None:
-        document = orjson.dumps(_members(response, [_binary_member(output) for output in response.outputs]))
-        if len(document) <= DOCUMENT_KEPT_BYTES_MAX:
-            if len(_documents) >= DOCUMENTS_KEPT_MAX:
-                _documents.clear()
-            _documents[key] = document
-    if response.id:
-        document = b'{"id":%b,%b' % (orjson.dumps(response.id), document[1:])
-    return document, parts
 
 
 def _encode_any(response: InferResponse, options: OutputOptions) -> tuple[bytes, list[memoryview | bytes]]:

@@ -1,0 +1,283 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The intake, over a model that notes its jobs, for a protocol of which nothing but requests is known."""
+
+import asyncio
+import struct
+from types import SimpleNamespace
+
+import pytest
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.inputs import STRINGS_AT_ONCE_BYTES_MAX
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.inference import intake as intake_module
+from pyruntime.runtime.inference.intake import Activities, Intake
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
+from pyruntime.utils.errors import Code, InferenceError
+
+CONFIG = (
+    "name: 'm' input { name: 'IN' data_type: TYPE_%s dims: -1 } output { name: 'OUT' data_type: TYPE_FP32 dims: -1 }"
+)
+KEY = (b"a header", 16)
+TWO = struct.pack("<2f", 1, 2)
+
+
+class Instance:
+    name = "m_0"
+    down = ""
+    capacity = 1 << 20
+    is_ready = is_idle = True
+    known = None
+
+    def __init__(self):
+        self.jobs = []
+
+    def execute(self, batch):
+        self.jobs += batch
+
+
+class Trace:
+    """Stands for the trace of a request."""
+
+    def __init__(self):
+        self.notes = []
+        self.attached = []
+        self.closed = False
+
+    def note(self, activity, ns):
+        self.notes.append(activity)
+
+    def attach(self, job, region):
+        self.attached.append(job)
+
+    def close(self):
+        self.closed = True
+
+
+class Tracer:
+    def __init__(self):
+        self.active = False
+        self.traces = []
+        self.calls = {}
+
+    def sample(self, model, request_id, traceparent):
+        self.traces.append(Trace())
+        return self.traces[-1]
+
+    def call(self, model, request_id, context):
+        return self.calls.get(context)
+
+
+class Incoming:
+    """A request whose only input has these contents."""
+
+    trace = job = options = None
+    received_ns = 0
+    abandoned = False
+    is_ordered = False
+
+    def __init__(self, slot=None, contents=TWO, id="", datatype="FP32", count=2, forwarded=(), sends_in_respond=False):
+        self.activities = Activities("BEGIN", "END", "SEND", "SENT", sends_in_respond)
+        self.head = SimpleNamespace(forwarded=forwarded, traceparent="")
+        self.slot = slot
+        self.decoded = 0
+        self.outcomes = []
+        self.rejected = []
+        self._contents = contents
+        self._id = id
+        self._datatype = datatype
+        self._count = count
+
+    def decode(self, model):
+        self.decoded += 1
+        offset = -1
+        contents = self._contents
+        if self.slot is not None:
+            offset, contents = self.slot.offset, self.slot.view
+        tensor = InputTensor("IN", self._datatype, [self._count], contents, offset)
+        return InferRequest("m", id=self._id, inputs=[tensor]), "options"
+
+    def respond(self, outcome, final):
+        self.outcomes.append((outcome, final))
+
+    def reject(self, failure):
+        self.rejected.append(str(failure))
+
+
+class World:
+    def __init__(self, datatype):
+        self.memory = RequestMemory("m", 1 << 16, 1 << 16)
+        config = parse_model_config(CONFIG % datatype, "config.pbtxt")
+        spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+        self.instance = Instance()
+        self.model = ModelVersion(spec, 1, self.memory, lambda model, reason: None)
+        self.model.serve([self.instance])
+        self.tracer = Tracer()
+        self.tasks = None
+        self.intake = Intake(lambda name, version: self.model, self.tracer, lambda: self.tasks)
+
+    def slot(self):
+        return self.memory.allocate(len(TWO), 0, TWO)
+
+
+@pytest.fixture
+def world(request):
+    made = World(getattr(request, "param", "FP32"))
+    yield made
+    made.memory.close()
+
+
+strings = pytest.mark.parametrize("world", ["STRING"], indirect=True)
+
+
+def lose(world):
+    """The last instance of the model is given up."""
+    world.instance.down = "it crashed"
+    world.model.review_instances()
+
+
+class TestSubmit:
+    def test_plan(self, world):
+        """A request like an earlier one is not decoded, has its options and its own id and memory."""
+        first, second = Incoming(world.slot(), id="a"), Incoming(world.slot(), id="b")
+        assert world.intake.submit(first, world.model, KEY, "a") is None
+        plan = world.intake.submit(second, world.model, KEY, "b")
+        assert plan is world.model.plans.find(KEY)
+        assert (first.decoded, second.decoded, second.options) == (1, 0, "options")
+        assert [job.id for job in world.instance.jobs] == ["a", "b"]
+        assert world.instance.jobs == [first.job, second.job]
+        assert first.slot is second.slot is None
+        assert world.memory.live == 2
+
+    @pytest.mark.parametrize("incoming", [{"id": "a"}, {"forwarded": (("x-user", "me"),)}], ids=["id", "headers"])
+    def test_no_plan(self, world, incoming):
+        """A request is not remembered whose key holds its id, nor one with headers that are forwarded."""
+        world.intake.submit(Incoming(world.slot(), **incoming), world.model, KEY)
+        assert world.model.plans.find(KEY) is None
+
+    def test_forwarded_headers(self, world):
+        """They become parameters. One that means something else is refused, and the frontend frees the memory."""
+        world.intake.submit(Incoming(forwarded=(("x-user", "me"),)), world.model)
+        assert '"x-user":"me"' in world.instance.jobs[0].options.parameters
+        refused = Incoming(world.slot(), forwarded=(("timeout", "1"),))
+        with pytest.raises(InferenceError, match="reserved"):
+            world.intake.submit(refused, world.model)
+        assert refused.slot is not None
+        assert refused.job is None
+
+    def test_refused(self, world):
+        """A request that does not suit its model gives its memory back, and is counted."""
+        refused = Incoming(world.slot(), count=3)
+        with pytest.raises(InferenceError):
+            world.intake.submit(refused, world.model, KEY)
+        assert (world.memory.live, refused.slot, refused.outcomes) == (0, None, [])
+        assert world.model.statistics.failure_count == 1
+
+    def test_model_that_is_gone(self, world):
+        """Even with a plan."""
+        world.intake.submit(Incoming(world.slot()), world.model, KEY)
+        world.instance.jobs.pop().free()
+        lose(world)
+        with pytest.raises(InferenceError, match="it crashed"):
+            world.intake.submit(Incoming(world.slot()), world.model, KEY)
+        assert world.memory.live == 0
+
+
+@strings
+class TestStrings:
+    COUNT = STRINGS_AT_ONCE_BYTES_MAX
+
+    def submit(self, world, contents, during=lambda incoming: None, **more):
+        incoming = Incoming(contents=contents, datatype="BYTES", count=self.COUNT, **more)
+
+        async def main():
+            async with asyncio.TaskGroup() as world.tasks:
+                world.intake.submit(incoming, world.model)
+                assert incoming.job is None
+                during(incoming)
+
+        asyncio.run(main())
+        return incoming
+
+    def test_counted_by_a_thread(self, world):
+        """Then the request is queued."""
+        incoming = self.submit(world, bytes(4 * self.COUNT))
+        assert world.instance.jobs == [incoming.job]
+        assert incoming.rejected == []
+
+    def test_wrong(self, world):
+        """Its frontend learns it later."""
+        incoming = self.submit(world, bytes(4 * self.COUNT + 4))
+        assert len(incoming.rejected) == 1
+        assert (world.instance.jobs, world.memory.live) == ([], 0)
+
+    def test_abandoned(self, world):
+        """The model never hears of a request whose client left meanwhile."""
+        incoming = self.submit(world, bytes(4 * self.COUNT), lambda incoming: setattr(incoming, "abandoned", True))
+        assert (world.instance.jobs, incoming.rejected, world.memory.live) == ([], [], 0)
+
+    def test_ordered(self, world):
+        """A request that none may overtake is checked at once."""
+        incoming = Incoming(contents=bytes(4 * self.COUNT), datatype="BYTES", count=self.COUNT)
+        incoming.is_ordered = True
+        world.intake.submit(incoming, world.model)
+        assert world.instance.jobs == [incoming.job]
+
+
+class TestReserve:
+    def test_limit(self, world, monkeypatch):
+        """Beyond it there is no memory for what is still to come; one alone may be as large as it likes."""
+        monkeypatch.setattr(intake_module, "EXPECTED_BYTES_MAX", 100)
+        first = world.intake.reserve(world.model, 150, 150)
+        assert world.intake.expected_bytes == 150
+        assert world.intake.reserve(world.model, 1, 1) is None
+        first.end().free()
+        assert world.intake.expected_bytes == 0
+        world.intake.reserve(world.model, 1, 1).end().free()
+        assert world.memory.live == 0
+
+    def test_model_that_is_gone(self, world):
+        """Nothing is counted for it."""
+        lose(world)
+        with pytest.raises(InferenceError) as caught:
+            world.intake.reserve(world.model, 1, 1)
+        assert caught.value.code is Code.INTERNAL
+        assert world.intake.expected_bytes == 0
+
+    def test_model_waits(self, world):
+        """A model does not stop before the body is there."""
+
+        async def main():
+            reservation = world.intake.reserve(world.model, 1, 1)
+            waiting = asyncio.ensure_future(world.model._wait_arrived(60))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            reservation.end().free()
+            await waiting
+
+        asyncio.run(main())
+
+
+class TestTraces:
+    def test_of_a_protocol_that_says_when_it_has_sent(self, world):
+        """The trace is left open for its frontend."""
+        world.tracer.active = True
+        incoming = Incoming()
+        world.intake.submit(incoming, world.model)
+        (trace,) = world.tracer.traces
+        assert incoming.trace is trace
+        assert (trace.notes, trace.attached, trace.closed) == (["BEGIN", "END"], [incoming.job], False)
+
+    def test_of_a_protocol_that_sends_in_respond(self, world):
+        """What is sent is noted around it."""
+        world.tracer.active = True
+        incoming = Incoming(sends_in_respond=True)
+        world.intake.submit(incoming, world.model)
+        (trace,) = world.tracer.traces
+        incoming.job.respond("a response", True)
+        assert incoming.outcomes == [("a response", True)]
+        assert (trace.notes, trace.closed, incoming.trace) == (["BEGIN", "END", "SEND", "SENT"], True, None)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbose lines about requests: what was asked for, how it was answered, and how long that took.
 
-While verbose lines are off nothing of this is there. While they are on, what answers a request speaks to its connection
-through a stand-in, which sees the answer pass.
+They cost nothing while they are off. While they are on, what answers a request talks to its connection through a proxy,
+which sees the answer pass.
 """
 
 from __future__ import annotations
@@ -11,12 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyruntime.runtime.frontends.grpc.call import Connection as GrpcConnection
-    from pyruntime.runtime.frontends.http.exchange import Connection, Exchange
-    from pyruntime.runtime.native._http2 import Session
+from typing import Generic, Protocol, TypeVar
 
 _LOG = logging.getLogger("pyruntime.frontends")
 
@@ -27,12 +22,42 @@ SHOWN_LENGTH_MAX = 512
 _STATUS = slice(9, 12)
 
 
-class LoggedConnection:
-    """Stands for the connection of one exchange. `line` is the request's method and path."""
+S_co = TypeVar("S_co", covariant=True)
 
-    def __init__(self, connection: Connection, exchange: Exchange, line: str) -> None:
+
+class ExchangeConnection(Protocol):
+    """See http.exchange.Connection."""
+
+    def answered(self) -> None: ...
+
+    def discarded(self, nbytes: int) -> None: ...
+
+
+class LoggedExchange(Protocol):
+    """The exchange of a request. `parts` are its response, None while there is none, or if it is a stream."""
+
+    parts: list[bytes | memoryview] | None
+
+
+class CallConnection(Protocol[S_co]):
+    """See grpc.call.Connection."""
+
+    @property
+    def session(self) -> S_co: ...
+
+    def said(self) -> None: ...
+
+    def over(self, stream: int) -> None: ...
+
+    def call_later(self, delay_s: float, call_back: Callable[[], None]) -> Callable[[], None]: ...
+
+
+class LoggedConnection:
+    """A proxy of the connection of one exchange. `line` is the request's method and path."""
+
+    def __init__(self, connection: ExchangeConnection, exchange: LoggedExchange, line: str) -> None:
         self._connection = connection
-        self._exchange: Exchange | None = exchange
+        self._exchange: LoggedExchange | None = exchange
         self._line = line or "what is no request"
         self._begun_ns = time.monotonic_ns()
 
@@ -50,16 +75,16 @@ class LoggedConnection:
         self._connection.discarded(nbytes)
 
 
-class LoggedCalls:
-    """Stands for the connection of one call. `path` is the remote procedure's."""
+class LoggedCalls(Generic[S_co]):
+    """A proxy of the connection of one call. `path` is the remote procedure's."""
 
-    def __init__(self, connection: GrpcConnection, path: str) -> None:
+    def __init__(self, connection: CallConnection[S_co], path: str) -> None:
         self._connection = connection
         self._path = path
         self._begun_ns = time.monotonic_ns()
 
     @property
-    def session(self) -> Session:
+    def session(self) -> S_co:
         """See Connection."""
         return self._connection.session
 

@@ -7,9 +7,11 @@ Each has a value of one of five types, which says itself which one it is: a numb
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pyruntime.runtime.frontends.common.request_parameters import PARAMETERS_MAX, UINT64_MAX, sequence_name
+from pyruntime.runtime.frontends.grpc.schema import Message
 from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -24,7 +26,7 @@ _RESERVED = (
 )
 
 
-def read_request_parameters(request: InferRequest, entries: Any) -> bool:
+def read_request_parameters(request: InferRequest, entries: Mapping[str, Message]) -> bool:
     """Put the parameters of a request into `request`; whether its client wants to be told that nothing more follows.
 
     Raises InferenceError: INVALID_ARG, and UNSUPPORTED where the name of a sequence is too long.
@@ -60,7 +62,7 @@ def read_request_parameters(request: InferRequest, entries: Any) -> bool:
     return empty_final
 
 
-def read_place(tensor: str, entries: Any) -> tuple[str, int, int] | None:
+def read_place(tensor: str, entries: Mapping[str, Message]) -> tuple[str, int, int] | None:
     """Where a tensor lies in shared memory: (region, offset, byte_size); None if it does not.
 
     Raises InferenceError (INVALID_ARG).
@@ -83,7 +85,7 @@ def read_place(tensor: str, entries: Any) -> tuple[str, int, int] | None:
     return region, offset or 0, size
 
 
-def read_classes(entries: Any) -> int:
+def read_classes(entries: Mapping[str, Message]) -> int:
     """How many classes are wanted of an output, 0 for its contents. Raises InferenceError (INVALID_ARG)."""
     if "classification" not in entries:
         return 0
@@ -93,7 +95,7 @@ def read_classes(entries: Any) -> int:
     return count
 
 
-def _of_tensor(tensor: str, entries: Any, name: str, kind: str) -> Any:
+def _of_tensor(tensor: str, entries: Mapping[str, Message], name: str, kind: str) -> Any:
     if name not in entries:
         return None
     parameter = entries[name]
@@ -102,7 +104,7 @@ def _of_tensor(tensor: str, entries: Any, name: str, kind: str) -> Any:
     return getattr(parameter, kind)
 
 
-def _value(name: str, parameter: Any, *kinds: str) -> Any:
+def _value(name: str, parameter: Message, *kinds: str) -> Any:
     kind = parameter.WhichOneof("parameter_choice")
     if kind not in kinds:
         raise _wrong_type(name, " or ".join(kinds))

@@ -9,16 +9,16 @@ contents and id have the same key, so what it says is remembered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import error as StructError
 from struct import pack
-from typing import Any, Protocol
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
 from pyruntime.runtime.frontends.grpc.infer_parameters import read_classes, read_place, read_request_parameters
-from pyruntime.runtime.frontends.grpc.schema import ModelInferRequest
+from pyruntime.runtime.frontends.grpc.schema import Message, ModelInferRequest
 from pyruntime.runtime.frontends.http.kserve_request import DIMS_MAX, TENSORS_MAX
 from pyruntime.runtime.repository.version_number import parse_version
 from pyruntime.runtime.requests.types import InferRequest, InputTensor, OutputPlace
@@ -60,7 +60,7 @@ class Target:
 
     model: str
     version: int
-    message: Any
+    message: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,13 @@ def decode_infer(
 
 
 def _read_input(
-    request: InferRequest, entry: Any, raw: bool, raws: Any, view: memoryview, base: int, memory: ClientMemory
+    request: InferRequest,
+    entry: Message,
+    raw: bool,
+    raws: Iterator[tuple[int, int]],
+    view: memoryview,
+    base: int,
+    memory: ClientMemory,
 ) -> InputTensor:
     name, datatype, shape, model = entry.name, entry.datatype, list(entry.shape), request.model_name
     _check_shape(request, name, shape)
@@ -158,7 +164,7 @@ def _check_shape(request: InferRequest, name: str, shape: list[int]) -> None:
         )
 
 
-def _read_outputs(request: InferRequest, entries: Any, memory: ClientMemory) -> Mapping[str, int]:
+def _read_outputs(request: InferRequest, entries: Sequence[Message], memory: ClientMemory) -> Mapping[str, int]:
     """Note the outputs that are asked for, and where they are to go; the classes that are wanted are returned."""
     classes: dict[str, int] = {}
     for entry in entries:
@@ -177,7 +183,7 @@ def _read_outputs(request: InferRequest, entries: Any, memory: ClientMemory) -> 
     return classes
 
 
-def _pack(model: str, name: str, datatype: str, contents: Any) -> bytes:
+def _pack(model: str, name: str, datatype: str, contents: Message) -> bytes:
     """Typed contents as the raw ones would be. FP16 and BF16 have none."""
     packed = b""
     for member, kind, codes in _CONTENTS:
@@ -200,7 +206,7 @@ def _pack_bytes(values: Sequence[bytes]) -> bytes:
     return b"".join([len(value).to_bytes(BYTES_PREFIX_SIZE, "little") + value for value in values])
 
 
-def _check_count(entries: Sequence[Any], what: str) -> None:
+def _check_count(entries: Sequence[Message], what: str) -> None:
     if len(entries) > TENSORS_MAX:
         raise _invalid(f"the request has {len(entries)} {what}, expected at most {TENSORS_MAX}")
 

@@ -45,7 +45,7 @@ def unload(state: ServerState, request: Message, reply: Reply) -> None:
     state.tasks.create_task(_reply_after(unloading, RepositoryModelUnloadResponse(), reply))
 
 
-async def _reply_after(work: Coroutine[Any, Any, None], response: Message, reply: Reply) -> None:
+async def _reply_after(work: Coroutine[object, object, None], response: Message, reply: Reply) -> None:
     try:
         await work
     except InferenceError as exc:

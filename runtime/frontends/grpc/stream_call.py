@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from google.protobuf.message import DecodeError
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.grpc.call import Call, Connection
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.method import StreamMethod
+from pyruntime.runtime.frontends.grpc.schema import Message
 from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, STATUS_OF, Status
 from pyruntime.utils.errors import InferenceError
 
@@ -48,7 +47,7 @@ class StreamCall(Call):
         """See Call."""
         self.fail(Status.UNAVAILABLE, "Server exiting")
 
-    def _send(self, message: Any) -> None:
+    def _send(self, message: Message) -> None:
         if self._over:
             return
         session = self._connection.session

@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from google.protobuf.message import DecodeError
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.grpc.call import Call, Connection
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.method import Method
+from pyruntime.runtime.frontends.grpc.schema import Message
 from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, STATUS_OF, Status
 from pyruntime.utils.errors import InferenceError
 
@@ -54,7 +53,7 @@ class UnaryCall(Call):
         if not self._asked:
             self.fail(Status.INTERNAL, "a call of one request has no message")
 
-    def _reply(self, outcome: Any) -> None:
+    def _reply(self, outcome: Message | InferenceError) -> None:
         if self._over:
             return
         if isinstance(outcome, InferenceError):

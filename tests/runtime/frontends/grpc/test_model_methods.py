@@ -8,10 +8,10 @@ import pytest
 from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
+from pyruntime.runtime.app import documents
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.frontends.common import status
 from pyruntime.utils.errors import Code
 
 ABOUT_ONE = ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"]
@@ -70,7 +70,7 @@ class TestMetadata:
         metadata = call("ModelMetadata", name="m", version=version)
         found = json_format.MessageToDict(metadata)
         assert [found["inputs"][0].pop("shape"), found["outputs"][0].pop("shape")] == [["-1"], ["-1"]]
-        expected = json.loads(status.model_metadata(call.state.resolve("m").spec, (1,)))
+        expected = json.loads(documents.model_metadata(call.state.resolve("m").spec, (1,)))
         assert [expected["inputs"][0].pop("shape"), expected["outputs"][0].pop("shape")] == [[-1], [-1]]
         assert found == expected
 

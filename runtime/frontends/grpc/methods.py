@@ -16,7 +16,6 @@ from pyruntime.runtime.frontends.grpc import (
     model_methods,
     repository_methods,
     server_methods,
-    setting_methods,
 )
 from pyruntime.runtime.frontends.grpc.method import Method, Reply, StreamMethod
 from pyruntime.runtime.frontends.grpc.reflection import Reflection
@@ -49,8 +48,8 @@ _ACTS: dict[str, tuple[str, _Act]] = {
     "CudaSharedMemoryStatus": ("shared-memory", _at_once(memory_methods.cuda_status)),
     "CudaSharedMemoryRegister": ("shared-memory", _at_once(memory_methods.cuda_register)),
     "CudaSharedMemoryUnregister": ("shared-memory", _at_once(memory_methods.cuda_unregister)),
-    "TraceSetting": ("trace", _at_once(setting_methods.trace_setting)),
-    "LogSettings": ("logging", _at_once(setting_methods.log_settings)),
+    "TraceSetting": ("trace", _at_once(server_methods.trace_setting)),
+    "LogSettings": ("logging", _at_once(server_methods.log_settings)),
 }
 
 

@@ -8,16 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.inputs import STRINGS_AT_ONCE_BYTES_MAX
-from pyruntime.runtime.config.normalize import normalize
-from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.inference import intake as intake_module
 from pyruntime.runtime.inference.intake import Activities, Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.errors import Code, InferenceError
+
+from ..model_specs import spec_from
 
 CONFIG = (
     "name: 'm' input { name: 'IN' data_type: TYPE_%s dims: -1 } output { name: 'OUT' data_type: TYPE_FP32 dims: -1 }"
@@ -111,8 +110,7 @@ class Incoming:
 class World:
     def __init__(self, datatype):
         self.memory = RequestMemory("m", 1 << 16, 1 << 16)
-        config = parse_model_config(CONFIG % datatype, "config.pbtxt")
-        spec = model_spec(normalize(config, directory_name="m", has_model_file=True, gpus=()))
+        spec = spec_from(CONFIG % datatype)
         self.instance = Instance()
         self.model = ModelVersion(spec, 1, self.memory, lambda model, reason: None)
         self.model.serve([self.instance])

@@ -106,7 +106,7 @@ class TestCalls:
 
     def test_a_bug_costs_one_call(self, dial, ask, server, monkeypatch, caplog):
         peer = dial()
-        monkeypatch.setattr(server.state.table, "resolve", lambda *_: 1 / 0)
+        monkeypatch.setattr(server.state, "resolve", lambda *_: 1 / 0)
         for contents in ([1.0], LARGE):
             answer = peer[peer.call(peer.INFER, ask(*contents))]
             assert answer.status == (13, "the server failed to handle the request")

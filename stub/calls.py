@@ -24,7 +24,6 @@ from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.errors import Code, PyruntimeError
 from pyruntime.utils.messages import NO_SLOT, OK, Answer, Call, CancelCall, Consumed, ReleaseHold
-from pyruntime.utils.request_codec import TensorRef
 
 # Small holds that are given back together, with the next message that goes out.
 DROPS_WAITING_MAX = 16
@@ -130,7 +129,8 @@ class Calls:
 
     def start(self, request: InferenceRequest, decoupled: bool, waiting: int) -> Answers:
         """Call a model on behalf of batch `waiting`, or of none that waits. Raises TritonModelException."""
-        tensors = request.inputs()
+        tensors = request._inputs
+        assert tensors is not None  # the model has made the request
         slot, refs = self._writer.place(tensors, self._regions)
         with self._lock:
             self._number = number = self._number + 1
@@ -193,15 +193,16 @@ class Calls:
         hold = None
         if slot != NO_SLOT and any(is_large(size) for _, _, _, _, size, _, _ in tensors):
             hold = _Hold(self, slot)
-        outputs = [Tensor._from_region(self._source(tensor, hold), tensor) for tensor in tensors]
+        outputs = []
+        for ref in tensors:
+            at = ref[3]
+            source = Copied(at) if type(at) is bytes else self._source(at, ref[4], hold)
+            outputs.append(Tensor._from_region(source, ref))
         if hold is None and slot != NO_SLOT:
             self.drop(slot, at_once=False)
         return InferenceResponse._from_wire(outputs, parameters)
 
-    def _source(self, ref: TensorRef, hold: Optional[_Hold]) -> Source:
-        _, _, _, at, size, _, _ = ref
-        if isinstance(at, bytes):
-            return Copied(at)
+    def _source(self, at: int, size: int, hold: Optional[_Hold]) -> Source:
         return Held(self._regions, hold) if is_large(size) else Copied(self._regions.read(at, size))
 
     def attend(self) -> None:

@@ -97,12 +97,14 @@ class ResponseWriter:
             n = len(contents) if type(contents) is bytes else contents.nbytes
             size += n
             parts.append((tensor._name, tensor._datatype, tensor._shape, contents, n))
-        if size <= INLINE_BYTES_MAX:
-            return NO_SLOT, [
-                (name, datatype, shape, contents if type(contents) is bytes else contents.tobytes(), n, MEMORY_CPU, 0)
-                for name, datatype, shape, contents, n in parts
-            ]
-        return self._place(parts, regions)
+        if size > INLINE_BYTES_MAX:
+            return self._place(parts, regions)
+        refs: List[TensorRef] = []
+        for name, datatype, shape, contents, n in parts:
+            if type(contents) is not bytes:
+                contents = contents.tobytes()
+            refs.append((name, datatype, shape, contents, n, MEMORY_CPU, 0))
+        return NO_SLOT, refs
 
     def _place(self, parts: List[Any], regions: Regions) -> Tuple[int, List[TensorRef]]:
         places = []

@@ -93,6 +93,9 @@ def encode_request(
     return [id, *options, tensors, trace_context, None]
 
 
+_STR = frozenset([str])
+
+
 def decode_request(wire: Sequence[Any]) -> Tuple[str, RequestOptions, List[TensorRef], str]:
     """The request of a call, out of a message of a stub's: its id, options, tensors and trace context.
 
@@ -106,7 +109,7 @@ def decode_request(wire: Sequence[Any]) -> Tuple[str, RequestOptions, List[Tenso
         or type(correlation_id) not in (int, str)
         or type(flags) is not int
         or type(timeout_us) is not int
-        or (outputs is not None and (type(outputs) is not list or any(type(name) is not str for name in outputs)))
+        or (outputs is not None and (type(outputs) is not list or not _STR.issuperset(map(type, outputs))))
         or type(parameters) is not str
         or type(tensors) is not list
         or type(trace_context) is not str

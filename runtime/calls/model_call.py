@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from pyruntime.runtime.calls.call_request import ValidatedSignatures
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.instances.call_request import ValidatedSignatures
 from pyruntime.runtime.instances.deadlock import Waiting, explain_deadlock
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferRequest, Slot, free_slots

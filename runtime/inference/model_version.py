@@ -16,10 +16,10 @@ from typing import Any
 
 from pyruntime.runtime.caching.cache import ResponseCache
 from pyruntime.runtime.caching.requests import CachedRequests
+from pyruntime.runtime.calls.call_request import ValidatedSignatures
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.inference.request_plans import RequestPlans
-from pyruntime.runtime.instances.call_request import ValidatedSignatures
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.instances.executor import Executor
 from pyruntime.runtime.memory.client_use import ClientUse

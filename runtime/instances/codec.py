@@ -156,18 +156,11 @@ def response_wire(response: InferResponse, hold: int, inline: bool = False) -> l
 
     `inline` if the contents are to stand in the message.
     """
-    tensors: list[TensorRef] = [
-        (
-            tensor.name,
-            tensor.datatype,
-            tensor.shape,
-            bytes(tensor.data) if inline else tensor.address,
-            len(tensor.data),
-            MEMORY_CPU,
-            0,
-        )
-        for tensor in response.outputs
-    ]
+    tensors: list[TensorRef] = []
+    for tensor in response.outputs:
+        data = tensor.data
+        at = bytes(data) if inline else tensor.address
+        tensors.append((tensor.name, tensor.datatype, tensor.shape, at, len(data), MEMORY_CPU, 0))
     return [OK, "", hold, tensors, orjson.dumps(response.parameters).decode() if response.parameters else ""]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from pyruntime.runtime.calls.call_request import CallRequest, read_call
 from pyruntime.runtime.calls.model_call import (
     CALLS_MAX,
     Callee,
@@ -21,7 +22,6 @@ from pyruntime.runtime.calls.model_call import (
     too_many_calls,
 )
 from pyruntime.runtime.calls.tensors import CallInputs, HeldResponse, LeftMemory
-from pyruntime.runtime.instances.call_request import CallRequest
 from pyruntime.runtime.instances.codec import error_wire, response_wire
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.instances.stub.connection import StubConnection
@@ -98,7 +98,7 @@ class Calls:
         number = message.call
         if number in self._open:
             raise PeerError(f"call {number} is made twice")
-        request = CallRequest(message, self._connection.region)
+        request = read_call(message, self._connection.region)
         slots: list[Slot] = []
         if request.regions:
             self._left.begin_reading(request.regions)

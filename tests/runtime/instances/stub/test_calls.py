@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.calls import model_call
+from pyruntime.runtime.calls.call_request import ValidatedSignatures
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.instances.call_request import ValidatedSignatures
 from pyruntime.runtime.instances.stub import calls as calls_module
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.calls import Calls

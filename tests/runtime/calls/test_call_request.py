@@ -4,8 +4,8 @@
 
 import pytest
 
-from pyruntime.runtime.instances import call_request
-from pyruntime.runtime.instances.call_request import CallRequest, ValidatedSignatures
+from pyruntime.runtime.calls import call_request
+from pyruntime.runtime.calls.call_request import ValidatedSignatures, read_call
 from pyruntime.utils.errors import Code, InferenceError, PeerError
 from pyruntime.utils.messages import Call
 
@@ -46,7 +46,7 @@ def tensor(shape=(1, 2), contents=bytes(8), name="IN", datatype="FP32", size=Non
 
 def request(*tensors, outputs=None, parameters="", **fields):
     wire = ["7", 0, 0, 0, outputs, parameters, list(tensors), "", None]
-    return CallRequest(Call(1, "m", -1, wire, False, 0), lambda number: None)
+    return read_call(Call(1, "m", -1, wire, False, 0), lambda number: None)
 
 
 def job(version, *args, **kwargs):

@@ -1,0 +1,175 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The request of a call whose tensors are passed by reference, from the message that brings it to the callee's job.
+
+No tensor is copied: the callee reads it where the caller has put it. Most calls of a model differ only in the contents
+of their tensors; such a call is not validated again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
+
+from pyruntime.runtime.config.inputs import check_request
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.instances.codec import response_parameters
+from pyruntime.runtime.regions import SharedRegion
+from pyruntime.runtime.requests.types import InferRequest, InputTensor, Parameter, Slot
+from pyruntime.runtime.scheduling.job import Job, Respond
+from pyruntime.runtime.scheduling.signature import signature_of
+from pyruntime.utils.addresses import address, split
+from pyruntime.utils.dtypes import BY_NAME
+from pyruntime.utils.errors import PeerError
+from pyruntime.utils.messages import Call
+from pyruntime.utils.request_codec import (
+    MEMORY_CPU,
+    SEQUENCE_END,
+    SEQUENCE_START,
+    RequestOptions,
+    TensorRef,
+    decode_request,
+)
+
+# Kinds of calls remembered for one model.
+SIGNATURES_KEPT_MAX = 256
+
+
+class ValidatedSignatures:
+    """The calls to one model version that were validated before, by everything but ids and contents."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[int, Hashable | None]] = {}
+        # Rows and signature of a call of this kind; None if it has to be checked. A method of the dict, because each
+        # call comes by here.
+        self.find: Callable[[Hashable], tuple[int, Hashable | None] | None] = self._known.get
+
+    def remember(self, kind: Hashable, rows: int, signature: Hashable | None) -> None:
+        """All calls of this kind are valid."""
+        if len(self._known) >= SIGNATURES_KEPT_MAX:
+            self._known.clear()
+        self._known[kind] = (rows, signature)
+
+
+class Version(Protocol):
+    """What a request asks of its callee."""
+
+    spec: ModelSpec
+    validated: ValidatedSignatures
+
+
+class CallRequest:
+    """What a call asks for: `tensors` refer to the inputs, which lie in `regions` or are in the references themselves.
+
+    `parameters` are those of `options`, read. `trace` is the context of the trace that the call belongs to, "" for
+    none.
+    """
+
+    __slots__ = ("_id", "_model", "_options", "_parameters", "_tensors", "_version", "regions", "trace")
+
+    def __init__(
+        self,
+        model: str,
+        version: int,
+        id: str,
+        options: RequestOptions,
+        parameters: dict[str, Parameter],
+        tensors: list[TensorRef],
+        regions: Sequence[SharedRegion],
+        trace: str = "",
+    ) -> None:
+        self._model = model
+        self._version = version
+        self._id = id
+        self._options = options
+        self._parameters = parameters
+        self._tensors = tensors
+        self.regions = regions
+        self.trace = trace
+
+    def job(self, callee: Version, slots: list[Slot], respond: Respond) -> Job:
+        """See model_call.OutgoingRequest."""
+        arrived_ns = time.monotonic_ns()
+        options, tensors = self._options, self._tensors
+        outputs, parameters = options.requested_outputs, options.parameters
+        kind: list[Hashable] = [None if outputs is None else tuple(outputs)]
+        for name, datatype, shape, _, size, _, _ in tensors:
+            kind.append((name, datatype, size, *shape))
+        signature = tuple(kind)
+        known = callee.validated.find(signature) if not parameters else None
+        if known is None:
+            request = self._checked(callee.spec)
+            known = request.batch_size, signature_of(callee.spec, request)
+            shapes = [tensor.shape for tensor in request.inputs]
+            if any(shape is not tensor[2] for shape, tensor in zip(shapes, tensors, strict=True)):
+                tensors = [(*tensor[:2], shape, *tensor[3:]) for shape, tensor in zip(shapes, tensors, strict=True)]
+            elif not parameters and not any(tensor[1] == "BYTES" for tensor in tensors):
+                callee.validated.remember(signature, *known)
+        job = Job(self._id, options, tensors, known[0], known[1], slots, respond, arrived_ns, self.trace)
+        job.regions = self.regions
+        return job
+
+    def _checked(self, spec: ModelSpec) -> InferRequest:
+        """The request, validated against the callee's configuration. Raises InferenceError."""
+        options = self._options
+        regions = {region.number: region for region in self.regions}
+        inputs = []
+        for name, datatype, shape, at, size, _, _ in self._tensors:
+            if isinstance(at, bytes):
+                inputs.append(InputTensor(name, datatype, shape, at, 0))
+            else:
+                number, offset = split(at)
+                inputs.append(InputTensor(name, datatype, shape, regions[number].view[offset : offset + size], 0))
+        request = InferRequest(
+            self._model,
+            self._version,
+            self._id,
+            inputs,
+            options.requested_outputs,
+            self._parameters,
+            options.correlation_id,
+            bool(options.flags & SEQUENCE_START),
+            bool(options.flags & SEQUENCE_END),
+            timeout_us=options.timeout_us,
+        )
+        check_request(spec, request)
+        return request
+
+
+_NO_PARAMETERS: dict[str, Parameter] = {}
+
+
+def read_call(message: Call, region_of: Callable[[int], SharedRegion]) -> CallRequest:
+    """The request in a message of a stub's. `region_of` finds a region by the number that the stub knows it by.
+
+    Raises PeerError for what is no request, or refers to memory that the stub was not given.
+    """
+    regions: dict[int, SharedRegion] = {}
+    id, options, refs, trace = decode_request(message.request)
+    tensors: list[TensorRef] = []
+    try:
+        for name, datatype, shape, at, size, memory_kind, device_id in refs:
+            if type(name) is not str or datatype not in BY_NAME or type(shape) is not list or type(size) is not int:
+                raise PeerError("an input has no name, no datatype, no shape or no size")
+            if memory_kind != MEMORY_CPU or device_id != 0:
+                raise PeerError(f"input '{name}' lies in memory of kind {memory_kind!r}, device {device_id!r}")
+            for dim in shape:
+                if type(dim) is not int or dim < 0:
+                    raise PeerError(f"input '{name}' has the dimension {dim!r}")
+            if isinstance(at, bytes):
+                if len(at) != size:
+                    raise PeerError(f"input '{name}' is not as long as it says")
+            else:
+                number, offset = split(at)
+                region = regions.get(number) or region_of(number)
+                regions[number] = region
+                if not 0 <= offset <= offset + size <= region.limit:
+                    raise PeerError(f"input '{name}' lies outside its region")
+                if not number:
+                    at = address(region.number, offset)
+            tensors.append((name, datatype, shape, at, size, MEMORY_CPU, 0))
+    except (TypeError, ValueError) as exc:
+        raise PeerError("a call whose request cannot be read") from exc
+    parameters = response_parameters(options.parameters) if options.parameters else _NO_PARAMETERS
+    return CallRequest(message.model, message.version, id, options, parameters, tensors, list(regions.values()), trace)

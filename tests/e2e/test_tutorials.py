@@ -161,6 +161,8 @@ class Reader:
         return ((HTTP_PORT, server.port), (GRPC_PORT, server.grpc_port), (METRICS_PORT, server.metrics_port))
 
 
+# One of them compiles a backend twice, which takes minutes where ten processes want each core.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", sorted(TUTORIALS.glob("*.md")), ids=lambda page: page.stem)
 def test_tutorial(page, tmp_path, serving, reserve_ports, wait_until):
     """The page from its beginning to its end."""

@@ -1,15 +1,15 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a shared library says of itself: its name, the libraries and the symbols that it needs, and those it has. (pure)
+"""Parses shared libraries in ELF format: the name, the needed libraries and symbols, the exported symbols. (pure)
 
 image   := header segment* ...         header names the table of segments
 segment := LOAD | DYNAMIC | ...        LOAD maps addresses to offsets; there is one DYNAMIC
 DYNAMIC := (tag:i64 value:u64)* NULL   values are numbers, addresses, or offsets into the table of strings
 symbol  := name:u32 info:u8 other:u8 section:u16 value:u64 size:u64
 
-Read is what the dynamic loader reads, never the table of sections, which a library need not have. How many symbols
-there are stands nowhere: the hash table through which the loader finds them tells. Whatever the bytes are, the outcome
-is a value or an ElfError, and the time that it takes grows with the size of the file alone.
+It reads what the dynamic loader reads, and not the table of sections, which a library may lack. The format has no
+number of symbols; it follows from the hash table by which the loader finds them. For any bytes the result is a value or
+an ElfError, in time linear in the size of the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 Image = bytes | mmap.mmap
 
-# A program header, an entry of DYNAMIC and a symbol have these sizes in every 64-bit file.
+# The sizes of a program header, an entry of DYNAMIC and a symbol in every 64-bit file.
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 SEGMENT = struct.Struct("<IIQQQQQQ")
 ENTRY = struct.Struct("<qQ")
@@ -37,26 +37,26 @@ _SONAME, _RPATH, _RUNPATH, _NEW_HASH = 14, 15, 29, 0x6FFFFEF5
 _LOCAL, _GLOBAL, _WEAK = 0, 1, 2
 _INTERNAL, _HIDDEN = 1, 2
 
-# Linkers write a dozen; the header has room for 65,535.
+# Linkers write a dozen; the header allows 65,535.
 SEGMENTS_MAX = 256
-# One per needed library and some thirty more; the largest frameworks have a hundred.
+# One per needed library and about thirty more; the largest frameworks have a hundred.
 ENTRIES_MAX = 10_000
 # The largest frameworks export 200,000.
 SYMBOLS_MAX = 2_000_000
-# Together, for names may overlap: a small file could otherwise hold any number of long ones.
+# The limit for all names together, because names may overlap: a small file could contain any number of long ones.
 NAME_BYTES_MAX = 256 << 20
 
 
 class ElfError(ValueError):
-    """These bytes are no shared library that can be read; the message is the end of a sentence about the file."""
+    """The bytes are not a valid shared library; the message is the end of a sentence about the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedObject:
-    """What a library says of itself, apart from its symbols.
+    """The dynamic section of a library, without symbols.
 
-    `soname` is the name under which others need it, "" where it has none; `rpath` and `runpath` are the folders to look
-    for `needed` in, as they stand there: `$ORIGIN` is the folder of the file.
+    `soname` is the name by which other libraries need it, "" if it has none. `rpath` and `runpath` are the folders to
+    search for `needed`, unchanged: `$ORIGIN` stands for the folder of the file.
     """
 
     machine: str
@@ -68,24 +68,24 @@ class SharedObject:
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """The names of a library that others can use, and those without which it cannot be loaded."""
+    """The symbols that a library exports, and those that it needs."""
 
     exported: frozenset[str]
     undefined: frozenset[str]
 
 
 def read_shared_object(image: Image) -> SharedObject:
-    """What a library says of itself. Raises ElfError."""
+    """Parse the dynamic section of a library. Raises ElfError."""
     return _Reader(image).shared_object()
 
 
 def read_symbols(image: Image) -> Symbols:
-    """Which symbols a library has and needs. Raises ElfError."""
+    """Parse the symbols of a library. Raises ElfError."""
     return _Reader(image).symbols()
 
 
 class _Reader:
-    """Finds its way in one image."""
+    """Parses one image."""
 
     def __init__(self, image: Image) -> None:
         self._image = image
@@ -95,7 +95,7 @@ class _Reader:
         ident = image[:16]
         if ident[:4] != b"\x7fELF":
             raise ElfError("is no ELF file")
-        # A 32-bit or a big-endian header is laid out otherwise: these come before everything else.
+        # First of all, because 32-bit and big-endian headers have another layout.
         if ident[4:5] == b"\1":
             raise ElfError("is built for a 32-bit machine")
         if ident[4:6] != b"\2\1":
@@ -145,7 +145,7 @@ class _Reader:
         return Symbols(frozenset(exported), frozenset(undefined))
 
     def _read_dynamic(self, segments_at: int, segment_bytes: int, count: int) -> dict[int, list[int]]:
-        """Take note of what is mapped where, and read DYNAMIC."""
+        """Record the LOAD segments, and read DYNAMIC."""
         if segment_bytes != SEGMENT.size or count > SEGMENTS_MAX:
             raise ElfError(f"is damaged: it has {count} segments of {segment_bytes} bytes")
         dynamic = None
@@ -173,10 +173,10 @@ class _Reader:
         return entries
 
     def _count_symbols(self) -> int:
-        """How many symbols there are, by the hash table that the loader would use.
+        """The number of symbols, from the hash table that the loader would use.
 
-        The newer kind knows of none that are undefined; they come before all others, so that the highest number counts
-        them. In a library that exports nothing it tells nothing.
+        A GNU hash table does not contain undefined symbols. They come before all others, so the highest number in it
+        counts them too. In a library without exports it is empty.
         """
         if new := self._entries.get(_NEW_HASH):
             return self._count_by_new_hash(self._offset_of(new[0]))
@@ -194,7 +194,7 @@ class _Reader:
         last = max((word for (word,) in _WORD.iter_unpack(self._image[buckets_at:chains_at])), default=0)
         if last < first:
             return int(first)
-        # The last bit marks the last of a chain, and the chain that begins last ends last.
+        # Bit 0 marks the end of a chain, and the chain that begins last ends last.
         while not self._unpack(_WORD, chains_at + (last - first) * _WORD.size)[0] & 1:
             last += 1
         return int(last) + 1
@@ -207,7 +207,7 @@ class _Reader:
     def _string(self, start: int) -> str:
         """The string at an offset into the table of strings."""
         start += self._strings
-        # A mmap does not take any number for an offset, as bytes do.
+        # mmap.find, unlike bytes.find, raises an error for offsets beyond the end.
         end = self._image.find(b"\0", start, self._strings_end) if start < self._strings_end else -1
         if end < 0:
             raise ElfError("is damaged: a name in it does not end")
@@ -217,14 +217,14 @@ class _Reader:
         return self._image[start:end].decode("utf-8", "backslashreplace")
 
     def _one(self, tag: int) -> int:
-        """The value of an entry that every library has."""
+        """The value of a mandatory entry."""
         values = self._entries.get(tag)
         if not values:
             raise ElfError(f"is damaged: its dynamic segment has no entry {tag}")
         return values[0]
 
     def _offset_of(self, address: int) -> int:
-        """Where in the file something lies that is at an address in memory."""
+        """The offset in the file of an address in memory."""
         for start, size, offset in self._loads:
             if start <= address < start + size:
                 return address - start + offset

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries of frameworks, in the Python packages that bring them along.
+"""Finds libraries of frameworks in Python packages.
 
-Triton's images have the library of each framework where the loader looks. Here it is in the wheel of the framework,
-where nobody looks but the framework's own Python package, which is not imported for it: that takes seconds for some.
+Triton's images have the library of each framework on the loader's search path. Here it is in the wheel of the
+framework, where the loader does not search. The framework itself is not imported, because that takes seconds for some.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pyruntime.runtime.native.linker import read_library
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """Whose libraries match `library` and whose symbols match `symbol`: they lie in `folder` of Python's `package`.
+    """A framework with libraries in `folder` of the Python package `package`.
 
-    `distribution` is what pip calls it.
+    `library` matches the names of its libraries, `symbol` those of its symbols. `distribution` is its name for pip.
     """
 
     distribution: str
@@ -45,19 +45,19 @@ FRAMEWORKS = (
 
 
 def framework_of_library(name: str) -> Framework | None:
-    """Whose library has this name."""
+    """The framework whose library has this name."""
     return next((framework for framework in FRAMEWORKS if re.match(framework.library, name)), None)
 
 
 def framework_of_symbol(symbol: str) -> Framework | None:
-    """Whose libraries export a symbol like this."""
+    """The framework whose libraries export such a symbol."""
     return next((framework for framework in FRAMEWORKS if re.match(framework.symbol, symbol)), None)
 
 
 def find_library(name: str) -> Path | None:
-    """The file of a framework's library, among the packages that are installed.
+    """The file of a framework's library in the installed packages, None if there is none.
 
-    Files in wheels may go by longer names than those by which they are needed: what counts is what a file says itself.
+    A file in a wheel may have a longer name than the library, so the SONAME in the file decides.
     """
     framework = framework_of_library(name)
     for folder in folders_of(framework) if framework else ():
@@ -70,7 +70,7 @@ def find_library(name: str) -> Path | None:
 
 
 def folders_of(framework: Framework) -> list[Path]:
-    """Where the libraries of a framework are; nowhere if it is not installed. Does not import it."""
+    """The folders of a framework's libraries; empty if it is not installed. Does not import it."""
     spec = importlib.util.find_spec(framework.package)
     locations = spec.submodule_search_locations if spec else None
     return [folder for place in locations or () if (folder := Path(place, framework.folder)).is_dir()]

@@ -1,16 +1,16 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is done before the library of a native backend is loaded, so that the loader finds all that it needs.
+"""Loads the dependencies of a native backend's library, so that the loader then finds all that it needs.
 
-Triton runs in an image where everything is in its place. Here the server is a Python extension, and frameworks are
-wheels. So we read what a library needs and, as far as the loader would not find it by itself, load that first:
+Triton's image has all libraries on the loader's search path. Here the server is a Python extension, and frameworks are
+wheels. So this module reads the dependencies of a library, and loads those first that the loader would not find:
 
 - `libtritonserver.so` under the name that a repaired wheel gave it: a shim, see shim.py;
 - libraries of frameworks: from their Python packages, see frameworks.py;
-- libcrypto, which Triton itself brings along, so that libraries built for Triton do not say that they need it;
-- whatever the model's configuration names.
+- libcrypto: Triton itself loads it, so libraries built for Triton use it without naming it;
+- libraries that the model's configuration names.
 
-And what can never work is refused in words, before any of its code runs.
+It refuses libraries that cannot work, with an explanation, before any of their code runs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PYTHON_BACKEND = "libtriton_python.so"
 _CRYPTO = "libcrypto.so.3"
 _CRYPTO_SYMBOL = re.compile(r"(EVP|OPENSSL|CRYPTO|SHA\d+|HMAC)_")
 _SERVER_SYMBOL = re.compile(r"TRITON(SERVER|BACKEND|REPOAGENT|CACHE)_")
-# More names than this make no sentence.
+# The most names in an error message.
 _NAMES_SHOWN_MAX = 3
 
 _UNABLE = "unable to load shared library: "
@@ -58,10 +58,10 @@ _TLS = "cannot allocate memory in static TLS block"
 
 
 def prepare(path: str, *, model: str, preload: Sequence[str] = (), entry_point: str = EXECUTE) -> None:
-    """Load what the library at `path` needs, `preload` first. Raises LoadError where the library cannot be used.
+    """Load the dependencies of the library at `path`, `preload` first. Raises LoadError if it cannot be used.
 
-    `entry_point` is what the library must export to be what it is taken for. Our own `libtritonserver.so` is loaded
-    already. Blocks: call it in a thread.
+    `entry_point` is the function that the library must export. Our own `libtritonserver.so` must be loaded already.
+    Blocks: call it in a thread.
     """
     shared, symbols = _read(path, model)
     _refuse(path, model, shared, symbols)
@@ -81,8 +81,8 @@ def prepare(path: str, *, model: str, preload: Sequence[str] = (), entry_point: 
 
 
 def explain(dlerror: str, path: str, model: str) -> str:
-    """What the loader said when it could not load `path`, and what can be done about it."""
-    dlerror = dlerror.removeprefix(_UNABLE)  # said once is enough
+    """The loader's error for `path`, with advice on how to resolve it."""
+    dlerror = dlerror.removeprefix(_UNABLE)  # the message has it already
     advice = ""
     if found := _NOT_FOUND.search(dlerror):
         advice = _explain_library(found[1], path)
@@ -107,7 +107,7 @@ def _read(path: str, model: str) -> tuple[SharedObject, Symbols]:
 
 
 def _refuse(path: str, model: str, shared: SharedObject, symbols: Symbols) -> None:
-    """Raise LoadError if the library itself is none that can be run here."""
+    """Raise LoadError if the library itself can never run here."""
     what = f"unable to load shared library of model '{model}': {path}"
     if shared.machine != platform.machine():
         raise LoadError(
@@ -129,7 +129,7 @@ def _refuse(path: str, model: str, shared: SharedObject, symbols: Symbols) -> No
 
 
 def _refuse_other_server(path: str, model: str) -> None:
-    """Raise LoadError if the real server is in this process: who was there first gets the calls of all backends."""
+    """Raise LoadError if the process contains Triton's own server: the first loaded library gets all calls."""
     for mapped in mapped_files():
         if _ANY_SERVER.fullmatch(Path(mapped).name):
             raise LoadError(
@@ -141,7 +141,7 @@ def _refuse_other_server(path: str, model: str) -> None:
 def _preload(library: str, model: str) -> None:
     """Load one of the libraries that a model's configuration names."""
     try:
-        # One that the loader is to look for has no path, and nothing that could be read here.
+        # A bare name is searched by the loader, so there is no file to read here.
         if Path(library).is_file():
             _provide(library, *read_library(library))
         open_library(library, is_global=True)
@@ -153,7 +153,7 @@ def _preload(library: str, model: str) -> None:
 
 
 def _provide(path: str, shared: SharedObject, symbols: Symbols) -> None:
-    """Load what a library needs and the loader would not find. What we do not find either, the loader will miss."""
+    """Load dependencies that the loader would not find. Ignores those not found here: the loader will report them."""
     for name in shared.needed:
         if is_loaded(name):
             continue
@@ -174,7 +174,7 @@ def _load_shim(soname: str, machine: str) -> None:
 
 
 def _is_beside(name: str, path: str, shared: SharedObject) -> bool:
-    """Whether a library lies where the one that needs it says."""
+    """Whether a library is in the search path of the library that needs it."""
     origin = str(Path(path).absolute().parent)
     folders = shared.runpath or shared.rpath
     places = (folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for folder in folders)
@@ -182,9 +182,9 @@ def _is_beside(name: str, path: str, shared: SharedObject) -> bool:
 
 
 def _load_framework(name: str) -> None:
-    """Load a framework's library: the one that the loader finds, for the user has put it there, or that of a package.
+    """Load a framework's library: the one that the loader finds, because a user installed it there, else a package's.
 
-    Its symbols are for those who need it, and not for everybody: frameworks have different versions of the same ones.
+    Its symbols stay local, because frameworks contain different versions of the same symbols.
     """
     if not _try_open(name) and (found := find_library(name)):
         open_library(str(found))
@@ -210,7 +210,7 @@ def _explain_library(name: str, path: str) -> str:
 
 
 def _others(name: str, framework: Framework) -> str:
-    """The file of the same library but of another version that a framework's package has."""
+    """The files of other versions of the same library in a framework's package."""
     stem = name.partition(".so")[0]
     files = (path.name for folder in folders_of(framework) for path in sorted(folder.glob(f"{stem}.so*")))
     return next(files, "")

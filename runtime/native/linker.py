@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The dynamic loader of this process, and the files that it loads. What it has loaded stays: nothing is unloaded.
+"""Loads libraries by the dynamic loader of this process. Nothing is ever unloaded.
 
-Its functions are called as C functions, not through ctypes.CDLL(path): that holds the GIL while a library of a
-gigabyte is mapped, relocated and started, and every request would wait for it.
+It calls dlopen as a C function and not by ctypes.CDLL(path), which holds the GIL while a library of a gigabyte is
+mapped, relocated and initialised; every request would wait for that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _process.dlerror.restype = ctypes.c_char_p
 
 
 def read_library(path: str) -> tuple[SharedObject, Symbols]:
-    """What the library in a file says of itself. Raises OSError and ElfError."""
+    """Parse the library in a file. Raises OSError and ElfError."""
     with open(path, "rb") as file:
         try:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
@@ -36,9 +36,9 @@ def read_library(path: str) -> tuple[SharedObject, Symbols]:
 
 
 def open_library(name: str, *, is_global: bool = False) -> None:
-    """Load a library, a path or a name that the loader looks for. Raises OSError with the loader's own words.
+    """Load a library by path, or by a name that the loader searches. Raises OSError with the loader's message.
 
-    What is global serves the libraries that are loaded after it with its symbols, whether they say so or not. Blocks.
+    A global library resolves symbols of all libraries that are loaded later, even if they do not name it. Blocks.
     """
     mode = os.RTLD_NOW | (os.RTLD_GLOBAL if is_global else os.RTLD_LOCAL)
     if _process.dlopen(os.fsencode(name), mode) is None:
@@ -46,22 +46,22 @@ def open_library(name: str, *, is_global: bool = False) -> None:
 
 
 def is_loaded(name: str) -> bool:
-    """Whether a library of this path or name is in the process already."""
+    """Whether the process has loaded a library of this path or name."""
     return _find(name) is not None
 
 
 def missing_symbols(name: str, symbols: frozenset[str]) -> list[str]:
-    """Which symbols neither the loaded library `name` nor those that it needs have, in order."""
+    """The symbols that neither the loaded library `name` nor its dependencies have, sorted."""
     handle = _find(name)
     return sorted(symbol for symbol in symbols if _process.dlsym(handle, symbol.encode()) is None)
 
 
 def mapped_files() -> list[str]:
-    """The paths of all files that the process maps; of those that are no more, too."""
+    """The paths of all files that the process maps, including deleted ones."""
     paths: dict[str, None] = {}
     with open("/proc/self/maps", encoding="utf-8", errors="backslashreplace") as maps:
         for line in maps:
-            # Address, permissions, offset, device, inode and, where there is a file, its path.
+            # Address, permissions, offset, device, inode and, for a file, its path.
             fields = line.rstrip("\n").split(maxsplit=5)
             if len(fields) == 6 and fields[5].startswith("/"):
                 paths[fields[5].removesuffix(" (deleted)")] = None

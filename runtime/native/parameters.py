@@ -1,40 +1,42 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters as native code has them: texts, booleans, doubles and integers of 64 bits. (pure)"""
+"""Converts request parameters to the types of native code: text, bool, double, and signed 64-bit integer. (pure)"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
 from pyruntime.utils.request_codec import PARAMETERS
 
+Parameter: TypeAlias = str | bool | int | float
+
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
 
 
-def as_native(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters out of JSON, as the extension reads them: each of them has a value that it knows.
+def as_native(parameters: Mapping[str, Parameter | None]) -> dict[str, Parameter]:
+    """Convert parameters from JSON to values that the extension accepts.
 
-    An integer beyond 64 bits with a sign is a double, as one that comes by HTTP. What JSON has no number for (it writes
-    null for a double that is not finite) is not a number.
+    An integer beyond a signed 64-bit one becomes a double, as it does over HTTP. None becomes NaN, because JSON writes
+    null for a double that is not finite.
     """
     return {name: _value(value) for name, value in parameters.items()}
 
 
 def read_parameters(wire: list[object]) -> None:
-    """Have an encoded request carry its parameters as the extension reads them, in place of their JSON."""
+    """Replace the JSON text of the parameters in an encoded request by the values for the extension."""
     text = wire[PARAMETERS]
     if text and isinstance(text, str):
         wire[PARAMETERS] = as_native(orjson.loads(text))
 
 
-def as_json(parameters: Mapping[str, Any]) -> str:
-    """Parameters of native code's as JSON, "" for none; a double that is not finite is a text, as JSON has none."""
+def as_json(parameters: Mapping[str, Parameter]) -> str:
+    """Encode parameters from native code as JSON, "" for none. A double that is not finite becomes a string."""
     if not parameters:
         return ""
     finite = {
@@ -44,7 +46,7 @@ def as_json(parameters: Mapping[str, Any]) -> str:
     return json.dumps(finite, ensure_ascii=False)
 
 
-def _value(value: Any) -> Any:
+def _value(value: Parameter | None) -> Parameter:
     if value is None:
         return math.nan
     if type(value) is int and not _INT64_MIN <= value <= _INT64_MAX:

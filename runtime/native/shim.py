@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A library that is nothing but another name of one that is loaded. (pure)
+"""Builds a shared library that is only another name for a loaded one. (pure)
 
 image   := header segments dynamic symbols hash strings
 strings := NUL soname NUL needed NUL
 
-Tools that repair wheels give libraries names of their own: `libtritonserver-717102f0.so`. A backend from such a wheel
-needs its server under that name, and would bring the whole of it along. The loader is content once anything has the
-name: this has it, and needs `libtritonserver.so`, which is us.
+Tools that repair wheels rename libraries, for example to `libtritonserver-717102f0.so`. A backend from such a wheel
+needs the server under this name, and would load the wheel's complete Triton server. The loader only needs some library
+with the name, so this module builds one that depends on `libtritonserver.so`, which is ours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyruntime.runtime.native.elf import ENTRY, MACHINES, SEGMENT
 _MACHINES = {name: number for number, name in MACHINES.items()}
 _HEADER_BYTES = 64
 _SYMBOL_BYTES = 24
-# What the loader maps is aligned to pages, and pages of aarch64 have up to this many bytes.
+# Segments are aligned to pages, which have up to 64 KiB on aarch64.
 _PAGE_BYTES = 64 << 10
 
 
@@ -30,7 +30,7 @@ def make_shim(soname: str, needed: str, machine: str) -> bytes:
     entries = 8
     dynamic_at = _HEADER_BYTES + segments * SEGMENT.size
     symbols_at = dynamic_at + entries * ENTRY.size
-    # The table of symbols cannot be left out. Its first is no symbol; the hash table is one chain, and empty.
+    # The loader requires a symbol table. Its first entry is no symbol; the hash table is one empty chain.
     hashes = struct.pack("<IIII", 1, 1, 0, 0)
     hash_at = symbols_at + _SYMBOL_BYTES
     strings_at = hash_at + len(hashes)

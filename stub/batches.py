@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Executes batches: calls the model, answers, and keeps watch on what the model does not let go of.
+"""Executes batches: calls the model, sends the responses, and tracks inputs that the model keeps.
 
-A thread's batch is answered before it takes the next; the host relies on that when it decides, after a death, which
-batches were running and which had not begun.
+A thread answers its batch before it takes the next one. After the death of a stub the host relies on this to decide
+which batches were running and which had not begun.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterable, List, Set
 
 from pyruntime.stub.client_memory import ClientOutputs
 from pyruntime.stub.coroutines import Coroutines
-from pyruntime.stub.input_lifetime import Retained
+from pyruntime.stub.input_lifetime import KeptInputs
 from pyruntime.stub.link import Link
 from pyruntime.stub.loader import describe, trace
 from pyruntime.stub.logs import LOGGER
@@ -31,7 +31,7 @@ from pyruntime.utils.messages import NO_SLOT, RESCHEDULED, SENDER, Failed, Infer
 
 
 class Batches:
-    """See the module. `execute` may run in several threads at once, where the model is to have several."""
+    """Executes the batches of a model. `execute` may run in several threads at once, if the model has several."""
 
     def __init__(
         self,
@@ -54,14 +54,15 @@ class Batches:
         self._root = root
         self._outputs = outputs
         self._decoupled = decoupled
-        self._retained = Retained()
+        self._kept = KeptInputs()
         self._lock = threading.RLock()
         self._running: Dict[int, int] = {}
 
     def waiting_batch(self) -> int:
-        """The batch that waits when this thread does, 0 if there is none.
+        """The batch that waits if this thread waits, 0 if there is none.
 
-        What a thread of the model's own does, execute most likely waits for: unless the model is decoupled.
+        A thread that the model created itself has no batch. Execute most likely waits for it, so its batch is that of
+        execute, unless the model is decoupled.
         """
         running = self._running
         batch = running.get(threading.get_ident(), 0)
@@ -70,7 +71,7 @@ class Batches:
         return batch
 
     def is_running(self, batches: Iterable[int]) -> bool:
-        """Whether execute has not returned from one of these."""
+        """Whether execute is still running for one of these batches."""
         return not set(batches).isdisjoint(list(self._running.values()))
 
     def execute(self, message: Infer, coroutines: Coroutines) -> None:
@@ -105,9 +106,9 @@ class Batches:
             failure = self._failure(exc)
             traceback.clear_frames(exc.__traceback__)  # a coroutine's future and its traceback keep each other
         if self.forked:
-            os._exit(0)  # the child of a fork has come back from execute: its work is done, and the answer is not its
+            os._exit(0)  # a child forked by the model returned from execute: only its parent may answer the batch
         del self._running[ident]
-        # From here on no traceback and no response of ours refers to the requests: only the model can.
+        # From here on no traceback or response of ours refers to the requests, only the model may.
         if failure:
             responses = None
             self._end_all(requests)
@@ -116,7 +117,7 @@ class Batches:
                 responses = [None] * len(requests)
             wire = [self._answer(response, request) for response, request in zip(responses, requests)]
             responses = None
-        held = self._retained.look(batch, requests)  # from here: it counts references to the list
+        held = self._kept.find(batch, requests)  # from here: it counts references to the list
         for serial in held:
             _keep(requests[serial - batch])
         retained = [serial - batch for serial in held]
@@ -126,17 +127,17 @@ class Batches:
             self._send(Result(batch, wire, retained, start_ns, end_ns), requests)
         del requests
         if held:
-            with self._lock:  # not sooner: a thread that lets go of one would tell the host before we have told it
-                self._retained.watch(held)
-        if len(self._retained):
+            with self._lock:  # only now: `retire` must not report a request before the host knows that it is kept
+                self._kept.watch(held)
+        if len(self._kept):
             self.retire()
 
     def retire(self) -> None:
-        """Tell the host of requests that the model holds no longer."""
+        """Tell the host which kept requests the model has released."""
         with self._lock:
-            gone = self._retained.let_go() if len(self._retained) else []
+            gone = self._kept.released() if len(self._kept) else []
         if gone and not self._link.closed:
-            with contextlib.suppress(LocalError):  # the stub has just said that it stops, and nobody has to know
+            with contextlib.suppress(LocalError):  # the stub has just sent Stopped; the host frees everything then
                 self._link.send(Retired(gone))
 
     def _end_all(self, requests: List[InferenceRequest]) -> None:
@@ -149,7 +150,7 @@ class Batches:
                 request._stream.fail(failure)
 
     def _end(self, request: InferenceRequest) -> bool:
-        """From here on no sender answers this request. False if one has done so already."""
+        """Close the senders of a request. False if one of them has answered it already."""
         if not request._end():
             return False
         if request._stream is not None:
@@ -157,7 +158,7 @@ class Batches:
         return True
 
     def _answer(self, response: Any, request: InferenceRequest) -> Any:
-        """What stands in a Result for one request."""
+        """The element of a Result for one request."""
         if response is not None:
             if self._end(request):
                 return self._writer.write(response, request._outputs)
@@ -165,14 +166,14 @@ class Batches:
             return SENDER
         if request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE and self._end(request):
             return RESCHEDULED
-        # Whoever still has the request can get a sender of it; if nobody has, the stream ends at once.
+        # Code that still has the request can get a sender of it. If there is none, the stream ends at once.
         request._get_stream(self.server).begin()
         return SENDER
 
     def _send(self, result: Result, requests: List[InferenceRequest]) -> None:
         try:
             self._link.send(result)
-        except PyruntimeError as exc:  # a result with more text than a frame holds
+        except PyruntimeError as exc:  # the result has more text than fits into a frame
             self._writer.free([each[2] for each in result.responses if type(each) is list and each[2] != NO_SLOT])
             self._end_all(requests)
             text = f"Failed to process the request(s) for model '{self._name}', message: {exc}"
@@ -185,7 +186,7 @@ class Batches:
             )
 
     async def _finish(self, coroutine: Any, requests: List[InferenceRequest]) -> None:
-        """The rest of an execute that has returned as far as the host is concerned."""
+        """Run the rest of an execute that has returned from the host's point of view."""
         try:
             self._check_decoupled(await coroutine)
         except BaseException as exc:
@@ -196,7 +197,7 @@ class Batches:
         self.retire()
 
     def _failure(self, exc: BaseException) -> str:
-        """Log an exception of execute in full; what the clients read of it."""
+        """Log an exception of execute with its traceback, and return the message for clients."""
         if isinstance(exc, WrongResponses):
             cause = str(exc)
             LOGGER.error("execute failed: %s", cause)
@@ -207,7 +208,7 @@ class Batches:
 
 
 def _keep(request: InferenceRequest) -> None:
-    """Let the client do with its memory what it likes: the model holds on to the request."""
+    """Copy inputs in client memory, which the client may change after the response, because the model keeps them."""
     outputs = request._outputs
     if type(outputs) is ClientOutputs:
         outputs.memory.keep()

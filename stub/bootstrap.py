@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a stub under an interpreter in which nothing of ours is installed: `<python> <here>/bootstrap.py JSON`.
+"""Starts a stub under an interpreter that does not have pyruntime: `<python> <here>/bootstrap.py JSON`.
 
-JSON is an object with the arguments of `run` in main.py, sockets and descriptors as inherited numbers, and `msgpack`,
-the folder of the host's copy of that package. Of the host's packages this process sees that one, `pyruntime.stub` and
-`pyruntime.utils`, each by its path: the folders that they lie in are never on sys.path.
+JSON is an object with the arguments of `run` in main.py (sockets and descriptors as inherited numbers), and `msgpack`,
+the folder of the host's copy of that package. Of the host's packages this process imports only that one,
+`pyruntime.stub` and `pyruntime.utils`, each by its path: their parent folders are never on sys.path.
 
-What is not in a function runs under any Python 3, to say that it is too old.
+Code outside functions runs under any Python 3, so that it can report that the version is too old.
 """
 
 import ctypes
@@ -20,9 +20,9 @@ import types
 from typing import Callable
 
 OLDEST = (3, 8)
-# The oldest msgpack that reads and writes what our frames are made of.
+# The oldest msgpack that supports the types in our frames.
 MSGPACK_OLDEST = (1, 0)
-# In the list of processes a stub has the name that people look for.
+# The same title as in Triton, because users search for it in process lists.
 TITLE = "triton_python_backend_stub"
 
 if sys.version_info < OLDEST:
@@ -30,7 +30,7 @@ if sys.version_info < OLDEST:
 
 
 def main() -> None:
-    """Make the stub's code importable, and be the stub that the command line describes."""
+    """Import the stub's code, and run the stub that the command line describes."""
     here = os.path.dirname(os.path.abspath(__file__))
     arguments = json.loads(sys.argv[1])
     _tidy(here)
@@ -45,18 +45,18 @@ def main() -> None:
 
 
 def _tidy(here: str) -> None:
-    """Look to the model like a program of its own, and not like this one."""
+    """Hide this program from the model."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     sys.argv[:] = [TITLE]
-    # What a model starts by `multiprocessing` would import this file again.
+    # Processes that a model starts by `multiprocessing` would import this file as __main__.
     sys.modules["__main__"] = types.ModuleType("__main__")
 
 
 def _import_ours(root: str, msgpack: str) -> Callable[..., None]:
-    """What runs a stub, imported from the folder `root`; and msgpack from the environment, or else from the host's.
+    """Import `run` from the stub's code in the folder `root`, with msgpack from the environment, or else the host's.
 
-    The host's falls back to its Python code where its compiled code is for another interpreter. The model does not see
-    it: whether there is a msgpack to import, and which, is a matter of its environment.
+    The host's msgpack falls back to its Python code if its compiled code is for another interpreter. The model does not
+    see it: its environment decides whether the model can import msgpack, and which version.
     """
     package = types.ModuleType("pyruntime")
     package.__path__ = [root]
@@ -81,7 +81,7 @@ def _has_msgpack() -> bool:
 
 
 def _forget(name: str) -> None:
-    """Have a package be imported anew by whoever imports it next."""
+    """Remove a package from sys.modules, so that the next import loads it again."""
     for each in [each for each in sys.modules if each.partition(".")[0] == name]:
         del sys.modules[each]
 
@@ -98,15 +98,15 @@ def _import_by_path(name: str, folder: str) -> None:
 
 
 def _set_title(title: str) -> None:
-    """Write a title over this process's command line, which is what lists of processes show.
+    """Overwrite this process's command line, which process lists show, with a title.
 
-    setproctitle does no more, but the environment need not have it. The command line is longer than any title, for it
-    holds that title's name between two paths.
+    setproctitle does the same, but the environment may lack it. The command line is always longer than the title,
+    because it contains the name in the title and two paths.
     """
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, see proc(5)
-    if start:  # 0 where the kernel does not tell
+    if start:  # 0 if the kernel hides it
         size = end - start
         ctypes.memmove(start, title.encode("utf-8", "surrogateescape")[: size - 1].ljust(size, b"\0"), size)
 

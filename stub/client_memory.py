@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The shared memory of clients, as one request has to do with it: inputs that lie there, outputs that go there.
+"""The inputs and outputs of one request in client shared memory.
 
-A client may write to its memory again as soon as it has the last response, and a model may still hold the inputs then:
-in Triton it has a copy. Here it has a private mapping, of which the kernel copies a page when it is first written to,
-and nothing before that. So a copy takes the place of the mapping, if the model does hold on to it, before the client is
-answered; and before an output is written to where an input lies.
+A client may write to its memory as soon as it has the last response, and a model may still keep the inputs: in Triton
+it has a copy of them. Here it has a private mapping, in which the kernel copies a page only when this process writes to
+it. So if the model keeps an input, the stub replaces the mapping by a copy before it answers the client. It does the
+same before it writes an output that overlaps an input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ClientMemory(Source):
-    """See the module. `places` are the outputs that go to a client's memory: see OutputPlaceRef."""
+    """The client memory of one request. `places` are the places of its outputs there, by name."""
 
     def __init__(self, regions: Regions, places: Dict[str, OutputPlaceRef], tensors: Iterable[TensorRef]) -> None:
         """`tensors` are the inputs."""
@@ -37,7 +37,7 @@ class ClientMemory(Source):
             regions.expect(at)
 
     def belong(self, request: InferenceRequest) -> None:
-        """This is the request."""
+        """Set the request."""
         self._request = weakref.ref(request)
 
     def buffer(self, at: Any, size: int) -> Tuple[Any, int]:
@@ -52,12 +52,12 @@ class ClientMemory(Source):
         return self._regions.read(at, size)
 
     def keep(self) -> None:
-        """From now on no array of an input changes when the client's memory does."""
+        """Replace the mappings of inputs by copies, so that later writes of the client do not change their arrays."""
         request = None if self._request is None else self._request()
         if request is not None:
             for tensor in request.inputs():
                 if tensor._array is None and self._regions.is_granted(tensor._address):
-                    with contextlib.suppress(LocalError):  # it cannot be read: the model will see, if it tries to
+                    with contextlib.suppress(LocalError):  # the model gets the error if it reads the input
                         tensor._contents()
         maps, self._maps = self._maps, []
         for reference in maps:
@@ -66,7 +66,7 @@ class ClientMemory(Source):
                 mapped.detach()
 
     def write(self, outputs: List[Tuple[str, Any, int]]) -> None:
-        """Put outputs in their places: name, contents and size of each. Raises LocalError if that is not possible."""
+        """Write outputs (name, contents and size) to client memory. Raises LocalError if that fails."""
         if any(_overlap(self.places[name][0], size, *read) for name, _, size in outputs for read in self._inputs):
             self.keep()
         for name, contents, size in outputs:
@@ -74,7 +74,7 @@ class ClientMemory(Source):
 
 
 class ClientOutputs(Set[str]):
-    """The names of the outputs that a request wants, and the memory that some of them go to."""
+    """The names of the requested outputs, and the client memory for some of them."""
 
     def __init__(self, names: Iterable[str], memory: ClientMemory) -> None:
         super().__init__(names)
@@ -82,5 +82,5 @@ class ClientOutputs(Set[str]):
 
 
 def _overlap(at: int, size: int, other: int, other_size: int) -> bool:
-    """Whether two ranges of addresses have a byte in common. Numbers of regions are never so close that they could."""
+    """Whether two address ranges overlap. Those of different regions never do, because an address has the region."""
     return split(at)[0] == split(other)[0] and at < other + other_size and other < at + size

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where `async def execute` runs: an event loop of the thread that executes, made when it is first needed.
+"""Runs `async def execute`, in an event loop of the executing thread that is created on first use.
 
-The loop reads from the link itself, so that an answer to a call of the model reaches the coroutine that awaits it
-without a switch of threads. As long as coroutines are left that nobody waits for (those of decoupled models, and tasks
-that the model has made), the loop is also what waits for the next batch.
+The loop reads from the link itself, so that the answer to a model's call reaches the awaiting coroutine without a
+thread switch. While background coroutines are left (of decoupled models, and tasks that the model created), the loop
+also waits for the next batch.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pyruntime.stub.link import Link
 
 
 class Coroutines:
-    """See the module. All methods but `work_arrived` belong to one thread."""
+    """The event loop of one thread. Only this thread may call methods other than `work_arrived`."""
 
     def __init__(self, link: Link, reads: bool, on_loop: Callable[[Any], None]) -> None:
-        """`reads` if the loop may read from the link; `on_loop` is told the loop when there is one."""
+        """`reads` says whether the loop may read from the link; `on_loop` is called with the loop once it exists."""
         self._link = link
         self.reads = reads
         self._on_loop = on_loop
@@ -28,11 +28,11 @@ class Coroutines:
         self._arrival: Optional[asyncio.Future[None]] = None
 
     def run(self, coroutine: Any) -> Any:
-        """Run a coroutine to its end; what it returns, or raises."""
+        """Run a coroutine to its end. Returns its result, or raises its exception."""
         return self._get_loop().run_until_complete(coroutine)
 
     def run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine while the thread waits for work. Only where the loop may read from the link."""
+        """Run a coroutine while the thread waits for work. Only allowed if the loop may read from the link."""
         loop = self._get_loop()
         task = loop.create_task(coroutine)
         self._background.add(task)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a stub does with its terminal: it shares that of the server when somebody debugs its model, or has none."""
+"""Sets up the terminal of a stub: in debug mode it shares the server's, else it has none."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 
 def use_terminal() -> None:
-    """Read and write where the server was started, besides its log."""
+    """Make stdin and stdout of the server's terminal usable for pdb."""
     import pdb
 
-    # By the line also where somebody reads along, such as `tee`.
+    # Line-buffered even if stdout is a pipe, such as to `tee`.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    # Ctrl-C is for the server to handle. To pdb, once it was left by `continue`, it means to stop wherever the process
-    # is; and that would be in our code, and while the server waits for the process to end.
+    # The server handles Ctrl-C. After `continue`, pdb would handle it too, and stop at the current line, in our code,
+    # while the server waits for this process to end.
     pdb.Pdb.sigint_handler = _stay  # type: ignore[method-assign]
 
 
 def refuse_breakpoints() -> None:
-    """Have breakpoint() say how it works, rather than find its terminal at its end. PYTHONBREAKPOINT still counts."""
+    """Make breakpoint() explain what it needs, instead of failing on a closed stdin. PYTHONBREAKPOINT has priority."""
     if not os.environ.get("PYTHONBREAKPOINT"):
         sys.breakpointhook = _no_terminal
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the objects of `triton_python_backend_utils` ask of the server that a model runs in.
+"""The interface that the objects of `triton_python_backend_utils` use to call the server of their model.
 
-In a stub the server is at the other end of the channel (see server.py); in a unit test it is played by
-`pyruntime.testing`. Either registers itself here, and the same classes work in both.
+In a stub, server.py implements it over the channel; in a unit test, `pyruntime.testing` does. Each registers itself
+here, so the same classes work in both.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class Answers:
-    """The responses to one BLS call, as they come."""
+    """The responses to one BLS call, as they arrive."""
 
-    # Whether it is known that `next` has given the last one.
+    # Whether `next` has certainly returned the last one.
     finished = False
 
     def next(self) -> Optional[InferenceResponse]:
-        """The next response, waiting for it; None when there are no more. From one thread at a time."""
+        """Wait for the next response; None if there are no more. Only one thread may call it at a time."""
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """Nobody waits for more of them. Does nothing after the last one."""
+        """Cancel the call. No effect after the last response."""
         raise NotImplementedError
 
     def when_next(self, wake: Callable[[], None]) -> None:
@@ -38,50 +38,50 @@ class Answers:
 
 
 class Host:
-    """See the module. All methods may be called from any thread."""
+    """The server of a model. All methods may be called from any thread."""
 
-    # What get_model_dir() says.
+    # The result of get_model_dir().
     model_dir = ""
     # Whether the model may send any number of responses.
     decoupled = False
-    # Why BLS is not possible now, in Triton's words; "" where it is.
+    # Triton's message why BLS is not possible now; "" if it is.
     no_bls = ""
 
     def respond(self, serial: int, response: Optional[InferenceResponse], wanted: Set[str], final: bool) -> None:
-        """Send a response of a request, of its outputs those that are `wanted`; None to say only that it is over.
+        """Send a response of a request with the `wanted` outputs; None sends only the end.
 
-        Never raises for what the client does.
+        Raises nothing if the client has disconnected or cancelled.
         """
         raise NotImplementedError
 
     def ended(self, serial: int) -> None:
-        """A request is answered by other means than a sender, which may have begun to answer it."""
+        """A request is answered by execute and not by its sender, which may have begun to answer it."""
 
     def wait_for_room(self, serial: int) -> None:
-        """Wait while the client has too many responses of a request to take, if there is such a limit."""
+        """Wait while the client has too many responses of a request to receive, if the server limits them."""
 
     def has_room(self, serial: int) -> bool:
         """Whether `wait_for_room` would not wait."""
         return True
 
     def stream(self, serial: int, wanted: Set[str]) -> Stream:
-        """What the senders of a request share."""
+        """The stream that all senders of a request share."""
         return Stream(self, serial, wanted, self.decoupled, threading.RLock())
 
     def forgotten(self, serial: int) -> None:
-        """The model has let go of a request, and of its senders, that was never finished. Safe in a destructor."""
+        """The model deleted an unfinished request and all its senders. Safe in a destructor."""
         raise NotImplementedError
 
     def is_cancelled(self, serial: int) -> bool:
-        """Whether nobody waits for this request any longer."""
+        """Whether the client has cancelled this request."""
         raise NotImplementedError
 
     def call(self, request: InferenceRequest, decoupled: bool) -> Answers:
-        """Have another model execute `request`, of which everything is read before this returns."""
+        """Call another model with `request`. Reads everything from `request` before it returns."""
         raise NotImplementedError
 
     def ask(self, method: str, arguments: List[Any]) -> Any:
-        """Ask the server something and wait for the answer. Raises TritonModelException with its reason.
+        """Call a function of the server and wait for its result. Raises TritonModelException with the server's reason.
 
         load_model(name, config: JSON text, files: {path: bytes}), unload_model(name, unload_dependents: bool),
         is_model_ready(name, version: text) -> bool,
@@ -93,7 +93,7 @@ class Host:
         raise NotImplementedError
 
     def tell(self, method: str, arguments: List[Any]) -> None:
-        """Tell the server something, without waiting; safe in a destructor.
+        """Call a function of the server without waiting. Safe in a destructor.
 
         drop_family(number), drop_metric(number),
         add_observations(metric: number, counts: [int] by bucket, total: float)
@@ -101,11 +101,11 @@ class Host:
         raise NotImplementedError
 
     def measure(self, metric: int, operation: str, value: float) -> None:
-        """Do "increment", "set" or "observe" with a metric, without waiting."""
+        """Perform "increment", "set" or "observe" on a metric, without waiting."""
         raise NotImplementedError
 
     def free_memory(self) -> int:
-        """How many bytes are free for responses: as many as before when nothing of what was sent is left."""
+        """The free bytes for responses. Equal to an earlier value if all responses since then have been freed."""
         raise NotImplementedError
 
 
@@ -120,20 +120,20 @@ _find: Callable[[], Optional[Host]] = _nobody
 
 
 def set_host(host: Optional[Host]) -> Optional[Host]:
-    """From now on this is the server of all models of this process; returns who was."""
+    """Set the server of all models of this process. Returns the previous one."""
     global _host
     before, _host = _host, host
     return before
 
 
 def set_finder(find: Optional[Callable[[], Optional[Host]]]) -> None:
-    """Where there is no one server for all of this process, `find` says who is that of the caller; None if nobody."""
+    """For a process without one server for all models: `find` returns the server of its caller, or None."""
     global _find
     _find = find or _nobody
 
 
 def get_host() -> Host:
-    """The server. Raises TritonModelException where there is none."""
+    """The server. Raises TritonModelException if there is none."""
     if _host is not None:
         return _host
     found = _find()

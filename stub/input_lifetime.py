@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Notices when a model keeps an input beyond execute.
+"""Detects inputs that a model keeps after execute.
 
-Input arrays are views of shared memory that the host reuses for later requests. A model that stores one (in a cache, in
-a list it concatenates later) would see it change under its hands. So after each batch the worker asks which requests
-are still referred to, tells the host to leave their memory alone, and says so again once the model has let go.
+Input arrays are views of shared memory that the host reuses for later requests. A model that stores one (in a cache, or
+in a list that it concatenates later) would see it change. So after each batch the worker finds the requests that are
+still referenced, tells the host to keep their memory, and tells it again when the model has released them.
 
-Reference counts answer that question exactly in CPython, for 0.1 µs a tensor: views, slices, torch tensors and DLPack
-capsules over an array all hold the array. What a count is when nobody else refers to an object differs between versions
-of CPython, so it is measured at import, by this very code.
+In CPython, reference counts answer this exactly, for 0.1 µs per tensor: views, slices, torch tensors and DLPack
+capsules of an array all hold a reference to it. The count of an unreferenced object differs between versions of
+CPython, so this module measures it at import, with the same code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import weakref
 from typing import Any, Dict, List, NamedTuple
 
-# Requests that are looked at in one go: a model may have thousands of them open, and none should wait for that.
+# The number of requests that one call examines: a model may keep thousands, and no batch should wait for all of them.
 LOOKS_MAX = 64
 
 
@@ -29,7 +29,7 @@ class _Counts(NamedTuple):
 
 
 def still_held(requests: List[Any], alone: _Counts) -> List[int]:
-    """Indexes of the requests that something besides the list `requests` refers to, directly or through an input."""
+    """The indexes of requests that something else than the list `requests` references, directly or by an input."""
     held = []
     count = sys.getrefcount
     alone_request, alone_inputs, alone_tensor, alone_array = alone
@@ -46,12 +46,12 @@ def still_held(requests: List[Any], alone: _Counts) -> List[int]:
 
 
 def _is_view(tensor: Any) -> bool:
-    """Whether the tensor's array looks into shared memory: None, which everybody holds, and BYTES do not."""
+    """Whether the tensor's array is a view of shared memory. None (a shared singleton) and BYTES are not."""
     return tensor._array is not None and tensor._datatype != "BYTES"
 
 
 class _Sample:
-    """Stands for a request, and for a tensor, while the counts are measured."""
+    """A stand-in for a request and for a tensor, for the measurement of counts."""
 
     def __init__(self, inputs: Any, array: Any) -> None:
         self._inputs = inputs
@@ -60,7 +60,7 @@ class _Sample:
 
 
 def _measure() -> _Counts:
-    """The highest counts at which nothing but the list refers to a sample: raise each until it no longer counts."""
+    """The counts of a sample that only the list references: increases each until `still_held` no longer reports it."""
     requests = [_Sample([_Sample(None, object())], None)]
     counts = [0, 0, 0, 0]
     for field in (3, 2, 1, 0):
@@ -74,55 +74,55 @@ def _measure() -> _Counts:
 
 
 ALONE = _measure()
-# For a watched request, in whose place stands what watches it.
+# For a _KeptRequest in place of its request: only the counts of its inputs matter.
 _INPUTS_ONLY = _Counts(sys.maxsize, *ALONE[1:])
 
 
-class _Watched:
-    """A request that was held when its batch ended. It is not kept alive here: whether it is, is the question."""
+class _KeptRequest:
+    """A request that was referenced when its batch ended. Refers to it weakly, to see when the model drops it."""
 
     def __init__(self, request: Any) -> None:
         self._request = weakref.ref(request)
-        # What the model may make of the request later is made of these.
+        # A model that still has the request gets these inputs from it.
         self._inputs: List[Any] = list(request.inputs())
 
     def is_held(self) -> bool:
-        """Whether the model can still see the request's memory."""
+        """Whether the model can still access the request's memory."""
         if self._request() is not None:
             return True
         return bool(still_held([self], _INPUTS_ONLY))
 
 
-class Retained:
-    """The requests whose inputs the model still holds, by the serial that the host knows them by. Not thread-safe."""
+class KeptInputs:
+    """The requests whose inputs the model keeps, by serial. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._watched: Dict[int, _Watched] = {}
+        self._watched: Dict[int, _KeptRequest] = {}
 
     def __len__(self) -> int:
         return len(self._watched)
 
-    def look(self, batch: int, requests: List[Any]) -> Dict[int, Any]:
-        """Those of `requests` that are still held, by serial: for `watch`, when the host has been told of them."""
+    def find(self, batch: int, requests: List[Any]) -> Dict[int, Any]:
+        """Those of `requests` that are still referenced, by serial. Pass them to `watch` after informing the host."""
         everything = sys.getrefcount(requests) > _LIST_ALONE
         held = list(range(len(requests))) if everything else still_held(requests, ALONE)
-        return {batch + index: _Watched(requests[index]) for index in held}
+        return {batch + index: _KeptRequest(requests[index]) for index in held}
 
     def watch(self, held: Dict[int, Any]) -> None:
-        """Keep watch on these from now on. The caller drops its own references."""
+        """Track these requests. The caller must drop its own references."""
         self._watched.update(held)
 
-    def let_go(self) -> List[int]:
-        """The serials of requests that nobody holds any more; they are forgotten."""
+    def released(self) -> List[int]:
+        """Remove requests that the model no longer references, and return their serials."""
         gone = []
         watched = self._watched
         for _ in range(min(LOOKS_MAX, len(watched))):
             serial = next(iter(watched), None)
-            if serial is None:  # a destructor has looked meanwhile
+            if serial is None:  # a destructor has called this meanwhile
                 break
             request = watched.pop(serial)
             if request.is_held():
-                watched[serial] = request  # behind the others, so that every one has its turn
+                watched[serial] = request  # at the end, so that later calls examine the others
             else:
                 gone.append(serial)
         return gone

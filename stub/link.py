@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stub's end of the socket, shared by all threads of the model.
 
-Any thread may send. Any thread may also wait for something that a message brings, and there is no thread whose business
-it is to read: of those that wait, one reads for all, and when it has what it waited for another takes over. So a model
-that does nothing but execute has one thread, which reads its requests itself; and a call to another model from within
-execute reads its own answer. Neither ever costs a switch of threads.
+Any thread may send, and any thread may wait for a condition that a message fulfils. There is no reader thread: one of
+the waiting threads reads for all, and when its own condition is true, another one takes over. So a plain model has one
+thread, which reads its requests itself, and a call to another model in execute reads its own answer. Neither costs a
+thread switch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ READ_BYTES = 64 << 10
 
 
 class Link:
-    """See the module. `handle` gets every message, in the thread that reads; it must not wait."""
+    """The socket. `handle` is called with every message, in the reading thread; it must not block."""
 
     def __init__(self, sock: socket.socket, channel: StubChannel, handle: Callable[[Message], None]) -> None:
         self._sock = sock
         self._channel = channel
         self._handle = handle
-        # A model's threads may log while execute answers; and so may a signal handler or a destructor, in the middle of
-        # sending and on the very same thread.
+        # Threads of the model may log while execute answers. A signal handler or a destructor may also log, on the same
+        # thread in the middle of sending, so the lock is reentrant.
         self._sending = threading.RLock()
         self._in_send = False
         self._outbox: Deque[Message] = deque()
@@ -37,12 +37,12 @@ class Link:
         self._followers = 0
         self._read = threading.Condition(threading.Lock())
         self._attended = False
-        # The host is gone, or has broken the protocol; and who wants to know that, in the thread that noticed.
+        # Whether the host has ended or broken the protocol; and the functions to call then, in the detecting thread.
         self.closed = False
         self.on_closed: Callable[[], None] = _nothing
 
     def fileno(self) -> int:
-        """The socket, for an event loop to watch."""
+        """The socket's descriptor, for an event loop."""
         return self._sock.fileno()
 
     def post(self, message: Message) -> None:
@@ -50,7 +50,7 @@ class Link:
         self._outbox.append(message)
 
     def send(self, message: Message) -> None:
-        """Send a message to the host; from any thread, and from within itself. Raises LocalError if it is too large."""
+        """Send a message. Thread-safe and reentrant. Raises LocalError if the message is too large."""
         with self._sending:
             outbox = self._outbox
             outbox.append(message)
@@ -64,9 +64,9 @@ class Link:
                 self._in_send = False
 
     def wait(self, done: Callable[[], object]) -> bool:
-        """Read until `done()`; False if the host hung up before. `done` may be called by this thread only.
+        """Read until `done()` is true; False if the host closed the connection before. Only this thread calls `done`.
 
-        What makes it true must be a message, or somebody has to call `wake` afterwards.
+        Whatever makes it true without a message must call `wake` afterwards.
         """
         reader = self._reader
         while not done():
@@ -76,7 +76,7 @@ class Link:
                 self._follow(done)
                 continue
             try:
-                # Whoever read before may have brought it.
+                # The previous reader may have handled the message.
                 if not done() and not self.closed:
                     self._receive(0)
             finally:
@@ -86,7 +86,7 @@ class Link:
         return True
 
     def poll(self) -> None:
-        """Handle what has arrived, without waiting: for an event loop that found the socket readable."""
+        """Handle received messages without waiting, for an event loop that found the socket readable."""
         if not self._reader.acquire(False):
             return  # another thread is about to read it
         try:
@@ -99,7 +99,7 @@ class Link:
                 self.wake()
 
     def attend(self) -> None:
-        """From now on have a thread read whenever no other does. Costs a switch of threads for every message."""
+        """Start a thread that reads whenever no other does. Costs a thread switch for every message."""
         with self._read:
             if self._attended:
                 return
@@ -107,12 +107,12 @@ class Link:
         threading.Thread(target=self.wait, args=(lambda: False,), name="pyruntime attend", daemon=True).start()
 
     def wake(self) -> None:
-        """Have all threads that wait look again."""
+        """Make all waiting threads test their conditions again."""
         with self._read:
             self._read.notify_all()
 
     def close(self) -> None:
-        """Close the socket, in a process that the model forked: the channel is its parent's."""
+        """Close the socket in a child that the model forked, because the channel belongs to its parent."""
         self._sock.close()
 
     def _send_all(self) -> None:
@@ -125,9 +125,9 @@ class Link:
                 self._sock.sendall(data)
 
     def _follow(self, done: Callable[[], object]) -> None:
-        """Wait while another thread reads, until it has read something or nobody reads any more."""
+        """Wait while another thread reads, until it has read something or stopped reading."""
         with self._read:
-            # Counted first: a reader that stops after our look at the lock is sure to see it.
+            # Counted first, so that a reader that stops after our test of the lock sees this follower.
             self._followers += 1
             try:
                 if self._reader.locked() and not done():
@@ -138,7 +138,7 @@ class Link:
     def _receive(self, flags: int) -> None:
         try:
             data = self._sock.recv(READ_BYTES, flags)
-        except ConnectionResetError:  # it hung up, and has not read all that we said
+        except ConnectionResetError:  # the host closed the connection before it read all our messages
             data = b""
         if not data:
             self.closed = True
@@ -155,4 +155,4 @@ class Link:
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """The default callback."""

@@ -16,9 +16,9 @@ from typing import Any, Dict, List
 
 from pyruntime.utils.errors import LoadError
 
-# An error message carries the frames of the model's own code; deeper recursion than this explains nothing more.
+# The most frames of the model's code in an error message. More frames, as in deep recursion, do not help.
 FRAMES_MAX = 20
-# The same goes for longer texts than this.
+# The most characters of an error message.
 MESSAGE_CHARS_MAX = 64 << 10
 
 
@@ -27,7 +27,7 @@ def load_class(location: Dict[str, str]) -> Any:
 
     `location` has `model_dir`, `version` and `file`, the path of model.py; a backend's has `backend_dir` too. One that
     runs a library has `library` and finds `location` as an attribute of its class.
-    Raises LoadError for what is not there, and whatever the import itself raises.
+    Raises LoadError if the file, the class or `execute` is missing, and any exception of the import itself.
     """
     file = location["file"]
     if not os.path.isfile(file):
@@ -52,16 +52,16 @@ def load_class(location: Dict[str, str]) -> Any:
 
 
 def trace(exc: BaseException) -> str:
-    """The traceback of an exception, in full, for the log; as text that can be encoded."""
+    """The complete traceback of an exception for the log, as text that can be encoded."""
     lines = traceback.format_exception(type(exc), exc, exc.__traceback__)
     return "".join(lines).encode("utf-8", "backslashreplace").decode()
 
 
 def describe(exc: BaseException, root: str) -> str:
-    """An exception as Triton's clients read it: `<type>: <message>`, then where in the model's code, innermost first.
+    """An exception as Triton shows it to clients: `<type>: <message>`, then the model's frames, innermost first.
 
-    Paths are relative to `root`, the model's folder; files outside it are named by their last part only, because the
-    layout of the server's disk is nobody's business.
+    Paths are relative to `root`, the model's folder. Files outside it have only their name, so that clients learn
+    nothing about the server's disk.
     """
     root = root.rstrip(os.sep)
     frames: List[str] = []
@@ -79,7 +79,7 @@ def describe(exc: BaseException, root: str) -> str:
     return f"{type(exc).__name__}: {text[:MESSAGE_CHARS_MAX]}{at}"
 
 
-# Frames of ours, of whatever runs in a model's process or plays the server there, and of the import system.
+# Our own frames: the folder of all packages of pyruntime, which run in a stub or in a test of a model.
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NOT_THE_MODELS = (
     *(os.path.join(_OURS, part, "") for part in ("stub", "utils", "testing")),

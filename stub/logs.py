@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Takes what a model logs to the server's log: Python's `logging` and `pb_utils.Logger`, with level, file and line.
+"""Sends records of Python's `logging` and of `pb_utils.Logger` to the server's log, with level, file and line.
 
-What is printed needs no help: stdout and stderr are a pipe that the host reads. What a model does to Python's `logging`
-concerns its own records; `pb_utils.Logger` and the tracebacks of its methods reach the server's log all the same.
+Printed text is not handled here: stdout and stderr are a pipe that the host reads. A model may reconfigure Python's
+`logging` for its own records; `pb_utils.Logger` and the tracebacks of its methods still reach the server's log.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Callable
 
 from pyruntime.utils.messages import Log
 
-# Longer messages are cut; the log is for people.
+# Longer messages are cut, because people read the log.
 MESSAGE_CHARS_MAX = 64 << 10
 
 
 class _OwnLogger(logging.Logger):
-    """A logger outside the hierarchy, out of reach of `logging.config` and `logging.disable`."""
+    """A logger outside the hierarchy, which `logging.config` and `logging.disable` do not affect."""
 
     def isEnabledFor(self, level: int) -> bool:
         return True
@@ -30,7 +30,7 @@ LOGGER = _OwnLogger("triton_python_backend_utils")
 
 
 class HostHandler(logging.Handler):
-    """Sends records to the host. In a process that a model forked, which must not use our channel, it prints them."""
+    """Sends records to the host. In a child that a model forked it prints them, because the channel is its parent's."""
 
     def __init__(self, send: Callable[[Log], None]) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class HostHandler(logging.Handler):
 
 
 def install(send: Callable[[Log], None]) -> None:
-    """Route LOGGER and the root logger to the host. A model may replace the latter, as it would anywhere."""
+    """Route LOGGER and the root logger to the host. A model may replace the root logger's handlers as usual."""
     handler = HostHandler(send)
     LOGGER.addHandler(handler)
     root = logging.getLogger()

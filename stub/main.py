@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The first thing a stub process does: settle into being a child, then hand over to the worker."""
+"""The entry point of a stub process: sets up the process, and runs the worker."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def run(
     growth_bytes: int,
     at_terminal: bool = False,
 ) -> None:
-    """Be the stub of instance `name` until told to stop. All descriptors belong to this process.
+    """Run the stub of instance `name` until the host stops it. All descriptors belong to this process.
 
-    `at_terminal` if somebody debugs the model, at the terminal that this process shares with the server.
+    `at_terminal` says that a user debugs the model at the terminal, which this process shares with the server.
     """
     _become_child(name, output_fd, at_terminal)
-    # The same objects as in the packages of these names, which this interpreter need not have.
+    # The same objects as in the packages of these names, which this interpreter may lack.
     sys.modules["triton_python_backend_utils"] = pb_utils
     sys.modules["c_python_backend_utils"] = c_pb_utils
-    # The host's current folder is no place for a model to import from.
+    # A model must not import modules from the host's current folder.
     sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) != os.getcwd()]
     with sock, grants:
         regions = Regions(Region(requests_fd), grants)
@@ -50,7 +50,7 @@ def run(
         os.register_at_fork(after_in_child=worker.forked)
         worker.link.send(Hello(PROTOCOL_VERSION, os.getpid(), platform.python_version()))
         logs.install(worker.link.send)
-        # A broken pipe means that the host is gone, and with it everybody who waits for an answer.
+        # A broken pipe means that the host has ended, so no client waits for an answer.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             worker.run()
 
@@ -66,7 +66,7 @@ def _heed_signals() -> None:
 
 
 def _become_child(name: str, output_fd: int, at_terminal: bool) -> None:
-    """Take the stub's title, its log pipe and its signals; die with the process that started us."""
+    """Set the title, the log pipe and the signal handlers; die with the parent process."""
     try:
         import setproctitle
 
@@ -74,19 +74,19 @@ def _become_child(name: str, output_fd: int, at_terminal: bool) -> None:
     except ImportError:
         pass  # another interpreter may lack it; the title is a convenience
     if at_terminal:
-        debugging.use_terminal()  # in the server's process group, without which it could not be read
+        debugging.use_terminal()  # in the server's process group, because others may not read from the terminal
     else:
         debugging.refuse_breakpoints()
-        os.setpgid(0, 0)  # what the model starts is of this group, and ends with the stub
+        os.setpgid(0, 0)  # processes that the model starts are in this group, and end with the stub
         os.dup2(output_fd, 1)
         os.dup2(output_fd, 2)
-        # By the line, so that what a model printed before it crashed is in the log.
+        # Line-buffered, so that the log has all lines that a model printed before it crashed.
         sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     os.close(output_fd)
     faulthandler.enable()
-    # Ctrl-C goes to the whole terminal, but only the host decides when a stub stops. Not SIG_IGN, which commands that
-    # the model runs would inherit; and what it forks can be terminated again.
+    # Ctrl-C goes to all processes of the terminal, but only the host decides when a stub stops. Not SIG_IGN, which
+    # programs that the model runs would inherit. Children that the model forks get the default handlers again.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, _ignore)
     os.register_at_fork(after_in_child=_heed_signals)

@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shared memory that a stub reads: its model's request region, and regions of other models and of clients.
 
-Tensors between models, and those in a client's memory, are not copied on the way: what arrives is an address, and the
-descriptor of the region that it is in came over the grants socket before.
+Tensors between models, and tensors in client memory, are not copied on the way: a message has only an address, and the
+descriptor of its region arrives earlier over the grants socket.
 
-Of another region, a large tensor gets a mapping of its own, and a small one is worth a copy. An input's mapping is
-private to this process: the model may write to it, as it may to any input, and whoever else reads the same memory does
-not see that. A response of another model was written for this process alone, so it is shared, and can be passed on.
+A large tensor in another region gets a mapping of its own; a small one is copied, which is cheaper. The mapping of an
+input is private: the model may write to it, as to any input, and other readers of the same memory do not see that. A
+response of another model is written for this process only, so its mapping is shared, and can be passed on.
 
-Clients may shrink their objects, and a look behind the end of one is a bus error. Everything here that is not the look
-of a model into its mapping is a system call, which ends with an error instead.
+Clients may shrink their objects, and an access beyond the end of one is a bus error. So apart from the model's accesses
+to its mappings, everything here uses system calls, which return an error instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyruntime.utils.errors import LocalError
 from pyruntime.utils.regions import Region
 
 _NUMBER = struct.Struct("<Q")
-# What the module mmap does not have: it cannot map to where something is mapped already.
+# Missing in the module mmap, which also cannot map over an existing mapping.
 _MAP_POPULATE = 0x8000
 _MREMAP_MAYMOVE = 1
 _MREMAP_FIXED = 2
@@ -42,13 +42,13 @@ _mmap, _mremap = _libc.mmap, _libc.mremap
 _mmap.restype = _mremap.restype = ctypes.c_void_p
 _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
-# What the kernel counts memory in.
+# The unit of st_blocks.
 _BLOCK_BYTES = 512
 _SHRUNK = "a region of shared memory is smaller than it was when it was registered"
 
 
 class HeldMap(mmap.mmap):
-    """A tensor's own mapping. `hold` lives for as long as any array looks into it; `pointer` is where `address` is."""
+    """The mapping of one tensor. Keeps `hold` alive as long as any array is a view of it. `pointer` maps `address`."""
 
     hold: Any
     address: int
@@ -56,9 +56,9 @@ class HeldMap(mmap.mmap):
     shared: bool
 
     def detach(self) -> None:
-        """Put a copy in the place of the region's pages, under the arrays that look into it. Raises MemoryError.
+        """Replace the region's pages by a copy, at the same addresses, so that arrays stay valid. Raises MemoryError.
 
-        What another thread writes there at this very moment may get lost.
+        A simultaneous write of another thread may get lost.
         """
         size = len(self)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_POPULATE
@@ -71,12 +71,12 @@ class HeldMap(mmap.mmap):
 
 
 class Source:
-    """Where a tensor's contents are found when somebody asks for them."""
+    """Reads the contents of a tensor by its address, when they are first used."""
 
     __slots__ = ()
 
     def buffer(self, at: Any, size: int) -> Tuple[Any, int]:
-        """What an array over `size` bytes at an address is made of, writable, and where it begins in that."""
+        """A writable buffer with the `size` bytes at an address, and the offset of the bytes in it."""
         raise NotImplementedError
 
     def read(self, at: Any, size: int) -> bytes:
@@ -85,11 +85,11 @@ class Source:
 
 
 class Granted:
-    """A region of somebody else's: owns its descriptor. The kernel reads and writes 2 GiB at a time."""
+    """A granted region of another process; owns its descriptor. The kernel reads and writes at most 2 GiB per call."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        # What large contents are written through: pages that are mapped already cost nothing.
+        # A mapping for writing large contents: later writes then cause no page faults.
         self._map: Optional[mmap.mmap] = None
 
     def fileno(self) -> int:
@@ -108,19 +108,19 @@ class Granted:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write(self, offset: int, contents: Any, size: int) -> None:
-        """Write an array or bytes, within what the region has.
+        """Write an array or bytes.
 
-        Raises LocalError if that is less, or there is no memory for it.
+        Raises LocalError if the region is too small, or there is no memory for it.
         """
         status = os.fstat(self._fd)
-        if status.st_size < offset + size:  # it would grow, or be no memory at all
+        if status.st_size < offset + size:  # a write would enlarge the client's object
             raise LocalError(_SHRUNK)
         try:
             if not is_large(size) or type(contents) is bytes:
                 self._write_bytes(offset, memoryview(contents if type(contents) is bytes else contents.tobytes()))
                 return
             if status.st_blocks * _BLOCK_BYTES < status.st_size:
-                os.posix_fallocate(self._fd, offset, size)  # a store to a page that cannot be had is a bus error
+                os.posix_fallocate(self._fd, offset, size)  # without it, a store is a bus error if memory runs out
         except OSError as exc:
             raise LocalError(f"shared memory cannot be written: {exc.strerror}") from exc
         mapped = self._map
@@ -134,13 +134,13 @@ class Granted:
             offset, contents = offset + count, contents[count:]
 
     def close(self) -> None:
-        """Close the descriptor. Mappings of tensors stay."""
+        """Close the descriptor. Mappings of tensors stay valid."""
         self._map = None
         os.close(self._fd)
 
 
 class Regions(Source):
-    """Every region that this process knows, by its number; 0 is the model's request region."""
+    """All regions of this process by number; 0 is the model's request region."""
 
     def __init__(self, requests: Region, grants: socket.socket) -> None:
         self.requests = requests
@@ -162,7 +162,7 @@ class Regions(Source):
         return bytearray(self.read(at, size)), 0
 
     def set_number(self, number: int) -> None:
-        """The number that everybody else knows the request region by."""
+        """Set the number that other processes use for this request region."""
         self._number = number
         self._regions[number] = self.requests
 
@@ -177,21 +177,21 @@ class Regions(Source):
         """Write an array, or bytes, of `size` bytes to an address in a client's region. Raises LocalError."""
         number, offset = split(at)
         region = self._region(number)
-        assert isinstance(region, Granted)  # the host sends no other
+        assert isinstance(region, Granted)  # the host sends no other address here
         region.write(offset, contents, size)
 
     def is_granted(self, at: Any) -> bool:
-        """Whether an address is one of somebody else's region."""
+        """Whether an address is in a region of another process."""
         return type(at) is int and at > self._own_end and split(at)[0] != self._number
 
     def expect(self, at: int) -> None:
-        """Take the region of an address from the socket, which holds only so many."""
+        """Receive the region of an address now, because the grants socket can queue only a few."""
         self._region(split(at)[0])
 
     def map(self, at: int, size: int, hold: Any, shared: bool) -> HeldMap:
-        """`size` bytes at an address, mapped for one tensor. They begin at `at` modulo the size of a page.
+        """Map `size` bytes at an address for one tensor. They begin in the mapping at `at` modulo the page size.
 
-        Raises LocalError if the region does not have them any more.
+        Raises LocalError if the region has become too small.
         """
         number, offset = split(at)
         start = offset // PAGE_BYTES * PAGE_BYTES
@@ -199,7 +199,7 @@ class Regions(Source):
         fd = self._region(number).fileno()
         try:
             mapped = HeldMap(fd, offset - start + size, flags, mmap.PROT_READ | mmap.PROT_WRITE, offset=start)
-        except ValueError as exc:  # it asks for the size
+        except ValueError as exc:  # mmap checks the size of the file
             raise LocalError(_SHRUNK) from exc
         mapped.hold = hold
         mapped.shared = shared
@@ -208,7 +208,7 @@ class Regions(Source):
         return mapped
 
     def locate(self, contents: Any) -> Optional[int]:
-        """The address of an array's contents, if they lie in order in a region that other processes can map."""
+        """The address of an array's contents, if they are contiguous in a region that other processes can map."""
         if not contents.flags.c_contiguous:
             return None
         base = contents
@@ -222,7 +222,7 @@ class Regions(Source):
         return None
 
     def unmap(self, number: int) -> None:
-        """Nothing will refer to this region any longer. What still looks into it goes on to."""
+        """Close a region: no later message refers to it. Existing views stay valid."""
         with self._lock:
             while number not in self._regions:  # nobody has read of it, so nobody has taken it from the socket
                 self._receive()
@@ -239,7 +239,7 @@ class Regions(Source):
         return region
 
     def _receive(self) -> None:
-        """Take the next region from the grants socket: the host sends it before it speaks of it."""
+        """Receive the next region from the grants socket. The host sends it before the first message that needs it."""
         fds = array("i")
         data, ancillary, _, _ = self._grants.recvmsg(_NUMBER.size, socket.CMSG_LEN(fds.itemsize))
         for level, kind, payload in ancillary:
@@ -253,7 +253,7 @@ class Regions(Source):
 
 
 class Held(Source):
-    """Where a large tensor of another model's response lies."""
+    """Reads a large tensor of another model's response."""
 
     __slots__ = ("_hold", "_regions")
 
@@ -271,7 +271,7 @@ class Held(Source):
 
 
 class Copied(Source):
-    """A copy of a small tensor, in the place of the region that it came from."""
+    """Reads a small tensor that was copied from its region."""
 
     __slots__ = ("_data",)
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what `execute` returned and writes tensors into the response region, once.
+"""Validates the result of `execute`, and writes its tensors into the response region.
 
-One slot holds all the outputs of one response, so that the host gives it back with one number; and all the inputs of a
-call to another model that do not lie in shared memory anyway.
+One slot has all outputs of one response, so that the host frees it by one number. A call to another model has one slot
+for all inputs that are not in shared memory yet.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK
 from pyruntime.utils.regions import Region
 from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
-# Up to here one tobytes() and a slice assignment beat making an array over the region.
+# Up to this size, tobytes() and a slice assignment are faster than creating an array over the region.
 SMALL_BYTES = 16 << 10
-# Longer error messages are cut: they are for people.
+# Longer error messages are cut, because people read them.
 MESSAGE_CHARS_MAX = 64 << 10
 
 
 class WrongResponses(PyruntimeError):
-    """`execute` returned something else than it has to. The message is Triton's, for the clients of the batch."""
+    """`execute` returned an invalid result. The message is Triton's, for the clients of the batch."""
 
 
 def check_responses(responses: Any, requests: List[InferenceRequest]) -> None:
@@ -49,7 +49,7 @@ def check_responses(responses: Any, requests: List[InferenceRequest]) -> None:
         )
     for response, request in zip(responses, requests):
         if response is None:
-            continue  # its sender answers it, or it is executed again
+            continue  # its sender answers it, or it is rescheduled
         if request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
             raise WrongResponses(
                 "Expected a None object in the execute function return list for reschduled request, "
@@ -63,7 +63,7 @@ def check_responses(responses: Any, requests: List[InferenceRequest]) -> None:
 
 
 class ResponseWriter:
-    """Turns responses, and calls' inputs, into arrays of messages. For all threads of the model."""
+    """Encodes responses, and the inputs of calls, for messages. Thread-safe."""
 
     def __init__(self, region: Region, growth_bytes: int, model_name: str, outputs: Set[str]) -> None:
         self._arena = Arena(region, growth_bytes)
@@ -74,12 +74,12 @@ class ResponseWriter:
 
     @property
     def free_bytes(self) -> int:
-        """How many bytes of the region are free."""
+        """The number of free bytes in the region."""
         with self._lock:
             return self._arena.free_bytes
 
     def free(self, slots: Iterable[int]) -> None:
-        """The host has read these slots to the end. Raises LocalError for what is no slot."""
+        """Free slots that the host has finished reading. Raises LocalError for an unknown slot."""
         with self._lock:
             for slot in slots:
                 self._arena.free(slot)
@@ -87,8 +87,8 @@ class ResponseWriter:
     def place(self, tensors: List[Tensor], regions: Regions) -> Tuple[int, List[TensorRef]]:
         """The inputs of a call: their slot, or NO_SLOT, and references to them.
 
-        Small ones stand in the message. A large array that lies in shared memory already stays there, and must not be
-        freed before the call is over. Raises TritonModelException if there is no memory.
+        Small inputs are part of the message. A large array that is in shared memory already stays there, and must not
+        be freed before the call ends. Raises TritonModelException if there is no memory.
         """
         parts = []
         size = 0
@@ -130,9 +130,9 @@ class ResponseWriter:
         return slot, refs
 
     def write(self, response: InferenceResponse, wanted: Set[str]) -> List[Any]:
-        """The wire form of `response`, those of its outputs that are `wanted` in shared memory.
+        """The encoded `response`, with its `wanted` outputs in shared memory.
 
-        A response that cannot be written is a failure of its own request, and of no other.
+        If a response cannot be written, only its own request fails.
         """
         try:
             error = response._error
@@ -177,7 +177,7 @@ class ResponseWriter:
     def _write_placed(
         self, response: InferenceResponse, memory: ClientMemory, tensors: List[Any], size: int
     ) -> List[Any]:
-        """The same for a response of which some outputs go to a client's memory, and `size` bytes to the region."""
+        """Like `_write`, if some outputs go to client memory, and `size` bytes to the region."""
         places = memory.places
         placed = [(name, contents, n) for name, _, _, _, n, contents in tensors if name in places]
         for name, _, n in placed:

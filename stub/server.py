@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The server as the objects of `triton_python_backend_utils` see it from within a stub: see host.py."""
+"""Implements the interface of host.py in a stub, by messages to the host."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.responses import ResponseWriter, failure
 from pyruntime.utils.errors import Code, InferenceError, PyruntimeError
-from pyruntime.utils.flow_control import Windows
+from pyruntime.utils.flow_control import FlowControl
 from pyruntime.utils.messages import NO_SLOT, OK, Ask, Measure, Reply, Respond
 from pyruntime.utils.regions import Region
 
 
 class Server(Host):
-    """See the module. `waiting_batch` says which batch cannot go on before a call of this thread is answered."""
+    """The server of the model in this stub. `waiting_batch` returns the batch that waits for calls of this thread."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Server(Host):
         self._flags = flags
         self._waiting_batch = waiting_batch
         self._on_final = on_final
-        self._windows = Windows()
+        self._flow = FlowControl()
         self._lock = threading.RLock()
         self._questions = 0
         self._replies: Dict[int, Optional[Reply]] = {}
@@ -51,19 +51,19 @@ class Server(Host):
     def respond(self, serial: int, response: Optional[InferenceResponse], wanted: Set[str], final: bool) -> None:
         """See Host."""
         if self._link.closed:
-            return  # the host is gone; or the model has forked this process, and the memory is its parent's
-        windows = self._windows
+            return  # the host has ended; or this is a child that the model forked, and the memory is its parent's
+        flow = self._flow
         wire = None if response is None else self._writer.write(response, wanted)
         if final and type(wanted) is ClientOutputs:
             wanted.memory.keep()
         with self._lock:
             if final:
-                windows.end(serial)
+                flow.end(serial)
             elif wire is not None:
-                windows.sent(serial, sum(size for _, _, _, _, size, _, _ in wire[3]))
+                flow.sent(serial, sum(size for _, _, _, _, size, _, _ in wire[3]))
         try:
             self._link.send(Respond(serial, wire, final))
-        except PyruntimeError as exc:  # more text than a frame holds
+        except PyruntimeError as exc:  # the response has more text than fits into a frame
             if wire is not None and wire[2] != NO_SLOT:
                 self._writer.free([wire[2]])
             self._link.send(Respond(serial, failure(Code.INTERNAL, f"a response cannot be sent: {exc}"), final))
@@ -72,25 +72,25 @@ class Server(Host):
 
     def wait_for_room(self, serial: int) -> None:
         """See Host."""
-        windows = self._windows
-        if not windows.is_open(serial):
-            self._link.wait(lambda: windows.is_open(serial))
+        flow = self._flow
+        if not flow.may_send(serial):
+            self._link.wait(lambda: flow.may_send(serial))
 
     def has_room(self, serial: int) -> bool:
         """See Host."""
-        return self._windows.is_open(serial)
+        return self._flow.may_send(serial)
 
     def ended(self, serial: int) -> None:
         """See Host."""
         with self._lock:
-            self._windows.end(serial)
+            self._flow.end(serial)
         self._link.wake()  # a thread may wait for room
 
     def credit(self, streams: List[List[int]]) -> None:
-        """Clients have taken so many responses."""
+        """Clients have received responses: `[serial, count]` pairs."""
         with self._lock:
             for serial, count in streams:
-                self._windows.taken(serial, count)
+                self._flow.credit(serial, count)
 
     def is_cancelled(self, serial: int) -> bool:
         """See Host."""
@@ -126,12 +126,12 @@ class Server(Host):
         return reply.value
 
     def reply(self, message: Reply) -> None:
-        """The answer to a question."""
+        """Handle the result of a function of the server."""
         self._replies[message.question] = message
 
     def tell(self, method: str, arguments: List[Any]) -> None:
         """See Host."""
-        # A destructor has nobody to tell that the host is gone.
+        # Called by destructors, which must not raise if the host has ended.
         with contextlib.suppress(OSError, PyruntimeError):
             self._link.send(Ask(0, method, arguments))
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Has this process answer `pyruntime stack`: see utils/stacks.py for what is asked and answered, and how.
+"""Answers `pyruntime stack` in this process: see utils/stacks.py for the protocol.
 
-A thread of ours waits for the bell. It needs the interpreter's lock to answer, so no other thread runs Python while it
-looks at them, and none of them notices.
+A thread waits for the bell. It holds the interpreter's lock while it answers, so no other thread runs Python code while
+it reads their frames.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import List, Optional
 from pyruntime.stub.logs import LOGGER
 from pyruntime.utils.stacks import END, FILE_NAME, STACK_SIGNAL, Heading, encode_heading
 
-# Deeper recursion than this explains nothing more.
+# The most frames per thread. More frames, as in deep recursion, do not help.
 FRAMES_MAX = 100
-# Those who rang while an answer was written get one answer.
+# Requests that arrived while an answer was written get one common answer.
 _RINGS_AT_ONCE = 4096
 _MFD_CLOEXEC = 1
 
 
-class _Door:
+class _StackServer:
     """The file and the pipe of this process."""
 
     def __init__(self, model: str, version: str, instance: str) -> None:
-        """Raises OSError, or AttributeError where the system's C library is too old."""
+        """Raises OSError, or AttributeError if the system's C library is too old."""
         self.file = -1
         self.bell, self._ringing = os.pipe()
         try:
@@ -42,42 +42,42 @@ class _Door:
             raise
 
     def name(self, model: str, version: str, instance: str) -> None:
-        """Answer under this name from now on, in a file of its own. Raises as the constructor does."""
+        """Change the heading, by a new file. Raises like the constructor."""
         heading = Heading(os.getpid(), os.readlink(f"/proc/self/fd/{self.bell}"), model, version, instance)
         file = _new_file(encode_heading(heading))
         if self.file < 0:
             self.file = file
             faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
         else:
-            os.dup2(file, self.file, inheritable=False)  # in its place, so that no answer is lost between the two
+            os.dup2(file, self.file, inheritable=False)  # keeps the number, so that no answer is lost in between
             os.close(file)
 
     def wait(self) -> None:
-        """Answer whoever rings, for ever."""
+        """Answer requests forever."""
         while os.read(self.bell, _RINGS_AT_ONCE):
             os.write(self.file, _stacks(besides=threading.get_ident()).encode("utf-8", "backslashreplace") + END)
 
     def close(self) -> None:
-        """Be nobody who answers."""
+        """Close the file and the bell."""
         faulthandler.unregister(STACK_SIGNAL)
         for fd in (self.file, self.bell, self._ringing):
             os.close(fd)
 
 
-_door: Optional[_Door] = None
+_door: Optional[_StackServer] = None
 
 
 def install(model: str, version: str, instance: str) -> None:
-    """From now on this process answers as an instance of a model; called again, under another name.
+    """Answer as an instance of a model. A second call changes the name.
 
-    Where the system does not permit that it is logged, and the model is served all the same.
+    If the system does not permit it, this is logged, and the model is served nevertheless.
     """
     global _door
     try:
         if _door is not None:
             _door.name(model, version, instance)
         else:
-            _door = _Door(model, version, instance)
+            _door = _StackServer(model, version, instance)
             os.register_at_fork(after_in_child=_leave)
             threading.Thread(target=_door.wait, name="pyruntime stack", daemon=True).start()
     except (OSError, AttributeError) as exc:
@@ -85,7 +85,7 @@ def install(model: str, version: str, instance: str) -> None:
 
 
 def _leave() -> None:
-    """In a process that the model forked: file and bell are its parent's, and so is the name."""
+    """Close both in a child that the model forked, because they and the name are its parent's."""
     global _door
     if _door is not None:
         _door.close()
@@ -98,15 +98,15 @@ def _new_file(heading: bytes) -> int:
     fd: int = libc.memfd_create(FILE_NAME.encode(), _MFD_CLOEXEC)
     if fd < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    # Whoever asks empties the file behind its heading, so what is written goes to where its end is then.
+    # `pyruntime stack` truncates the file after its heading, so writes must go to its current end.
     fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
     os.write(fd, heading)
     return fd
 
 
 def _stacks(besides: int) -> str:
-    """What all threads do but one, innermost calls first."""
-    # Not threading.enumerate(), whose lock the thread that is stuck may hold.
+    """The stacks of all threads except `besides`, innermost calls first."""
+    # Not threading.enumerate(), because a thread that hangs may hold its lock.
     names = {ident: thread.name for ident, thread in threading._active.copy().items()}  # type: ignore[attr-defined]
     parts: List[str] = []
     for ident, innermost in sys._current_frames().items():

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a request has been answered, and what its sender may still send. (pure)
+"""Tracks whether a request is answered, and what its senders may still send. (pure)
 
-The request and all senders of it share one stream. When the last of them is gone and nobody has said that it is over,
-nobody ever can: so a stream that is forgotten ends by itself, and its client does not wait for ever.
+A request and all its senders share one stream. If all of them are deleted before the final response, none can be sent
+any more; so the stream then ends by itself, and the client does not wait forever.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ FINAL = 1
 
 
 class Stream:
-    """See the module. Methods may be called from any thread, as long as each sender's calls are in order."""
+    """The stream of one request. Any thread may call methods, if the calls of each sender are in order."""
 
     __slots__ = ("_awaited", "_closed", "_decoupled", "_host", "_lock", "_sent", "_serial", "_wanted")
 
     _awaited: bool
 
     def __init__(self, host: Host, serial: int, wanted: Set[str], decoupled: bool, lock: Any) -> None:
-        """`lock` guards what happens between a look at the state and its change."""
+        """`lock` makes each test and change of the state atomic."""
         self._host = host
         self._serial = serial
         self._wanted = wanted
@@ -36,23 +36,23 @@ class Stream:
 
     @property
     def closed(self) -> bool:
-        """Whether the request has its last response."""
+        """Whether the final response was sent."""
         return self._closed
 
     def begin(self) -> bool:
-        """Execute has returned without a response: the stream is what answers. False if it has done so already."""
+        """Execute has returned without a response, so the stream answers. False if it has answered already."""
         with self._lock:
             self._awaited = not self._closed
         return self._awaited
 
     def end(self) -> bool:
-        """The request is answered by other means. False if the stream has done so already."""
+        """Execute has answered the request. False if the stream has answered it already."""
         with self._lock:
             open, self._closed = not self._closed, True
         return open
 
     def send(self, response: Any, flags: int) -> None:
-        """What a sender's `send` does. Raises TritonModelException, in Triton's words, and changes nothing."""
+        """Send a response, for a sender. Raises TritonModelException with Triton's message, and then sends nothing."""
         from pyruntime.stub.pb_utils.errors import TritonModelException  # whose package imports this module
 
         if flags not in (0, FINAL):
@@ -62,7 +62,7 @@ class Stream:
                 "Inference Response object must be provided when the response flags is set to zero."
             )
         if response is not None and not flags:
-            self._host.wait_for_room(self._serial)  # not with the lock, which others need who have not to wait
+            self._host.wait_for_room(self._serial)  # without the lock, so that other threads need not wait for it
         with self._lock:
             if self._closed:
                 raise TritonModelException("Unable to send response. Response sender has been closed.")
@@ -78,7 +78,7 @@ class Stream:
                     )
             self._sent = self._sent or response is not None
             self._closed = bool(flags)
-            # Still with the lock: nothing may come behind the last response, whichever thread sends it.
+            # With the lock, so that no other thread sends a response after the final one.
             self._host.respond(self._serial, response, self._wanted, bool(flags))
 
     def fail(self, message: str) -> None:
@@ -87,7 +87,7 @@ class Stream:
             self._end(message)
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the request any longer."""
+        """Whether the client has cancelled the request."""
         return self._host.is_cancelled(self._serial)
 
     def _end(self, message: Optional[str]) -> None:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The stub's main thread: loads the model, has its batches executed, finalizes it.
+"""The stub's main thread: loads the model, executes its batches, finalizes it.
 
-Messages that are work wait until the thread (or, where the model is to execute in several, one of the threads) has
-nothing else to do. All others are handled where they are read, which may be in any thread that waits: see link.py.
+Work messages (such as Infer) are queued until the thread, or one of the model's execution threads, is free. The thread
+that reads a message handles all others at once; this may be any waiting thread: see link.py.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Worker:
         self._class: Any = None
         self._model: Any = None
         self._root = ""
-        # All made by Load, which the channel demands before any message that needs them.
+        # Created by Load, which the channel requires before any message that needs them.
         self._writer: ResponseWriter
         self._calls: Calls
         self._server: Server
@@ -88,16 +88,16 @@ class Worker:
         self._coroutines = Coroutines(self.link, True, self._set_loop)
 
     def forked(self) -> None:
-        """In a process that the model forked: the channel is its parent's."""
+        """Close the channel in a child that the model forked, because it belongs to the parent."""
         if self._model is not None:
             self._batches.forked = True
-            # The memory that calls' inputs are written to is the parent's, too.
+            # The memory for the inputs of calls is the parent's, too.
             self._server.no_bls = NO_BLS_IN_FORK
         self.link.closed = True
         self.link.close()
 
     def run(self) -> None:
-        """Serve until the host says stop or is gone."""
+        """Serve until the host sends Stop or ends."""
         work, wait = self._work, self._coroutines.wait
 
         def arrived() -> object:
@@ -120,9 +120,9 @@ class Worker:
                     return self._run_in_threads()
         finally:
             self._coroutines.close()
-            self.link.closed = True  # what the model still holds has nobody to tell when it goes
+            self.link.closed = True  # destructors of objects that the model still has must send nothing
 
-    # What is handled where it is read.
+    # Messages that the reading thread handles.
 
     def _handle(self, message: Message) -> None:
         kind = type(message)
@@ -144,7 +144,7 @@ class Worker:
         elif isinstance(message, CheckReady):
             threading.Thread(target=self._check_ready, name="pyruntime is_ready", daemon=True).start()
         else:
-            # Before any thread can take it: one that looks afterwards, and finds no work, must not wait for more.
+            # Set before Stop is queued: a thread that finds no work because another one took Stop must not wait.
             self._stopping = kind is Stop
             self._work.append(message)
             self._coroutines.work_arrived()
@@ -154,19 +154,19 @@ class Worker:
             self._writer.free(message.released)
         waiting = self._calls.waiting
         if waiting and self._concurrency == 1 and self._batches.is_running(list(waiting.values())):
-            # What runs waits for another model, and that one may wait for this very batch.
+            # The running batch waits for another model, which may in turn wait for this new batch.
             self.link.send(Requeue([message.batch]))
             return
         self._work.append(message)
         self._coroutines.work_arrived()
 
     def _waiting_batch(self) -> int:
-        """See Server. What has not begun must not wait for a call: other instances may be free."""
+        """See Server. Also returns queued batches to the host, since other instances may be free to execute them."""
         batch = self._batches.waiting_batch()
         if batch and self._work and self._concurrency == 1:
             waiting = []
             others = []
-            with contextlib.suppress(IndexError):  # one by one: other threads bring work, and take it, meanwhile
+            with contextlib.suppress(IndexError):  # one by one, because other threads add and take work meanwhile
                 while True:
                     message = self._work.popleft()
                     if type(message) is Infer:
@@ -193,7 +193,7 @@ class Worker:
     # Loading.
 
     def _load_step(self, message: Message) -> bool:
-        """Complete or load the model; False if it failed and there is nothing more to do."""
+        """Complete or load the model; False if that failed, and the stub must end."""
         try:
             if type(message) is AutoComplete:
                 answer: Message = Completed(self._complete(message))
@@ -254,7 +254,7 @@ class Worker:
         if hasattr(self._model, "initialize"):
             self._model.initialize(args)
         if callable(getattr(self._model, "is_ready", None)):
-            self.link.attend()  # it is asked while execute runs, too
+            self.link.attend()  # CheckReady must be answered while execute runs, too
 
     def _finalize(self) -> None:
         if self._model is not None:  # a stub may be stopped before it has loaded one
@@ -300,7 +300,7 @@ class Worker:
                 if type(message) is Infer:  # nothing else but Stop comes here, and comes last
                     self._batches.execute(message, coroutines)
         except BrokenPipeError:
-            pass  # the host is gone, and with it everybody who waits for an answer
+            pass  # the host has ended, so no client waits for an answer
         finally:
             coroutines.close()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pyruntime.testing.request import Request
 from pyruntime.testing.result import Result
 from pyruntime.utils.errors import InferenceError
-from pyruntime.utils.flow_control import Windows
+from pyruntime.utils.flow_control import FlowControl
 from pyruntime.utils.request_codec import WireRequest
 
 
@@ -39,7 +39,7 @@ class Exchange:
         self._explain = explain
         self._timeout_s = timeout_s
         self._results: deque[Result] = deque()
-        self._windows = Windows()
+        self._flow = FlowControl()
         # Reentrant, because senders are used by destructors.
         self._changed = threading.Condition(threading.RLock())
         self._wake: Callable[[], None] | None = None
@@ -54,12 +54,12 @@ class Exchange:
     def wait_for_room(self) -> None:
         """Wait while too many responses are there that nobody has taken."""
         with self._changed:
-            self._changed.wait_for(lambda: self.is_dropped or self._windows.is_open(0))
+            self._changed.wait_for(lambda: self.is_dropped or self._flow.may_send(0))
 
     def has_room(self) -> bool:
         """Whether `wait_for_room` would not wait."""
         with self._changed:
-            return self.is_dropped or self._windows.is_open(0)
+            return self.is_dropped or self._flow.may_send(0)
 
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the request any longer."""
@@ -73,7 +73,7 @@ class Exchange:
             self.is_finished = final
             if result is not None and not self.is_dropped:
                 self._results.append(result)
-                self._windows.sent(0, sum(len(tensor.data) for tensor in result.tensors))
+                self._flow.sent(0, sum(len(tensor.data) for tensor in result.tensors))
         self._tell()
         return True
 
@@ -103,7 +103,7 @@ class Exchange:
                 )
             if not self._results:
                 return None
-            self._windows.taken(0, 1)
+            self._flow.credit(0, 1)
             self._changed.notify_all()
             return self._results.popleft()
 

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where a tensor lies, as one number. (pure)
+"""Encodes the place of a tensor in shared memory as one number. (pure)
 
     address := region << OFFSET_BITS | offset
 
-A region's number is given by the host and never used again. Number 0 is the region that goes without saying: see
+The host assigns the numbers of regions, and never reuses one. Number 0 is the default region of a message: see
 utils/messages.py.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Tuple
 
-# As many as an offset in a region of REGION_BYTES_MAX needs.
+# The bits of an offset in a region of REGION_BYTES_MAX.
 OFFSET_BITS = 36
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 

@@ -1,17 +1,17 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which piece of a region is whose. (pure)
+"""Allocates slots in a region of shared memory. (pure)
 
-A region is one stretch of shared memory in which exactly one process allocates; that process has an arena for it. The
-arena hands out *slots* and takes them back. It touches no memory itself: it tells its `Backing` which bytes must exist.
+In each region exactly one process allocates; that process has an arena for it. The arena allocates and frees *slots*.
+It does not access the memory itself: it tells its `Backing` which bytes must exist.
 
     region := slot*            slots never overlap, are never split and never joined
     slot   := 64-byte aligned, so that every dtype and every SIMD load in it can be aligned
 
-Slot sizes come in classes, four to each doubling, so at most a fifth of a slot is slack and a freed slot serves the
-next tensor of about that size. Freed slots stay *warm* (their pages exist; making a page anew costs more than
-copying into it) until more than KEEP_BYTES of large ones lie idle; the rest goes *cold*, its pages given back to the
-kernel and only its addresses kept. Addresses cost nothing: a region is sparse and far larger than any machine.
+Slot sizes are in classes, four per doubling, so at most a fifth of a slot is unused, and a freed slot fits the next
+tensor of about that size. Freed slots stay *warm*: their pages remain, because creating a page costs more than copying
+into it. If more than KEEP_BYTES of large slots are free, the others become *cold*: their pages return to the kernel,
+and only their addresses remain. Addresses cost nothing, because a region is sparse and larger than any memory.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from pyruntime.utils.errors import LocalError, OutOfMemoryError
 ALIGNMENT = 64
 SLOT_BYTES_MIN = 256
 
-# From here on a slot is worth its own pages: it starts on a page, and can go cold.
+# Slots of at least this size begin on a page, so that they can become cold.
 LARGE_BYTES = 64 << 10
 PAGE_BYTES = 4096
 
-# Idle large slots kept warm. Enough for a dozen in-flight 16 MiB images; beyond it, idle memory belongs to others.
+# The most free memory in large slots that stays warm. Enough for a dozen concurrent images of 16 MiB.
 KEEP_BYTES = 256 << 20
 
 
 class Backing:
-    """What an arena needs of a region. `limit` is the region's size in bytes."""
+    """The region as an arena sees it. `limit` is its size in bytes."""
 
     limit: int
 
     def commit(self, offset: int, size: int) -> None:
-        """Make `size` bytes at `offset` exist. Raises OutOfMemoryError if that cannot be."""
+        """Allocate the pages of `size` bytes at `offset`. Raises OutOfMemoryError."""
         raise NotImplementedError
 
     def decommit(self, offset: int, size: int) -> None:
-        """Give the pages of `size` bytes at `offset` back; what they held is lost."""
+        """Free the pages of `size` bytes at `offset`. Their contents are lost."""
         raise NotImplementedError
 
 
 # Clients send the same few sizes again and again.
 @lru_cache(maxsize=1024)
 def slot_bytes(size: int) -> int:
-    """The size class that `size` bytes fall into."""
+    """The size class of `size` bytes."""
     if size <= SLOT_BYTES_MIN:
         return SLOT_BYTES_MIN
     shift = (size - 1).bit_length() - 3
@@ -75,20 +75,20 @@ class Arena:
 
     @property
     def live(self) -> int:
-        """How many slots are handed out."""
+        """The number of allocated slots."""
         return len(self._live)
 
     @property
     def free_bytes(self) -> int:
-        """How many bytes of the region no slot has, memory or only addresses."""
+        """The bytes of the region that are in no slot, committed or not."""
         return self._backing.limit - sum(self._live.values())
 
     def reserve(self, size: int) -> None:
-        """Commit the first `size` bytes ahead of need. Raises OutOfMemoryError."""
+        """Commit the first `size` bytes in advance. Raises OutOfMemoryError."""
         self._grow(size)
 
     def allocate(self, size: int) -> int:
-        """The offset of a slot of at least `size` bytes. Raises OutOfMemoryError; nothing has changed then."""
+        """Allocate a slot of at least `size` bytes, and return its offset. Raises OutOfMemoryError."""
         slot = SLOT_BYTES_MIN if size <= SLOT_BYTES_MIN else slot_bytes(size)
         warm = self._warm.get(slot)
         if warm:
@@ -106,7 +106,7 @@ class Arena:
         return offset
 
     def free(self, offset: int) -> None:
-        """Take the slot at `offset` back. Raises LocalError if no slot is handed out there."""
+        """Free the slot at `offset`. Raises LocalError if no slot is allocated there."""
         slot = self._live.pop(offset, None)
         if slot is None:
             raise LocalError(f"no slot is allocated at offset {offset}")
@@ -145,7 +145,7 @@ class Arena:
         self._committed += size
 
     def _trim(self) -> bool:
-        """Let every idle large slot go cold; True if that gave anything back."""
+        """Make all free large slots cold; True if that freed any memory."""
         trimmed = False
         for slot, warm in self._warm.items():
             if slot < LARGE_BYTES or not warm:

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""BYTES tensors as the protocol writes them, from and to numpy. (pure)
+"""Converts BYTES tensors between the protocol's encoding and numpy. (pure)
 
 tensor := element*        element := length:u32le byte*length
 
-The names and the return types, odd as they are, are those that models and clients know. This module does not know
-shapes: a tensor is encoded in C order, and whoever decodes it reshapes.
+The names and the unusual return types are those of Triton's functions, which models and clients use. The encoding has
+no shape: it is in C order, and the caller reshapes a decoded tensor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ assert _PREFIX.size == BYTES_PREFIX_SIZE
 def serialize_byte_tensor(input_tensor: NDArray[Any]) -> bytes | tuple[()] | None:
     """Encode an array of objects or of fixed-length bytes (numpy's `S`), of any shape, in C order.
 
-    Elements that are `bytes` go as they are, anything else as the UTF-8 of its `str()`. As in Triton, an array without
+    Elements that are `bytes` stay unchanged, others become the UTF-8 of their `str()`. As in Triton, an array without
     elements gives `()` and one of any other dtype gives None. Raises ValueError for an element of 4 GiB or more.
     """
     if input_tensor.size == 0:
@@ -53,7 +53,7 @@ def deserialize_bytes_tensor(encoded_tensor: bytes | bytearray | memoryview) -> 
 
     The elements are copies: they outlive the buffer. Raises ValueError when the encoding ends inside an element.
     """
-    # Slices of a view, because elements may be large: each is copied once and the whole never.
+    # Slices of a view, so that large elements are copied only once.
     encoded = memoryview(encoded_tensor)
     size = len(encoded)
     unpack = _PREFIX.unpack_from

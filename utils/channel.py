@@ -1,18 +1,18 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The conversation between host and stub, without the socket. (pure)
+"""The protocol between host and stub, without I/O. (pure)
 
-Both ends are the same class over two tables, which say which message is legal in which state and what state follows:
-everything that decides legality is in HOST and STUB, and nowhere else. The shell feeds what it read to `receive_data`
-and writes what `send` returns; the channel never blocks and never sees a socket.
+Both ends are the same class with two tables, HOST and STUB, which define the legal messages in each state and the next
+state. The caller passes received bytes to `receive_data` and writes the bytes that `send` returns; the channel never
+blocks and has no socket.
 
     STARTING -Hello-> IDLE -AutoComplete-> COMPLETING -Completed-> IDLE
                       IDLE -Load-> LOADING -Ready-> SERVING -Stop-> STOPPING -Stopped-> CLOSED
-    LoadFailed ends COMPLETING and LOADING in CLOSED; Infer and its answers are legal while SERVING, and answers also
-    while STOPPING; what a model asks of the server and of other models is legal from LOADING on, and so is what it is
-    told in return; Log is legal in every state but CLOSED.
+    LoadFailed ends COMPLETING and LOADING in CLOSED. Infer and its answers are legal while SERVING, and answers also
+    while STOPPING. Calls to the server and to other models, and their results, are legal from LOADING on. Log is legal
+    in every state except CLOSED.
 
-Frames are msgpack arrays one after the other: msgpack is self-delimiting, so there is no length in front.
+Frames are consecutive msgpack arrays. msgpack is self-delimiting, so frames have no length prefix.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ from pyruntime.utils.messages import (
     Unread,
 )
 
-# A frame carries handles, never tensors: 16 MiB is a batch of a thousand requests with 16 KiB of parameters each.
+# A frame has addresses of tensors, not contents: 16 MiB is a batch of 1000 requests with 16 KiB of parameters each.
 FRAME_BYTES_MAX = 16 << 20
-# A read may bring the end of a frame that is as long as can be together with the beginning of the next.
+# One read may return the end of a frame of maximum size together with the beginning of the next frame.
 BUFFER_BYTES_MAX = 2 * FRAME_BYTES_MAX
-# What is held for that from the start: one read. msgpack would take 1 MiB, and in time use all of it, at both ends.
+# The initial size of the buffer: one read. msgpack's default is 1 MiB, all of which would be in use over time.
 BUFFER_BYTES_MIN = 64 << 10
 
 
 class State(Enum):
-    """Where a conversation is. The same word means the same on both ends."""
+    """The state of a channel, with the same meaning on both ends."""
 
     STARTING = auto()
     IDLE = auto()
@@ -79,10 +79,10 @@ class State(Enum):
     CLOSED = auto()
 
 
-# What follows, by state and then by message: a message that is not there is illegal.
+# The next state, by state and then by message. A message without an entry is illegal.
 Table = Dict[State, Dict[Type[Any], State]]
 
-# What a model may want of the server, and what it is told of it, from the beginning of initialize on.
+# The messages of a model to the server, legal from the beginning of initialize on.
 _QUESTIONS = (Call, CancelCall, Consumed, ReleaseHold, Ask, Measure, Log)
 _ANSWERS = (Answer, Unread, Unmap, Reply)
 
@@ -115,13 +115,13 @@ _NOTHING: Dict[Type[Any], State] = {}
 
 
 class Channel:
-    """One end of a conversation. Use HostChannel or StubChannel."""
+    """One end of the protocol. Use HostChannel or StubChannel."""
 
     def __init__(self, sends: Table, receives: Table) -> None:
         self._sends = sends
         self._receives = receives
         self._enter(State.STARTING)
-        # What a model puts into a message may be text that has no UTF-8: a lone surrogate of a file name, say.
+        # A model may put text into a message that UTF-8 cannot encode, such as a lone surrogate in a file name.
         self._packer = msgpack.Packer(autoreset=True, unicode_errors="backslashreplace")
         self._unpacker = msgpack.Unpacker(
             raw=False, read_size=BUFFER_BYTES_MIN, max_buffer_size=BUFFER_BYTES_MAX, strict_map_key=False
@@ -133,7 +133,7 @@ class Channel:
         return f"<{type(self).__name__} {self.state.name}>"
 
     def send(self, message: Message) -> bytes:
-        """The bytes of `message`. Raises LocalError, with the state unchanged, if it is illegal now or too large."""
+        """Encode `message`. Raises LocalError, and keeps the state, if it is illegal in this state or too large."""
         kind = type(message)
         after = self._may_send.get(kind)
         if after is None:
@@ -150,7 +150,7 @@ class Channel:
         return data
 
     def receive_data(self, data: bytes) -> List[Message]:
-        """The messages that `data` completes. Raises PeerError at the first illegal one; the channel is CLOSED then."""
+        """The messages that `data` completes. Raises PeerError at the first illegal one, and closes the channel."""
         messages: List[Message] = []
         unpacker = self._unpacker
         try:
@@ -179,7 +179,7 @@ class Channel:
         return messages
 
     def receive_eof(self) -> None:
-        """The other end hung up. Raises PeerError if it did so in the middle of a frame."""
+        """The other end closed the connection. Raises PeerError if that was in the middle of a frame."""
         self._enter(State.CLOSED)
         left = self._fed - self._read
         if left:

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's fourteen datatypes, under all of their names. (pure)
+"""Triton's fourteen datatypes, with all their names. (pure)
 
 A datatype has a protocol name (`FP32`, on the wire), a config name (`TYPE_FP32`, in config.pbtxt; BYTES is
-`TYPE_STRING` there), the number of the `DataType` enum, a size, and numpy's name for it. numpy itself is not imported:
-the host needs it only for the rare request, and importing it costs more than the rest of its start-up.
+`TYPE_STRING` there), the number of the `DataType` enum, a size, and numpy's name. This module does not import numpy:
+the host rarely needs it, and its import takes longer than the rest of the host's start.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Datatype(NamedTuple):
-    """One datatype. `size` is bytes per element, 0 for BYTES; `numpy` is a dtype string, "" where numpy has none."""
+    """One datatype. `size` is bytes per element, 0 for BYTES; `numpy` is a dtype string, "" if numpy has none."""
 
     name: str
     config_name: str
@@ -43,5 +43,5 @@ BY_NAME = {datatype.name: datatype for datatype in DATATYPES}
 BY_CONFIG_NAME = {datatype.config_name: datatype for datatype in DATATYPES}
 BY_NUMBER = {datatype.number: datatype for datatype in DATATYPES}
 
-# Every BYTES element is its length, little-endian and four bytes wide, and then its bytes.
+# A BYTES element is its length, as 4 bytes in little-endian order, followed by its bytes.
 BYTES_PREFIX_SIZE = 4

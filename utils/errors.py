@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every error of ours, and whose fault it is. (pure)
+"""All exceptions of pyruntime, by who caused them. (pure)
 
 PyruntimeError
-├── InferenceError      a client's request fails: carries Triton's error code and the message the client reads
-├── LoadError           a model cannot be served: its author reads why in the log and in the repository index
+├── InferenceError      a client's request fails, with Triton's error code and the message for the client
+├── LoadError           a model cannot be served; the log and the repository index show the message to its author
 │   └── ConfigError     ... because of its configuration
-├── LocalError          we tried something our own protocol forbids: a bug of ours
-├── PeerError           the other process broke the protocol: it is not to be trusted any further
-└── OutOfMemoryError    shared memory could not be had: it is full, or a named limit is reached
+├── LocalError          this process tried to break its own protocol: a bug
+├── PeerError           the other process broke the protocol, and must not be trusted any further
+└── OutOfMemoryError    shared memory is full, or a named limit is reached
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """Triton's error codes, by the numbers of `TritonError` in a model.py."""
+    """Triton's error codes, with the numbers of `TritonError` in a model.py."""
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -30,16 +30,16 @@ class Code(IntEnum):
 
     @property
     def words(self) -> str:
-        """Triton's name of it, as it stands before a message: `Invalid argument`."""
+        """Triton's name of the code, as a prefix of messages: `Invalid argument`."""
         return "Invalid argument" if self is Code.INVALID_ARG else self.name.replace("_", " ").capitalize()
 
 
 class PyruntimeError(Exception):
-    """Base of every error that pyruntime raises on purpose."""
+    """The base class of all errors that pyruntime raises on purpose."""
 
 
 class InferenceError(PyruntimeError):
-    """One request fails; everything else goes on. The message goes to the client as it is."""
+    """One request fails, and no other. The client receives the message unchanged."""
 
     def __init__(self, message: str, code: Code = Code.INTERNAL) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class InferenceError(PyruntimeError):
 
 
 class LoadError(PyruntimeError):
-    """A model, or one version of it, cannot be served. The message is for whoever wrote the model."""
+    """A model, or one version of it, cannot be served. The message is for the author of the model."""
 
     def __init__(self, message: str, code: Code = Code.INTERNAL) -> None:
         super().__init__(message)
@@ -59,19 +59,19 @@ class LoadError(PyruntimeError):
 
 
 class ConfigError(LoadError):
-    """A model's configuration asks for what cannot be."""
+    """A model's configuration is not valid."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, Code.INVALID_ARG)
 
 
 class LocalError(PyruntimeError):
-    """We tried what the protocol between host and stub forbids; the channel has not sent anything."""
+    """This process tried something that the protocol between host and stub forbids; nothing was sent."""
 
 
 class PeerError(PyruntimeError):
-    """The other end of a channel broke the protocol; the channel is of no further use."""
+    """The other end of a channel broke the protocol; the channel cannot be used any more."""
 
 
 class OutOfMemoryError(PyruntimeError):
-    """Shared memory of the size asked for cannot be had now."""
+    """There is no shared memory of the requested size now."""

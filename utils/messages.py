@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What host and stub say to each other. (pure)
+"""The messages between host and stub. (pure)
 
 docs/reference/protocol.md has the grammar. Every message is a named tuple; on the wire it is `[tag, [field, ...]]`, in
 which requests, responses and tensors are plain arrays, for speed: see request_codec.py.
@@ -9,37 +9,36 @@ which requests, responses and tensors are plain arrays, for speed: see request_c
 
 `parameters` is a JSON object as text, or "" for none.
 
-The tensors of a call, and of its answer, may carry their contents in place of an address, where those of all together
-have no more than INLINE_BYTES_MAX bytes.
+The tensors of a call, and of its answer, may have their contents in place of an address, if those of all together
+have at most INLINE_BYTES_MAX bytes.
 
-An address is a region's number and an offset in it (see utils/addresses.py). Number 0 is the region of the direction
-that the message goes in: the model's request region from host to stub, the stub's response region from stub to host.
+An address is a region's number and an offset in it (see utils/addresses.py). Number 0 is the default region of the
+direction: the model's request region from host to stub, the stub's response region from stub to host.
 
-A *serial* is the number of one request with one stub. The requests of a batch have consecutive ones, so a batch goes by
-the serial of its first request.
+A *serial* is the number of one request at one stub. The requests of a batch have consecutive serials, and the batch is
+identified by the first one.
 """
 
 from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type, Union
 
-# Raised whenever the meaning of a message changes: a stub of another version is refused in its Hello.
+# Increased whenever the meaning of a message changes: the host refuses the Hello of a stub with another version.
 PROTOCOL_VERSION = 4
 
 OK = -1
 NO_SLOT = -1
 
-# Up to here contents are cheaper to send along than to point to.
+# Up to this size, sending contents in a message is cheaper than referring to shared memory.
 INLINE_BYTES_MAX = 8 << 10
 
-# In place of a response in a Result: the request is, or will be, answered through its sender; or it wants to be
-# executed again.
+# In place of a response in a Result: the request's sender answers it, or the model reschedules the request.
 SENDER = None
 RESCHEDULED = 0
 
 
 class Hello(NamedTuple):
-    """Stub to host, first of all: who speaks."""
+    """Stub to host, the first message: identifies the stub."""
 
     protocol: int
     pid: int
@@ -47,14 +46,14 @@ class Hello(NamedTuple):
 
 
 class AutoComplete(NamedTuple):
-    """Host to stub: import the model and let its auto_complete_config complete `config` (JSON)."""
+    """Host to stub: import the model and call its auto_complete_config with `config` (JSON)."""
 
     location: Dict[str, str]
     config: str
 
 
 class Completed(NamedTuple):
-    """Stub to host: the completed configuration (JSON), or "" when the model has no auto_complete_config."""
+    """Stub to host: the completed configuration (JSON), or "" if the model has no auto_complete_config."""
 
     config: str
 
@@ -86,7 +85,7 @@ class LoadFailed(NamedTuple):
 class Infer(NamedTuple):
     """Host to stub: execute this batch, whose first request has serial `batch`.
 
-    `released` are response slots that the host has read to the end.
+    `released` are response slots that the host has finished reading.
     """
 
     batch: int
@@ -95,7 +94,7 @@ class Infer(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Host to stub: response slots read to the end, when there is no Infer to carry them."""
+    """Host to stub: response slots that the host has finished reading, if no Infer can carry them."""
 
     released: List[int]
 
@@ -104,7 +103,7 @@ class Result(NamedTuple):
     """Stub to host: execute has returned. One response for each request of the batch, in order, or SENDER or
     RESCHEDULED in its place.
 
-    `retained` are indexes of requests whose inputs the model still holds on to; their memory stays until Retired.
+    `retained` are the indexes of requests whose inputs the model keeps; the host keeps their memory until Retired.
     `start_ns` and `end_ns` enclose execute, on the monotonic clock that all processes share.
     """
 
@@ -126,7 +125,7 @@ class Failed(NamedTuple):
 
 
 class Retired(NamedTuple):
-    """Stub to host: serials of requests that were retained and are held no longer."""
+    """Stub to host: the serials of retained requests that the model has released."""
 
     requests: List[int]
 
@@ -149,7 +148,7 @@ class Stopped(NamedTuple):
 
 
 class Respond(NamedTuple):
-    """Stub to host: a response that a sender sent, or nil for none; `final` if no other follows."""
+    """Stub to host: a sender's response, or nil for none; `final` if no other follows."""
 
     serial: int
     response: Optional[List[Any]]
@@ -157,22 +156,22 @@ class Respond(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """Host to stub: how many more responses of a request were taken by its client, as `[serial, count]` pairs."""
+    """Host to stub: how many more responses clients have received, as `[serial, count]` pairs."""
 
     streams: List[List[int]]
 
 
 class Requeue(NamedTuple):
-    """Stub to host: these batches have not begun and will not, because what runs waits for another model."""
+    """Stub to host: these batches have not begun and will not, because the running one waits for another model."""
 
     batches: List[int]
 
 
 class Call(NamedTuple):
-    """Stub to host: have another model execute `request`. `version` is -1 for any.
+    """Stub to host: call another model with `request`. `version` is -1 for any.
 
-    `decoupled` if the caller takes any number of responses. `waiting` is the batch that cannot go on without the
-    answer, 0 if there is none.
+    `decoupled` if the caller accepts any number of responses. `waiting` is the batch that waits for the answer, 0 if
+    there is none.
     """
 
     call: int
@@ -195,37 +194,37 @@ class Answer(NamedTuple):
 
 
 class CancelCall(NamedTuple):
-    """Stub to host: nobody waits for this call any longer. It is answered all the same."""
+    """Stub to host: cancel this call. It is answered nevertheless."""
 
     call: int
 
 
 class Consumed(NamedTuple):
-    """Stub to host: how many more responses of a call were taken by the model, as `[call, count]` pairs."""
+    """Stub to host: how many more responses of a call the model has received, as `[call, count]` pairs."""
 
     calls: List[List[int]]
 
 
 class ReleaseHold(NamedTuple):
-    """Stub to host: holds whose memory nobody looks into any longer."""
+    """Stub to host: holds whose memory no array uses any more."""
 
     holds: List[int]
 
 
 class Unread(NamedTuple):
-    """Host to stub: calls whose inputs nobody reads any longer."""
+    """Host to stub: calls whose inputs no process reads any more."""
 
     calls: List[int]
 
 
 class Unmap(NamedTuple):
-    """Host to stub: regions that nothing will refer to any longer."""
+    """Host to stub: regions to which no later message refers."""
 
     regions: List[int]
 
 
 class Ask(NamedTuple):
-    """Stub to host: anything else that a model wants of the server; see stub/host.py for the methods."""
+    """Stub to host: call any other function of the server; see stub/host.py for the methods."""
 
     question: int
     method: str
@@ -233,7 +232,7 @@ class Ask(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Host to stub: the answer to an Ask. `code` is -1, or what went wrong and then `value` is a text about it."""
+    """Host to stub: the answer to an Ask. `code` is -1, or an error code and then `value` is its message."""
 
     question: int
     code: int
@@ -241,7 +240,7 @@ class Reply(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """Stub to host: do `operation` ("increment", "set" or "observe") with a metric that was asked for."""
+    """Stub to host: perform `operation` ("increment", "set" or "observe") on a metric of this stub."""
 
     metric: int
     operation: str
@@ -249,11 +248,11 @@ class Measure(NamedTuple):
 
 
 class CheckReady(NamedTuple):
-    """Host to stub: ask the model's is_ready."""
+    """Host to stub: call the model's is_ready."""
 
 
 class IsReady(NamedTuple):
-    """Stub to host: what is_ready said; `problem` why it did not say anything useful, or ""."""
+    """Stub to host: the result of is_ready; `problem` is why it has no valid result, or ""."""
 
     ready: bool
     problem: str
@@ -291,7 +290,7 @@ Message = Union[
     IsReady,
 ]
 
-# The tag of a message is its place in this list, so new ones go to its end.
+# The tag of a message is its index in this list, so new messages go to the end.
 MESSAGES: Tuple[Type[Any], ...] = (
     Hello,
     AutoComplete,
@@ -326,7 +325,8 @@ MESSAGES: Tuple[Type[Any], ...] = (
 
 TAGS: Dict[Type[Any], int] = {message: tag for tag, message in enumerate(MESSAGES)}
 
-# What each field must be on arrival. Spelled out, because reading annotations back is slow and 3.8 cannot do it here.
+# The types that a receiver requires of each field. Not derived from the annotations: that is slow, and Python 3.8
+# cannot evaluate them here.
 FIELDS: Tuple[Tuple[Any, ...], ...] = (
     (int, int, str),
     (dict, str),

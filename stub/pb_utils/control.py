@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The functions with which a model has the server load and unload models, and asks about them and itself."""
+"""Functions for models to load and unload models on the server, and to query models and the server."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ _VERSION_DIGITS_MAX = 19
 
 
 def load_model(model_name: str, config: str = "", files: Optional[Dict[str, Union[bytes, str]]] = None) -> None:
-    """Load a model, or load it again; returns when it is ready. Only with --model-control-mode=explicit.
+    """Load or reload a model; returns when it is ready. Requires --model-control-mode=explicit.
 
-    `config` is a configuration as JSON, in place of that in the repository. `files` are contents by path, as in
-    `{"file:1/model.py": b"..."}`, in place of the whole folder. Raises TritonModelException if it cannot be loaded.
+    `config` is a configuration as JSON, which replaces that in the repository. `files` has contents by path, such as
+    `{"file:1/model.py": b"..."}`, and replaces the whole folder. Raises TritonModelException if loading fails.
     """
     _require_str(model_name=model_name, config=config)
     _ask("Failed to load model: ", "load_model", [model_name, config, _checked_files(model_name, files)])
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Begin to unload a model, and do not wait for the end. Only with --model-control-mode=explicit.
+    """Begin to unload a model; does not wait for the end. Requires --model-control-mode=explicit.
 
-    With `unload_dependents` the models that an ensemble consists of go with it. Raises TritonModelException if the
-    server does not do so.
+    With `unload_dependents` also unloads the models of an ensemble. Raises TritonModelException if the server refuses.
     """
     _require_str(model_name=model_name)
     _ask("Failed to unload model: ", "unload_model", [model_name, bool(unload_dependents)])
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Whether a version of a model, or any version of it, can be asked for inference now.
+    """Whether a version of a model, or any version if it is "", is ready for inference.
 
-    Raises TritonModelException for what is no version.
+    Raises TritonModelException for an invalid version.
     """
     _require_str(model_name=model_name, model_version=model_version)
     prefix = "Failed to check model readiness: "

@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack for tensors in main memory: capsules made and taken. Import it only when a model asks for DLPack.
+"""Exports and imports tensors in main memory as DLPack capsules. Imported only if a model uses DLPack.
 
     capsule := PyCapsule "dltensor" -> DLManagedTensor        once taken it is renamed "used_dltensor"
     DLManagedTensor := DLTensor context deleter
     DLTensor := data device ndim dtype shape strides byte_offset        strides count elements; NULL means C order
 
-A capsule of ours is numpy's own, over memory that we name, with the datatype put right for those numpy cannot
-export. It is not made with ctypes callbacks, because a capsule or a tensor may die while an exception is on its way,
-and a Python callback in that place loses the exception. Memory of a GPU is refused.
+A capsule of ours is created by numpy over our memory; its datatype is corrected for those that numpy cannot export. It
+has no ctypes callbacks, because a capsule or a tensor may be deleted while an exception propagates, and a Python
+callback would lose the exception. GPU memory is refused.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _CUDA_HOST = 3  # Pinned memory: main memory, for all that we do with it.
 
 _FRESH = b"dltensor"
 _USED = b"used_dltensor"
-# Capsules point to their name, and some die later than this module does.
+# Capsules point to their name, and some live longer than this module.
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_USED))
 
-# Ours: DLPack's type codes, and Triton's datatype for each code and width in bits.
+# DLPack's type codes, and Triton's datatype for each code and width in bits.
 _INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
 _DATATYPES = {
     **{(_INT, bits): f"INT{bits}" for bits in (8, 16, 32, 64)},
@@ -59,7 +59,7 @@ class _DLTensor(ctypes.Structure):
     ]
 
 
-# Keeps the GIL while it runs: a deleter that needs it may take it again, one that assumes it is right.
+# Called with the GIL: some deleters assume it, and others acquire it themselves, which is then harmless.
 _Deleter = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -67,7 +67,7 @@ class _DLManagedTensor(ctypes.Structure):
     _fields_ = [("dl_tensor", _DLTensor), ("manager_ctx", ctypes.c_void_p), ("deleter", _Deleter)]
 
 
-# Prototypes of our own: the argument types of `ctypes.pythonapi`'s attributes belong to everybody in the process.
+# Own prototypes, because attributes of `ctypes.pythonapi` and their argument types are shared by the whole process.
 # The first takes any object, capsule or not.
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -77,7 +77,7 @@ _set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)((
 
 
 class ImportedTensor(NamedTuple):
-    """Memory that a producer lent: its address, shape in elements and Triton datatype, valid while `owner` lives."""
+    """Memory of a producer: its address, shape in elements and Triton datatype. Valid while `owner` exists."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -86,7 +86,7 @@ class ImportedTensor(NamedTuple):
 
 
 class _Loan:
-    """Owns a DLManagedTensor; gives it back to its producer when garbage-collected, once."""
+    """Owns a DLManagedTensor; calls its deleter once, when garbage-collected."""
 
     __slots__ = ("_address", "_deleter")
 
@@ -95,12 +95,12 @@ class _Loan:
         self._deleter = managed.deleter
 
     def __del__(self) -> None:
-        if self._deleter:  # A producer without one has nothing to free.
+        if self._deleter:  # a producer without a deleter has nothing to free
             self._deleter(self._address)
 
 
 class _Memory:
-    """What numpy makes an array of, without a copy; the array keeps it, and it keeps `owner`."""
+    """Memory from which numpy creates an array without a copy. The array keeps it alive, and it keeps `owner` alive."""
 
     def __init__(self, owner: object, pointer: int, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
         self.owner = owner
@@ -109,7 +109,7 @@ class _Memory:
 
 def as_array(owner: object, pointer: int, shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
     """The C-ordered elements at `pointer` as a writable array, without a copy. The array keeps `owner` alive."""
-    if 0 in shape:  # Then there may be no address, which numpy would not take, and there is nothing to own.
+    if 0 in shape:  # numpy refuses a null address, and an empty array needs no owner
         return np.empty(shape, dtype)
     return np.asarray(_Memory(owner, pointer, shape, dtype))
 
@@ -117,12 +117,12 @@ def as_array(owner: object, pointer: int, shape: Sequence[int], dtype: np.dtype[
 def to_capsule(owner: object, pointer: int, shape: Sequence[int], dtype_name: str) -> Any:
     """A capsule "dltensor" over the C-ordered elements at `pointer`, of Triton's datatype `dtype_name` ("FP32").
 
-    `owner` lives until the consumer is done with the memory, or until the capsule dies that nobody took. Raises
+    `owner` stays alive until the consumer releases the memory, or until the unused capsule is deleted. Raises
     TritonModelException for BYTES. Needs numpy 1.22.
     """
     if dtype_name not in _CODES:
         raise TritonModelException("DLPack does not have support for string tensors.")
-    # Integers of the same width stand in for what some numpy, or every numpy, cannot export: bool and bfloat16.
+    # Exported as integers of the same width, because some versions of numpy cannot export bool, and none bfloat16.
     capsule = as_array(owner, pointer, shape, np.dtype(f"<u{BY_NAME[dtype_name].size}")).__dlpack__()
     managed = _DLManagedTensor.from_address(_get_pointer(capsule, _FRESH))
     managed.dl_tensor.code = _CODES[dtype_name]
@@ -132,17 +132,17 @@ def to_capsule(owner: object, pointer: int, shape: Sequence[int], dtype_name: st
 def import_tensor(obj: Any) -> ImportedTensor:
     """Take over the tensor of a capsule, or of any object with `__dlpack__` and `__dlpack_device__`.
 
-    Raises TritonModelException as `from_capsule` does; whatever the object itself raises goes to the caller.
+    Raises TritonModelException like `from_capsule`, and any exception of the object itself.
     """
     if not hasattr(obj, "__dlpack__"):
         return from_capsule(obj)
-    # Ask first: to export from a GPU may make the producer wait for its stream.
+    # Check the device first, because an export from a GPU may wait for a CUDA stream.
     _check_device(int(obj.__dlpack_device__()[0]))
     return from_capsule(obj.__dlpack__())
 
 
 def from_capsule(capsule: Any) -> ImportedTensor:
-    """Take over the tensor in a capsule "dltensor", and rename it so that nobody else does.
+    """Take over the tensor in a capsule "dltensor", and rename the capsule so that it cannot be used again.
 
     Raises TritonModelException, and leaves the capsule to its maker, for anything else than such a capsule, for a
     device other than the CPU, for a datatype that Triton lacks and for an order of elements other than C.
@@ -182,6 +182,6 @@ def _is_c_ordered(shape: Sequence[int], strides: Sequence[int]) -> bool:
     expected = 1
     for axis in range(len(shape) - 1, -1, -1):
         if shape[axis] != 1 and strides[axis] != expected:
-            return 0 in shape  # Without elements there is no order to be wrong.
+            return 0 in shape  # without elements, any order is right
         expected *= shape[axis]
     return True

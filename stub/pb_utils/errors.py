@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The two errors that a model.py knows: one to return, one to raise. (pure)"""
+"""The two error classes for a model.py: one to return, one to raise. (pure)"""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class TritonError(metaclass=_ReadOnly):
         self._code = code
 
     def code(self) -> Code:
-        """What kind of failure it is."""
+        """The error code."""
         return self._code
 
     def message(self) -> str:
-        """What the client reads."""
+        """The message for the client."""
         return self._message
 
     def __repr__(self) -> str:

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plain functions and constants of `triton_python_backend_utils`. (pure)
 
-They work on whatever has the methods that they call, so they do not know the classes of requests and tensors.
+They accept any object with the methods that they call, and do not import the classes of requests and tensors.
 
-What is None only for names that are not there is typed as if it never were: nearly every model asks for required inputs
-and its own outputs, and would have to say so to its type checker again and again.
+Functions that return None for an unknown name have a return type without None: nearly every model reads required inputs
+and its own outputs, and would otherwise need a check for None after each call to satisfy its type checker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 
 
 class MemoryType(IntEnum):
-    """Where a tensor lies."""
+    """The place of a tensor's memory."""
 
     TRITONSERVER_MEMORY_GPU = 0
     TRITONSERVER_MEMORY_CPU = 1
@@ -60,7 +60,7 @@ class _HasOutputTensors(Protocol[_Tensor_co]):
 
 
 def get_input_tensor_by_name(inference_request: _HasInputs[_Tensor], name: str) -> Union[_Tensor, Any]:
-    """The request's input of that name; None when the client did not send it."""
+    """The request's input of that name; None if the client did not send it."""
     for tensor in inference_request.inputs():
         if tensor.name() == name:
             return tensor
@@ -76,12 +76,12 @@ def get_output_tensor_by_name(inference_response: _HasOutputTensors[_Tensor], na
 
 
 def get_input_config_by_name(model_config: Dict[str, Any], name: str) -> Union[Dict[str, Any], Any]:
-    """What the model's configuration says about the input of that name, or None."""
+    """The model's configuration of the input of that name, or None."""
     return _config_by_name(model_config.get("input", ()), name)
 
 
 def get_output_config_by_name(model_config: Dict[str, Any], name: str) -> Union[Dict[str, Any], Any]:
-    """What the model's configuration says about the output of that name, or None."""
+    """The model's configuration of the output of that name, or None."""
     return _config_by_name(model_config.get("output", ()), name)
 
 
@@ -100,7 +100,7 @@ def triton_to_numpy_type(data_type: int) -> Optional[Type[np.generic]]:
 
 
 def numpy_to_triton_type(data_type: Any) -> int:
-    """The number in Triton's DataType enum of a numpy scalar type or dtype. Raises KeyError where there is none."""
+    """The number in Triton's DataType enum of a numpy scalar type or dtype. Raises KeyError if there is none."""
     dtype = np.dtype(data_type)
     if dtype.kind == "S":
         return BY_NAME["BYTES"].number

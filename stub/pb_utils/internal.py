@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What Triton's own tests use of `triton_python_backend_utils`, and models need not."""
+"""The parts of `triton_python_backend_utils` that Triton's own tests use, and models do not need."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pyruntime.stub.logs import LOGGER
 
 
 class SharedMemory:
-    """The memory that the model's responses are written to."""
+    """The memory for the model's responses."""
 
     def free_memory(self) -> int:
-        """How many bytes of it are free. Equal numbers before and after mean that nothing was left there meanwhile."""
+        """The number of free bytes. Equal numbers before and after an operation mean that it leaked nothing."""
         return get_host().free_memory()
 
 
@@ -22,7 +22,7 @@ shared_memory = SharedMemory()
 
 
 def async_event_future_done_callback(py_future: Any) -> None:
-    """Log the exception that a future, or a task, has ended with: for its `add_done_callback`."""
+    """Log the exception of a future or task: for its `add_done_callback`."""
     if py_future.cancelled():
         return
     exc = py_future.exception()

@@ -11,14 +11,14 @@ from pyruntime.stub.pb_utils.response import InferenceResponse
 
 
 class ResponseIterator:
-    """Iterates over responses as they come, and once they have all come, over the same ones again.
+    """Iterates over responses as they arrive, and after the last one over the same ones again.
 
-    The last one has no outputs where the model said that it was over without sending another. Dropping the iterator
+    The last response has no outputs if the model ended the stream without another response. Deleting the iterator
     before its end cancels the request.
     """
 
     def __init__(self, response: Union[Answers, InferenceResponse]) -> None:
-        """Over the answers to a call, or over one response that is there already."""
+        """For the answers to a call, or for one available response."""
         self._responses: List[InferenceResponse] = []
         self._answers: Union[Answers, None] = None
         self._next = 0
@@ -28,13 +28,13 @@ class ResponseIterator:
             self._answers = response
 
     def __iter__(self) -> Iterator[InferenceResponse]:
-        """From the first response on, once the iterator has been at its end."""
+        """Restart at the first response, if the iterator has reached its end."""
         if self._answers is None:
             self._next = 0
         return self
 
     def __next__(self) -> InferenceResponse:
-        """The next response, waiting for it."""
+        """Wait for the next response."""
         if self._next < len(self._responses):
             response = self._responses[self._next]
         else:
@@ -50,6 +50,6 @@ class ResponseIterator:
         return response
 
     def cancel(self) -> None:
-        """Nobody waits for the rest: the other model learns it, and what still comes is dropped. Idempotent."""
+        """Cancel the request on the other model, and drop further responses. Idempotent."""
         if self._answers is not None:
             self._answers.cancel()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pb_utils.Logger`: lines for the server's log, with the model's own file and line."""
+"""`pb_utils.Logger`: writes lines to the server's log, with the model's file and line."""
 
 from __future__ import annotations
 

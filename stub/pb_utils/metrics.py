@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pb_utils.MetricFamily`: metrics that a model makes itself, for the server's metrics page.
+"""`pb_utils.MetricFamily`: custom metrics of a model on the server's metrics page.
 
-The numbers are the server's, which shares them between all models and instances; here are objects that stand for them.
-To make one waits for the server, as does `value`; to measure does not, so it may be done in the middle of `execute`.
-All of it may be done by any thread. A metric ends with its object, and all metrics of a family end with the family's:
-whoever wants them to last keeps both.
+The server stores the values, shared by all models and instances; the objects here refer to them. Constructors and
+`value` wait for the server. Operations such as `increment` do not wait, so `execute` may call them. Everything is
+thread-safe. A metric exists as long as its object, and not longer than the object of its family: keep both.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _ONLY_UP = "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonical
 
 
 class MetricKind(IntEnum):
-    """What a metric counts: something that only grows, something that goes up and down, or values by their size."""
+    """The kind of a metric: a value that only grows, a value that goes up and down, or a distribution of values."""
 
     COUNTER = 0
     GAUGE = 1
     HISTOGRAM = 2
 
 
-# Which operations a kind has.
+# The operations of each kind.
 _SUPPORTED = {
     MetricKind.COUNTER: ("increment", "value"),
     MetricKind.GAUGE: ("increment", "set", "value"),
@@ -44,50 +43,50 @@ _SUPPORTED = {
 
 
 class _Handle:
-    """Something of the server's, by its number. 0 if it could not be had."""
+    """A handle of an object on the server. 0 if its creation failed."""
 
     _number = 0
     _host: Host
 
     def _drop(self, method: str) -> None:
-        """Tell the server that the object is gone.
+        """Tell the server that the object is deleted.
 
-        In a destructor, maybe of an interpreter that is about to end: nothing of this module is there for sure.
+        Called by destructors, maybe at the end of the interpreter, when globals of this module may be gone.
         """
         try:  # noqa: SIM105
             self._host.tell(method, [self._number])
         except Exception:
-            # The server is gone, or has told us to go; then it drops all that was ours.
+            # The server has ended, or is stopping this process; then it drops all its handles.
             pass
 
 
 class Metric(_Handle):
-    """One metric, made by `MetricFamily.Metric`. All methods raise TritonModelException for what they cannot do."""
+    """One metric, created by `MetricFamily.Metric`. Methods raise TritonModelException if they fail."""
 
     def __init__(self, host: Host, family: MetricFamily, number: int) -> None:
         self._host = host
         self._kind = family._kind
-        # Weak, because the end of the family's object must be the end of its metrics.
+        # Weak, because deleting the family's object must end its metrics.
         self._family = weakref.ref(family)
         self._number = number
 
     def increment(self, value: _Number) -> None:
-        """Add `value`: to a gauge any number, to a counter none below 0."""
+        """Add `value`, which must not be negative for a counter."""
         number = self._operand("increment", value)
         if self._kind is MetricKind.COUNTER and number < 0:
             raise _failure("increment", _ONLY_UP)
         self._host.measure(self._number, "increment", number)
 
     def set(self, value: _Number) -> None:
-        """Set a gauge to `value`, which may be infinite or not a number."""
+        """Set a gauge to `value`, which may be infinite or NaN."""
         self._host.measure(self._number, "set", self._operand("set", value))
 
     def observe(self, value: _Number) -> None:
-        """Have a histogram count `value`."""
+        """Count `value` in a histogram."""
         self._host.measure(self._number, "observe", self._operand("observe", value))
 
     def value(self) -> float:
-        """What a counter or a gauge is now, with all that this model has done to it before. Waits for the server."""
+        """The value of a counter or a gauge, after all earlier operations of this model. Waits for the server."""
         self._check("value")
         try:
             return float(self._host.ask("metric_value", [self._number]))
@@ -95,7 +94,7 @@ class Metric(_Handle):
             raise _failure("value", str(exc)) from exc
 
     def _operand(self, operation: str, value: _Number) -> float:
-        """`value` as a float that may be used in this operation."""
+        """`value` as a float that is valid for this operation."""
         self._check(operation)
         try:
             number = _as_float(value)
@@ -113,7 +112,7 @@ class Metric(_Handle):
             raise _failure(operation, f"{name} does not support {operation.capitalize()}")
 
     def __del__(self) -> None:
-        # A family that has gone took its metrics along.
+        # The server drops a family's metrics together with the family.
         if self._number and self._family() is not None:
             self._drop("drop_metric")
 
@@ -122,14 +121,14 @@ _Metric = Metric
 
 
 class MetricFamily(_Handle):
-    """Metrics of one name and one kind. One that another model or instance has made already is shared with it."""
+    """Metrics of one name and one kind. Models and instances that use the same name share one family."""
 
     COUNTER: ClassVar[MetricKind] = MetricKind.COUNTER
     GAUGE: ClassVar[MetricKind] = MetricKind.GAUGE
     HISTOGRAM: ClassVar[MetricKind] = MetricKind.HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
-        """Waits for the server. Raises TypeError for wrong types, TritonModelException if it cannot be had."""
+        """Waits for the server. Raises TypeError for wrong types, TritonModelException if the server refuses."""
         for what, text in (("name", name), ("description", description)):
             if not isinstance(text, str):
                 raise TypeError(f"{what} of a MetricFamily must be a str, found {type(text)}")
@@ -143,10 +142,10 @@ class MetricFamily(_Handle):
             raise TritonModelException(f"Failed to create metric family. {exc}") from exc
 
     def Metric(self, labels: Optional[Dict[str, str]] = None, buckets: Optional[List[float]] = None) -> _Metric:
-        """The family's metric with these labels, shared with all who ask for the same. Waits for the server.
+        """The family's metric with these labels; equal labels give the same metric. Waits for the server.
 
-        `buckets` are the bounds of a histogram's buckets, from low to high; no other kind has any. Raises
-        TritonModelException if it cannot be had.
+        `buckets` are the increasing bounds of a histogram's buckets; other kinds have none. Raises
+        TritonModelException if the server refuses.
         """
         try:
             arguments = [self._number, _checked_labels(labels), _checked_buckets(buckets, self._kind)]

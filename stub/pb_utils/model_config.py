@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `auto_complete_config` gets, fills in and returns. (pure)
+"""`ModelConfig`, the configuration that `auto_complete_config` receives, completes and returns. (pure)
 
-A model may state what its config.pbtxt leaves open, and repeat what it says; it may not contradict it. The messages
-are Triton's.
+A model may set what its config.pbtxt omits, and repeat what it contains, but not contradict it. The messages are
+Triton's.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class ModelConfig:
         self._model_config = cast(Dict[str, Any], json.loads(model_config))
 
     def as_dict(self) -> Dict[str, Any]:
-        """The configuration itself, not a copy: read it only."""
+        """The configuration itself, not a copy. Do not change it."""
         return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Raise the largest batch; 0 is no batching. Refuses to go below what the configuration says."""
+        """Set the largest batch; 0 means no batching. Refuses a value below that of the configuration."""
         configured = self._model_config.get("max_batch_size", 0)
         if configured > max_batch_size:
             raise ValueError(
@@ -38,7 +38,7 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Ask for the dynamic batcher with its defaults. Refuses where another scheduler is configured."""
+        """Enable the dynamic batcher with its defaults. Refuses if another scheduler is configured."""
         for scheduler in _OTHER_SCHEDULERS:
             if scheduler in self._model_config:
                 raise ValueError(
@@ -56,7 +56,7 @@ class ModelConfig:
         self._add("output", output, _OUTPUT_PROPERTIES)
 
     def set_model_transaction_policy(self, transaction_policy_dict: Dict[str, Any]) -> None:
-        """Say whether the model is decoupled, by `{"decoupled": bool}`. Refuses to change what is set already."""
+        """Set whether the model is decoupled, by `{"decoupled": bool}`. Refuses to change a configured value."""
         if set(transaction_policy_dict) - {"decoupled"}:
             raise ValueError(
                 f"model transaction property in {self._function()} contains property other than 'decoupled'."
@@ -98,7 +98,7 @@ class ModelConfig:
                 raise ValueError(f"{subject} is missing '{required}' property.")
 
     def _merge(self, kind: str, entry: Dict[str, Any], tensor: Dict[str, Any]) -> None:
-        """Fill what `entry` leaves open from `tensor`, all of it or nothing."""
+        """Complete `entry` from `tensor`, entirely or not at all."""
         data_type = entry.get("data_type", "TYPE_INVALID")
         if data_type not in ("TYPE_INVALID", tensor["data_type"]):
             raise ValueError(

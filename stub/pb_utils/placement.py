@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pb_utils.PreferredMemory` and `InferenceTrace`: what a BLS request may say beside its inputs. (pure)"""
+"""`pb_utils.PreferredMemory` and `InferenceTrace`, optional arguments of a BLS request. (pure)"""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pyruntime.stub.pb_utils.functions import MemoryType
 
 
 class PreferredMemory:
-    """Where a BLS request wants its outputs. Outputs are in main memory, whatever is preferred."""
+    """The preferred memory for the outputs of a BLS request. It has no effect: outputs are always in main memory."""
 
     __slots__ = ("_device_id", "_memory_type")
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        """Raises TypeError for what is no memory type."""
+        """Raises TypeError for an invalid memory type."""
         if not isinstance(preferred_memory_type, MemoryType):
             raise TypeError(
                 "preferred_memory_type must be TRITONSERVER_MEMORY_GPU or TRITONSERVER_MEMORY_CPU, "
@@ -29,7 +29,7 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace that a request belongs to, to be given to the requests that a model makes in turn."""
+    """The trace of a request, which a model can pass to its own BLS requests."""
 
     __slots__ = ("_context",)
 
@@ -38,5 +38,5 @@ class InferenceTrace:
 
     def get_context(self) -> Optional[str]:
         """The OpenTelemetry context as a JSON object in text (`{"traceparent": ...}`); None if there is none."""
-        # That of a trace which only the server knows is a number.
+        # A trace that is not from a client has a number as context, which only the server understands.
         return self._context if self._context.startswith("{") else None

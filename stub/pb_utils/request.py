@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pb_utils.InferenceRequest`: what `execute` gets a list of, and what a model makes to call another one."""
+"""`pb_utils.InferenceRequest`: a request to `execute`, or a request that a model sends to another one (BLS)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pyruntime.utils.request_codec import OutputPlaceRef, TensorRef, WireRequest
 
 
-# For the moment in which a request gets its stream: threads may ask for senders, and execute may return, all at once.
+# Guards the creation of a request's stream: threads may get senders while execute returns.
 _streams = threading.RLock()
 
 
 class InferenceRequest:
-    """One request: as the host sent it, or as the model makes it for a call."""
+    """One request, either from the host or created by the model for a call."""
 
     __slots__ = (
         "__weakref__",
@@ -66,7 +66,7 @@ class InferenceRequest:
     _region: Source
     _outputs: Set[str]
     _inputs: Optional[List[Tensor]]
-    # The request's number with the host; 0 for one that the model made, which goes to `_target`.
+    # The host's number of the request; 0 for a request that the model created, which goes to `_target`.
     _serial: int
     _stream: Optional[Stream]
     # Whether it was answered without a stream.
@@ -169,7 +169,7 @@ class InferenceRequest:
         return f"<InferenceRequest {self._id!r} {self.inputs()}>"
 
     def inputs(self) -> List[Tensor]:
-        """The inputs that came; optional ones may be missing."""
+        """The inputs of the request; optional ones may be missing."""
         inputs = self._inputs
         if inputs is None:
             region = self._region
@@ -209,13 +209,13 @@ class InferenceRequest:
         return InferenceTrace(self._trace_context)
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """What the request can be answered with at any time, beside or instead of what `execute` returns."""
+        """A sender that can answer the request at any time, in addition to or instead of `execute`'s return value."""
         if not self._serial:
             return InferenceResponseSender(None)
         return InferenceResponseSender(self._get_stream(host.get_host()))
 
     def _get_stream(self, server: host.Host) -> Stream:
-        """What all senders of the request share."""
+        """The stream that all senders of the request share."""
         stream = self._stream
         if stream is None:
             with _streams:
@@ -227,7 +227,7 @@ class InferenceRequest:
         return stream
 
     def _end(self) -> bool:
-        """From here on no sender answers the request, old or new. False if one has done so already."""
+        """Close all senders, old and new. False if one of them has answered the request already."""
         with _streams:
             stream = self._stream
             if stream is None:
@@ -236,7 +236,7 @@ class InferenceRequest:
         return stream.end()
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the request any longer. Costs next to nothing."""
+        """Whether the client has cancelled the request. Very cheap."""
         return self._serial > 0 and host.get_host().is_cancelled(self._serial)
 
     def set_release_flags(self, __flags: int) -> None:
@@ -255,10 +255,10 @@ class InferenceRequest:
     def exec(self, decoupled: bool) -> Union[InferenceResponse, ResponseIterator]: ...
 
     def exec(self, decoupled: bool = False) -> Union[InferenceResponse, ResponseIterator]:
-        """Have the other model execute the request, and wait for its response.
+        """Send the request to the other model, and wait for its response.
 
-        With `decoupled`, an iterator over its responses. What goes wrong there is in the response; TritonModelException
-        is raised where BLS is not possible at all.
+        With `decoupled`, returns an iterator over its responses. Errors of the other model are in the response;
+        TritonModelException is raised if BLS itself is not possible.
         """
         answers = _start(self, decoupled)
         if decoupled:
@@ -276,7 +276,7 @@ class InferenceRequest:
     def async_exec(self, decoupled: bool) -> asyncio.Future[Any]: ...
 
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[Any]:
-        """As `exec`, but an awaitable: many calls may be under way at once. Cancelling it cancels the call.
+        """Like `exec`, but returns an awaitable, so that many calls may run at once. Cancelling it cancels the call.
 
         The call begins at once. Raises RuntimeError without a running event loop.
         """
@@ -289,13 +289,13 @@ class InferenceRequest:
         return task
 
 
-# All that are under way: asyncio itself does not keep them.
+# All running tasks: asyncio itself has only weak references to them.
 _tasks: Set[Any] = set()
 
 
 def _done(answers: host.Answers, task: asyncio.Task[Any]) -> None:
     _tasks.discard(task)
-    if task.cancelled():  # maybe before it began to run
+    if task.cancelled():  # maybe before it ran, so its own code cannot cancel the call
         answers.cancel()
 
 
@@ -309,7 +309,7 @@ def _start(request: InferenceRequest, decoupled: bool) -> host.Answers:
 
 
 def _without_response() -> InferenceResponse:
-    """What is read of a model that may send any number of responses, and has sent none."""
+    """The response to a call if a decoupled model has sent none."""
     return InferenceResponse(error=TritonError("the model ended the request without a response"))
 
 
@@ -325,7 +325,7 @@ async def _answer(answers: host.Answers, decoupled: bool) -> Union[InferenceResp
             arrived.set_result(None)
 
     def wake_loop() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no coroutine waits
             loop.call_soon_threadsafe(wake)
 
     answers.when_next(wake_loop)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pb_utils.InferenceResponse`: what `execute` returns a list of."""
+"""`pb_utils.InferenceResponse`: the response to one request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_parameters(parameters: Any) -> str:
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise TritonModelException(f"parameter '{key}' is {value}, which is no 64-bit integer")
-    # Text that has no UTF-8, a lone surrogate of a file name say, is spelled out.
+    # Text that UTF-8 cannot encode, such as a lone surrogate in a file name, is escaped.
     return json.dumps(parameters, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() if parameters else ""
 
 
@@ -61,7 +61,7 @@ class InferenceResponse:
         return f"<InferenceResponse {self._error or self._output_tensors}>"
 
     def output_tensors(self) -> List[Tensor]:
-        """The outputs; none when there is an error."""
+        """The outputs; empty if there is an error."""
         return self._output_tensors
 
     def has_error(self) -> bool:
@@ -69,7 +69,7 @@ class InferenceResponse:
         return self._error is not None
 
     def error(self) -> Union[TritonError, Any]:
-        """Why the request failed, or None; typed as if it always had, for it is asked after `has_error()`."""
+        """The error, or None. Its type has no None, because models call it after `has_error()`."""
         return self._error
 
     def parameters(self) -> str:

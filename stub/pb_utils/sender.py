@@ -12,9 +12,10 @@ from pyruntime.stub.streams import Stream
 
 
 class InferenceResponseSender:
-    """What `request.get_response_sender()` returns; models do not make one themselves.
+    """Sends responses to a request. `request.get_response_sender()` creates it.
 
-    When the last sender of a request is gone, and the request too, the request ends: nothing waits for it for ever.
+    If a request and all its senders are deleted before the final response, the request ends with an error, so that its
+    client does not wait forever.
     """
 
     __slots__ = ("_stream",)
@@ -24,10 +25,10 @@ class InferenceResponseSender:
         self._stream = stream
 
     def send(self, response: Optional[InferenceResponse] = None, flags: int = 0) -> None:
-        """Send a response, and with TRITONSERVER_RESPONSE_COMPLETE_FINAL say that no other follows; either is optional.
+        """Send a response, end the request with TRITONSERVER_RESPONSE_COMPLETE_FINAL, or both.
 
-        A decoupled model may send any number of responses; it waits here while its client has too many of them to take.
-        Any other model sends exactly one. Raises TritonModelException, in Triton's words, for what is not allowed.
+        A decoupled model may send any number of responses; this waits while its client has too many of them to receive.
+        Any other model sends exactly one. Raises TritonModelException with Triton's message for an illegal call.
         """
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(f"response must be a pb_utils.InferenceResponse, found {type(response)}")
@@ -38,5 +39,5 @@ class InferenceResponseSender:
         self._stream.send(response, flags)
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the request any longer. Costs next to nothing."""
+        """Whether the client has cancelled the request. Very cheap."""
         return self._stream is not None and self._stream.is_cancelled()

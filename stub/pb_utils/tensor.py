@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pb_utils.Tensor`: a named tensor, over an array of the model's own or over a request's shared memory.
+"""`pb_utils.Tensor`: a named tensor with an array of the model, or with contents in shared memory.
 
-Input tensors make their array when it is asked for: many models read only some of their inputs. The array is a view of
-shared memory, writable and not copied; the worker notices when a model keeps one beyond execute (see retained.py).
+An input tensor creates its array on first use, because many models read only some of their inputs. The array is a
+writable view of shared memory, not a copy; the worker detects when a model keeps one after execute (see
+input_lifetime.py).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Tensor:
     _name: str
     _datatype: str
     _shape: List[int]
-    # Made when it is first asked for, if the tensor lies in a region: `_size` bytes at `_address` of it.
+    # Created on first use if the tensor is in a region: `_size` bytes at `_address`.
     _array: Optional[Any]
     _region: Optional[Source]
     _address: Union[int, bytes]
@@ -97,7 +98,7 @@ class Tensor:
         return list(self._shape)
 
     def is_cpu(self) -> bool:
-        """Whether the contents lie in CPU memory."""
+        """Whether the contents are in CPU memory."""
         return True
 
     def as_numpy(self) -> Any:
@@ -157,7 +158,7 @@ class Tensor:
         assert self._region is not None  # a tensor has an array or a region
         buffer, offset = self._region.buffer(self._address, self._size)
         array = np.ndarray(self._shape, dtype, buffer, offset)
-        # Behind a BYTES tensor of odd length contents may lie askew, which torch and SIMD code do not expect.
+        # After a BYTES tensor of odd length, contents may be unaligned, which torch and SIMD code do not support.
         return array if offset % dtype.itemsize == 0 else array.copy()
 
     def _bytes(self) -> bytes:
@@ -171,7 +172,7 @@ class Tensor:
         return self._array
 
     def _encoded(self) -> Any:
-        """What a response carries: an array of the contents, or for BYTES their encoding."""
+        """The contents for a response: an array, or for BYTES their encoding."""
         if self._datatype != "BYTES":
             return self._contents() if self._array is None else self._array
         if self._array is None:

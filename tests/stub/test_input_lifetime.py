@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 
-from pyruntime.stub.input_lifetime import Retained
+from pyruntime.stub.input_lifetime import KeptInputs
 from pyruntime.stub.pb_utils import serialize_byte_tensor
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.utils.request_codec import WireRequest
@@ -32,15 +32,15 @@ def make(region, count=3):
     return [InferenceRequest._from_wire(region, wire, set(), 7 + index) for index, wire in enumerate(wires)]
 
 
-def executed(region, model, count=3, retained=None, batch=7):
-    """Run `model` as the worker does; the indexes that are retained, and whatever the model kept."""
-    retained = Retained() if retained is None else retained
+def executed(region, model, count=3, kept_inputs=None, batch=7):
+    """Run `model` as the worker does; the indexes that are kept, and whatever the model kept."""
+    kept_inputs = KeptInputs() if kept_inputs is None else kept_inputs
     requests = make(region, count)
     kept = model(requests)
-    held = retained.look(batch, requests)
+    held = kept_inputs.find(batch, requests)
     requests = None
-    retained.watch(held)
-    return [serial - batch for serial in held], retained, kept
+    kept_inputs.watch(held)
+    return [serial - batch for serial in held], kept_inputs, kept
 
 
 def arrays(requests):
@@ -58,13 +58,13 @@ class Holder:
 
 class TestNothingKept:
     def test_by_a_model_that_does_nothing(self, region):
-        """Untouched requests are not retained."""
-        held, retained, _ = executed(region, lambda requests: None)
+        """Untouched requests are not kept."""
+        held, kept_inputs, _ = executed(region, lambda requests: None)
         assert held == []
-        assert len(retained) == 0
+        assert len(kept_inputs) == 0
 
     def test_by_a_model_that_reads(self, region):
-        """Requests whose inputs were all read are not retained."""
+        """Requests whose inputs were all read are not kept."""
         held, _, _ = executed(region, arrays)
         assert held == []
 
@@ -133,34 +133,34 @@ class TestKept:
     @pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
     def test_of_one_request(self, region, keep):
         """Whatever leads to an input retains its request, and no other."""
-        held, retained, kept = executed(region, lambda requests: keep(requests[1]))
+        held, kept_inputs, kept = executed(region, lambda requests: keep(requests[1]))
         assert held == [1]
-        assert len(retained) == 1
-        assert retained.let_go() == []
+        assert len(kept_inputs) == 1
+        assert kept_inputs.released() == []
         del kept
         gc.collect()
-        assert retained.let_go() == [8]
-        assert len(retained) == 0
-        assert retained.let_go() == []
+        assert kept_inputs.released() == [8]
+        assert len(kept_inputs) == 0
+        assert kept_inputs.released() == []
 
     def test_of_several(self, region):
         """Each request is watched for itself."""
-        held, retained, kept = executed(
+        held, kept_inputs, kept = executed(
             region, lambda requests: {i: requests[i].inputs()[0].as_numpy() for i in (0, 2)}
         )
         assert held == [0, 2]
         del kept[2]
-        assert retained.let_go() == [9]
+        assert kept_inputs.released() == [9]
         del kept[0]
-        assert retained.let_go() == [7]
+        assert kept_inputs.released() == [7]
 
     def test_the_list_itself(self, region):
         """Who keeps the list of requests keeps all of them."""
-        held, retained, kept = executed(region, lambda requests: requests)
+        held, kept_inputs, kept = executed(region, lambda requests: requests)
         assert held == [0, 1, 2]
-        assert retained.let_go() == []
+        assert kept_inputs.released() == []
         del kept
-        assert retained.let_go() == [7, 8, 9]
+        assert kept_inputs.released() == [7, 8, 9]
 
     def test_the_list_untouched(self, region):
         """Even if nothing was read yet: it may be later."""
@@ -179,20 +179,20 @@ class TestKept:
 
     def test_as_an_output(self, region):
         """An input that a response carries on is kept for as long as the response is."""
-        held, retained, kept = executed(region, lambda requests: [requests[0].inputs()[0]])
+        held, kept_inputs, kept = executed(region, lambda requests: [requests[0].inputs()[0]])
         assert held == [0]
         kept.clear()
-        assert retained.let_go() == [7]
+        assert kept_inputs.released() == [7]
 
     def test_read_through_a_kept_request(self, region):
         """An array that is made after execute, from a request that was kept, keeps it as well."""
-        held, retained, kept = executed(region, lambda requests: requests[0])
+        held, kept_inputs, kept = executed(region, lambda requests: requests[0])
         assert held == [0]
         array = kept.inputs()[0].as_numpy()
         del kept
-        assert retained.let_go() == []
+        assert kept_inputs.released() == []
         del array
-        assert retained.let_go() == [7]
+        assert kept_inputs.released() == [7]
 
     def test_in_a_cycle(self, region):
         """What only the garbage collector can free is kept until it does."""
@@ -203,34 +203,34 @@ class TestKept:
 
         gc.disable()
         try:
-            held, retained, _ = executed(region, model)
+            held, kept_inputs, _ = executed(region, model)
         finally:
             gc.enable()
         assert held == [0]
         gc.collect()
-        assert retained.let_go() == [7]
+        assert kept_inputs.released() == [7]
 
     def test_askew_inputs(self, region):
         """An array that had to be copied may be kept; whether it is counted, it is reported as gone in the end."""
-        held, retained, kept = executed(region, lambda requests: requests[0].inputs()[2].as_numpy())
+        held, kept_inputs, kept = executed(region, lambda requests: requests[0].inputs()[2].as_numpy())
         assert held in ([], [0])
         del kept
-        assert retained.let_go() == [7 + index for index in held]
+        assert kept_inputs.released() == [7 + index for index in held]
 
     def test_over_several_batches(self, region):
         """Batches come and go; each request is reported once."""
-        retained = Retained()
+        kept_inputs = KeptInputs()
         kept = []
         for batch in (7, 10, 13):
             executed(
                 region,
                 lambda requests: kept.append(requests[0].inputs()[0].as_numpy()),
-                retained=retained,
+                kept_inputs=kept_inputs,
                 batch=batch,
             )
-        assert len(retained) == 3
+        assert len(kept_inputs) == 3
         kept.pop(0)
-        assert retained.let_go() == [7]
+        assert kept_inputs.released() == [7]
         kept.clear()
-        assert retained.let_go() == [10, 13]
-        assert len(retained) == 0
+        assert kept_inputs.released() == [10, 13]
+        assert len(kept_inputs) == 0

@@ -173,7 +173,7 @@ class TestRoom:
         bench.server.wait_for_room(7)
         assert bench.link.waits == 0
         bench.server.credit([[7, 3]])
-        assert bench.server._windows._sizes == {}
+        assert bench.server._flow._sizes == {}
 
     def test_the_host_hangs_up(self, bench):
         """Nobody waits for a host that is gone."""

@@ -5,75 +5,75 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX, Windows
+from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX, FlowControl
 
 
 def test_a_request_that_nobody_has_answered():
     """The first response may be sent, whatever the request."""
-    windows = Windows()
-    assert windows.is_open(1)
-    windows.sent(1, 8)
-    assert windows.is_open(2)
+    flow = FlowControl()
+    assert flow.may_send(1)
+    flow.sent(1, 8)
+    assert flow.may_send(2)
 
 
 def test_so_many_responses():
     """After so many that are not taken the sender waits; for each that is taken it may send another."""
-    windows = Windows()
+    flow = FlowControl()
     for _ in range(RESPONSES_AHEAD_MAX):
-        assert windows.is_open(1)
-        windows.sent(1, 0)
-    assert not windows.is_open(1)
-    windows.taken(1, 1)
-    assert windows.is_open(1)
-    windows.sent(1, 0)
-    assert not windows.is_open(1)
-    windows.taken(1, RESPONSES_AHEAD_MAX)
-    assert windows.is_open(1)
+        assert flow.may_send(1)
+        flow.sent(1, 0)
+    assert not flow.may_send(1)
+    flow.credit(1, 1)
+    assert flow.may_send(1)
+    flow.sent(1, 0)
+    assert not flow.may_send(1)
+    flow.credit(1, RESPONSES_AHEAD_MAX)
+    assert flow.may_send(1)
 
 
 def test_so_many_bytes():
     """Large responses fill the window sooner."""
-    windows = Windows()
-    windows.sent(1, BYTES_AHEAD_MAX - 1)
-    assert windows.is_open(1)
-    windows.sent(1, 1)
-    assert not windows.is_open(1)
-    windows.taken(1, 1)
-    assert windows.is_open(1)
+    flow = FlowControl()
+    flow.sent(1, BYTES_AHEAD_MAX - 1)
+    assert flow.may_send(1)
+    flow.sent(1, 1)
+    assert not flow.may_send(1)
+    flow.credit(1, 1)
+    assert flow.may_send(1)
 
 
 def test_one_that_is_larger_than_the_window():
     """However large a response is, it may be sent when none is ahead of it."""
-    windows = Windows()
-    windows.sent(1, 10 * BYTES_AHEAD_MAX)
-    assert not windows.is_open(1)
-    windows.taken(1, 1)
-    assert windows.is_open(1)
+    flow = FlowControl()
+    flow.sent(1, 10 * BYTES_AHEAD_MAX)
+    assert not flow.may_send(1)
+    flow.credit(1, 1)
+    assert flow.may_send(1)
 
 
 def test_more_taken_than_sent():
     """What was not sent cannot be taken in advance."""
-    windows = Windows()
-    windows.taken(1, 5)
+    flow = FlowControl()
+    flow.credit(1, 5)
     for _ in range(RESPONSES_AHEAD_MAX):
-        windows.sent(1, 0)
-    windows.taken(1, 2 * RESPONSES_AHEAD_MAX)
+        flow.sent(1, 0)
+    flow.credit(1, 2 * RESPONSES_AHEAD_MAX)
     for _ in range(RESPONSES_AHEAD_MAX):
-        windows.sent(1, 0)
-    assert not windows.is_open(1)
+        flow.sent(1, 0)
+    assert not flow.may_send(1)
 
 
 def test_end():
     """A request that has ended is forgotten: who waits for it waits no longer, and nothing is kept."""
-    windows = Windows()
+    flow = FlowControl()
     for _ in range(RESPONSES_AHEAD_MAX):
-        windows.sent(1, BYTES_AHEAD_MAX)
-    windows.end(1)
-    assert windows.is_open(1)
-    windows.taken(1, 3)
-    windows.end(1)
-    windows.end(2)
-    assert windows._sizes == windows._bytes == {}
+        flow.sent(1, BYTES_AHEAD_MAX)
+    flow.end(1)
+    assert flow.may_send(1)
+    flow.credit(1, 3)
+    flow.end(1)
+    flow.end(2)
+    assert flow._sizes == flow._bytes == {}
 
 
 STEPS = st.lists(
@@ -89,22 +89,22 @@ STEPS = st.lists(
 @given(STEPS)
 def test_any_steps(steps):
     """A window is open unless so many, or so much, is ahead."""
-    windows = Windows()
+    flow = FlowControl()
     ahead = {1: [], 2: []}
     for kind, serial, value in steps:
         if kind == "sent":
-            windows.sent(serial, value)
+            flow.sent(serial, value)
             ahead[serial].append(value)
         elif kind == "taken":
-            windows.taken(serial, value)
+            flow.credit(serial, value)
             del ahead[serial][:value]
         elif kind == "end":
-            windows.end(serial)
+            flow.end(serial)
             ahead[serial].clear()
         else:
             for _ in range(value):
-                windows.sent(serial, 1)
+                flow.sent(serial, 1)
             ahead[serial] += [1] * value
         for each, sizes in ahead.items():
             is_full = len(sizes) >= RESPONSES_AHEAD_MAX or sum(sizes) >= BYTES_AHEAD_MAX
-            assert windows.is_open(each) == (not sizes or not is_full)
+            assert flow.may_send(each) == (not sizes or not is_full)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`c_python_backend_utils`, where Triton has the classes that models meet and seldom name: see the package beside."""
+"""`c_python_backend_utils`, Triton's module for classes that models use and seldom name."""
 
 from pyruntime.stub.c_pb_utils import (
     COUNTER,

@@ -3,7 +3,7 @@
 """`triton_python_backend_utils`, for every process that has pyruntime installed: tests, tools, children of models.
 
 In a stub the module of this name is `pyruntime.stub.pb_utils` itself, which needs no installation. Everything here is
-the very object that it has there; what needs a server says so where there is none.
+the same object as there. Functions that need a server raise an error in other processes.
 """
 
 from pyruntime.stub.pb_utils import (

@@ -16,6 +16,8 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.http import InferInput
 from tritonclient.utils import InferenceServerException
 
+from .harness.models import parameters
+
 CONFIG = """
 backend: "identity"
 max_batch_size: 4
@@ -26,12 +28,6 @@ instance_group { kind: KIND_CPU count: 1 }
 # A question that the thread would have to answer itself, and never could.
 ASKED = "the server cannot be asked by the thread that answers for it"
 DYNAMIC = "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 600000000 }\n"
-
-
-def parameters(**values):
-    """Parameters of a model's configuration."""
-    entry = 'parameters {{ key: "{}" value {{ string_value: "{}" }} }}\n'
-    return "".join(entry.format(*item) for item in values.items())
 
 
 @pytest.fixture(scope="module")

@@ -91,15 +91,6 @@ def receive(connection):
         return json.loads(connection.getresponse().read())["outputs"][0]["data"]
 
 
-def settle(server):
-    """Have the server read all that was written to it before.
-
-    The first answer may be of a turn of its loop that began before, the second one is not.
-    """
-    for _ in range(2):
-        server.request("GET", "/v2/health/live")
-
-
 def would_wait(callee, cycle):
     """The refusal of a call that closes a cycle."""
     return (
@@ -246,7 +237,7 @@ class TritonPythonModel:
             stopped += [clients.submit(server.infer, "caller", INPUT, request_id="stop")]
             wait_until(lambda: len(list(folder.glob("*_stopped"))) == 2)
             behind = [send(server, "caller", number) for number in range(12)]
-            settle(server)
+            server.settle()
             (folder / "caller_0_0_gate").touch()
             wait_until((gated / "begun").exists)
             (folder / "caller_0_1_gate").touch()
@@ -451,7 +442,7 @@ class TritonPythonModel:
             wait_until((folder / "begun").exists)
             waiting = clients.submit(server.refusal, "starts", {"IN": np.array([3])})
             wait_until((caller / "calls").exists)
-            settle(server)
+            server.settle()
             os.kill(server.stub("starts_0").pid, signal.SIGKILL)
             assert "Stub process 'starts_0' is not healthy." in waiting.result()[1]
             (folder / "gate").touch()

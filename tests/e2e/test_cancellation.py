@@ -206,15 +206,6 @@ def receive(connection):
         return json.loads(connection.getresponse().read())["outputs"][0]["data"]
 
 
-def settle(server):
-    """Have the server read all that was written to it before.
-
-    The first answer may be of a turn of its loop that began before, the second one is not.
-    """
-    for _ in range(2):
-        server.request("GET", "/v2/health/live")
-
-
 def numbers_in(path):
     """The numbers that a model wrote down."""
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -250,7 +241,7 @@ class TestRunning:
         wait_until(lambda: len(numbers_in(folder / "executed")) == 4)
         connections[1].close()
         connections[3].close()
-        settle(server)
+        server.settle()
         (folder / "gate").touch()
         assert [receive(connections[index]) for index in (0, 2)] == [[0], [2]]
         assert sorted(numbers_in(folder / "cancelled")) == [1, 3]
@@ -312,10 +303,10 @@ class TestQueued:
         waiting = []
         for number in range(2, 8):
             waiting.append(send(server, "gated", [[number]]))
-            settle(server)  # requests of several connections are read in any order
+            server.settle()  # requests of several connections are read in any order
         for connection in waiting[::2]:
             connection.close()
-        settle(server)
+        server.settle()
         (folder / "gate").touch()
         assert receive(first) == [1]
         assert [receive(connection) for connection in waiting[1::2]] == [[3], [5], [7]]
@@ -329,9 +320,9 @@ class TestQueued:
         first = send(server, "gated", [1])
         wait_until(lambda: numbers_in(folder / "executed") == [1])
         second = send(server, "gated", [2])
-        settle(server)
+        server.settle()
         second.close()
-        settle(server)
+        server.settle()
         (folder / "gate").touch()
         assert receive(first) == [1]
         wait_until(lambda: numbers_in(folder / "executed") == [1, 2])

@@ -8,8 +8,10 @@ from contextlib import closing
 import numpy as np
 import pytest
 import tritonclient.http.aio
-from tritonclient.http import InferInput, InferRequestedOutput
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.http import InferRequestedOutput
+from tritonclient.utils import InferenceServerException
+
+from .harness.server import to_input
 
 ECHO = """
 class TritonPythonModel:
@@ -42,11 +44,6 @@ def server(tmp_path_factory, write_model, serving):
         (folder / "labels.txt").write_text("cat\ndög\n\nunused\n")
     with serving(repository) as running:
         yield running
-
-
-def to_input(name, array):
-    tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-    return tensor.set_data_from_numpy(array)
 
 
 def wanted(binary, name="OUT_FP32", count=2):

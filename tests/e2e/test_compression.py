@@ -12,8 +12,9 @@ import zlib
 import numpy as np
 import pytest
 import tritonclient.http.aio
-from tritonclient.http import InferInput
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException
+
+from .harness.server import to_input
 
 ALGORITHMS = [None, "gzip", "deflate"]
 COMPRESS = {"gzip": gzip.compress, "deflate": zlib.compress}
@@ -27,11 +28,6 @@ def arrays():
         "INPUT_FP32": np.random.default_rng(1).normal(size=100_000).astype(np.float32),
         "INPUT_BYTES": np.array(["text", "ü" * 1000], object),
     }
-
-
-def to_input(name, array):
-    tensor = InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-    return tensor.set_data_from_numpy(array)
 
 
 def check(result):

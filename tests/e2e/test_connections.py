@@ -6,11 +6,12 @@ import json
 import os
 import re
 import socket
-import struct
 from contextlib import suppress
 
 import numpy as np
 import pytest
+
+from .harness.raw import reset
 
 A = np.arange(16, dtype=np.float32)
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: any\r\n\r\n"
@@ -194,12 +195,6 @@ def executions(server, model):
     """How many batches a model has executed."""
     body = server.request("GET", f"/v2/models/{model}/stats").body
     return json.loads(body)["model_stats"][0]["execution_count"]
-
-
-def reset(sock):
-    """Hang up at once, without taking leave."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
 
 
 def test_memory_of_clients_that_leave_half_way(server):

@@ -6,11 +6,12 @@ import http.client
 import json
 import os
 import socket
-import struct
 from contextlib import closing
 
 import numpy as np
 import pytest
+
+from .harness.raw import reset
 
 LIMIT_S = 60.0
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: any\r\n\r\n"
@@ -218,12 +219,6 @@ def open_stream(server, model, **document):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S)
     connection.request("POST", f"/v2/models/{model}/generate_stream", json.dumps(document))
     return connection, connection.getresponse()
-
-
-def reset(sock):
-    """Hang up at once, without taking leave."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
 
 
 class TestStreams:

@@ -17,6 +17,8 @@ import pytest
 import tritonclient.grpc
 import tritonclient.utils.shared_memory as system_memory
 
+from .harness.models import parameters
+
 BACKENDS = ["identity", "repeat", "calls", "metrics", "misuse", "lifecycle", "requests", "server_steps"]
 ISOLATED = 'parameters { key: "EXECUTION_MODE" value { string_value: "process" } }\n'
 NUMBERS = {
@@ -60,13 +62,6 @@ def tensors(datatype, dims="-1"):
     """One tensor in, one out."""
     tensor = f"data_type: TYPE_{datatype} dims: [ {dims} ]"
     return f'input [ {{ name: "INPUT" {tensor} }} ]\noutput [ {{ name: "OUTPUT" {tensor} }} ]\n'
-
-
-def parameters(**values):
-    """Parameters of a configuration."""
-    return "".join(
-        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in values.items()
-    )
 
 
 def repeated(count, delay_ms=0):

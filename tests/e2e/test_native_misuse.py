@@ -14,6 +14,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from .harness.models import parameters
+
 CONFIG = """
 backend: "misuse"
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
@@ -57,12 +59,6 @@ UNKNOWN = {
     "unknown_output": "Invalid argument: unexpected inference output 'NONE' for model 'm_unknown_output'",
     "name_of_no_text": "Invalid argument: unexpected inference output '\ufffd' for model 'm_name_of_no_text'",
 }
-
-
-def parameters(**values):
-    """Parameters of a model's configuration."""
-    entry = 'parameters {{ key: "{}" value {{ string_value: "{}" }} }}\n'
-    return "".join(entry.format(*item) for item in values.items())
 
 
 def install(folder, name, library):

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from .harness.models import parameters
+
 INTEGERS = """
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] } ]
@@ -46,12 +48,6 @@ def backends(install_backends):
     """The option that says where the backends are."""
     names = ("identity", "gather", "calls", "lifecycle", "metrics", "repeat", "misuse")
     return f"--backend-directory={install_backends(*names)}"
-
-
-def parameters(**values):
-    """Those of a model's configuration."""
-    entry = 'parameters {{ key: "{}" value {{ string_value: "{}" }} }}\n'
-    return "".join(entry.format(*item) for item in values.items())
 
 
 # The log.

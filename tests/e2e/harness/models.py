@@ -27,3 +27,9 @@ def write_model(repository: Path, name: str, code: str | None, config: str | Non
     if config is not None:
         (folder / "config.pbtxt").write_text(config + more)
     return folder
+
+
+def parameters(**values):
+    """Parameters of a model's configuration."""
+    entry = 'parameters {{ key: "{}" value {{ string_value: "{}" }} }}\n'
+    return "".join(entry.format(*item) for item in values.items())

@@ -6,6 +6,8 @@ import json
 import socket
 import struct
 
+from . import models
+
 # A model of one input, and an output like it.
 ECHO = """
 backend: "{}"
@@ -15,8 +17,7 @@ output [ {{ name: "OUTPUT0" data_type: TYPE_INT32 dims: [ {} ] }} ]
 
 
 def config(backend, dims="-1", more="", **parameters):
-    entry = 'parameters {{ key: "{}" value {{ string_value: "{}" }} }}\n'
-    return ECHO.format(backend, dims, dims) + more + "".join(entry.format(*each) for each in parameters.items())
+    return ECHO.format(backend, dims, dims) + more + models.parameters(**parameters)
 
 
 def body_of(values, **members):
@@ -44,6 +45,12 @@ def chunked(model, *values):
     lines = [f"POST /v2/models/{model}/infer HTTP/1.1", "Host: x", "Transfer-Encoding: chunked"]
     lines += [f"Inference-Header-Content-Length: {len(document)}", "", ""]
     return "\r\n".join(lines).encode() + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
+def reset(sock):
+    """Hang up at once, without taking leave."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
 
 
 class Client:

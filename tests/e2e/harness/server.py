@@ -158,6 +158,14 @@ class Server:
         except OSError:
             return False
 
+    def settle(self) -> None:
+        """Have it read all that was written to it before.
+
+        The first answer may be of a turn of its loop that began before, the second one is not.
+        """
+        for _ in range(2):
+            self.request("GET", "/v2/health/live")
+
     # Starting and ending it.
 
     def wait_ready(self) -> None:

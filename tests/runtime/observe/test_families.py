@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pyruntime.runtime.observe.families import Family
 from pyruntime.runtime.observe.metric_checks import KINDS, checked_labels
-from pyruntime.utils.errors import Code, InferenceError
+
+from .refusals import refusal_of
 
 MONOTONIC = "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -22,14 +23,6 @@ def family_of(kind, bounds=None, labels=""):
     family = Family("m", "About it.", kind)
     metric = family.metrics[labels] = family.new_metric(labels, bounds)
     return family, metric
-
-
-def refusal_of(function, *arguments):
-    """The message of the error that a call must end with."""
-    with pytest.raises(InferenceError) as caught:
-        function(*arguments)
-    assert caught.value.code is Code.INVALID_ARG
-    return caught.value.message
 
 
 class TestCounter:

@@ -16,17 +16,10 @@ from pyruntime.runtime.observe.metric_checks import (
     checked_buckets,
     checked_labels,
 )
-from pyruntime.utils.errors import Code, InferenceError
+
+from .refusals import refusal_of
 
 SORTED = "Bucket Boundaries must be strictly sorted"
-
-
-def refusal_of(function, *arguments):
-    """The message of the error that a call must end with."""
-    with pytest.raises(InferenceError) as caught:
-        function(*arguments)
-    assert caught.value.code is Code.INVALID_ARG
-    return caught.value.message
 
 
 @pytest.mark.parametrize("name", ["a", "vllm:num_requests", "_a", "Z9", "a" * NAME_CHARS_MAX])

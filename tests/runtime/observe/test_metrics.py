@@ -9,17 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pyruntime.runtime.observe import metrics as module
 from pyruntime.runtime.observe.metrics import FAMILY_DELETED, Metrics
-from pyruntime.utils.errors import Code, InferenceError
+
+from .refusals import refusal_of
 
 EMPTY = "<Metrics [0 families, 0 metrics | 0 owners]>"
-
-
-def refusal_of(function, *arguments):
-    """The message of the error that a call must end with."""
-    with pytest.raises(InferenceError) as caught:
-        function(*arguments)
-    assert caught.value.code is Code.INVALID_ARG
-    return caught.value.message
 
 
 def samples(metrics):

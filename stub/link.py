@@ -59,7 +59,13 @@ class Link:
             self._in_send = True
             try:
                 while outbox:
-                    self._send_all()
+                    data = b""
+                    try:
+                        while outbox:
+                            data += self._channel.send(outbox.popleft())
+                    finally:
+                        if data:
+                            self._sock.sendall(data)
             finally:
                 self._in_send = False
 
@@ -114,15 +120,6 @@ class Link:
     def close(self) -> None:
         """Close the socket in a child that the model forked, because the channel belongs to its parent."""
         self._sock.close()
-
-    def _send_all(self) -> None:
-        data = b""
-        try:
-            while self._outbox:
-                data += self._channel.send(self._outbox.popleft())
-        finally:
-            if data:
-                self._sock.sendall(data)
 
     def _follow(self, done: Callable[[], object]) -> None:
         """Wait while another thread reads, until it has read something or stopped reading."""

@@ -116,4 +116,6 @@ def decode_request(wire: Sequence[Any]) -> Tuple[str, RequestOptions, List[Tenso
         or places is not None
     ):
         raise PeerError("a field of a request has another type")
-    return id, RequestOptions(correlation_id, flags, timeout_us, outputs, parameters), tensors, trace_context
+    # As the constructor does, which costs a call.
+    options = tuple.__new__(RequestOptions, (correlation_id, flags, timeout_us, outputs, parameters))
+    return id, options, tensors, trace_context

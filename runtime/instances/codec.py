@@ -50,10 +50,10 @@ class ResponseReader:
         if len(batch) != len(responses):
             raise PeerError("responses that do not match the batch")
         read = self.response
-        return [
-            read(job, wire) if type(wire) is list else _no_response(wire)
-            for job, wire in zip(batch, responses)  # noqa: B905 - they are equal in number, and strict costs time
-        ]
+        outcomes = []
+        for job, wire in zip(batch, responses):  # noqa: B905 - they are equal in number, and strict costs time
+            outcomes.append(read(job, wire) if type(wire) is list else _no_response(wire))
+        return outcomes
 
     def response(self, job: Job, wire: list[Any]) -> InferResponse | InferenceError:
         """The response to a job. Raises PeerError."""

@@ -6,12 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from pyruntime.runtime.calls.call_request import CallRequest, ValidatedSignatures
+from pyruntime.runtime.calls.model_call import ModelCall
 from pyruntime.runtime.calls.tensors import CallInputs, HeldResponse, LeftMemory
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import create_region
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import MEMORY_CPU, RequestOptions
+
+from ..model_specs import spec_from
 
 
 def is_open(region):
@@ -86,6 +91,43 @@ class TestHeldResponse:
         response = InferResponse("callee", 1, "7", [output], {}, lambda: pytest.fail("it is released"))
         with pytest.raises(InferenceError, match="no room"):
             HeldResponse(response, SimpleNamespace(allocate=allocate))
+
+
+class Version:
+    """A model version that takes one input of any length."""
+
+    spec = spec_from(
+        "name: 'm' input { name: 'IN' data_type: TYPE_UINT8 dims: -1 } "
+        "output { name: 'OUT' data_type: TYPE_UINT8 dims: -1 }"
+    )
+
+    def __init__(self):
+        self.validated = ValidatedSignatures()
+        self.jobs = []
+
+    def start(self, job):
+        self.jobs.append(job)
+
+
+class TestFromCallToCall:
+    def test_outputs_become_inputs(self, regions, memory):
+        """The outputs of one call are the inputs of the next, without a copy, and are released when those are read."""
+        released = []
+        region, _ = regions
+        region.view[64:68] = b"1234"
+        output = OutputTensor("OUT", "UINT8", [4], region.view[64:68], address(region.number, 64))
+        response = InferResponse("first", 1, "7", [output], {}, lambda: released.append(1), region=region)
+        held = HeldResponse(response, memory)
+        region.close()
+        tensors = [("IN", "UINT8", [4], output.address, 4, MEMORY_CPU, 0)]
+        request = CallRequest("second", -1, "7", RequestOptions(), {}, tensors, [held.region])
+        callee = Version()
+        call = ModelCall(None, request, [CallInputs([], held.release)], lambda outcome, final: None)
+        call.start(callee)
+        (job,) = callee.jobs
+        assert (job.tensors, job.regions, released) == (tensors, [region], [])
+        job.free()
+        assert (released, is_open(region)) == ([1], False)
 
 
 class TestLeftMemory:

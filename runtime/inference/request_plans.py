@@ -45,10 +45,9 @@ class RequestPlan:
     def job(self, slot: RequestSlot, respond: Respond, now_ns: int, id: str = "") -> Job:
         """The job of a request that arrives now and whose tensors lie in `slot`."""
         base = slot.offset
-        tensors: list[TensorRef] = [
-            (name, datatype, shape, base + at, size, memory_kind, device_id)
-            for name, datatype, shape, at, size, memory_kind, device_id in self._tensors
-        ]
+        tensors: list[TensorRef] = []
+        for name, datatype, shape, at, size, memory_kind, device_id in self._tensors:  # a comprehension costs a call
+            tensors.append((name, datatype, shape, base + at, size, memory_kind, device_id))
         return Job(id, self._options, tensors, self.rows, self._signature, [slot], respond, now_ns)
 
     def pattern(self, base: int) -> list[object]:

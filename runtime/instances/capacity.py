@@ -40,19 +40,20 @@ class AdaptiveCapacity:
 
     def observe(self, duration_ns: int) -> None:
         """A batch took so long."""
-        self.average_ns += (duration_ns - self.average_ns) >> _AVERAGE_SHIFT
-        if not self._is_fixed:
-            self._adapt()
+        average_ns = self.average_ns = self.average_ns + ((duration_ns - self.average_ns) >> _AVERAGE_SHIFT)
+        if self._is_fixed:
+            return
+        if average_ns * self._max <= AHEAD_NS_MAX:
+            self.total = self._max
+        else:
+            self.total = max(CAPACITY_MIN, AHEAD_NS_MAX // average_ns)
 
     def observe_sum(self, count: int, duration_ns: int) -> None:
         """So many batches took so long in all."""
         mean_ns = duration_ns // count
         if count >= _COUNTED_MIN:
             self.average_ns = mean_ns
-            if not self._is_fixed:
-                self._adapt()
-        else:
-            self.observe(mean_ns)
+        self.observe(mean_ns)
 
     def expect_calls(self) -> None:
         """The model calls others, and waits for them: what would wait behind its batch had better wait in the queue."""
@@ -60,10 +61,3 @@ class AdaptiveCapacity:
         if not self._is_fixed:
             self._is_fixed = True
             self.total = 1
-
-    def _adapt(self) -> None:
-        average_ns = self.average_ns
-        if average_ns * self._max <= AHEAD_NS_MAX:
-            self.total = self._max
-        else:
-            self.total = max(CAPACITY_MIN, AHEAD_NS_MAX // average_ns)

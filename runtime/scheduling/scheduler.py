@@ -29,6 +29,8 @@ class JobScheduler(ABC):
         self._on_change = on_change
         self._statistics = statistics
         self._instances: Sequence[Executor] = ()
+        # The one instance of most models, for which nothing has to be compared.
+        self._only: Executor | None = None
         self._empty: asyncio.Event | None = None
 
     def __repr__(self) -> str:
@@ -41,6 +43,7 @@ class JobScheduler(ABC):
     def serve(self, instances: Sequence[Executor]) -> None:
         """Set the instances that execute the requests."""
         self._instances = instances
+        self._only = instances[0] if len(instances) == 1 else None
 
     @abstractmethod
     def submit(self, job: Job) -> None:
@@ -52,7 +55,7 @@ class JobScheduler(ABC):
 
     def lone_instance(self) -> Executor | None:
         """The only instance, if requests always may go to it directly; else None."""
-        return self.free_instance() if len(self._instances) == 1 else None
+        return self.free_instance() if self._only is not None else None
 
     @abstractmethod
     def cancel(self, job: Job) -> None:
@@ -124,9 +127,11 @@ class Scheduler(JobScheduler):
 
     def submit(self, job: Job) -> None:
         """See JobScheduler. Raises QueueFull."""
-        if self._is_direct and not self._batcher.queue and (instance := self._freest()) is not None:
-            instance.execute([job])
-            return
+        if self._is_direct and not self._batcher.queue:
+            instance = self._only or self._freest()
+            if instance is not None and instance.capacity > 0:
+                instance.execute([job])
+                return
         self._batcher.submit(job)
         self._dispatch()
 
@@ -179,9 +184,8 @@ class Scheduler(JobScheduler):
 
     def _freest(self) -> Executor | None:
         """The instance with the most capacity: an idle one before one that would only queue the batch."""
-        if len(self._instances) == 1:
-            (only,) = self._instances
-            return only if only.capacity > 0 else None
+        if self._only is not None:
+            return self._only if self._only.capacity > 0 else None
         best = None
         most = 0
         for instance in self._instances:

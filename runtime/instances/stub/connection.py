@@ -193,7 +193,14 @@ class StubConnection(asyncio.Protocol):
 
     def infer(self, batch: int, requests: list[list[object]]) -> None:
         """Post a batch. Raises LocalError if it does not fit a frame."""
-        self.send(Infer(batch, requests, self._released))
+        if self._transport is None:
+            return  # the stub hung up, and its batches are failed or posted again for that
+        # As Infer() and `send` do: this is on the path of every request.
+        data = self._channel.send(tuple.__new__(Infer, (batch, requests, self._released)))
+        if self._corked is not None:
+            self._corked.append(data)
+        else:
+            self._transport.write(data)
         if self._released:
             self._released = []
             self._released_bytes = 0

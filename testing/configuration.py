@@ -16,11 +16,11 @@ from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.config.unsupported import unsupported_features
+from pyruntime.runtime.config.unsupported import refuse_unsupported
 from pyruntime.runtime.config.validate import validate
+from pyruntime.runtime.loaders.native_options import stub_location
 from pyruntime.runtime.repository.backends import find_backend
-from pyruntime.runtime.repository.loading import GPUS, Draft, read_config, read_draft
-from pyruntime.runtime.repository.native_options import stub_location
+from pyruntime.runtime.repository.draft import GPUS, Draft, read_config, read_draft
 from pyruntime.runtime.repository.override import parse_override
 from pyruntime.runtime.repository.scan import read_folder
 from pyruntime.runtime.settings import ServerSettings
@@ -92,9 +92,7 @@ def complete(draft: Draft, model_class: Any) -> ModelSpec:
         config = merge_auto_complete(config, json.loads(json.dumps(completed.as_dict())))
         config = normalize(config, directory_name=draft.folder.name, has_model_file=True, gpus=GPUS)
     validate(config, GPUS)
-    for feature in unsupported_features(config):
-        if feature.fatal:
-            raise LoadError(feature.sentence)
+    refuse_unsupported(config)
     return model_spec(config)
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.repository.loading import Draft
+from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.runtime.scheduling.controls import Controls
 from pyruntime.runtime.scheduling.job import request_options

@@ -21,6 +21,7 @@ from pyruntime.runtime.app.state import VERSION, LentConnections, ServerState
 from pyruntime.runtime.caching.cache import create_cache
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.native.host import NativeHost
+from pyruntime.runtime.loaders.model_loader import create_loader
 from pyruntime.runtime.observe.log_settings import LogSettings
 from pyruntime.runtime.observe.logging import adjust_logging
 from pyruntime.runtime.observe.metrics import Metrics
@@ -29,7 +30,6 @@ from pyruntime.runtime.repository.agents import RepositoryAgents
 from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions
-from pyruntime.runtime.repository.loading import ModelLoader
 from pyruntime.runtime.repository.polling import Polling
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 from pyruntime.runtime.tracing.tracer import Tracer
@@ -116,7 +116,7 @@ class Server:
         self._live = live = LiveVersions(table, tasks, settings.drain_s)
         self._agents = RepositoryAgents(native, settings.repoagent_directory, tasks)
         directories = [settings.backend_directory, OUR_BACKENDS] if settings.backend_directory else [OUR_BACKENDS]
-        loader = ModelLoader(settings, directories, tasks, live.lost, services, native, self._cache)
+        loader = create_loader(settings, directories, tasks, live.lost, services, native, self._cache)
         control = ModelControl(settings, table, live, loader, tasks, self._agents)
         self.state = ServerState(settings, tasks, table, control, metrics, tracer, log_settings, lent, native.settle)
         self._frontends = frontends_of(self.state)

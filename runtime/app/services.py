@@ -18,7 +18,7 @@ from pyruntime.runtime.calls.model_call import Callee
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.observe.metrics import Metrics
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
-from pyruntime.runtime.repository.version_number import parse_version
+from pyruntime.runtime.repository.versions import parse_version
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import Code, InferenceError

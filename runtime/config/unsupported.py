@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pyruntime.runtime.config.metrics import ignored_metrics
 from pyruntime.runtime.config.schema import Config
+from pyruntime.utils.errors import Code, LoadError
 
 # The parameter that names the library of a custom batching strategy.
 BATCH_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
@@ -23,6 +24,13 @@ class UnsupportedFeature:
 
     sentence: str
     fatal: bool
+
+
+def refuse_unsupported(config: Config) -> None:
+    """Raise LoadError if `config` asks for a feature without which its model must not be served."""
+    for feature in unsupported_features(config):
+        if feature.fatal:
+            raise LoadError(feature.sentence, Code.UNSUPPORTED)
 
 
 def unsupported_features(config: Config, *, is_native: bool = False) -> list[UnsupportedFeature]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -24,12 +24,11 @@ from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.instances.executor import Executor
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason, ModelStatistics
+from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferRequest, request_failure
 from pyruntime.runtime.scheduling.batcher import QueueFull, Strategy
 from pyruntime.runtime.scheduling.factory import create_scheduler
 from pyruntime.runtime.scheduling.job import Job, Respond, place_refs, request_options, tensor_refs
-from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.signature import signature_of
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -37,13 +36,15 @@ from pyruntime.utils.errors import Code, InferenceError
 FINALIZE_S_MIN = 2.0
 
 
-async def _nothing() -> None:
+async def nothing_to_finalize() -> None:
     """Stubs take their model with them."""
 
 
 class ModelVersion:
     """See the module. `on_lost` is called, once, with the reason when the last instance was given up.
 
+    With a `cache`, requests are answered from it that were answered before. A `strategy` has a say in which requests
+    are executed together, if the model has dynamic batching. `finalize` is awaited when all instances have stopped.
     `load_s` is how long it took to load, in seconds.
     """
 
@@ -54,6 +55,9 @@ class ModelVersion:
         memory: RequestMemory,
         on_lost: Callable[[ModelVersion, str], None],
         statistics: ModelStatistics | None = None,
+        cache: ResponseCache | None = None,
+        strategy: Strategy[Job] | None = None,
+        finalize: Callable[[], Awaitable[None]] = nothing_to_finalize,
     ) -> None:
         self.spec = spec
         self.version = version
@@ -62,10 +66,10 @@ class ModelVersion:
         self.load_s = 0.0
         self.plans = RequestPlans()
         self.validated = ValidatedSignatures()
-        self._cached: CachedRequests | None = None
+        self._cached = None if cache is None else CachedRequests(cache, self)
         self._is_batched = spec.is_batched
         self._sequence_ids = count(1)
-        self.scheduler = create_scheduler(spec, self.review_instances, self.statistics, memory)
+        self.scheduler = create_scheduler(spec, self.review_instances, self.statistics, memory, strategy)
         self._instances: Sequence[Executor] = ()
         self._active: Sequence[Executor] = ()
         self._on_lost = on_lost
@@ -74,8 +78,7 @@ class ModelVersion:
         # Whether no request can be served any more, and why.
         self.is_gone = False
         self._gone: InferenceError | None = None
-        # What is left to do for the version when all its instances have stopped.
-        self.finalize: Callable[[], Coroutine[Any, Any, None]] = _nothing
+        self._finalize = finalize
 
     def __repr__(self) -> str:
         return f"<ModelVersion {self.spec.name} {self.version} {self.scheduler}>"
@@ -103,22 +106,13 @@ class ModelVersion:
         looked_up = 0 if self._cached is None else len(self._cached)
         return looked_up + len(self.scheduler) + sum(instance.waiting for instance in self._instances)
 
-    def serve(self, instances: Sequence[Executor]) -> None:
-        """These instances are loaded: give them work."""
+    def serve(self, instances: Sequence[Executor], load_s: float = 0.0) -> None:
+        """Give these instances work: they are ready. The load took `load_s` seconds."""
         self._instances = instances
+        self.load_s = load_s
         passive = {instance.name for instance in self.spec.instances if instance.passive}
         self._active = [instance for instance in instances if instance.name not in passive]
         self.scheduler.serve(self._active)
-
-    def use_cache(self, cache: ResponseCache) -> None:
-        """Have requests answered from a cache that were answered before."""
-        self.statistics.cache = CacheStatistics()
-        self._cached = CachedRequests(cache, self)
-
-    def consult(self, strategy: Strategy[Job]) -> None:
-        """Let a strategy have a say in which requests are executed together. Only of a model with dynamic batching."""
-        if isinstance(self.scheduler, Scheduler):
-            self.scheduler.consult(strategy)
 
     def expect(self) -> None:
         """A request is coming in to this version's memory."""
@@ -278,7 +272,7 @@ class ModelVersion:
         self.scheduler.fail_all(self._gone)
         if self._cached is not None:
             await self._cached.wait_idle(timeout_s)
-        await self.finalize()
+        await self._finalize()
         self.memory.close()
 
     async def _wait_arrived(self, timeout_s: float) -> None:

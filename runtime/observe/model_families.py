@@ -17,7 +17,7 @@ from pyruntime.runtime.observe import built_in
 from pyruntime.runtime.observe.built_in import BuiltIn
 from pyruntime.runtime.observe.exposition import labels_text
 from pyruntime.runtime.observe.families import Histogram
-from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason, ModelStatistics
+from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason, MemoryUsage, ModelStatistics
 from pyruntime.runtime.observe.summaries import Latencies, Summary
 from pyruntime.runtime.settings import MetricsSettings
 
@@ -72,15 +72,25 @@ _SUMMARIES: tuple[tuple[BuiltIn, Callable[[Latencies], Summary]], ...] = (
 )
 
 
-def new_statistics(spec: ModelSpec, version: int, settings: MetricsSettings) -> ModelStatistics:
-    """The statistics of a version, with the summaries and histograms that the settings enable."""
+def new_statistics(
+    spec: ModelSpec,
+    version: int,
+    settings: MetricsSettings,
+    *,
+    has_cache: bool = False,
+    memory_usage: Callable[[], Iterable[MemoryUsage]] = tuple,
+) -> ModelStatistics:
+    """The statistics of a version, with the summaries and histograms that the settings enable.
+
+    `has_cache` says that requests to it go through a response cache. For `memory_usage` see ModelStatistics.
+    """
     latencies = Latencies() if settings.summary_latencies else None
     histogram = None
     # Without decoupled responses, the time of the first response is that of the request.
     if settings.histogram_latencies and spec.decoupled:
         bounds = FIRST_RESPONSE_BOUNDS_MS if spec.first_response_bounds_ms is None else spec.first_response_bounds_ms
         histogram = Histogram(built_in.FIRST_RESPONSE.name, labels_text(labels_of(spec, version)), list(bounds))
-    return ModelStatistics(latencies, histogram)
+    return ModelStatistics(latencies, histogram, CacheStatistics() if has_cache else None, memory_usage)
 
 
 def labels_of(spec: ModelSpec, version: int) -> dict[str, str]:

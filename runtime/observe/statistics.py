@@ -154,11 +154,17 @@ class ModelStatistics:
         "success_ns",
     )
 
-    def __init__(self, latencies: Latencies | None = None, first_responses: Histogram | None = None) -> None:
+    def __init__(
+        self,
+        latencies: Latencies | None = None,
+        first_responses: Histogram | None = None,
+        cache: CacheStatistics | None = None,
+        memory_usage: Callable[[], Iterable[MemoryUsage]] = tuple,
+    ) -> None:
         self.latencies = latencies
         self.first_responses = first_responses
-        self.cache: CacheStatistics | None = None
-        self.memory_usage: Callable[[], Iterable[MemoryUsage]] = tuple
+        self.cache = cache
+        self.memory_usage = memory_usage
         self.success_count = self.success_ns = self.failure_ns = 0
         self.queue_ns = self.compute_input_ns = self.compute_infer_ns = self.compute_output_ns = 0
         self.inference_count = self.execution_count = self.last_inference_ms = 0

@@ -28,6 +28,9 @@ IN_PROCESS = "in_process"
 PROCESS = "process"
 
 
+BackendKind = Literal["python", "python_based", "native"]
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """What executes a model. `path` is the file: a model.py for both kinds of Python, else a library.
@@ -36,7 +39,7 @@ class Backend:
     """
 
     name: str
-    kind: Literal["python", "python_based", "native"]
+    kind: BackendKind
     path: str
     library: str = ""
 

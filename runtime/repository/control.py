@@ -19,12 +19,11 @@ from typing import Any, Protocol
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.repository.agents import RepositoryAgents
 from pyruntime.runtime.repository.backends import Backend
-from pyruntime.runtime.repository.debugging import check_debug_model
+from pyruntime.runtime.repository.draft import Draft, check_debug_model
 from pyruntime.runtime.repository.fingerprint import whole_origin
 from pyruntime.runtime.repository.lifecycle import LATEST, LifecycleTable, State
 from pyruntime.runtime.repository.live import LiveVersions, Source
 from pyruntime.runtime.repository.load_slots import LoadPlaces
-from pyruntime.runtime.repository.loading import Draft
 from pyruntime.runtime.repository.override import check_files, parse_override
 from pyruntime.runtime.repository.override_folder import OverrideFolder
 from pyruntime.runtime.repository.request import Found, LoadRequest, Override, Sight, look, read, unknown

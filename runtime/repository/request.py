@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.repository.draft import Draft, read_config, read_draft
 from pyruntime.runtime.repository.fingerprint import Origin, config_stamp, origins
-from pyruntime.runtime.repository.loading import Draft, read_config, read_draft
 from pyruntime.runtime.repository.override_folder import OverrideFolder
 from pyruntime.runtime.repository.scan import ModelFolder, find_model, read_folder
 from pyruntime.runtime.settings import ServerSettings

@@ -16,10 +16,10 @@ from typing import Protocol
 
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.repository.fingerprint import Origin
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions, Source
-from pyruntime.runtime.repository.loading import Draft
 from pyruntime.utils.errors import Code, LoadError
 
 _LOG = logging.getLogger("pyruntime.repository")

@@ -1,19 +1,38 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which versions of a model are served: a choice among the folders that the model has. (pure)"""
+"""Numbers of versions, as clients write them, and the choice of those that a model serves. (pure)"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.repository.lifecycle import LATEST
+from pyruntime.utils.errors import Code, InferenceError
 
 # What a specific policy may name. Each version that is named and not there is reported by itself.
 SPECIFIC_VERSIONS_MAX = 1000
-# Versions are int64 in the protocol.
+# Triton keeps versions in signed 64-bit integers, which have at most 19 digits.
 VERSION_MAX = (1 << 63) - 1
+VERSION_DIGITS_MAX = 19
 _VERSION = re.compile(r"[1-9][0-9]*", re.ASCII)
+
+
+def parse_version(text: str) -> int:
+    """The version that `text` names, LATEST for "". Raises InferenceError (INVALID_ARG)."""
+    if not text:
+        return LATEST
+    version = int(text) if text.isascii() and text.isdigit() and len(text) <= VERSION_DIGITS_MAX else 0
+    if not 0 < version <= VERSION_MAX:
+        raise InferenceError(
+            f"failed to get model version from specified version string '{text[:VERSION_DIGITS_MAX]}', "
+            "version should be an integral value > 0",
+            Code.INVALID_ARG,
+        )
+    return version
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +44,7 @@ class VersionPolicy:
     versions: tuple[int, ...] = ()
 
     @classmethod
-    def from_config(cls, message: Any) -> VersionPolicy:
+    def from_config(cls, message: Config) -> VersionPolicy:
         """The policy of a ModelConfig message; without one, the latest version is served."""
         policy = message.version_policy
         choice = policy.WhichOneof("policy_choice")

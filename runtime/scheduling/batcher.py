@@ -85,7 +85,7 @@ class Strategy(Protocol[W]):
 class Batcher(Generic[Q]):
     """The queue of one model version. `batching` None: every request is a batch, and the queue has no limit.
 
-    `strategy` is the model's own, or None; it may be set at any time.
+    `strategy` is the model's own, or None.
     """
 
     __slots__ = (
@@ -103,7 +103,9 @@ class Batcher(Generic[Q]):
         "strategy",
     )
 
-    def __init__(self, max_batch_size: int, batching: DynamicBatchingSpec | None) -> None:
+    def __init__(
+        self, max_batch_size: int, batching: DynamicBatchingSpec | None, strategy: Strategy[Q] | None = None
+    ) -> None:
         # By identity, so that removing a request takes constant time: a thousand clients may disconnect at once.
         # Callers may only test whether it is empty.
         self.queue: OrderedDict[int, Q] = OrderedDict()
@@ -113,7 +115,7 @@ class Batcher(Generic[Q]):
         self._max_queue_size = (batching.max_queue_size if batching else 0) or sys.maxsize
         self._preferred = frozenset(batching.preferred_batch_sizes if batching else ()) or {self._max_batch_size}
         self._preferred_max = max(self._preferred)
-        self.strategy: Strategy[Q] | None = None
+        self.strategy = strategy
         self._pending_count = 0
         self._forget_pending()
 

@@ -8,14 +8,23 @@ from collections.abc import Callable
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.scheduling.batcher import Strategy
+from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.scheduler import JobScheduler, Scheduler
 from pyruntime.runtime.scheduling.sequence_scheduler import Memory, SequenceScheduler
 
 
 def create_scheduler(
-    spec: ModelSpec, on_change: Callable[[], None], statistics: ModelStatistics, memory: Memory
+    spec: ModelSpec,
+    on_change: Callable[[], None],
+    statistics: ModelStatistics,
+    memory: Memory,
+    strategy: Strategy[Job] | None = None,
 ) -> JobScheduler:
-    """The scheduler of one version of a model; `memory` is its request memory."""
+    """The scheduler of one version of a model; `memory` is its request memory.
+
+    `strategy` is only for models with dynamic batching.
+    """
     if spec.sequence_batching is not None:
         return SequenceScheduler(spec, spec.sequence_batching, on_change, statistics, memory)
-    return Scheduler(spec, on_change, statistics)
+    return Scheduler(spec, on_change, statistics, strategy)

@@ -110,9 +110,15 @@ class JobScheduler(ABC):
 class Scheduler(JobScheduler):
     """The queue of a model version whose requests are independent of each other."""
 
-    def __init__(self, spec: ModelSpec, on_change: Callable[[], None], statistics: ModelStatistics) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        on_change: Callable[[], None],
+        statistics: ModelStatistics,
+        strategy: Strategy[Job] | None = None,
+    ) -> None:
         super().__init__(spec, on_change, statistics)
-        self._batcher: Batcher[Job] = Batcher(spec.max_batch_size, spec.dynamic_batching)
+        self._batcher: Batcher[Job] = Batcher(spec.max_batch_size, spec.dynamic_batching, strategy)
         self._timer: asyncio.TimerHandle | None = None
         # Without dynamic batching a request is a batch, and need not go through an empty queue.
         self._is_direct = spec.dynamic_batching is None
@@ -120,10 +126,6 @@ class Scheduler(JobScheduler):
     def __len__(self) -> int:
         """See JobScheduler."""
         return len(self._batcher)
-
-    def consult(self, strategy: Strategy[Job]) -> None:
-        """Use a custom batching strategy."""
-        self._batcher.strategy = strategy
 
     def submit(self, job: Job) -> None:
         """See JobScheduler. Raises QueueFull."""

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from pyruntime.runtime.frontends.grpc.infer_parameters import read_classes, read_place, read_request_parameters
 from pyruntime.runtime.frontends.grpc.schema import Message, ModelInferRequest
 from pyruntime.runtime.frontends.http.kserve_request import DIMS_MAX, TENSORS_MAX
-from pyruntime.runtime.repository.version_number import parse_version
+from pyruntime.runtime.repository.versions import parse_version
 from pyruntime.runtime.requests.types import InferRequest, InputTensor, OutputPlace
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError

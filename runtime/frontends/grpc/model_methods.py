@@ -21,7 +21,7 @@ from pyruntime.runtime.frontends.grpc.schema import (
     ModelReadyResponse,
     ModelStatisticsResponse,
 )
-from pyruntime.runtime.repository.version_number import parse_version
+from pyruntime.runtime.repository.versions import parse_version
 from pyruntime.utils.errors import Code, InferenceError
 
 

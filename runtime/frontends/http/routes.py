@@ -24,7 +24,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from pyruntime.runtime.repository.version_number import parse_version
+from pyruntime.runtime.repository.versions import parse_version
 from pyruntime.utils.errors import InferenceError
 
 # Far more than any model's name needs.

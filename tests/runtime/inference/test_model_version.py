@@ -73,10 +73,10 @@ def memory():
     made.close()
 
 
-def model(memory, *instances, text="", lost=None):
+def model(memory, *instances, text="", lost=None, cache=None):
     spec = spec_from(CONFIG + text)
     losses = [] if lost is None else lost
-    made = ModelVersion(spec, 3, memory, lambda which, reason: losses.append((which, reason)))
+    made = ModelVersion(spec, 3, memory, lambda which, reason: losses.append((which, reason)), cache=cache)
     made.serve(instances)
     return made
 
@@ -457,8 +457,7 @@ class TestKnown:
     def test_a_cache(self, memory):
         """Whoever answers from a cache has to see the request."""
         instance = Instance()
-        made = model(memory, instance)
-        made.use_cache(SimpleNamespace())
+        made = model(memory, instance, cache=SimpleNamespace())
         assert made.know(b"", 10, []) is None
 
     def test_no_instance(self, memory):

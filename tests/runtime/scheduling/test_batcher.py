@@ -356,9 +356,7 @@ class TestStrategy:
     """A model's own say in which requests are executed together."""
 
     def batcher(self, limit, spec=None):
-        made = Batcher(8, spec or batching())
-        made.strategy = Strategy(limit)
-        return made
+        return Batcher(8, spec or batching(), Strategy(limit))
 
     def test_it_closes_a_batch(self):
         """Who is not wanted is the first of the next batch, and is asked about again."""

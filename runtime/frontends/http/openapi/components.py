@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pyruntime.runtime.frontends.common.request_parameters import INT64_MAX, INT64_MIN, PARAMETERS_MAX, UINT64_MAX
 from pyruntime.runtime.frontends.http.openapi.operations import ERRORS, content, ref
 from pyruntime.runtime.frontends.http.openapi.tensors import Schema
-from pyruntime.runtime.repository.version_number import VERSION_MAX
+from pyruntime.runtime.repository.versions import VERSION_MAX
 
 _TEXT: Schema = {"type": "string"}
 _FLAG: Schema = {"type": "boolean"}

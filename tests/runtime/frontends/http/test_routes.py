@@ -20,7 +20,7 @@ from pyruntime.runtime.frontends.http.routes import (
     match,
     match_metrics,
 )
-from pyruntime.runtime.repository.version_number import VERSION_MAX
+from pyruntime.runtime.repository.versions import VERSION_MAX
 
 GOOD = [
     ("GET", b"/v2", Route(Endpoint.SERVER_METADATA)),

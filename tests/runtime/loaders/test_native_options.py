@@ -6,8 +6,8 @@ import json
 
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.loaders.native_options import command_line, preloads, stub_location
 from pyruntime.runtime.repository.backends import Backend
-from pyruntime.runtime.repository.native_options import command_line, preloads, stub_location
 from pyruntime.runtime.settings import ServerSettings
 
 

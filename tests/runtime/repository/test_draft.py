@@ -3,7 +3,7 @@
 import pytest
 
 from pyruntime.runtime.config.spec import InstanceSpec
-from pyruntime.runtime.repository.debugging import NAMES_MAX, check_debug_model, only_process, only_version
+from pyruntime.runtime.repository.draft import NAMES_MAX, check_debug_model, only_process, only_version
 from pyruntime.runtime.repository.instance_mode import InstanceProcess
 from pyruntime.runtime.settings import SettingsError
 

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the files that a model's configuration names: labels of outputs, and the initial states of sequences."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+from pyruntime.runtime.config.sequences import STATE_BYTES_MAX
+from pyruntime.runtime.config.spec import ModelSpec, StateSpec, TensorSpec
+from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
+from pyruntime.utils.errors import LoadError
+
+# A million labels, which is the most elements that a classification has, of 60 bytes each.
+LABELS_BYTES_MAX = 64 << 20
+# Where the files of initial states are, in the model's folder.
+INITIAL_STATES_FOLDER = "initial_state"
+
+
+def read_labels(folder: str, outputs: Iterable[TensorSpec]) -> dict[str, tuple[str, ...]]:
+    """The labels of those outputs that have a file of them in the model's folder. Raises LoadError.
+
+    Bytes that are not UTF-8 can be written back with "surrogateescape".
+    """
+    return {
+        output.name: _read_labels(Path(folder, output.label_filename)) for output in outputs if output.label_filename
+    }
+
+
+def _read_labels(path: Path) -> tuple[str, ...]:
+    text = _read_file(path, LABELS_BYTES_MAX + 1)
+    if len(text) > LABELS_BYTES_MAX:
+        raise LoadError(f"the labels in {path} have more than {LABELS_BYTES_MAX} bytes")
+    # As in Triton, a line ends with a line feed and with nothing else.
+    return tuple(text.decode(errors="surrogateescape").split("\n"))
+
+
+def with_initial_states(spec: ModelSpec, folder: str) -> ModelSpec:
+    """The spec with those states that have a file in the model's folder as their files say. Raises LoadError."""
+    batching = spec.sequence_batching
+    if batching is None or not any(state.data_file for state in batching.states):
+        return spec
+    states = tuple(
+        _read_state(state, Path(folder, INITIAL_STATES_FOLDER)) if state.data_file else state
+        for state in batching.states
+    )
+    return replace(spec, sequence_batching=replace(batching, states=states))
+
+
+def _read_state(state: StateSpec, folder: Path) -> StateSpec:
+    path = folder / state.data_file
+    is_text = state.datatype == "BYTES"
+    with _reading(path):
+        is_inside = path.resolve().is_relative_to(folder.resolve())
+    if not is_inside:
+        raise LoadError(f"the initial state of '{state.input_name}' is to be read from {path}, outside of {folder}")
+    # As in Triton, bytes behind the state are ignored.
+    data = _read_file(path, STATE_BYTES_MAX if is_text else len(state.initial))
+    if len(data) < len(state.initial):
+        raise LoadError(
+            f"initial_state setting expects {len(state.initial)} bytes, but the data provided from {state.data_file} "
+            f"only has {len(data)} bytes."
+        )
+    return replace(state, initial=_strings(data, prod(state.shape), path) if is_text else data)
+
+
+def _strings(data: bytes, count: int, path: Path) -> bytes:
+    """The first strings in `data`, each behind its length."""
+    end = 0
+    for _ in range(count):
+        end += BYTES_PREFIX_SIZE + int.from_bytes(data[end : end + BYTES_PREFIX_SIZE], "little")
+    if end > len(data):
+        raise LoadError(f"{path} ends within the {count} strings that initial_state setting expects")
+    return data[:end]
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn errors of the system into a LoadError in Triton's words."""
+    try:
+        yield
+    except OSError as exc:
+        raise LoadError(f"failed to open text file for read {path}: {exc.strerror}") from exc
+    except ValueError as exc:  # A name with a NUL in it.
+        raise LoadError(f"failed to open text file for read {path}: {exc}") from exc
+
+
+def _read_file(path: Path, size_max: int) -> bytes:
+    """The first bytes of a file, as many as there are up to `size_max`. Raises LoadError."""
+    with _reading(path), open(path, "rb", opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise LoadError(f"failed to open text file for read {path}: it is no file")
+        return file.read(size_max) or b""  # None: some in /proc have nothing to read yet.
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    # Opening a pipe otherwise blocks until somebody writes to it, and the server with it.
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -1,0 +1,209 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a version of a model whose backend is a C++ library, into this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import orjson
+
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.preferred_groups import with_preferred_groups
+from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.instances.native.host import NativeHost
+from pyruntime.runtime.instances.native.instance import NativeInstance
+from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec, facts
+from pyruntime.runtime.instances.native.strategy import NativeStrategy
+from pyruntime.runtime.loaders.batch_strategies import find_strategy, load_strategy
+from pyruntime.runtime.loaders.model_files import with_initial_states
+from pyruntime.runtime.loaders.native_options import command_line, preloads
+from pyruntime.runtime.loaders.version_loader import LoadedVersion, VersionFactory, final_config, final_spec
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.repository.backends import Backend
+from pyruntime.runtime.repository.draft import GPUS, Draft
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.utils.errors import LoadError
+
+if TYPE_CHECKING:  # the extension is loaded with the first model that needs it
+    from pyruntime.runtime.native import _triton
+
+_LOG = logging.getLogger("pyruntime.native")
+
+
+class NativeLoader:
+    """See the module, and VersionLoader."""
+
+    def __init__(
+        self, settings: ServerSettings, backend_directory: str, host: NativeHost, factory: VersionFactory
+    ) -> None:
+        self._settings = settings
+        self._backend_directory = backend_directory
+        self._host = host
+        self._factory = factory
+
+    async def load(
+        self, draft: Draft, version: int, backend: Backend, completed: asyncio.Future[Config], undo: AsyncExitStack
+    ) -> LoadedVersion:
+        """See VersionLoader. Cancelling it waits for the backend, which cannot be interrupted."""
+        memory = self._factory.memory(draft)
+        undo.callback(memory.close)
+        # What ends after the instances, whether the load fails or the version is unloaded one day.
+        resources = AsyncExitStack()
+        undo.push_async_callback(resources.aclose)
+        library = await self._library(draft, backend)
+        resources.callback(self._host.release, library)
+        model, config = await self._model(draft, version, library, completed, resources)
+        spec = with_initial_states(final_spec(draft, config), draft.folder.path)
+        strategy = await self._strategy(spec, draft, version, backend, model, memory, resources)
+        instances: list[NativeInstance] = []
+        served = self._factory.version(
+            spec,
+            version,
+            memory,
+            strategy,
+            lambda: chain(model.memory_usage, *(each.memory_usage for each in instances)),
+            resources.aclose,
+        )
+        instances.extend(self._instances(served, model, config))
+        for each in instances:
+            resources.callback(self._host.stacks.open(spec.name, version, each.name, each.tell))
+        for each in reversed(instances):
+            undo.push_async_callback(each.stop, 0)
+        await _start(instances, at_once=library.parallel_loading)
+        return served, instances
+
+    async def _library(self, draft: Draft, backend: Backend) -> _triton.Backend:
+        library: _triton.Backend = await self._host.load(
+            backend.name,
+            backend.path,
+            draft.identity.name,
+            command_line(self._settings, self._backend_directory, backend.name),
+            preloads(draft.identity, draft.folder.path),
+        )
+        return library
+
+    async def _model(
+        self,
+        draft: Draft,
+        version: int,
+        library: _triton.Backend,
+        completed: asyncio.Future[Config],
+        resources: AsyncExitStack,
+    ) -> tuple[_triton.Model, Config]:
+        """The extension's model, initialised, and its final configuration."""
+        leads = version == draft.newest and not completed.done()
+        config = draft.config if leads else await asyncio.shield(completed)
+        if leads and draft.default_instances:
+            config = with_preferred_groups(config, library.preferred_groups, GPUS)
+        spec = model_spec(config)
+        completes = leads and self._settings.auto_complete_config
+        model: _triton.Model = self._host.native.Model(
+            library,
+            spec.name,
+            version,
+            draft.folder.path,
+            spec.json.decode(),
+            completes,
+            *facts(spec),
+        )
+        await self._host.threads.run(model.initialize, undo=model.finalize)
+        resources.push_async_callback(self._end, model.finalize)
+        if not leads:
+            return model, config
+        completion = None if model.config is None else _completion(config.name, model.config)
+        config = final_config(draft, config, completion, is_native=True)
+        completed.set_result(config)
+        spec = model_spec(config)
+        model.configure(spec.json.decode(), *facts(spec))
+        return model, config
+
+    async def _strategy(
+        self,
+        spec: ModelSpec,
+        draft: Draft,
+        version: int,
+        backend: Backend,
+        model: _triton.Model,
+        memory: RequestMemory,
+        resources: AsyncExitStack,
+    ) -> NativeStrategy | None:
+        """The library that has a say in what the version's batches are, if there is one."""
+        folder, host = draft.folder.path, self._host
+        shared = os.path.join(self._backend_directory, spec.backend)
+        path = find_strategy(spec, [os.path.join(folder, str(version)), folder, shared, os.path.dirname(backend.path)])
+        if not path:
+            return None
+        strategy = await load_strategy(path, model, spec.name, host)
+        resources.push_async_callback(self._end, strategy.finalize)
+        return NativeStrategy(strategy, host.native.NativeError, spec.name, memory)
+
+    def _instances(self, served: ModelVersion, model: _triton.Model, config: Config) -> list[NativeInstance]:
+        instances = []
+        for instance, group in zip(served.spec.instances, _groups(config), strict=True):
+            plan = NativeInstanceSpec(
+                instance,
+                served.spec,
+                served.version,
+                model,
+                served.memory,
+                served.statistics,
+                _host_policy(instance, group, self._settings.host_policies),
+                tuple(group.profile),
+                tuple((each.SecondaryDeviceKind.Name(each.kind), each.device_id) for each in group.secondary_devices),
+            )
+            instances.append(NativeInstance(plan, self._host.native, served.scheduler, self._host.threads))
+        return instances
+
+    async def _end(self, finalize: Callable[[], None]) -> None:
+        """Finalize a model or a strategy. What it has against that is logged."""
+        try:
+            await self._host.threads.end(finalize)
+        except LoadError as exc:
+            _LOG.error("%s", exc)
+
+
+def _completion(name: str, returned: str) -> dict[str, object]:
+    """What a backend says of a model's configuration. Raises LoadError: what it gave is any text."""
+    try:
+        document = orjson.loads(returned)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise LoadError(f"the configuration of model '{name}' that its backend has set is no JSON object")
+    return document
+
+
+def _host_policy(instance: InstanceSpec, group: Config, policies: Mapping[str, Mapping[str, str]]) -> str:
+    """The message that says where an instance's threads and memory are to be. That is the backend's to heed.
+
+    As in Triton it is the policy that the group names, or else that of the device, with what the operator set for it.
+    """
+    of_device = f"gpu_{instance.device_id}" if instance.kind == "GPU" else "cpu"
+    policy = group.host_policy or of_device
+    return orjson.dumps({policy: policies.get(policy, {})}).decode()
+
+
+def _groups(config: Config) -> list[Config]:
+    """The group of each instance, in the order of ModelSpec.instances."""
+    return [group for group in config.instance_group for _ in group.gpus or [0] for _ in range(group.count)]
+
+
+async def _start(instances: list[NativeInstance], *, at_once: bool) -> None:
+    """Initialise all instances; one after the other unless the backend has them initialised `at_once`."""
+    if not at_once:
+        for instance in instances:
+            await instance.start()
+        return
+    results = await asyncio.gather(*(instance.start() for instance in instances), return_exceptions=True)
+    for result in results:
+        if result is not None:
+            raise result

@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a version of a model that is Python: its own model.py, or that of a Python-based backend.
+
+The stubs of all instances start before the configuration is complete, because starting them takes the most time; the
+first one then runs the model's auto_complete_config and goes on to serve, so that the model is imported once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+
+from pyruntime.runtime.config.render import render
+from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.environments.environment import Environment
+from pyruntime.runtime.environments.forms import PARAMETER
+from pyruntime.runtime.environments.prepare import environment_path, prepare
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.instances.model_server import ModelServer
+from pyruntime.runtime.instances.stub.connection import StubConnection
+from pyruntime.runtime.instances.stub.instance import PythonInstance
+from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
+from pyruntime.runtime.loaders.native_options import stub_location
+from pyruntime.runtime.loaders.version_loader import LoadedVersion, VersionFactory, final_config, final_spec
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.repository.backends import Backend
+from pyruntime.runtime.repository.draft import Draft
+from pyruntime.runtime.repository.instance_mode import InstanceProcess
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.utils.errors import LoadError, OutOfMemoryError
+
+_LOG = logging.getLogger("pyruntime.repository")
+
+
+class PythonLoader:
+    """See the module, and VersionLoader. `server` is what the models call back."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        backend_directory: str,
+        tasks: asyncio.TaskGroup,
+        server: ModelServer,
+        factory: VersionFactory,
+    ) -> None:
+        self._settings = settings
+        self._backend_directory = backend_directory
+        self._tasks = tasks
+        self._server = server
+        self._factory = factory
+
+    async def load(
+        self, draft: Draft, version: int, backend: Backend, completed: asyncio.Future[Config], undo: AsyncExitStack
+    ) -> LoadedVersion:
+        """See VersionLoader. Cancelling it is safe."""
+        memory = self._factory.memory(draft)
+        undo.callback(memory.close)
+        connections: dict[str, StubConnection] = {}
+        undo.push_async_callback(_kill, connections)
+        location = self._location(draft, version, backend)
+        environment = await self._environment(draft, location)
+        await self._open_stubs(draft.processes, memory, environment, connections)
+        if not completed.done() and version == draft.newest:
+            leader = connections[draft.processes[0].instance.name]
+            completed.set_result(await self._complete(draft, location, leader))
+        spec = final_spec(draft, await asyncio.shield(completed))
+        model = self._factory.version(spec, version, memory)
+        instances = self._instances(model, draft, location, environment)
+        for instance in reversed(instances):
+            undo.push_async_callback(instance.stop, 0)
+        await _all(instance.start(connections[instance.name]) for instance in instances)
+        return model, instances
+
+    def _location(self, draft: Draft, version: int, backend: Backend) -> dict[str, str]:
+        """Where a stub finds its model: see utils/messages.py."""
+        location = {"model_dir": draft.folder.path, "version": str(version), "file": backend.path}
+        if backend.kind == "python_based":
+            location["backend_dir"] = str(Path(backend.path).parent)
+        return location | stub_location(
+            backend, draft.identity, draft.folder.path, self._settings, self._backend_directory
+        )
+
+    async def _environment(self, draft: Draft, location: dict[str, str]) -> Environment | None:
+        """What the model's stubs are started with, None for as usual. Raises LoadError."""
+        wanted = environment_path(draft.identity.parameters.get(PARAMETER, ""), location.get("backend_dir", ""))
+        environment = None
+        if wanted:
+            environment = await prepare(wanted, draft.folder.path)
+            _LOG.info("%s runs in %s", draft.folder.name, environment.description)
+        if draft.folder.name != self._settings.debug_model:
+            return environment
+        own = Environment(sys.executable, "the server's own Python", os.environ)
+        return replace(environment or own, at_terminal=True)
+
+    async def _open_stubs(
+        self,
+        processes: Sequence[InstanceProcess],
+        memory: RequestMemory,
+        environment: Environment | None,
+        connections: dict[str, StubConnection],
+    ) -> None:
+        """Start all stubs at once; each is in `connections`, by its instance's name, as soon as it runs."""
+        growth = self._settings.python_backend.shm_growth_byte_size
+
+        async def open_stub(name: str) -> None:
+            connections[name] = await StubConnection.open(name, memory, growth, environment)
+
+        await _all(open_stub(process.instance.name) for process in processes)
+
+    async def _complete(self, draft: Draft, location: dict[str, str], stub: StubConnection) -> Config:
+        """The final configuration, which the model itself completes. Raises LoadError."""
+        returned = ""
+        if self._settings.auto_complete_config:
+            returned = await stub.complete(location, render(draft.config).decode())
+        return final_config(draft, draft.config, orjson.loads(returned) if returned else None)
+
+    def _instances(
+        self, model: ModelVersion, draft: Draft, location: dict[str, str], environment: Environment | None
+    ) -> list[PythonInstance]:
+        spec = model.spec
+        instances = []
+        for process in draft.processes:
+            instance = process.instance
+            args = {
+                "model_config": spec.json.decode(),
+                "model_instance_kind": instance.kind,
+                "model_instance_name": instance.name,
+                "model_instance_device_id": str(instance.device_id),
+                "model_repository": draft.folder.path,
+                "model_version": str(model.version),
+                "model_name": spec.name,
+            }
+            plan = StubInstanceSpec(
+                instance.name,
+                spec,
+                model.version,
+                location,
+                args,
+                model.memory,
+                self._settings.python_backend.shm_growth_byte_size,
+                model.statistics,
+                self._server,
+                process.concurrency,
+                environment,
+            )
+            instances.append(PythonInstance(plan, model.scheduler, self._tasks))
+        return instances
+
+
+async def _kill(connections: dict[str, StubConnection]) -> None:
+    """End the stubs that were started."""
+    for connection in connections.values():
+        connection.kill()
+    for connection in connections.values():
+        await connection.wait_exited()
+
+
+async def _all(steps: Iterable[Coroutine[object, object, None]]) -> None:
+    """Run all steps at once and wait for all. Raises the LoadError or OutOfMemoryError of the first that failed."""
+
+    async def attempt(step: Coroutine[object, object, None]) -> LoadError | OutOfMemoryError | None:
+        try:
+            await step
+        except (LoadError, OutOfMemoryError) as exc:
+            return exc
+        return None
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(attempt(step)) for step in steps]
+    for task in tasks:
+        failure = task.result()
+        if failure is not None:
+            raise failure

@@ -1,0 +1,109 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a loader is, and what all loaders share: the final configuration and the model version that is made of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Protocol
+
+from pyruntime.runtime.caching.cache import ResponseCache
+from pyruntime.runtime.config.autocomplete import merge_auto_complete
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.config.unsupported import refuse_unsupported, unsupported_features
+from pyruntime.runtime.config.validate import validate
+from pyruntime.runtime.inference.model_version import ModelVersion, nothing_to_finalize
+from pyruntime.runtime.instances.executor import Executor
+from pyruntime.runtime.loaders.model_files import read_labels
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.observe.model_families import new_statistics
+from pyruntime.runtime.observe.statistics import MemoryUsage
+from pyruntime.runtime.repository.backends import Backend
+from pyruntime.runtime.repository.draft import GPUS, Draft
+from pyruntime.runtime.scheduling.batcher import Strategy
+from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.settings import ServerSettings
+
+_LOG = logging.getLogger("pyruntime.repository")
+
+
+# A version, and its instances, which it does not have yet.
+LoadedVersion = tuple[ModelVersion, Sequence[Executor]]
+
+
+class VersionLoader(Protocol):
+    """Loads versions of models that one kind of backend executes."""
+
+    async def load(
+        self, draft: Draft, version: int, backend: Backend, completed: asyncio.Future[Config], undo: AsyncExitStack
+    ) -> LoadedVersion:
+        """Load a version, and wait until its instances are ready.
+
+        The newest version sets `completed`, the final configuration of the model, unless that is set; all others wait
+        for it. Whatever has to end if the version is not loaded is pushed onto `undo`, which the caller unwinds on an
+        error and when this is cancelled. Raises LoadError and OutOfMemoryError.
+        """
+
+
+class VersionFactory:
+    """Makes the parts of a version that are the same for all loaders.
+
+    `on_lost` is called with a version that lost all its instances, and the reason.
+    """
+
+    def __init__(
+        self, settings: ServerSettings, cache: ResponseCache | None, on_lost: Callable[[ModelVersion, str], None]
+    ) -> None:
+        self._settings = settings
+        self._cache = cache
+        self._on_lost = on_lost
+
+    def memory(self, draft: Draft) -> RequestMemory:
+        """The request memory of one version. Raises OutOfMemoryError."""
+        settings = self._settings.python_backend
+        return RequestMemory(draft.folder.name, settings.shm_default_byte_size, settings.shm_growth_byte_size)
+
+    def version(
+        self,
+        spec: ModelSpec,
+        version: int,
+        memory: RequestMemory,
+        strategy: Strategy[Job] | None = None,
+        memory_usage: Callable[[], Iterable[MemoryUsage]] = tuple,
+        finalize: Callable[[], Awaitable[None]] = nothing_to_finalize,
+    ) -> ModelVersion:
+        """A version without instances yet; `memory_usage` and `finalize` are as in ModelStatistics and ModelVersion."""
+        cache = self._cache if spec.response_cache else None
+        if spec.response_cache and cache is None:
+            _LOG.warning("model '%s' asks for a response cache, and the server has none: see --cache-config", spec.name)
+        statistics = new_statistics(
+            spec, version, self._settings.metrics_config, has_cache=cache is not None, memory_usage=memory_usage
+        )
+        return ModelVersion(spec, version, memory, self._on_lost, statistics, cache, strategy, finalize)
+
+
+def final_config(
+    draft: Draft, config: Config, completion: dict[str, object] | None, *, is_native: bool = False
+) -> Config:
+    """`config` with what the model itself added (None for nothing), normalised and valid. Raises LoadError."""
+    if completion is not None:
+        config = merge_auto_complete(config, completion)
+        config = normalize(config, directory_name=draft.folder.name, has_model_file=not is_native, gpus=GPUS)
+    validate(config, GPUS)
+    refuse_unsupported(config)
+    for feature in unsupported_features(config, is_native=is_native):
+        _LOG.warning("%s", feature.sentence)
+    return config
+
+
+def final_spec(draft: Draft, config: Config) -> ModelSpec:
+    """What the final configuration says, with the labels of its label files. Raises LoadError."""
+    spec = model_spec(config)
+    return replace(spec, labels=read_labels(draft.folder.path, spec.outputs.values()))

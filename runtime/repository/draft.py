@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model as its folder describes it: what there is to load, before the model has completed its configuration.
+
+Of a model that is debugged only one process is loaded, because only one can have the terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyruntime.runtime.config.autocomplete import minimal_config
+from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.normalize import normalize
+from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.config.unsupported import refuse_unsupported
+from pyruntime.runtime.config.validate import validate_instances
+from pyruntime.runtime.repository.instance_mode import InstanceProcess, instance_processes
+from pyruntime.runtime.repository.scan import ModelFolder
+from pyruntime.runtime.repository.versions import VersionPolicy, select_versions
+from pyruntime.runtime.settings import ServerSettings, SettingsError
+from pyruntime.utils.errors import LoadError
+
+# As many names as still read as a hint.
+NAMES_MAX = 20
+# GPUs that a model may ask for by number. None yet: Python models see the machine's own through their framework.
+GPUS: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A model as its folder describes it, before its own code has completed the configuration."""
+
+    folder: ModelFolder
+    config: Config
+    identity: ModelSpec
+    processes: tuple[InstanceProcess, ...]
+    versions: tuple[int, ...]
+    missing: dict[int, str]
+    # The configuration says nothing of instances: a backend may have its own idea of how many there should be.
+    default_instances: bool = False
+
+    @property
+    def newest(self) -> int:
+        """The version whose auto_complete_config speaks for all."""
+        return self.versions[-1]
+
+
+def read_draft(folder: ModelFolder, settings: ServerSettings, config: Config) -> Draft:
+    """Normalise a model's configuration, and see what there is to load. Raises LoadError."""
+    if folder.problem:
+        raise LoadError(folder.problem)
+    default_instances = not config.instance_group
+    has_model_file = any(Path(folder.path, str(version), "model.py").is_file() for version in folder.version_dirs)
+    config = normalize(config, directory_name=folder.name, has_model_file=has_model_file, gpus=GPUS)
+    validate_instances(config)
+    refuse_unsupported(config)
+    selection = select_versions(VersionPolicy.from_config(config), map(str, folder.version_dirs), folder.name)
+    if selection.problem:
+        raise LoadError(selection.problem)
+    identity = type(config)()
+    identity.CopyFrom(config)
+    identity.ClearField("input")
+    identity.ClearField("output")
+    spec = model_spec(identity)
+    processes, versions = instance_processes(spec), selection.versions
+    if folder.name == settings.debug_model:
+        processes, versions = only_process(processes), only_version(versions)
+    return Draft(folder, config, spec, processes, versions, selection.missing, default_instances)
+
+
+def read_config(folder: ModelFolder, settings: ServerSettings) -> Config:
+    """A model's configuration as its folder has it. Raises LoadError."""
+    if folder.problem:
+        raise LoadError(folder.problem)
+    if folder.config_path is None:
+        if not settings.auto_complete_config:
+            raise LoadError(f"model '{folder.name}' has no config.pbtxt, and auto-complete is disabled")
+        return minimal_config(folder.name, "python")
+    try:
+        return parse_model_config(Path(folder.config_path).read_bytes(), folder.config_path)
+    except OSError as exc:
+        raise LoadError(f"'{folder.config_path}' cannot be read: {exc.strerror}") from exc
+
+
+def check_debug_model(name: str, found: Collection[str]) -> None:
+    """Raise SettingsError if `name`, "" for none, is not among the models of the repositories."""
+    if name and name not in found:
+        names = ", ".join(sorted(found)[:NAMES_MAX]) or "none"
+        raise SettingsError(f"--debug: there is no model '{name}' in the repositories; there are: {names}")
+
+
+def only_version(versions: Sequence[int]) -> tuple[int, ...]:
+    """Of the versions, oldest first, the one to debug."""
+    return tuple(versions[-1:])
+
+
+def only_process(processes: Sequence[InstanceProcess]) -> tuple[InstanceProcess, ...]:
+    """The first process that takes requests, or else the first, executing one batch at a time."""
+    active = [process for process in processes if not process.instance.passive]
+    return tuple(InstanceProcess(process.instance) for process in (active or processes)[:1])

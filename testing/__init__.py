@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for models: a model's folder is loaded into the test's own process, by the code that serves it otherwise.
+"""Unit tests for models: loads a model's folder into the test's process, by the same code that serves it.
 
     from pyruntime.testing import load_model
 
@@ -9,11 +9,11 @@
             result = model.infer({"INPUT0": [1.0] * 16, "INPUT1": [2.0] * 16})
             assert result["OUTPUT0"].tolist() == [3.0] * 16
 
-Configurations, requests and responses are checked as the server checks them, and what goes wrong has its messages. What
-the model asks for, other models among it, the test stands in for. What there is besides a process of its own, such as
-several instances, batching by time, and restarts, is the server's business and is not here.
+Configurations, requests and responses are validated as in the server, with the same error messages. The test provides
+the other models that the model calls. Features that need several processes or time, such as several instances, batching
+delays and restarts, are not simulated.
 
-Nothing is imported before it is used, because pytest imports this package for its plugin.
+This module imports everything on first use, because pytest imports it in every run, for its plugin.
 """
 
 from __future__ import annotations

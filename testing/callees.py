@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in for the models that a model under test calls (BLS), and what it asked of them."""
+"""Replaces the models that a model under test calls (BLS), and records the calls."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from pyruntime.utils.errors import Code, InferenceError
 
 
 class Call(dict[str, NDArray[Any]]):
-    """One call that the model made: its inputs by name, and whatever else it said.
+    """One call of the model: its inputs by name, and its other properties as attributes.
 
-    `requested_outputs` is None where it named none. `model_version` is -1 for any, `timeout` in microseconds.
+    `requested_outputs` is None if it named none. `model_version` is -1 for any, `timeout` is in microseconds.
     """
 
     def __init__(self, request: InferenceRequest, decoupled: bool) -> None:
@@ -48,30 +48,30 @@ class Call(dict[str, NDArray[Any]]):
         self.parameters: dict[str, str | int | bool] = json.loads(request.parameters())
         self.requested_outputs = request.requested_output_names() or None
         self.decoupled = decoupled
-        # Whether the model has cancelled the call, before it was answered to the end.
+        # Whether the model has cancelled the call before the last response.
         self.cancelled = False
 
     def __repr__(self) -> str:
         return f"<Call of {self.model_name} {list(self)}>"
 
 
-# What a function that stands in for a model may return; or an iterable of these, if it stands in for a decoupled one.
+# The results that a function in place of a model may return. For a decoupled model it returns an iterable of these.
 Outcome = Mapping[str, Any] | InferenceResponse | TritonError | Exception
 Function = Callable[[Call], Outcome | Iterable[Outcome]]
 
 
 class LoadedCallee(Protocol):
-    """A model that is loaded, and that another one may call."""
+    """A loaded model that another one may call."""
 
     spec: ModelSpec
     version: int
 
     def begin(self, request: InferRequest) -> Exchange:
-        """Give the model a request, or refuse it."""
+        """Start a request, or refuse it."""
 
 
 class Callees:
-    """The models that a model may call, by name: functions, or models that are loaded, too."""
+    """The models that a model may call, by name: functions, or other loaded models."""
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class Callees:
         is_ready: Callable[[str, str], bool],
         on_answer: Callable[[], None],
     ) -> None:
-        """`is_ready` says whether a model may be called now, in a version, "" for any.
+        """`is_ready` returns whether a version of a model ("" for any) may be called now.
 
-        `on_answer` is called before a model that was called gives an answer.
+        `on_answer` is called before each answer of a called model.
         """
         self.calls: list[Call] = []
         self._callees = dict(callees)
@@ -89,12 +89,12 @@ class Callees:
         self._on_answer = on_answer
 
     def has(self, name: str, version: str) -> bool:
-        """Whether there is a model of this name, and of this version, "" for any."""
+        """Whether there is a model with this name and version ("" for any)."""
         callee = self._callees.get(name)
         return callee is not None and (callable(callee) or version in ("", str(callee.version)))
 
     def call(self, request: InferenceRequest, decoupled: bool) -> Answers:
-        """See Host. What a function raises is raised here: it may be an assertion of the test's."""
+        """See Host. Raises any exception of the function, because it may be an assertion of the test."""
         call = Call(request, decoupled)
         self.calls.append(call)
         name, version = request._target
@@ -117,7 +117,7 @@ class Callees:
 
 
 class GivenAnswers(Answers):
-    """What a function has returned; a generator goes on when the model asks for more."""
+    """The results of a function. A generator continues when the model takes the next response."""
 
     def __init__(self, call: Call, outcomes: Iterator[Outcome]) -> None:
         self._call = call
@@ -143,14 +143,14 @@ class GivenAnswers(Answers):
 
 
 class ModelAnswers(Answers):
-    """The responses of a model that is loaded, too."""
+    """The responses of another loaded model."""
 
     def __init__(self, call: Call, exchange: Exchange, decoupled: bool, on_answer: Callable[[], None]) -> None:
         """`decoupled` if the model may send any number of them."""
         self._call = call
         self._exchange = exchange
         self._on_answer = on_answer
-        # An end that comes alone is a response, too, though one of nothing: it is in Triton.
+        # As in Triton, an end without a response counts as an empty response.
         self._owes_end = decoupled
 
     def next(self) -> InferenceResponse | None:
@@ -184,7 +184,7 @@ class ModelAnswers(Answers):
 
 
 def _as_sent(request: InferenceRequest) -> InferRequest:
-    """A call as the server gives it to the model that is called."""
+    """A call as the server passes it to the called model."""
     flags = request.flags()
     return InferRequest(
         request._target[0],

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of a model under test, by the rules of the server: read, completed by the model, validated."""
+"""Reads, completes and validates the configuration of a model under test, by the rules of the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OUR_BACKENDS = str(Path(__file__).resolve().parent.parent / "backends")
 
 
 def read_model(folder: Path, config: Mapping[str, Any] | str | None) -> Draft:
-    """A model's folder, with its own configuration or with this one instead: a dict, or the text of a config.pbtxt.
+    """Read a model's folder. `config` replaces its configuration: a dict, or the text of a config.pbtxt.
 
     Raises LoadError.
     """
@@ -52,7 +52,7 @@ def _override(config: Mapping[str, Any] | str | None) -> Config | None:
 
 
 def choose_version(draft: Draft, version: int | None) -> int:
-    """The version to load: the newest one that would be served, unless another one is asked for. Raises LoadError."""
+    """The version to load: `version`, or the newest one that would be served. Raises LoadError."""
     if version is None:
         return draft.newest
     if version not in draft.versions:
@@ -62,7 +62,7 @@ def choose_version(draft: Draft, version: int | None) -> int:
 
 
 def locate(draft: Draft, version: int, backend_directories: Sequence[str]) -> dict[str, str]:
-    """Where the code of a version is, as `load_class` wants it. Raises LoadError."""
+    """The location of a version's code, for `load_class`. Raises LoadError."""
     backend = find_backend(draft.identity, draft.folder.path, version, [*backend_directories, OUR_BACKENDS])
     location = {"model_dir": draft.folder.path, "version": str(version), "file": backend.path}
     if backend.kind == "python_based":
@@ -72,14 +72,14 @@ def locate(draft: Draft, version: int, backend_directories: Sequence[str]) -> di
 
 
 def import_folders(location: dict[str, str]) -> list[str]:
-    """What `load_class` puts on sys.path."""
+    """The folders that `load_class` adds to sys.path."""
     backend = location.get("backend_dir")
     model_dir = location["model_dir"]
     return [backend] if backend else [str(Path(model_dir, location["version"])), model_dir]
 
 
 def complete(draft: Draft, model_class: Any) -> ModelSpec:
-    """The final configuration, after the model's own `auto_complete_config`. Raises LoadError, and what that raises."""
+    """The configuration after the model's `auto_complete_config`. Raises LoadError, and any exception of the model."""
     config = draft.config
     function = getattr(model_class, "auto_complete_config", None)
     if function is not None:
@@ -97,7 +97,7 @@ def complete(draft: Draft, model_class: Any) -> ModelSpec:
 
 
 def initialize_args(draft: Draft, spec: ModelSpec, version: int) -> dict[str, str]:
-    """What `initialize` is given: that of the first instance."""
+    """The arguments of `initialize` for the first instance."""
     instance = spec.instances[0]
     return {
         "model_config": spec.json.decode(),

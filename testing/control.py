@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a model under test asks of its server beside calls: to load and unload models, and metrics.
+"""Replaces the server's other functions for a model under test: model control and metrics.
 
-Nothing is loaded: it is only written down, and the models that the test stands in for are ready or not accordingly.
+It loads nothing. It records the calls, and changes whether the models that the test provides are ready.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyruntime.utils.errors import InferenceError
 
 
 class ControlCall(NamedTuple):
-    """One call of `load_model`, `unload_model` or `is_model_ready`: which, and what the model gave it."""
+    """One call of `load_model`, `unload_model` or `is_model_ready`, with its arguments."""
 
     method: str
     model_name: str
@@ -41,7 +41,7 @@ class Control:
         self._lock = threading.RLock()
 
     def is_ready(self, name: str, version: str = "") -> bool:
-        """Whether a model would be asked now: it is stood in for, or was loaded, and was not unloaded after that."""
+        """Whether a model may be called now: the test provides it or it was loaded, and it was not unloaded later."""
         return name not in self._unloaded and (name in self._loaded or self._has(name, version))
 
     def metrics(self) -> dict[str, float]:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""One request while a model under test has it: its responses as they come, and who waits for them."""
+"""One request to a model under test, with its responses as they arrive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Exchange:
     encoded: WireRequest
 
     def __init__(self, request: Request, explain: Callable[[Exchange], str], timeout_s: float) -> None:
-        """`explain` says what the model has left undone; `timeout_s` is how long the test waits for each response."""
+        """`explain` describes what the model has not finished; `timeout_s` is the time limit for each response."""
         self.request = request
         self.rows = 1
         self.serial = 0
@@ -30,11 +30,11 @@ class Exchange:
         self.is_finished = False
         # Execute has returned.
         self.is_executed = False
-        # The test has waited for a response in vain.
+        # A response did not arrive within the time limit.
         self.has_timed_out = False
-        # Nobody takes responses any longer.
+        # The test takes no more responses.
         self.is_dropped = False
-        # The end of the responses is when execute has returned, so that a test sees all that it did.
+        # The responses end only when execute has returned, so that a test sees all effects of it.
         self.waits_for_execute = True
         self._explain = explain
         self._timeout_s = timeout_s
@@ -45,14 +45,14 @@ class Exchange:
         self._wake: Callable[[], None] | None = None
 
     def refuse(self, error: InferenceError) -> None:
-        """The server has refused the request."""
+        """Refuse the request, as the server would."""
         self.add(Result(error=error), True)
         self.executed()
 
     # The model's side.
 
     def wait_for_room(self) -> None:
-        """Wait while too many responses are there that nobody has taken."""
+        """Wait while the test has not taken too many responses."""
         with self._changed:
             self._changed.wait_for(lambda: self.is_dropped or self._flow.may_send(0))
 
@@ -62,7 +62,7 @@ class Exchange:
             return self.is_dropped or self._flow.may_send(0)
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the request any longer."""
+        """Whether the test has cancelled the request."""
         return self.is_dropped or self.request.cancelled
 
     def add(self, result: Result | None, final: bool) -> bool:
@@ -94,7 +94,7 @@ class Exchange:
     # The test's side.
 
     def take(self) -> Result | None:
-        """The next response, waiting for it; None after the last one. Raises TimeoutError if it does not come."""
+        """Wait for the next response; None after the last one. Raises TimeoutError if it does not arrive."""
         with self._changed:
             if not self._changed.wait_for(self._has_news, self._timeout_s):
                 self.has_timed_out = True
@@ -116,14 +116,14 @@ class Exchange:
         wake()
 
     def drop(self) -> None:
-        """Nobody waits for the rest of it."""
+        """Drop the remaining responses."""
         with self._changed:
             self.is_dropped = True
             self._results.clear()
         self._tell()
 
     def wait_finished(self, timeout_s: float) -> bool:
-        """Wait until the model has answered to the end; False if it takes longer."""
+        """Wait until the model has sent the last response; False if it takes longer."""
         with self._changed:
             return self._changed.wait_for(lambda: self.is_finished, timeout_s)
 
@@ -133,9 +133,9 @@ class Exchange:
 
 
 class Responses(Iterator[Result]):
-    """The responses to one request, as they come. A decoupled model waits while too many of them are not taken.
+    """The responses to one request, as they arrive. A decoupled model waits while the test has not taken too many.
 
-    A response that is an error is a Result too: its `error` says so, and others may follow.
+    An error is also a Result, with `error` set; others may follow it.
     """
 
     def __init__(self, exchange: Exchange) -> None:
@@ -145,7 +145,7 @@ class Responses(Iterator[Result]):
         return f"<Responses to {self._exchange.request!r}{' complete' if self.is_complete else ''}>"
 
     def __next__(self) -> Result:
-        """The next response, waiting for it. Raises TimeoutError if the model does not send it in time."""
+        """Wait for the next response. Raises TimeoutError if the model does not send it in time."""
         result = self._exchange.take()
         if result is None:
             raise StopIteration
@@ -153,13 +153,13 @@ class Responses(Iterator[Result]):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the model has said that no other response follows, though some may not be taken yet."""
+        """Whether the model has sent the last response, even if the test has not taken all."""
         return self._exchange.is_finished
 
     def cancel(self) -> None:
-        """Cancel the request, see `Request.cancel`. What the model sends all the same still comes here."""
+        """Cancel the request, see `Request.cancel`. Responses that the model sends nevertheless still arrive here."""
         self._exchange.request.cancel()
 
     def close(self) -> None:
-        """Hang up: the model can see it, and what still comes is dropped. Idempotent."""
+        """Disconnect: cancel the request, and drop further responses. Idempotent."""
         self._exchange.drop()

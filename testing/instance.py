@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One model under test, from its import to its finalize: a stub without a process of its own.
 
-What executes batches, checks responses and runs coroutines is the stub's own code; around it there is a thread, the
-server that it asks, and modules that are put away when nobody needs them.
+It uses the stub's code to execute batches, validate responses and run coroutines. It adds a thread for the model, a
+replacement of the server, and the removal of the model's modules afterwards.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from pyruntime.utils.errors import InferenceError, LoadError
 from pyruntime.utils.messages import Failed, Infer
 from pyruntime.utils.request_codec import WireRequest
 
-# What was waited for in vain gets this much longer, in seconds, to notice that it is cancelled.
+# After a timeout, the model gets this many seconds more to notice that it is cancelled.
 _AFTER_TIMEOUT_S = 2.0
 
 T = TypeVar("T")
 
 
 class _TracedBatches(Batches):
-    """Tells the server which exception it is that a client reads of."""
+    """Passes the exception behind a failure to the test's server."""
 
     def _failure(self, exc: BaseException) -> str:
         text = super()._failure(exc)
@@ -107,11 +107,11 @@ class Instance:
     # Requests.
 
     def start(self, requests: Sequence[Request]) -> list[Exchange]:
-        """Have the model execute these together; but those that the server would refuse are answered at once."""
+        """Execute these requests in one batch. Those that the server would refuse are answered at once."""
         return self._post([self._accept(request, partial(request.checked, self.spec)) for request in requests])
 
     def begin(self, request: InferRequest) -> Exchange:
-        """Have the model execute a request of another model."""
+        """Execute a request of another model."""
 
         def checked() -> InferRequest:
             check_request(self.spec, request)
@@ -120,7 +120,7 @@ class Instance:
         return self._post([self._accept(Request({}, request_id=request.id), checked)])[0]
 
     def is_ready(self) -> bool:
-        """What the model's `is_ready` says; True if it has none. Raises TypeError if it says something else."""
+        """The result of the model's `is_ready`; True if it has none. Raises TypeError if the result is no bool."""
 
         def ask() -> Any:
             ready = self.model.is_ready()
@@ -134,9 +134,9 @@ class Instance:
         return ready
 
     def close(self) -> None:
-        """Cancel what the model has not answered, wait until it has done so, and finalize it. Idempotent.
+        """Cancel all unanswered requests, wait until the model has answered them, and finalize it. Idempotent.
 
-        Raises TimeoutError if the model does not come to an end, and what `finalize` raises.
+        Raises TimeoutError if the model does not end, and any exception of `finalize`.
         """
         if self._is_closed:
             return
@@ -156,7 +156,7 @@ class Instance:
             model_class = load_class(location)
             self.spec = complete(draft, model_class)
             return model_class
-        # The newest version speaks for all of them.
+        # The server imports the newest version for auto_complete_config, and uses the result for all versions.
         with OwnModules(import_folders(newest)).active():
             self.spec = complete(draft, load_class(newest))
         return load_class(location)
@@ -178,7 +178,7 @@ class Instance:
             self.model.initialize(args)
 
     def _step(self, name: str, function: Callable[[], T]) -> T:
-        """Do a step of loading. What the model raises becomes a LoadError, in the server's words."""
+        """Run a step of loading. Exceptions of the model become a LoadError with the server's message."""
 
         def run() -> T | LoadError:
             try:
@@ -237,7 +237,7 @@ class Instance:
     # Whatever it does.
 
     def _call(self, name: str, function: Callable[[], T]) -> T:
-        """Run a function of the model in its thread. TimeoutError if it does not return."""
+        """Run a function of the model in its thread. Raises TimeoutError if it does not return."""
 
         def run() -> T:
             with self._modules.active():
@@ -249,7 +249,7 @@ class Instance:
             raise self._stuck(f"did not finish {name}", self._where()) from None
 
     def _drain(self) -> None:
-        """Wait until the model has answered everything, now that nobody waits for the answers."""
+        """Wait until the model has answered all cancelled requests."""
         for exchange in self._server.exchanges():
             exchange.drop()
         for exchange in self._server.exchanges():
@@ -261,7 +261,7 @@ class Instance:
         return TimeoutError(f"model '{self.name}' {what} within {self.timeout_s:g} s{why}")
 
     def _explain(self, exchange: Exchange) -> str:
-        """What the model has left undone of a request."""
+        """A description of what the model has not finished of a request."""
         if exchange.is_executed:
             return f"model '{self.name}' has left it to a response sender, which has not sent the final response"
         return f"model '{self.name}' has not returned from execute{self._where()}"
@@ -271,7 +271,7 @@ class Instance:
         return f"; it is at {where}" if where else ""
 
     def _end(self) -> None:
-        """Put everything away. A thread that does not end is left behind, with what it uses; TimeoutError says so."""
+        """Release everything. If the model's thread does not end, it is abandoned, and TimeoutError is raised."""
         has_ended = self._runner.stop(0 if self._is_stuck else self.timeout_s)
         self._modules.retire()
         server = getattr(self, "_server", None)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`load_model`, and what a test does with the model that it loads."""
+"""`load_model`, and the loaded model that it returns."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from pyruntime.testing.request import Request, RequestOptions
 from pyruntime.testing.result import Result
 from pyruntime.utils.errors import InferenceError
 
-# How long a model may take for one step: its import, initialize, finalize, and each response. A test that waits longer
-# than this hangs.
+# The time limit for each step of a model: its import, initialize, finalize, and each response. It ends tests that hang.
 TIMEOUT_S_DEFAULT = 60.0
 
 
@@ -35,14 +34,14 @@ def load_model(
     backend_directory: str | os.PathLike[str] | None = None,
     timeout_s: float = TIMEOUT_S_DEFAULT,
 ) -> LoadedModel:
-    """Load the model in the folder `path`, in this process; to be closed, so best used in a `with` statement.
+    """Load the model in the folder `path` into this process. Close it, best by a `with` statement.
 
-    `version` is the newest one that would be served, unless said otherwise. `config` takes the place of the model's
-    configuration: a dict as the server shows it, or the text of a config.pbtxt. `callees` are the models that it may
-    call, by name: a function that takes a `Call`, another model that is loaded, or the folder of one.
-    `backend_directory` is searched for Python-based backends, as with the option of the server.
+    `version` defaults to the newest one that would be served. `config` replaces the model's configuration: a dict as
+    the server shows it, or the text of a config.pbtxt. `callees` are the models that it may call, by name: a function
+    that takes a `Call`, another loaded model, or the folder of one. `backend_directory` is searched for Python-based
+    backends, like the server's option.
 
-    Raises LoadError with what the server would say, from what the model raised; and TimeoutError.
+    Raises LoadError with the server's message, chained to the model's exception; and TimeoutError.
     """
     directories = [] if backend_directory is None else [os.fspath(backend_directory)]
     with ExitStack() as owned:
@@ -58,10 +57,10 @@ def load_model(
 
 
 class LoadedModel:
-    """A model that is loaded. Its methods are for any thread; only one batch of it is executed at a time."""
+    """A loaded model. Its methods are thread-safe; it executes one batch at a time."""
 
     def __init__(self, instance: Instance, owned: ExitStack) -> None:
-        """`owned` are the models that were loaded for it, and are closed with it."""
+        """`owned` are the models that were loaded for it; they are closed with it."""
         self._instance = instance
         self._owned = owned
 
@@ -75,7 +74,7 @@ class LoadedModel:
 
     @property
     def version(self) -> int:
-        """The version that is loaded."""
+        """The loaded version."""
         return self._instance.version
 
     @property
@@ -91,12 +90,12 @@ class LoadedModel:
 
     @property
     def module(self) -> ModuleType:
-        """The module that this class is in, for `monkeypatch.setattr(model.module, ...)`: it is in no sys.modules."""
+        """The module of this class, for `monkeypatch.setattr(model.module, ...)`, as it is not in sys.modules."""
         return self._instance.module
 
     @property
     def timeout_s(self) -> float:
-        """How long the model may take for one step, in seconds; may be changed at any time."""
+        """The time limit for each step of the model, in seconds; may be changed at any time."""
         return self._instance.timeout_s
 
     @timeout_s.setter
@@ -106,10 +105,10 @@ class LoadedModel:
     # Requests.
 
     def infer(self, inputs: Mapping[str, Any] | Request, **options: Unpack[RequestOptions]) -> Result:
-        """Have the model execute one request: inputs by name, or a Request; `options` are those of Request.
+        """Execute one request: inputs by name, or a Request; `options` are those of Request.
 
-        Raises InferenceError if the response is an error, as it is when the server refuses the request; TimeoutError if
-        none comes; and ValueError if the model is decoupled.
+        Raises InferenceError if the response is an error or the server would refuse the request; TimeoutError if none
+        arrives; and ValueError if the model is decoupled.
         """
         (result,) = self.execute([_request(inputs, options)])
         if result.error is not None:
@@ -117,10 +116,10 @@ class LoadedModel:
         return result
 
     def execute(self, requests: Sequence[Mapping[str, Any] | Request]) -> list[Result]:
-        """Have the model execute requests in one batch. An error is in its Result, so that all others can be looked at.
+        """Execute requests in one batch. An error is in its Result, so that the others are available.
 
-        Raises TimeoutError if a response does not come; ValueError if the model is decoupled, or if there are more rows
-        than the server would ever put into one batch.
+        Raises TimeoutError if a response does not arrive; ValueError if the model is decoupled, or if there are more
+        rows than the server would put into one batch.
         """
         if self._instance.spec.decoupled:
             raise ValueError(f"model '{self.name}' is decoupled: ask for the responses with stream or start")
@@ -137,7 +136,7 @@ class LoadedModel:
         """
         return [Responses(exchange) for exchange in self._instance.start([_request(each, {}) for each in requests])]
 
-    # What the model has done.
+    # Effects of the model.
 
     @property
     def calls(self) -> list[Call]:
@@ -163,9 +162,9 @@ class LoadedModel:
     # The end.
 
     def close(self) -> None:
-        """Cancel what the model has not answered, wait for its end, and finalize it. Idempotent.
+        """Cancel all unanswered requests, wait for their end, and finalize the model. Idempotent.
 
-        Raises TimeoutError if the model does not come to an end, and what `finalize` raises.
+        Raises TimeoutError if the model does not end, and any exception of `finalize`.
         """
         with self._owned:
             self._instance.close()

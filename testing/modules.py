@@ -1,15 +1,15 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps apart what several models in one process import.
+"""Isolates the imports of several models in one process.
 
 In a stub a model has the interpreter for itself: its module is `1.model`, and its folders are on sys.path. Here each
-model has modules of its own, which are in sys.modules, as its folders are on sys.path, while it is *active*: while it
-is loaded, asked for something, or finalized. So two models may both be a `1.model` and both have a `helper.py`, and
-nothing of either is left when it is closed. Packages that are installed are everybody's, and stay.
+model has modules of its own. They are in sys.modules, and its folders on sys.path, only while the model is *active*:
+while it is loaded, executes something, or is finalized. So two models may both have a `1.model` and a `helper.py`, and
+closing a model leaves nothing of it. Installed packages are shared, and stay.
 
-Several models may be active at a time, when one calls another. Then the one that became so last comes first, and the
-caller when it has its answer. What is left is what models import of their own, under the same names, while they run at
-the very same time; and a thread that a model leaves running can import nothing of the model's own between two requests.
+Several models are active if one calls another. The last activated one has priority, and the caller again after the
+call. Two limits remain: models that run at the same time and import own modules with equal names, and a thread that a
+model leaves running, which cannot import the model's own modules between two requests.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from types import ModuleType
 
 
 class OwnModules:
-    """The modules of one model that are its own: those that lie in `folders`, or where the model looks besides."""
+    """The own modules of one model: those in `folders`, or in other folders that the model adds to sys.path."""
 
     def __init__(self, folders: Sequence[str]) -> None:
-        """`folders` are what the model has on sys.path beside everybody's."""
+        """`folders` are the model's entries of sys.path."""
         self.path = list(folders)
         self.modules: dict[str, ModuleType] = {}
         # What can be imported from the folders, by its first name.
@@ -45,14 +45,14 @@ class OwnModules:
         self._is_retired = False
 
     def enter(self) -> None:
-        """Be active from now on, once more. From any thread."""
+        """Activate once more. Thread-safe."""
         with _interpreter.lock:
             if not self._is_retired:
                 self._users += 1
                 _interpreter.activate(self)
 
     def leave(self) -> None:
-        """Be active once less."""
+        """Undo one `enter`."""
         with _interpreter.lock:
             if not self._is_retired:
                 self._users -= 1
@@ -60,13 +60,13 @@ class OwnModules:
                     _interpreter.deactivate(self)
 
     def come_first(self) -> None:
-        """If several are active, be the one that became so last."""
+        """Get priority over other active models."""
         with _interpreter.lock:
             if self._users and not self._is_retired:
                 _interpreter.activate(self)
 
     def retire(self) -> None:
-        """Never be active again, whatever a thread does that the model has left behind."""
+        """Deactivate forever, even if a thread that the model left running calls `enter`."""
         with _interpreter.lock:
             self._is_retired = True
             if self._users:
@@ -84,7 +84,7 @@ class OwnModules:
     def owns(self, module: ModuleType) -> bool:
         """Whether a module is this model's own."""
         places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
-        # A process can have a compiled module only once.
+        # A process can load a compiled module only once.
         if any(place.endswith(tuple(EXTENSION_SUFFIXES)) for place in places):
             return False
         return any(_is_in(place, folder) for place in places for folder in self._homes)
@@ -104,10 +104,10 @@ class OwnModules:
 
 
 class _Interpreter:
-    """What sys.path and sys.modules are, and what they were before any model was active.
+    """Switches sys.path and sys.modules between models.
 
-    A change takes nothing away, not even for a moment, from the model that comes first after it: that may be importing
-    something at the same time.
+    A switch never removes anything, even for a moment, that the model with priority after it needs, because that model
+    may import something at the same time.
     """
 
     def __init__(self) -> None:
@@ -119,16 +119,16 @@ class _Interpreter:
         self._made_path: list[str] = []
         # The names in sys.modules after the latest change.
         self._names: set[str] = set()
-        # What is not in sys.modules because a model has something of that name.
+        # Modules that are not in sys.modules because a model has one with the same name.
         self._hidden: dict[str, ModuleType] = {}
 
     def activate(self, own: OwnModules) -> None:
-        """Put one first."""
+        """Add a model, with priority."""
         if not self._active or self._active[-1] is not own:
             self._change([*(each for each in self._active if each is not own), own])
 
     def deactivate(self, own: OwnModules) -> None:
-        """Leave one out."""
+        """Remove a model."""
         self._change([each for each in self._active if each is not own])
 
     def _change(self, active: list[OwnModules]) -> None:
@@ -153,7 +153,7 @@ class _Interpreter:
         self._names = set(sys.modules)
 
     def _collect(self) -> None:
-        """What has been imported since the latest change, and put on sys.path, belongs to whoever is active."""
+        """Assign modules and entries of sys.path that were added since the latest change to the active model."""
         self._active[-1].add_path([entry for entry in sys.path if entry not in self._made_path])
         for name in set(sys.modules) - self._names:
             module = sys.modules[name]
@@ -162,7 +162,7 @@ class _Interpreter:
                 owner.modules[name] = module
 
     def _hide(self, ours: set[int]) -> None:
-        """Take modules out that were imported by whoever, and that an import of a model's own would find instead."""
+        """Remove modules of others that an import of a model's own module would find instead."""
         for name, module in list(sys.modules.items()):
             if id(module) in ours or not any(own.may_have(name) for own in self._active):
                 continue
@@ -171,7 +171,7 @@ class _Interpreter:
                 self._hidden[name] = sys.modules.pop(name)
 
     def _set_path(self) -> None:
-        """As in a stub, what is installed goes before a model's folders. What only tests look into comes behind."""
+        """As in a stub, installed packages come before a model's folders. Folders of tests come after them."""
         folders = [folder for own in reversed(self._active) for folder in own.path]
         installed = [entry for entry in self._path if _is_everybodys(entry)]
         self._made_path = list(dict.fromkeys([*installed, *folders, *self._path])) if self._active else self._path
@@ -187,14 +187,14 @@ _INSTALLED = (
 
 
 def _is_everybodys(entry: str) -> bool:
-    """Whether an entry of sys.path is one that a server in this environment has, too."""
+    """Whether a server in this environment has this entry of sys.path, too."""
     if entry.endswith(".zip") or any(_is_in(entry, folder) for folder in _INSTALLED):
         return True
     return entry != "" and entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
 
 
 def _is_installed(module: ModuleType) -> bool:
-    """Whether a module is of the standard library, or of a package that is installed."""
+    """Whether a module is from the standard library or an installed package."""
     places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
     found = [place for place in places if place]
     return not found or any(_is_in(place, folder) for place in found for folder in _INSTALLED)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pytest plugin, which pytest finds by itself: the fixture `load_model`.
 
-It is imported by every pytest of the environment, whether its tests know of models or not. So it imports nothing but
-pytest until the fixture is used.
+Every run of pytest in the environment imports it, even without tests of models. So it imports only pytest until a test
+uses the fixture.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def load_model(request: pytest.FixtureRequest) -> Iterator[Callable[..., LoadedModel]]:
-    """`pyruntime.testing.load_model`, closing at the end of the test what it loaded.
+    """`pyruntime.testing.load_model`; closes the loaded models at the end of the test.
 
-    A relative path, of the model, of callees and of a folder of backends, is one from pytest's root folder.
+    Relative paths of models, callees and backend folders start at pytest's root folder.
     """
     from pyruntime.testing.model import load_model
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What all models under test share, because they share a process: who serves whom, and the log.
+"""The process that all models under test share: finds the server of a model, and sets up the log.
 
-A model's functions find its server by the thread that they run in, which is the model's or has the context of it; or
-else by whose code calls them.
+A model's functions find its server by their thread, which is the model's or has its context; or else by the code that
+calls them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _server_here: ContextVar[Host | None] = ContextVar("pyruntime server", default=N
 
 
 def begin(server: Host, modules: OwnModules) -> None:
-    """A model has a server from now on; and so has everything that runs in this context. See `end`."""
+    """Set the server of a model, and of everything that runs in this context. See `end`."""
     with _lock:
         _serving[server] = modules
         set_finder(_find)
-        # Elsewhere it is outside the hierarchy; here pytest, and whoever else listens to the root, is to hear it.
+        # In a stub it is outside the hierarchy; here pytest and other handlers of the root logger need its records.
         LOGGER.parent = logging.getLogger()
     _server_here.set(server)
 
 
 def end(server: Host) -> None:
-    """A model's server is gone."""
+    """Remove a model's server."""
     with _lock:
         _serving.pop(server, None)
         if not _serving:
@@ -61,7 +61,7 @@ def _find() -> Host | None:
 
 
 def _server_of_caller() -> Host | None:
-    """The server of the innermost model whose code led here."""
+    """The server of the innermost model on the call stack."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         for server, modules in list(_serving.items()):

@@ -15,7 +15,7 @@ from pyruntime.testing.tensors import to_input
 
 
 class RequestOptions(TypedDict, total=False):
-    """What a request may have beside its inputs; all of it optional, as for `Request`."""
+    """The properties of a request besides its inputs; all are optional, as for `Request`."""
 
     request_id: str
     parameters: Mapping[str, str | int | bool | float] | None
@@ -27,7 +27,7 @@ class RequestOptions(TypedDict, total=False):
 
 
 class Request:
-    """One request. It may be sent to any number of models, any number of times."""
+    """One request. It may be sent any number of times, to any models."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Request:
         sequence_end: bool = False,
         timeout: int = 0,
     ) -> None:
-        """`inputs` are arrays by name, or lists, which get the datatype that the model's configuration says.
+        """`inputs` are arrays by name, or lists, which get the datatype in the model's configuration.
 
-        `timeout` is in microseconds, and only something that the model may ask for. Without `requested_outputs` all of
-        the model's are.
+        `timeout` is in microseconds; it has no effect except that the model can read it. `requested_outputs` defaults
+        to all outputs.
         """
         self.inputs = dict(inputs)
         self.request_id = request_id
@@ -60,14 +60,14 @@ class Request:
         return f"<Request {self.request_id!r} {list(self.inputs)}{' cancelled' if self.cancelled else ''}>"
 
     def cancel(self) -> None:
-        """Nobody waits for the request any longer: `is_cancelled()` says so to the model from now on.
+        """Cancel the request: the model's `is_cancelled()` is true from now on.
 
-        From any thread, at any time; also before the request is sent, so that the model sees it from the start.
+        Thread-safe. May be called before the request is sent, so that the model sees it from the start.
         """
         self.cancelled = True
 
     def checked(self, spec: ModelSpec) -> InferRequest:
-        """The request as the server takes it. Raises InferenceError, in the server's words, if it refuses it."""
+        """The validated request. Raises InferenceError with the server's message if the server would refuse it."""
         request = InferRequest(
             spec.name,
             id=self.request_id,

@@ -16,9 +16,9 @@ from pyruntime.utils.errors import InferenceError
 
 
 class Result:
-    """See the module. `error` is why there are no outputs, or None.
+    """One response. `error` is the reason why there are no outputs, or None.
 
-    `is_final` says that it came with the flag that no other follows. A decoupled model may say so later, alone.
+    `is_final` says that it had the final flag. A decoupled model may send this flag later, without a response.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class Result:
 
     @cached_property
     def outputs(self) -> dict[str, NDArray[Any]]:
-        """The outputs, by name, in the order in which the model gave them. Raises `error` if there is one."""
+        """The outputs by name, in the model's order. Raises `error` if there is one."""
         if self.error is not None:
             raise self.error
         return {each.name: to_array(each.datatype, each.shape, each.data) for each in self.tensors}
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """One output. Raises `error` if there is one, and KeyError for an output that is not there."""
+        """One output. Raises `error` if there is one, and KeyError for an unknown output."""
         try:
             return self.outputs[name]
         except KeyError:

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that runs a model under test: what the main thread is to a stub.
+"""The thread that runs a model under test, like the main thread of a stub.
 
-It has the stub's own event loop for `async def execute`, and in place of the socket something that hands messages on.
+It uses the stub's event loop for `async def execute`, and replaces the socket by direct calls.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 
 class StillRunning(Exception):
-    """What was called in the thread has not returned in time."""
+    """A function called in the thread has not returned in time."""
 
 
 class DirectLink(Link):
-    """A link without a socket: what is sent is handled at once, in the thread that sends it."""
+    """A link without a socket: the sending thread handles each message at once."""
 
     def __init__(self, handle: Callable[[Message], None]) -> None:
         self.closed = False
         self._handle = handle
         self._changed = threading.Condition()
-        # Never readable; for an event loop to watch.
+        # Never readable; an event loop needs a descriptor.
         self._fd = os.eventfd(0)
 
     def fileno(self) -> int:
@@ -67,10 +67,10 @@ class DirectLink(Link):
 
 
 class Runner:
-    """See the module. It runs one job after the other, until `stop`."""
+    """The thread. It runs one job after the other, until `stop`."""
 
     def __init__(self, name: str, handle: Callable[[Message], None]) -> None:
-        """`name` is the thread's; `handle` gets what the model's side has to say."""
+        """`name` is the thread's; `handle` is called with the messages of the model's side."""
         self.link = DirectLink(handle)
         self.coroutines = Coroutines(self.link, True, self._set_loop)
         self._jobs: deque[Callable[[], None]] = deque()
@@ -79,18 +79,18 @@ class Runner:
         self._thread.start()
 
     def post(self, job: Callable[[], None]) -> None:
-        """Run a job when all others are done. It must not raise."""
+        """Queue a job, which must not raise."""
         self._jobs.append(job)
         self._wake()
 
     def call(self, function: Callable[[], T], timeout_s: float) -> T:
-        """Run a function in the thread; what it returns, or raises. StillRunning if it takes longer."""
+        """Run a function in the thread. Returns its result or raises its exception; StillRunning after a timeout."""
         outcome: Future[T] = Future()
 
         def run() -> None:
             try:
                 outcome.set_result(function())
-            except BaseException as exc:  # a model may well raise SystemExit
+            except BaseException as exc:  # a model may raise SystemExit
                 outcome.set_exception(exc)
 
         self.post(run)
@@ -99,14 +99,14 @@ class Runner:
         return outcome.result()
 
     def stop(self, timeout_s: float) -> bool:
-        """Have the thread end when all jobs are done, and wait for it; False if it takes longer."""
+        """End the thread after all queued jobs, and wait for it; False if it takes longer."""
         self.link.closed = True
         self._wake()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def where(self, root: str) -> str:
-        """Where in the code below the folder `root` the thread is, "" if it is not there."""
+        """The current place of the thread in the code below the folder `root`, "" if it is elsewhere."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         for at in reversed(traceback.extract_stack(frame) if frame is not None else []):
             if at.filename.startswith(os.path.join(root, "")):
@@ -130,7 +130,7 @@ class Runner:
             self.link.close()
 
     def _end_tasks(self) -> None:
-        """Cancel what the model has left running. In a stub it ends with the process."""
+        """Cancel tasks that the model has left running. In a stub they end with the process."""
         loop = self._loop
         if loop is None:
             return

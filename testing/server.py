@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plays the server for one model under test: see stub/host.py. It gives it requests and takes its responses.
+"""Replaces the server for one model under test, by the interface of stub/host.py: sends requests, receives responses.
 
-Responses pass through a region of shared memory, as in a stub, because what cannot be written there is an error there.
+Responses pass through a region of shared memory as in a stub, so that tests see the same errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyruntime.utils.messages import OK, Failed, Infer, Message
 from pyruntime.utils.messages import Result as Executed
 from pyruntime.utils.request_codec import SEQUENCE_START
 
-# What the server grows a response region by, unless it is told otherwise.
+# The server's default for the growth of a response region.
 _GROWTH_BYTES = 1 << 20
 _NOT_RESCHEDULABLE = (
     "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
@@ -68,22 +68,22 @@ class ModelServer(Host):
         self._raised: tuple[str, BaseException] | None = None
 
     def exchanges(self) -> list[Exchange]:
-        """The requests that the model has not answered to the end."""
+        """The requests without a final response."""
         with self._lock:
             return list(self._open.values())
 
     def raised(self, exc: BaseException, text: str) -> None:
-        """The model has raised an exception, which clients will read as `text`."""
+        """The model has raised an exception; `text` is its message for clients."""
         self._raised = (text, exc)
 
     def close(self) -> None:
-        """Give the memory back. The model must not run any more."""
+        """Free the memory. The model must not run any more."""
         self._region.close()
 
     # Giving it requests.
 
     def post(self, batch: list[Exchange]) -> None:
-        """Have the model execute these together."""
+        """Execute these requests in one batch."""
         with self._lock:
             serials = [next(self._serials) for _ in batch]
             self._open.update(zip(serials, batch, strict=True))
@@ -94,7 +94,7 @@ class ModelServer(Host):
             self._execute(Infer(serials[0], [exchange.encoded for exchange in batch], []))
 
     def handle(self, message: Message) -> None:
-        """How a batch has ended. Whatever else a stub tells the server is no concern of a test."""
+        """Handle the end of a batch. Other messages of a stub have no effect in a test."""
         if not isinstance(message, (Executed, Failed)):
             return
         batch = self._batches.pop(message.batch, [])
@@ -171,7 +171,7 @@ class ModelServer(Host):
         self._control.measure(metric, operation, value)
 
     def free_memory(self) -> int:
-        """See Host. Always all of it: a response is out of the region as soon as it was sent."""
+        """See Host. Always all of it, because a response is read and freed as soon as it is sent."""
         return self._region.limit
 
     # Taking its responses.
@@ -184,7 +184,7 @@ class ModelServer(Host):
         self._modules.leave()
 
     def _read(self, wire: Sequence[Any], final: bool) -> Result:
-        """A response, out of the region; its memory is free again."""
+        """Read a response from the region, and free its memory."""
         code, text, slot, tensors, parameters = wire
         if code != OK:
             return Result(error=self._failure(text, Code(code)), is_final=final)

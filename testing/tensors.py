@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Between the arrays of a test, the bytes that a server handles, and the tensors of a model. (pure)"""
+"""Converts between arrays of a test, tensors of the server, and tensors of a model. (pure)"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyruntime.utils.byte_tensors import deserialize_bytes_tensor
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
-# What says nothing of its datatype gets that of the input it is for.
+# Values of these types have no datatype, so they get that of their input.
 _UNTYPED = (list, tuple, str, bytes, bool, int, float)
 
 
@@ -42,8 +42,8 @@ _MEMORY = OwnMemory()
 def to_input(name: str, value: Any, spec: TensorSpec | None) -> InputTensor:
     """An input as a client sends it. `spec` is the model's, if it has such an input.
 
-    An array goes as it is, as does a `pb_utils.Tensor`; lists, numbers and texts get the input's datatype. Raises
-    TypeError for what is no tensor.
+    Arrays and `pb_utils.Tensor`s keep their datatype; lists, numbers and texts get the input's. Raises TypeError for
+    any other value.
     """
     try:
         tensor = value if isinstance(value, Tensor) else to_tensor(name, _as_array(value, spec))
@@ -53,9 +53,9 @@ def to_input(name: str, value: Any, spec: TensorSpec | None) -> InputTensor:
 
 
 def to_tensor(name: str, value: Any) -> Tensor:
-    """What a model makes of an array, or of anything that numpy makes one of. Raises what `pb_utils.Tensor` does."""
+    """A model's tensor of an array, or of a value that numpy converts to one. Raises like `pb_utils.Tensor`."""
     array = np.asarray(value)
-    if array.dtype.name == "bfloat16":  # ml_dtypes', which numpy itself does not know
+    if array.dtype.name == "bfloat16":  # from ml_dtypes; numpy itself has no such type
         return read_tensor(name, "BF16", list(array.shape), array.tobytes())
     if array.dtype.kind == "U":
         array = array.astype(np.object_)
@@ -63,7 +63,7 @@ def to_tensor(name: str, value: Any) -> Tensor:
 
 
 def read_tensor(name: str, datatype: str, shape: list[int], contents: bytes | memoryview) -> Tensor:
-    """The tensor that a stub would read from its memory: of its contents it has a copy."""
+    """The tensor that a stub would read from shared memory, with a copy of the contents."""
     return Tensor._from_region(_MEMORY, tensor_ref(name, datatype, shape, contents))
 
 
@@ -79,7 +79,7 @@ def contents_of(tensor: Tensor) -> bytes:
 
 
 def to_output(tensor: Tensor) -> OutputTensor:
-    """A tensor as a response has it."""
+    """A tensor as in a response."""
     return OutputTensor(tensor.name(), tensor._datatype, tensor.shape(), contents_of(tensor))
 
 

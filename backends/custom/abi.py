@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""include/custom.h in the words of ctypes. (pure)
+"""The declarations of include/custom.h for ctypes. (pure)
 
-Layouts are those of LP64, as in the header, and a test compares them with what a compiler makes of it.
+The layouts are those of LP64, as in the header; a test compares them with a compiler's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MEMORY_CPU = 0
 
 
 class CustomInitializeData(Structure):
-    """What an instance is told about itself."""
+    """The properties of an instance, for CustomInitialize."""
 
     _fields_ = (
         ("instance_name", c_char_p),
@@ -60,12 +60,12 @@ _OF_INPUT = (c_void_p, c_char_p, POINTER(c_void_p), POINTER(c_uint64))
 _OF_OUTPUT = (c_void_p, c_char_p, c_size_t, POINTER(c_int64), c_uint64, POINTER(c_void_p))
 _OF_MEMORY = (POINTER(c_int), POINTER(c_int64))
 
-# The functions that a library calls, by the version of the interface that it is of.
+# The functions that a library calls, by the version of its interface.
 GetNextInput = {1: CFUNCTYPE(c_bool, *_OF_INPUT), 2: CFUNCTYPE(c_bool, *_OF_INPUT, *_OF_MEMORY)}
 GetOutput = {1: CFUNCTYPE(c_bool, *_OF_OUTPUT), 2: CFUNCTYPE(c_bool, *_OF_OUTPUT, *_OF_MEMORY)}
 EXECUTE = {1: "CustomExecute", 2: "CustomExecuteV2"}
 
-# The functions that a library has: what they return and what they take. These block, and the GIL is not held meanwhile.
+# The functions of a library. They may block; CFUNCTYPE releases the GIL meanwhile.
 Version = CFUNCTYPE(c_uint32)
 Initialize = CFUNCTYPE(c_int, POINTER(CustomInitializeData), POINTER(c_void_p))
 Finalize = CFUNCTYPE(c_int, c_void_p)

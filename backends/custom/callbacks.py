@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The two functions that a custom library calls while it executes: for a block of an input, and for an output."""
+"""The two functions that a custom library calls during execution: to get a block of an input, and an output buffer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pyruntime.backends.custom.payload import Payload
 
 
 class Callbacks:
-    """The functions, which serve `payloads`: a context is the number of one of them, the first one's being 1.
+    """The functions, for the requests in `payloads`. A context is the number of one of them, from 1 on.
 
-    All memory is the CPU's, whatever a library of version 2 prefers.
+    All memory is CPU memory, even if a library of version 2 prefers another kind.
     """
 
     def __init__(self, version: int) -> None:
@@ -29,7 +29,7 @@ class Callbacks:
         try:
             content[0], size[0] = self._payload(context).next_input(name)
             _set_memory(*memory)
-        except Exception as exc:  # it has nowhere to go: C called us
+        except Exception as exc:  # an exception cannot propagate through the calling C code
             return _refuse("input", name, exc)
         return True
 

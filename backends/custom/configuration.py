@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a custom library is told of its model, from the configuration and from the arguments of `initialize`. (pure)"""
+"""Prepares the arguments of a custom library, from the configuration and the arguments of `initialize`. (pure)"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILENAME_DEFAULT = "libcustom.so"
 
 
 def serialize(model_config: str) -> bytes:
-    """The bytes of a message `inference.ModelConfig`, of its JSON."""
+    """Convert a configuration from JSON to a serialized message `inference.ModelConfig`."""
     config = json_format.Parse(model_config, new_model_config(), descriptor_pool=POOL)
     serialized: bytes = config.SerializeToString(deterministic=True)
     return serialized
@@ -29,9 +29,9 @@ def gpu_device_id(args: Mapping[str, str]) -> int:
 
 
 def instance_name(config: Mapping[str, Any], args: Mapping[str, str]) -> str:
-    """The instance's name as such libraries know it, and may take it apart: `<group>_<i>_cpu`, `<group>_<i>_gpu<id>`.
+    """The instance's name in the old form, which libraries may parse: `<group>_<i>_cpu`, `<group>_<i>_gpu<id>`.
 
-    Here `i` counts the instances on one GPU; in names of today it counts those of the group.
+    Here `i` counts the instances on one GPU; in current names it counts those of the group.
     """
     group_name, _, index = args["model_instance_name"].rpartition("_")
     device = gpu_device_id(args)
@@ -48,5 +48,5 @@ def library_filename(config: Mapping[str, Any], compute_capability: str) -> str:
 
 
 def output_datatypes(config: Mapping[str, Any]) -> dict[str, str]:
-    """The outputs' datatypes as the protocol names them, by output: libraries do not say them."""
+    """The protocol's datatype of each output, because libraries do not report them."""
     return {output["name"]: BY_CONFIG_NAME[output["data_type"]].name for output in config["output"]}

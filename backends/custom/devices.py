@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU is capable of, as CUDA's driver says it."""
+"""Reads the compute capability of a GPU from CUDA's driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAJOR, _MINOR = 75, 76
 
 
 def compute_capability(device_id: int, library: str = LIBRARY) -> str:
-    """The compute capability of a GPU, as `major.minor`. Makes no context on it. Raises LoadError."""
+    """The compute capability of a GPU, as `major.minor`. Creates no CUDA context. Raises LoadError."""
     try:
         cuda = ctypes.CDLL(library)
     except OSError as exc:

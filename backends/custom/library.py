@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A custom library, loaded into this process, and one instance of its model.
+"""Loads a custom library into this process, and runs one instance of its model.
 
-What goes wrong is a LoadError or an ExecuteError in the words that operators and clients of such libraries know.
+Failures are LoadErrors and ExecuteErrors with the messages of Triton's custom backend.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class ExecuteError(PyruntimeError):
 
 
 class CustomLibrary:
-    """The functions of a library. Never unloaded: it ends with its process."""
+    """The functions of a library. It is never unloaded."""
 
     def __init__(self, path: str) -> None:
         """Raises LoadError."""
-        # Not ctypes.CDLL, which has all symbols resolved at once: libraries may lack what they never call.
+        # Not ctypes.CDLL, which resolves all symbols at once: libraries may lack functions that they never call.
         self._handle = _dl.dlopen(os.fsencode(path), os.RTLD_LAZY | os.RTLD_LOCAL)
         if not self._handle:
             raise LoadError(f"unable to load custom library: {_last_error()}")
@@ -53,7 +53,7 @@ class CustomLibrary:
 
 
 class CustomInstance:
-    """One instance of a model, from CustomInitialize to CustomFinalize. All of it is for one and the same thread."""
+    """One instance of a model, from CustomInitialize to CustomFinalize. Must be used by one thread only."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class CustomInstance:
         gpu_device_id: int,
         server_parameters: list[str],
     ) -> None:
-        """Have the library make the instance. Raises LoadError."""
+        """Create the instance in the library. Raises LoadError."""
         self.name = instance_name
         self._library = library
         self._context = c_void_p()
         parameters = (c_char_p * len(server_parameters))(*map(os.fsencode, server_parameters))
-        # Kept: libraries may well keep pointers into it.
+        # Kept alive, because libraries may keep pointers into it.
         self._data = abi.CustomInitializeData(
             instance_name.encode(), config, len(config), gpu_device_id, len(parameters), parameters
         )
@@ -90,7 +90,7 @@ class CustomInstance:
         return self._library.version
 
     def describe(self, error: int) -> str:
-        """An error code with the library's words for it: `(5) no such image`."""
+        """An error code with the library's message: `(5) no such image`."""
         text = self._library.error_string(self._context, error)
         return f"({error}) {NO_ERROR_STRING if text is None else text.decode(errors='replace')}"
 
@@ -101,10 +101,10 @@ class CustomInstance:
             raise ExecuteError(f"execute error for '{self.name}': {self.describe(error)}")
 
     def close(self) -> str:
-        """End the instance; what the library says went wrong, "" if nothing did. Idempotent."""
+        """End the instance. Returns the error of the library, "" for none. Idempotent."""
         context, self._context = self._context, c_void_p()
         error = self._library.finalize(context) if context else 0
-        # Without words: there is no context any longer to ask for them.
+        # Without the library's message, which needs a context.
         return f"finalize error for '{self.name}': error code {error}" if error else ""
 
 

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The backend of models with `platform: "custom"`: each brings a library of its own, made against include/custom.h.
+"""The backend of models with `platform: "custom"`: each has a library of its own, compiled with include/custom.h.
 
-A stub executes one instance, in one thread from `initialize` to `finalize`, which is what such libraries rely on.
+A stub runs one instance in one thread, from `initialize` to `finalize`, because such libraries rely on that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TritonPythonModel:
     """One instance of a custom library."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the library, and have it make the instance. Raises LoadError."""
+        """Load the library, and create the instance. Raises LoadError."""
         config = json.loads(args["model_config"])
         _check(config)
         gpu = configuration.gpu_device_id(args)
@@ -47,7 +47,7 @@ class TritonPythonModel:
         )
 
     def execute(self, requests: list[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
-        """Have the library execute the requests, each of which is a payload."""
+        """Execute the requests in the library, each as one payload."""
         is_batching = self._max_batch_size > 0
         payloads = [Payload(request, self._datatypes, is_batching) for request in requests]
         rows = sum(payload.batch_size for payload in payloads)
@@ -66,11 +66,11 @@ class TritonPythonModel:
         except ExecuteError as exc:
             return _all_failed(payloads, str(exc))
         finally:
-            callbacks.payloads = ()  # a request that is kept is not over
+            callbacks.payloads = ()  # a reference here would keep the requests' inputs
         return [self._response(*pair) for pair in zip(payloads, described, strict=True)]
 
     def finalize(self) -> None:
-        """Have the library end the instance."""
+        """End the instance in the library."""
         problem = self._instance.close()
         if problem:
             pb_utils.Logger.log_error(problem)
@@ -87,7 +87,7 @@ def _all_failed(payloads: list[Payload], message: str) -> list[pb_utils.Inferenc
 
 
 def _check(config: dict[str, Any]) -> None:
-    """Raise LoadError for what a configuration may say and a custom library cannot be."""
+    """Raise LoadError for settings that a custom library does not support."""
     name = config["name"]
     if config["parameters"].get(INSTANCE_MODE, {}).get("string_value") == THREAD:
         raise LoadError(f"model '{name}' has instances in threads, which those of a custom library cannot be")

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""One request as a custom library sees it, and what the library has made of it.
+"""One request as a custom library sees it, and the outputs that the library has written.
 
-Inputs are where they are: the library reads the memory that the request came in. For an output it gets memory that
-becomes the response's.
+Inputs are not copied: the library reads the request's memory. The memory that it gets for an output becomes part of the
+response.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LENGTH = struct.Struct("<I")
 
 
 class Payload:
-    """One request, for as long as the library executes it. `failure` is why it fails whatever the library says."""
+    """One request during its execution. If `failure` is set, the request fails even if the library reports success."""
 
     def __init__(self, request: pb_utils.InferenceRequest, datatypes: Mapping[str, str], is_batching: bool) -> None:
-        """`datatypes` are those of the model's outputs, all of them."""
+        """`datatypes` are those of all outputs of the model."""
         tensors = request.inputs()
         shapes = [tensor.shape() for tensor in tensors]
         requested = request.requested_output_names()
@@ -39,13 +39,13 @@ class Payload:
         self._shapes = [shape[1:] for shape in shapes] if is_batching else shapes
         self._outputs = {name.encode(): name for name in datatypes if name in requested}
         self._datatypes = datatypes
-        # What the library has pointers into.
+        # Objects into which the library has pointers.
         self._memory: list[Any] = []
         self._taken: set[bytes] = set()
         self._written: dict[str, pb_utils.Tensor] = {}
 
     def describe(self, payload: CustomPayload, context: int) -> None:
-        """Fill in what the library reads of the request; it will ask for its tensors by `context`."""
+        """Fill in the payload of the request; the library calls the callbacks with `context`."""
         names, shapes, outputs = self._inputs, self._shapes, self._outputs
         payload.batch_size = self.batch_size
         payload.input_cnt = len(names)
@@ -58,7 +58,7 @@ class Payload:
         payload.input_context = payload.output_context = context
 
     def next_input(self, name: bytes) -> tuple[int | None, int]:
-        """Address and size of an input's next block; None and 0 behind the last one. KeyError if it has none."""
+        """Address and size of an input's next block; None and 0 after the last one. KeyError for an unknown input."""
         tensor = self._inputs[name]
         if name in self._taken:
             return None, 0
@@ -68,9 +68,10 @@ class Payload:
         return (_address(block), block.nbytes) if block.nbytes else (None, 0)
 
     def output(self, name: bytes, shape: list[int], size: int) -> int | None:
-        """The address of `size` bytes for an output; None if nobody has asked for it. Raises MemoryError, ValueError.
+        """The address of `size` bytes for an output; None if the client did not request it.
 
-        A size that is not that of the shape is a failure of the request. The last call for an output counts.
+        The request fails if the size does not match the shape. The last call for an output counts. Raises MemoryError
+        and ValueError.
         """
         output = self._outputs.get(name)
         if output is None:
@@ -87,7 +88,7 @@ class Payload:
         return _address(memory)
 
     def response(self) -> pb_utils.InferenceResponse:
-        """What the library has written; without outputs if that is nothing."""
+        """The response with the outputs that the library has written."""
         for tensor in self._written.values():
             if tensor._datatype == "BYTES" and _count_elements(tensor._encoded()) != math.prod(tensor._shape):
                 self.failure = f"output '{tensor.name()}' is no BYTES of the shape {tensor._shape}"
@@ -118,7 +119,7 @@ def failed(message: str) -> pb_utils.InferenceResponse:
 
 
 def _contents(tensor: pb_utils.Tensor) -> Any:
-    """An array of a tensor's contents, where they lie; of bytes where the tensor is BYTES."""
+    """An array of a tensor's contents, not copied; of bytes for BYTES."""
     if tensor._region is not None and tensor._datatype == "BYTES":
         return np.ndarray((tensor._size,), np.uint8, *tensor._region.buffer(tensor._address, tensor._size))
     contents = tensor._encoded()
@@ -131,7 +132,7 @@ def _address(array: Any) -> int:
 
 
 def _count_elements(encoded: bytes) -> int:
-    """How many elements a BYTES tensor has; -1 if it is none."""
+    """The number of elements of a BYTES tensor; -1 if it is malformed."""
     size, end, count = len(encoded), 0, 0
     while end + BYTES_PREFIX_SIZE <= size:
         end += BYTES_PREFIX_SIZE + _LENGTH.unpack_from(encoded, end)[0]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A backend written in Python: models that say `backend: "scale"` share this file and bring a factor of their own."""
+"""A backend written in Python: models with `backend: "scale"` share this file, each with a factor of its own."""
 
 from __future__ import annotations
 

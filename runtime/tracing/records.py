@@ -13,7 +13,7 @@ All records with one id belong to one trace. A trace with a `parent_id` is of a 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TypeAlias
 
 import orjson
 
@@ -26,8 +26,11 @@ def encode_records(traces: Iterable[Trace]) -> bytes:
     return orjson.dumps([record for trace in traces for record in _records(trace)])[1:-1]
 
 
-def _records(trace: Trace) -> list[dict[str, Any]]:
-    head: dict[str, Any] = {
+_Record: TypeAlias = dict[str, object]
+
+
+def _records(trace: Trace) -> list[_Record]:
+    head: _Record = {
         "id": trace.id,
         "model_name": trace.model_name,
         "model_version": trace.model_version,
@@ -39,7 +42,7 @@ def _records(trace: Trace) -> list[dict[str, Any]]:
     return [head, *[_note(trace.id, activity, what) for activity, what in trace.notes]]
 
 
-def _note(id: int, activity: str, what: int | TensorNote) -> dict[str, Any]:
+def _note(id: int, activity: str, what: int | TensorNote) -> _Record:
     if isinstance(what, int):
         return {"id": id, "timestamps": [{"name": activity, "ns": what}]}
     tensor = {

@@ -9,14 +9,14 @@ another model is a span with that model's name, below the span of the caller.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import orjson
 
-from pyruntime.runtime.tracing.trace import Trace
+from pyruntime.runtime.json_types import JsonObject, JsonValue
+from pyruntime.runtime.tracing.trace import SpanIds, Trace
 
 _SCOPE = "pyruntime"
-# ValidatedSignatures of spans, and the status of one that failed.
+# The kinds of spans, and the status of a failed one.
 _INTERNAL = 1
 _SERVER = 2
 _ERROR = 2
@@ -46,7 +46,7 @@ def count_spans(trace: Trace) -> int:
     return 3 if trace.spans is not None and trace.spans.request else 2
 
 
-def _spans(trace: Trace, offset_ns: int) -> list[dict[str, Any]]:
+def _spans(trace: Trace, offset_ns: int) -> list[JsonObject]:
     ids = trace.spans
     assert ids is not None  # traces that are sent have them
     events = [(name, what + offset_ns) for name, what in trace.notes if isinstance(what, int)]
@@ -62,14 +62,15 @@ def _spans(trace: Trace, offset_ns: int) -> list[dict[str, Any]]:
         spans.append(span)
     if model:
         span = _span(ids, ids.model, ids.request or ids.parent, trace.model_name, _INTERNAL, model)
-        span["attributes"] = [
+        attributes: list[JsonValue] = [
             _attribute("triton.model_name", trace.model_name),
             _attribute("triton.model_version", trace.model_version),
             _attribute("triton.trace_id", trace.id),
             _attribute("triton.trace_parent_id", trace.parent_id),
         ]
         if trace.request_id:
-            span["attributes"].append(_attribute("triton.request_id", trace.request_id))
+            attributes.append(_attribute("triton.request_id", trace.request_id))
+        span["attributes"] = attributes
         spans.append(span)
     if compute:
         spans.append(_span(ids, ids.compute, ids.model, "compute", _INTERNAL, compute))
@@ -80,10 +81,10 @@ def _spans(trace: Trace, offset_ns: int) -> list[dict[str, Any]]:
 
 
 def _span(
-    ids: Any, id: str, parent: str, name: str, kind: int, events: Events, times: tuple[int, int] | None = None
-) -> dict[str, Any]:
+    ids: SpanIds, id: str, parent: str, name: str, kind: int, events: Events, times: tuple[int, int] | None = None
+) -> JsonObject:
     start_ns, end_ns = times or (events[0][1], events[-1][1])
-    span: dict[str, Any] = {
+    span: JsonObject = {
         "traceId": ids.trace,
         "spanId": id,
         "name": name,
@@ -98,5 +99,5 @@ def _span(
     return span
 
 
-def _attribute(key: str, value: str | int) -> dict[str, Any]:
+def _attribute(key: str, value: str | int) -> JsonObject:
     return {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}}

@@ -42,7 +42,7 @@ def tensor_text(tensor: TensorNote) -> str:
 def _numbers(tensor: TensorNote) -> list[str]:
     size = BY_NAME[tensor.datatype].size
     data = memoryview(tensor.data)[: len(tensor.data) // size * size]
-    values: list[Any]
+    values: list[int] | list[float]
     if tensor.datatype == "BF16":  # the upper half of an FP32
         values = array("f", b"".join(b"\0\0" + data[at : at + size] for at in range(0, len(data), size))).tolist()
     elif tensor.datatype == "FP16":

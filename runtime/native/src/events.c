@@ -2,12 +2,12 @@
  * SPDX-FileCopyrightText: The pyruntime authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * The events that `receive` returns. The newest waits for what comes next: END_STREAM comes after the message that it
- * belongs to, often in the same frame, and is told with it.
+ * The events that `receive` returns. The newest event is kept back until the next one: END_STREAM arrives after the
+ * message that it belongs to, often in the same frame, and is reported together with it.
  */
 #include "http2.h"
 
-/* Put the event that waits into the list. */
+/* Append the event that is kept back to the list. */
 int tell_newest(Session *self, bool ended)
 {
     PyObject *value = self->value, *kind, *stream, *event = NULL;
@@ -34,7 +34,7 @@ int tell_newest(Session *self, bool ended)
     return failed;
 }
 
-/* Tell an event; takes over the reference to its value. A value of NULL is an error that has been set. */
+/* Report an event; steals the reference to its value. A value of NULL means that an exception is set. */
 int tell(Session *self, int kind, int32_t stream, PyObject *value)
 {
     if (value == NULL)
@@ -49,14 +49,14 @@ int tell(Session *self, int kind, int32_t stream, PyObject *value)
     return 0;
 }
 
-/* Tell an event of a stream, and note when. */
+/* Report an event of a stream, and record the time. */
 int tell_of(Session *self, Stream *stream, int kind, PyObject *value)
 {
     stream->round = self->round;
     return tell(self, kind, stream->id, value);
 }
 
-/* Tell that a stream's client is done: with its newest event, or by itself. */
+/* Report END_STREAM: with the stream's newest event, or as an event of its own. */
 int tell_end(Session *self, int32_t stream)
 {
     if (self->value == NULL || self->stream != stream) {

@@ -6,15 +6,15 @@
  *
  *   message = flag (1 byte: 0, or 1 for a compressed message) length (4 bytes, the highest first) bytes
  *
- * A message that comes as one is copied once. Of one that comes in pieces, no more is allocated than a small multiple
- * of what has come, whatever its length says.
+ * A message that arrives in one piece is copied once. For one that arrives in pieces, the allocation is a small
+ * multiple of the bytes received so far, so that a false length cannot exhaust memory.
  */
 #include "http2.h"
 
-/* The message is allocated whole when this part of it has come. */
+/* The message is allocated completely when this part of it has arrived. */
 #define WHOLE_PART 4
 
-/* Look at nothing more that comes on a stream, and write nothing more to where `place` said. */
+/* Ignore everything that arrives on a stream from now on, and write nothing more to the buffers of `place`. */
 void framing_stop(Session *self, Stream *stream)
 {
     if (self->walking == stream)
@@ -42,7 +42,7 @@ static int begin_walk(Stream *stream)
     return -1;
 }
 
-/* All that was told of the stream has been heard: walk through what was kept, for it can be asked now where it goes. */
+/* All events of the stream have been handled, so `place` can be called now: walk through the bytes kept for it. */
 static int stop_waiting(Session *self, Stream *stream)
 {
     Bytes kept = stream->body;
@@ -57,7 +57,7 @@ static int stop_waiting(Session *self, Stream *stream)
     return failed;
 }
 
-/* Tell a message that is complete. */
+/* Report a complete message. */
 static int tell_message(Session *self, Stream *stream, PyObject *message)
 {
     stream->in = IN_PREFIX;
@@ -66,7 +66,7 @@ static int tell_message(Session *self, Stream *stream, PyObject *message)
     return tell_of(self, stream, stream->compressed ? COMPRESSED : MESSAGE, message);
 }
 
-/* Add to a message that comes in pieces, no more than is missing. */
+/* Append to a message that arrives in pieces, at most the missing bytes. */
 int framing_body(Session *self, Stream *stream, const uint8_t *data, size_t length)
 {
     size_t come = stream->come + length;
@@ -95,7 +95,7 @@ int framing_body(Session *self, Stream *stream, const uint8_t *data, size_t leng
     return 0;
 }
 
-/* Decide what becomes of the message whose prefix has come. */
+/* Decide how to receive the message whose prefix has arrived. */
 static int begin_message(Session *self, Stream *stream, const uint8_t *prefix)
 {
     char why[48];
@@ -122,7 +122,7 @@ static int begin_message(Session *self, Stream *stream, const uint8_t *prefix)
     return 0;
 }
 
-/* Take the prefix, or as much of it as there is; how many bytes that were, or -1. */
+/* Take the prefix, or a part of it. Returns the number of bytes taken, or -1. */
 static Py_ssize_t take_prefix(Session *self, Stream *stream, const uint8_t *data, size_t length)
 {
     size_t taken = PREFIX_BYTES - stream->come;
@@ -138,7 +138,7 @@ static Py_ssize_t take_prefix(Session *self, Stream *stream, const uint8_t *data
     return (Py_ssize_t)taken;
 }
 
-/* Take bytes of a message; how many that were, or -1. */
+/* Take bytes of a message. Returns the number of bytes taken, or -1. */
 static Py_ssize_t take_body(Session *self, Stream *stream, const uint8_t *data, size_t length)
 {
     size_t taken = stream->length - stream->come;
@@ -154,7 +154,7 @@ static Py_ssize_t take_body(Session *self, Stream *stream, const uint8_t *data, 
     return (Py_ssize_t)taken;
 }
 
-/* Take what came on a stream. */
+/* Take the bytes that arrived on a stream. */
 int framing_take(Session *self, Stream *stream, const uint8_t *data, size_t length)
 {
     Py_ssize_t taken = 0;
@@ -188,12 +188,12 @@ int framing_take(Session *self, Stream *stream, const uint8_t *data, size_t leng
             return -1;
         data += taken;
         length -= (size_t)taken;
-        /* All of a message can be there before its body is looked at: one without bytes, for one. */
+        /* A message may be complete before any of its body arrives: an empty one. */
     } while (length > 0 || (stream->in == IN_BODY && stream->come == stream->length));
     return 0;
 }
 
-/* The client is done. */
+/* The client has sent END_STREAM. */
 int framing_end(Session *self, Stream *stream)
 {
     bool inside = stream->in == IN_BODY || stream->in == IN_WALK || (stream->in == IN_PREFIX && stream->come > 0);

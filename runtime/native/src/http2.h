@@ -2,13 +2,13 @@
  * SPDX-FileCopyrightText: The pyruntime authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * What the files of _http2 share: the session, its streams, and who does what.
+ * The declarations that the files of _http2 share: the session, its streams, and the functions of each file.
  *
- * One rule keeps streams whole under those who work on them: no stream and nothing that is to be sent is let go of
- * inside a call into nghttp2. It is put aside (`spent`, `buried`) until that is over. What else runs there and can call
- * us, `place` or a destructor, may do what `place` may while we receive, and nothing while we send (`busy`).
+ * One rule keeps streams valid while they are used: no stream and no data to send is freed inside a call into nghttp2.
+ * It is put into a list (`spent`, `buried`) until the call has returned. Python code that runs meanwhile (`place`, or a
+ * destructor) may call the session as far as `place` may while it receives, and not at all while it sends (`busy`).
  *
- * Functions that return an int return 0, or -1 with an exception of Python's set, unless they say something else.
+ * Functions that return an int return 0, or -1 with a Python exception set, unless their comment says otherwise.
  */
 #ifndef PYRUNTIME_HTTP2_H
 #define PYRUNTIME_HTTP2_H
@@ -21,19 +21,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Parts of fewer bytes are copied: less than a view of them and one more element of writev cost. */
+/* Smaller parts are copied, which costs less than a view and another element of writev. */
 #define VIEW_BYTES 4096
-/* The largest frame that is sent, if the client allows it: nghttp2 allocates as much for each connection. */
+/* The largest frame to send, if the client allows it: nghttp2 allocates this much for each connection. */
 #define SENT_FRAME_BYTES_MAX ((size_t)1 << 20)
-/* Messages up to here are allocated whole when their prefix has come, for that is a small lie to fall for. */
+/* Messages up to this size are allocated when their prefix has arrived: a false length then costs little memory. */
 #define WHOLE_BYTES_MAX ((size_t)1 << 14)
-/* How many raw contents a request can have: each is 2 bytes on the wire and two orders more in a tuple. */
+/* The most raw contents of a request: each has at least 2 bytes on the wire, and a hundred times more in a tuple. */
 #define RAWS_MAX 65536
 /* gRPC's length prefix has 32 bits. */
 #define MESSAGE_BYTES_MAX UINT32_MAX
 #define PREFIX_BYTES 5
 
-/* What our pings carry, so that their answers can be told apart from what else a client may send. */
+/* The payload of our pings, which identifies their answers. */
 #define PING_BYTES 8
 #define PING_ALIVE ((const uint8_t *)"pr-alive")
 #define PING_SHUT_DOWN ((const uint8_t *)"pr-leave")
@@ -42,14 +42,14 @@ enum { IDLE = 0, IN_RECEIVE, IN_SEND };
 
 enum { REQUEST = 1, MESSAGE, COMPRESSED, PLACED, END, RESET, TOO_LARGE, MALFORMED, PING, GOAWAY };
 
-/* Bytes that grow. */
+/* A growing byte buffer. */
 typedef struct {
     char *bytes;
     size_t length;
     size_t capacity;
 } Bytes;
 
-/* A piece of what a stream has to send: copied bytes, or a view of what was given (view.obj is then a memoryview). */
+/* A piece of the data that a stream sends: copied bytes, or a view of an object (view.obj is then a memoryview). */
 typedef struct Segment {
     struct Segment *next;
     size_t length;
@@ -64,7 +64,7 @@ typedef struct {
     uint64_t length;
 } Raw;
 
-/* One large inference request on its way: see walk.c. */
+/* One large inference request while it arrives: see walk.c. */
 typedef struct {
     enum { AT_TAG, AT_VARINT, AT_LENGTH, IN_FIELD, IN_RAW } at;
     unsigned int digits; /* bytes of a varint that have come */
@@ -84,7 +84,7 @@ typedef struct {
 typedef struct Stream {
     struct Stream *next, *previous;
     int32_t id;
-    /* What comes. */
+    /* Receiving. */
     enum { IN_PREFIX, IN_BODY, IN_WALK, IN_REFUSE, IN_NOTHING } in;
     unsigned char prefix[PREFIX_BYTES];
     bool compressed;
@@ -100,7 +100,7 @@ typedef struct Stream {
     bool held;
     bool announced;   /* REQUEST was told */
     bool client_done; /* it sends no more */
-    /* What goes. */
+    /* Sending. */
     bool begun;    /* there is a head */
     bool ended;    /* no more messages */
     bool deferred; /* nghttp2 waits to be told that there is more */
@@ -120,7 +120,7 @@ typedef struct {
     size_t message_bytes;
     size_t large_bytes;
     size_t alignment;
-    /* IDLE; IN_RECEIVE: inside `receive`, where `place` may call us; IN_SEND: where nobody may. */
+    /* IDLE; IN_RECEIVE: inside `receive`, where `place` may call methods; IN_SEND: where no code may. */
     int busy;
     bool begun;         /* the client has said that it speaks HTTP/2 */
     bool shut_down;     /* it was asked for */
@@ -134,17 +134,17 @@ typedef struct {
     size_t queued;
     Stream *buried;
     Segment *spent;
-    /* The headers of the request that comes: they cannot interleave. */
+    /* The headers of the arriving request; headers of several requests cannot interleave. */
     Bytes head;
     size_t head_size;
     int64_t timeout;
     uint64_t round; /* calls of `receive` so far */
-    /* What is told: the newest event waits, for END_STREAM may belong to it. */
+    /* The events to report. The newest one is kept back, because END_STREAM may belong to it. */
     PyObject *events;
     PyObject *value;
     int kind;
     int32_t stream;
-    /* What is sent. */
+    /* The data to send. */
     Bytes out;
     PyObject *chunks; /* inside of `send`; a reference of its own to them */
     bool control_only; /* no data is sent now */
@@ -182,7 +182,7 @@ int framing_malformed(Session *self, Stream *stream, const char *why);
 void framing_stop(Session *self, Stream *stream);
 int framing_body(Session *self, Stream *stream, const uint8_t *data, size_t length);
 
-/* walk.c: how many bytes it took, or -1. */
+/* walk.c: returns the number of bytes taken, or -1. */
 Py_ssize_t walk_take(Session *self, Stream *stream, const uint8_t *data, size_t length);
 void walk_leave(Stream *stream);
 
@@ -196,8 +196,8 @@ void sending_callbacks(nghttp2_session_callbacks *callbacks);
 int flush_control(Session *self);
 PyObject *session_send(Session *self, PyObject *unused);
 
-/* queue.c: puts a message behind those of a stream. `release` is due when nothing refers to the parts, or, later than
- * that if they are small, when all of it is sent. */
+/* queue.c: queues a message of a stream. `release` is returned when nothing refers to the parts any more or, if the
+ * parts are small, when all of the message is sent. */
 int queue_message(Session *self, Stream *stream, PyObject *parts, PyObject *release, bool compressed, bool until_sent);
 
 /* responses.c */

@@ -2,7 +2,7 @@
  * SPDX-FileCopyrightText: The pyruntime authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * A small ModelInferRequest, all of it there, taken apart: see walk.c for the grammar, and for large ones.
+ * Splits a small, complete ModelInferRequest: see walk.c for the grammar, and for large ones.
  */
 #include "http2.h"
 
@@ -10,14 +10,14 @@ enum { ID = 3, RAW_CONTENTS = 7 };
 enum { TYPE_VARINT = 0, TYPE_64_BIT = 1, TYPE_BYTES = 2, TYPE_32_BIT = 5 };
 #define DIGITS_MAX 10
 
-/* A field of a message. Only one of bytes has a value. */
+/* A field of a message. Only a length-delimited field has a value. */
 typedef struct {
     uint64_t number;
     bool is_bytes;
     const uint8_t *start, *value, *end;
 } Field;
 
-/* The bytes behind a varint, or NULL if there is none. */
+/* Read a varint. Returns the address after it, or NULL if there is none. */
 static const uint8_t *read_varint(const uint8_t *at, const uint8_t *end, uint64_t *number)
 {
     int digit;
@@ -31,7 +31,7 @@ static const uint8_t *read_varint(const uint8_t *at, const uint8_t *end, uint64_
     return NULL;
 }
 
-/* Read the field that begins at `at`; what is behind it, or NULL if there is none. */
+/* Read the field at `at`. Returns the address after it, or NULL if there is none. */
 static const uint8_t *read_field(const uint8_t *at, const uint8_t *end, Field *field)
 {
     uint64_t tag, length;
@@ -66,7 +66,7 @@ static const uint8_t *read_field(const uint8_t *at, const uint8_t *end, Field *f
     return field->end;
 }
 
-/* The next multiple. Of lengths that are in memory, hence far from the end of the numbers. */
+/* The next multiple. Cannot overflow, because lengths are of objects in memory. */
 static uint64_t aligned(uint64_t offset, uint64_t alignment)
 {
     uint64_t over = offset % alignment;
@@ -105,7 +105,7 @@ static int parse_alignment(PyObject *object, uint64_t *alignment)
     return 0;
 }
 
-/* Copy what belongs to the key and note the raw contents; the sizes of both are known to be right. */
+/* Copy the fields of the key, and record the raw contents; the sizes of both are already validated. */
 static void gather(const uint8_t *start, const uint8_t *end, char *key, PyObject *raws, bool *failed)
 {
     const uint8_t *at = start;
@@ -172,7 +172,7 @@ PyObject *infer_split(PyObject *module, PyObject *const *arguments, Py_ssize_t c
                          (unsigned long long)size);
 }
 
-/* Copy the raw contents; -1 with an exception set if they are not where they are said to be, or do not fit. */
+/* Copy the raw contents; -1 with an exception set if their positions are invalid, or they do not fit. */
 static int scatter(const Py_buffer *message, PyObject *raws, const Py_buffer *destination, uint64_t alignment)
 {
     Py_ssize_t count = PyTuple_Size(raws), i;

@@ -2,12 +2,12 @@
  * SPDX-FileCopyrightText: The pyruntime authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * Messages that wait on a stream, as segments: small parts are copied together behind the prefix, large ones stay where
- * they are.
+ * The queue of messages of a stream, as segments: small parts are copied together after the prefix, large parts are not
+ * copied.
  */
 #include "http2.h"
 
-/* So many parts need no allocation. */
+/* Up to this number of parts, no allocation is needed. */
 #define PARTS_FEW 8
 
 typedef struct {
@@ -36,7 +36,7 @@ static Segment *new_segment(size_t length, size_t copied)
     return segment;
 }
 
-/* A segment that refers to a part: through a memoryview of single bytes, of which slices can be had. */
+/* A segment that refers to a part, by a memoryview of single bytes, which can be sliced. */
 static Segment *view_segment(PyObject *part)
 {
     PyObject *view = PyMemoryView_FromObject(part);
@@ -85,8 +85,8 @@ static Segment *copied_segment(const unsigned char *prefix, const Py_buffer *par
     return segment;
 }
 
-/* The segments of a message, the last view of which holds `release`; the last of all if that is to be kept until it is
- * sent. On failure some may be there already. */
+/* Create the segments of a message. The last view holds `release`, or the last segment if it is due only when all is
+ * sent. On failure some segments may already be queued. */
 static int make_chain(Chain *chain, PyObject *parts, const Py_buffer *buffers, Py_ssize_t count,
                       const unsigned char *prefix, PyObject *release, bool until_sent)
 {
@@ -177,7 +177,7 @@ int queue_message(Session *self, Stream *stream, PyObject *parts, PyObject *rele
 
     if (items == NULL)
         return -1;
-    /* The stream must outlive what runs in here: nobody may call us. */
+    /* The stream must stay valid while Python code runs in here, so no method may be called. */
     self->busy = IN_SEND;
     count = PyTuple_Size(items);
     if (count > PARTS_FEW && (buffers = PyMem_Calloc((size_t)count, sizeof(*buffers))) == NULL) {

@@ -2,15 +2,15 @@
  * SPDX-FileCopyrightText: The pyruntime authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * What nghttp2 says has come: headers, data, the ends of streams, pings.
+ * The callbacks of nghttp2 for received headers, data, ends of streams, and pings.
  */
 #include "http2.h"
 
 static const char TIMEOUT_NAME[] = "grpc-timeout";
-/* The framing of a header in the size of a list of headers: RFC 9113, section 6.5.2. */
+/* The overhead of a header in the size of a header list: RFC 9113, section 6.5.2. */
 #define HEADER_OVERHEAD 32
-/* What the client makes us owe it (answers to pings, resets, window updates) while nothing is sent. A client that lets
- * more come together floods us. */
+/* The limit for queued frames that answer the client (pings, resets, window updates). A client that causes more without
+ * reading is flooding the server. */
 #define OWED_BYTES_MAX ((size_t)1 << 20)
 #define TIMEOUT_NONE (-1)
 #define TIMEOUT_UNREADABLE (-2)
@@ -71,7 +71,7 @@ static int on_header(nghttp2_session *http2, const nghttp2_frame *frame, const u
         return 0;
     self->head_size += name_length + value_length + HEADER_OVERHEAD;
     if (self->head_size > self->header_list_bytes) {
-        /* The code is ours; without this, nghttp2 would take INTERNAL_ERROR. */
+        /* Sets our error code; without this, nghttp2 would send INTERNAL_ERROR. */
         nghttp2_submit_rst_stream(http2, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_ENHANCE_YOUR_CALM);
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     }
@@ -101,7 +101,7 @@ static int on_ping(Session *self, const nghttp2_ping *ping)
         return tell(self, PING, 0, Py_False);
     }
     if (memcmp(ping->opaque_data, PING_SHUT_DOWN, PING_BYTES) == 0 && self->shutting_down) {
-        /* What the client had opened before it knew has come by now. */
+        /* Streams that the client had opened before it received GOAWAY have arrived by now. */
         self->shutting_down = false;
         nghttp2_submit_goaway(self->http2, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(self->http2),
                               NGHTTP2_NO_ERROR, NULL, 0);
@@ -158,7 +158,7 @@ static int on_data_chunk_recv(nghttp2_session *http2, uint8_t flags, int32_t id,
     if (framing_take(self, stream, data, length) < 0)
         return NGHTTP2_ERR_CALLBACK_FAILURE;
     if (stream->held || flags & NGHTTP2_FLAG_END_STREAM) {
-        /* No window is opened for what does not come. */
+        /* No window update for bytes that will not arrive. */
         stream->unopened += stream->held ? length : 0;
         failed = nghttp2_session_consume_connection(http2, length);
     } else {
@@ -192,7 +192,7 @@ void receiving_callbacks(nghttp2_session_callbacks *callbacks)
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_stream_close);
 }
 
-/* The connection is of no use any more: let the client know, as far as it understands, and raise what happened. */
+/* The connection has failed: send GOAWAY if possible, and raise the error. */
 static int broken(Session *self, int code)
 {
     self->broken = true;
@@ -213,7 +213,7 @@ static int take(Session *self, const Py_buffer *data)
 
     if (taken < 0)
         return broken(self, (int)taken);
-    /* Streams that nghttp2 resets are over when it has said so: have them told now. */
+    /* Streams that nghttp2 resets end when the frame is sent: send now, so that these events are reported too. */
     if (nghttp2_session_get_outbound_queue_size(self->http2) > 0) {
         if (flush_control(self) < 0)
             return broken(self, NGHTTP2_ERR_CALLBACK_FAILURE);

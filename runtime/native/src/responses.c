@@ -2,11 +2,11 @@
  * SPDX-FileCopyrightText: The pyruntime authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * What the server says on a stream: a head, messages, trailers.
+ * The methods that send on a stream: a head, messages, trailers.
  */
 #include "http2.h"
 
-/* So many headers need no allocation. */
+/* Up to this number of headers, no allocation is needed. */
 #define HEADERS_FEW 16
 
 PyObject *session_in_use(void)
@@ -15,7 +15,7 @@ PyObject *session_in_use(void)
     return NULL;
 }
 
-/* Raise what nghttp2 says, if it is not just that the stream is gone. */
+/* Raise the error of nghttp2, unless it only means that the stream has ended. */
 static int checked(int code)
 {
     switch (code) {
@@ -32,8 +32,8 @@ static int checked(int code)
     }
 }
 
-/* Headers from packed bytes. `few` is used if they are few enough; else the caller frees what it gets. NULL with an
- * exception set if the bytes are no headers. */
+/* Unpack headers. Uses `few` if they fit; else the caller must free the result. NULL with an exception set if the bytes
+ * are malformed. */
 static nghttp2_nv *unpack(const char *packed, size_t length, nghttp2_nv *few, size_t *count)
 {
     const char *end = packed + length, *at;
@@ -63,7 +63,7 @@ static nghttp2_nv *unpack(const char *packed, size_t length, nghttp2_nv *few, si
     return headers;
 }
 
-/* What a stream has to send now: so many bytes of it, which on_send_data() then takes. */
+/* The number of bytes that a stream can send now; on_send_data() then takes them. */
 static ssize_t on_read(nghttp2_session *http2, int32_t id, uint8_t *buffer, size_t length, uint32_t *flags,
                        nghttp2_data_source *source, void *user_data)
 {
@@ -104,7 +104,7 @@ static int submit_head(Session *self, Stream *stream, const char *packed, size_t
     return checked(code);
 }
 
-/* Queue the trailers behind the last of the data. Called by nghttp2 when it has asked for that. */
+/* Queue the trailers after the last data. Called inside nghttp2's request for data. */
 int submit_trailers(Session *self, Stream *stream)
 {
     nghttp2_nv few[HEADERS_FEW], *headers;
@@ -118,7 +118,7 @@ int submit_trailers(Session *self, Stream *stream)
     headers = unpack(packed, (size_t)length, few, &count);
     if (headers == NULL)
         return -1;
-    /* ":status" of a refusal that has become trailers. */
+    /* Skip ":status" of a trailers-only response that is sent as trailers. */
     if (count > 0 && headers[0].name[0] == ':')
         code = nghttp2_submit_trailer(self->http2, stream->id, headers + 1, count - 1);
     else
@@ -128,7 +128,7 @@ int submit_trailers(Session *self, Stream *stream)
     return checked(code);
 }
 
-/* The stream that a method is about: 1, 0 if it is over or was never there, or -1. */
+/* Find the stream of a method call: 1, 0 if it has ended or never existed, or -1. */
 static int enter(Session *self, PyObject *const *arguments, Py_ssize_t count, Py_ssize_t least, Py_ssize_t most,
                  Stream **stream)
 {
@@ -163,7 +163,7 @@ static int must_be_begun(const Stream *stream, bool begun)
     return -1;
 }
 
-/* Check packed headers that are used later. */
+/* Validate packed headers that are used later. */
 static int check_packed(PyObject *packed)
 {
     nghttp2_nv few[HEADERS_FEW], *headers;
@@ -181,7 +181,7 @@ static int check_packed(PyObject *packed)
     return 0;
 }
 
-/* Let the response end behind its messages. What the client still says is of no interest. */
+/* End the response after its messages. Ignores further data of the client. */
 static int end_with(Session *self, Stream *stream, PyObject *trailers)
 {
     if (stream->ended)
@@ -195,7 +195,7 @@ static int end_with(Session *self, Stream *stream, PyObject *trailers)
     return 0;
 }
 
-/* Tell nghttp2, which has been told that there is nothing, that there is something. */
+/* Resume a stream that nghttp2 has deferred because it had no data. */
 static int wake(Session *self, Stream *stream)
 {
     if (!stream->deferred)

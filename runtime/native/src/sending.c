@@ -2,18 +2,18 @@
  * SPDX-FileCopyrightText: The pyruntime authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * What nghttp2 wants to be sent. Frames without data and small data are copied together; between them stand views of
- * large data.
+ * Collects the output of nghttp2. Frames without data and small data are copied together; large data are views in
+ * between.
  */
 #include "http2.h"
 
 #define FRAME_HEAD_BYTES 9
-/* What a connection keeps for what it sends next. Few small messages need more. */
+/* The size of the buffer that a connection keeps for its next output. Small messages rarely need more. */
 #define OUT_KEPT_BYTES ((size_t)1 << 14)
-/* nghttp2's own, which any client must take. */
+/* nghttp2's default, which every client must accept. */
 #define FRAME_BYTES_MIN ((size_t)16384)
 
-/* End the bytes that are being copied together. */
+/* Finish the current piece of copied bytes. */
 static int out_flush(Session *self)
 {
     PyObject *chunk;
@@ -47,7 +47,7 @@ static int out_view(Session *self, const Segment *segment, size_t length)
     return failed;
 }
 
-/* Send so much of a stream's data, all of which is queued. */
+/* Output `length` bytes of a stream's queued data. */
 static int out_data(Session *self, Stream *stream, size_t length)
 {
     while (length > 0) {
@@ -97,12 +97,12 @@ static int on_send_data(nghttp2_session *http2, nghttp2_frame *frame, const uint
 
     (void)source;
     if (self->control_only || (self->terminating && !self->stalled)) {
-        /* The frame stays before all that comes later, GOAWAY too. */
+        /* The frame stays before all later ones, including GOAWAY. */
         self->stalled = self->control_only;
         return NGHTTP2_ERR_WOULDBLOCK;
     }
     self->stalled = false;
-    /* It can have been reset since nghttp2 made the frame. */
+    /* The stream may have been reset since nghttp2 created the frame. */
     if (stream == NULL || stream->queued < length)
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     if (bytes_add(&self->out, head, FRAME_HEAD_BYTES) < 0 || out_data(self, stream, length) < 0)
@@ -110,7 +110,7 @@ static int on_send_data(nghttp2_session *http2, nghttp2_frame *frame, const uint
     return 0;
 }
 
-/* How large a DATA frame may be, windows aside. */
+/* The largest DATA frame, apart from flow-control windows. */
 static ssize_t on_frame_bytes(nghttp2_session *http2, uint8_t type, int32_t id, int32_t connection_window,
                               int32_t stream_window, uint32_t frame_bytes_max, void *user_data)
 {
@@ -135,7 +135,7 @@ static int on_frame_send(nghttp2_session *http2, const nghttp2_frame *frame, voi
 
     if (frame->hd.type == NGHTTP2_GOAWAY && frame->goaway.error_code != NGHTTP2_NO_ERROR)
         self->terminating = true;
-    /* The answer to what is asked after this one says that the client has seen it. */
+    /* The answer to the ping after this frame shows that the client has received it. */
     if (frame->hd.type == NGHTTP2_GOAWAY && self->shutting_down && !self->terminating)
         return nghttp2_submit_ping(http2, NGHTTP2_FLAG_NONE, PING_SHUT_DOWN) == 0 ? 0 : NGHTTP2_ERR_CALLBACK_FAILURE;
     if (frame->hd.type != NGHTTP2_HEADERS || !(frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
@@ -144,14 +144,14 @@ static int on_frame_send(nghttp2_session *http2, const nghttp2_frame *frame, voi
     if (stream == NULL)
         return 0;
     stream->complete = true;
-    /* There is an answer; what else the client may have to say changes nothing: RFC 9113, section 8.1. */
+    /* The response is complete, so the rest of the request is not needed: RFC 9113, section 8.1. */
     if (!stream->client_done &&
         nghttp2_submit_rst_stream(http2, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR) != 0)
         return NGHTTP2_ERR_CALLBACK_FAILURE;
     return 0;
 }
 
-/* Headers that cannot be sent (they are too long) leave the client without an answer. */
+/* Headers that cannot be sent, because they are too long, leave the client without a response. */
 static int on_frame_not_send(nghttp2_session *http2, const nghttp2_frame *frame, int code, void *user_data)
 {
     (void)code;
@@ -172,7 +172,7 @@ void sending_callbacks(nghttp2_session_callbacks *callbacks)
     nghttp2_session_callbacks_set_on_frame_not_send_callback(callbacks, on_frame_not_send);
 }
 
-/* Have nghttp2 send. Returns 0, or -1 with an exception set. */
+/* Collect nghttp2's output. Returns 0, or -1 with an exception set. */
 static int run(Session *self)
 {
     int code = nghttp2_session_send(self->http2);
@@ -189,7 +189,7 @@ static int run(Session *self)
     return -1;
 }
 
-/* Take from nghttp2 what is no data, up to the first data: `send` returns it. Called inside of `receive`. */
+/* Take frames from nghttp2 up to the first data frame; `send` returns them. Called inside `receive`. */
 int flush_control(Session *self)
 {
     int failed;

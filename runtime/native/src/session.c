@@ -2,7 +2,7 @@
  * SPDX-FileCopyrightText: The pyruntime authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * The type Session: made, described, destroyed; and its methods that are about the connection.
+ * The type Session: its creation and destruction, and its methods for the connection.
  */
 #include "http2.h"
 
@@ -10,16 +10,16 @@
 #define WINDOW_MAX INT32_MAX
 #define FRAME_BYTES_LEAST 16384
 #define FRAME_BYTES_MOST 16777215
-/* Answers to SETTINGS and PING that wait. A sane client has a handful under way; nghttp2's own limit. */
+/* The most queued answers to SETTINGS and PING, which is nghttp2's default. Usual clients need a handful. */
 #define ACKS_MAX 1000
-/* HTTP/2 has 6 settings, extensions a few more; nghttp2's own limit. */
+/* The most settings in a frame, which is nghttp2's default. HTTP/2 has 6 settings, extensions a few more. */
 #define SETTINGS_MAX 32
-/* Streams that clients reset, at once and a second. Deadlines that pass all at once, of all the streams that are open,
- * are no attack; thousands in each second are (each makes the server begin work in vain). */
+/* The most streams that a client may reset, at once and per second. Deadlines of all open streams may end at once; but
+ * thousands of resets in each second are an attack, because the server begins work for each stream. */
 #define RESETS_BURST 10000
 #define RESETS_PER_SECOND 1000
 
-/* Not in every nghttp2 that there is. */
+/* Missing in older versions of nghttp2. */
 extern void nghttp2_option_set_stream_reset_rate_limit(nghttp2_option *, uint64_t, uint64_t) __attribute__((weak));
 
 static int set_up_options(nghttp2_option **options)
@@ -107,7 +107,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *positional, PyObject 
     return (PyObject *)self;
 }
 
-/* Put an end to the session, and everything it holds aside. */
+/* End the session, and put everything it holds into the lists to free. */
 static void forget(Session *self)
 {
     nghttp2_session *http2 = self->http2;
@@ -174,7 +174,7 @@ static void session_dealloc(Session *self)
     Py_DECREF(type);
 }
 
-/* Whether a method that says something may go on: 1, 0 for a session that is closed, or -1. */
+/* Whether a method that sends may continue: 1, 0 for a closed session, or -1. */
 static int may_speak(Session *self)
 {
     if (self->busy == IN_SEND) {

@@ -2,11 +2,11 @@
  * SPDX-FileCopyrightText: The pyruntime authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * The life of a stream, and what it owns.
+ * Creates and frees streams and the objects that they own.
  */
 #include "http2.h"
 
-/* The first allocation of bytes that grow. */
+/* The first allocation of a growing buffer. */
 #define BYTES_FIRST 256
 
 int bytes_add(Bytes *bytes, const void *more, size_t length)
@@ -58,7 +58,7 @@ Stream *stream_open(Session *self, int32_t id)
     return stream;
 }
 
-/* The stream of that number; NULL if there is none, or with an exception set if it is no number. */
+/* Find a stream by its id; NULL if there is none, or with an exception set if the id is not an integer. */
 Stream *stream_find(Session *self, PyObject *id)
 {
     long number = PyLong_AsLong(id);
@@ -75,7 +75,7 @@ Stream *stream_find(Session *self, PyObject *id)
     return stream != NULL && stream->announced && !stream->over ? stream : NULL;
 }
 
-/* Have an object handed back by the next `send`. None and NULL stand for no object. */
+/* Return an object to the caller by the next `send`. None and NULL mean no object. */
 int release_later(Session *self, PyObject *release)
 {
     if (release == NULL || release == Py_None)
@@ -85,7 +85,7 @@ int release_later(Session *self, PyObject *release)
     return PyList_Append(self->released, release);
 }
 
-/* Drop what a stream has not sent. What has to be handed back is by let_go(), which is at the end of every call. */
+/* Drop a stream's unsent data. let_go(), at the end of every call, returns the objects to release. */
 void stream_forget_output(Session *self, Stream *stream)
 {
     if (stream->last != NULL) {
@@ -97,7 +97,7 @@ void stream_forget_output(Session *self, Stream *stream)
     stream->queued = 0;
 }
 
-/* Take a stream out of the session. */
+/* Remove a stream from the session. */
 void stream_bury(Session *self, Stream *stream)
 {
     stream_forget_output(self, stream);
@@ -121,13 +121,13 @@ static void stream_free(Stream *stream)
     PyMem_Free(stream);
 }
 
-/* Let go of all that was put aside. Destructors may run, and call us again: each thing is unlinked before. */
+/* Free everything in the lists. Destructors may run and call methods again, so each object is unlinked first. */
 void let_go(Session *self)
 {
     while (self->spent != NULL) {
         Segment *segment = self->spent;
         self->spent = segment->next;
-        /* Without memory for the list there is nobody to tell; the object itself is let go of. */
+        /* Without memory for the list the object cannot be returned, so it is only released. */
         if (release_later(self, segment->release) < 0)
             PyErr_WriteUnraisable(segment->release);
         Py_XDECREF(segment->release);

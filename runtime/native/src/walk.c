@@ -2,21 +2,21 @@
  * SPDX-FileCopyrightText: The pyruntime authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * A large ModelInferRequest, taken apart while it comes: its raw contents (field 7) go where they are needed, all else
- * stays together as it came.
+ * Splits a large ModelInferRequest while it arrives: its raw contents (field 7) go to their destination, and everything
+ * else is kept together unchanged.
  *
  *   message = *field
  *   field   = tag (varint: number << 3 | type) value
  *   value   = varint | 8 bytes | 4 bytes | length (varint) bytes
  *
- * A field 7 that is not of bytes is a field like any other, as protobuf has it. Groups, which nothing has used for
- * long, are not understood.
+ * As in protobuf, a field 7 that is not length-delimited is an ordinary field. Groups, which are obsolete, are not
+ * supported.
  */
 #include "http2.h"
 
 #define RAW_CONTENTS 7
 #define RAWS_FIRST 8
-/* Of a tag, which has 32 bits, and of any other varint, which has 64. */
+/* The most bytes of a tag (32 bits), and of any other varint (64 bits). */
 #define TAG_DIGITS_MAX 5
 #define DIGITS_MAX 10
 
@@ -36,8 +36,8 @@ void walk_leave(Stream *stream)
     PyMem_Free(walk);
 }
 
-/* Ask where the raw contents go, whose tag has come and is in meta. If that is not into a buffer, the stream is in
- * another state afterwards. */
+/* Call `place` for the destination of the raw contents whose tag has arrived and is in meta. If it returns no buffer,
+ * the stream is in another state afterwards. */
 static int ask(Session *self, Stream *stream)
 {
     Walk *walk = stream->walk;
@@ -64,7 +64,7 @@ static int ask(Session *self, Stream *stream)
     return failed;
 }
 
-/* Note where the raw contents, whose length is known, go. */
+/* Record the destination of raw contents whose length is known. */
 static int begin_raw(Session *self, Stream *stream)
 {
     Walk *walk = stream->walk;
@@ -93,7 +93,7 @@ static int begin_raw(Session *self, Stream *stream)
     return 0;
 }
 
-/* A tag is complete. */
+/* Handle a complete tag. */
 static int on_tag(Session *self, Stream *stream)
 {
     Walk *walk = stream->walk;
@@ -119,7 +119,7 @@ static int on_tag(Session *self, Stream *stream)
     }
 }
 
-/* A length is complete. */
+/* Handle a complete length. */
 static int on_length(Session *self, Stream *stream)
 {
     Walk *walk = stream->walk;
@@ -163,14 +163,14 @@ static int take_digit(Session *self, Stream *stream, uint8_t byte)
     return 0;
 }
 
-/* Take bytes of a field; how many, or -1. */
+/* Take bytes of a field. Returns the number of bytes taken, or -1. */
 static Py_ssize_t take_bytes(Session *self, Stream *stream, const uint8_t *data, size_t length)
 {
     Walk *walk = stream->walk;
     size_t taken = walk->left < length ? (size_t)walk->left : length;
 
     if (stream->come + walk->left > stream->length) {
-        /* Only of a fixed size: lengths are looked at when they come. */
+        /* Only fields of a fixed size: a length is handled when it is complete. */
         return framing_malformed(self, stream, "the message has a field that is longer than it") < 0 ? -1 : 0;
     }
     if (walk->at == IN_RAW) {
@@ -186,7 +186,7 @@ static Py_ssize_t take_bytes(Session *self, Stream *stream, const uint8_t *data,
     return (Py_ssize_t)taken;
 }
 
-/* The message is complete. */
+/* Handle the end of the message. */
 static int finish(Session *self, Stream *stream)
 {
     Walk *walk = stream->walk;

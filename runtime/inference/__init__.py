@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and responses as values, and the model version that executes them."""
+"""The path of a request to its model: the intake, the plans of earlier requests, and the model version."""

@@ -107,7 +107,7 @@ class KnownRequestExecutor(Protocol):
         """
 
     def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
-        """Execute a request that is known, if that is what begins at a place in `data`. There must be capacity.
+        """Execute a request that is known, if one begins at `at` in `data`. There must be capacity.
 
         `job` is as good as a Job, without memory of its model's. It may be answered by `encoded`.
         """

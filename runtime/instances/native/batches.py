@@ -96,16 +96,16 @@ class NativeBatches(InflightBatches[int]):
                 batch, wires = self._prepared(batch, now_ns)
                 break
         if not batch:
-            return  # who gave it has others, and still sees a place for them
+            return  # the scheduler goes on: the capacity is unchanged
         self._serial = serial + len(batch)
         try:
             self.handle.execute(batch, wires, serial, self._base, False)
-        except Exception:  # whatever it is: neither their clients nor the instance shall wait for ever
+        except Exception:  # whatever it is: the clients must be answered
             _LOG.exception("%s: a batch could not be given to the backend", self._spec.instance.name)
             for job in batch:
                 self._fail(job, InferenceError("the request could not be given to the backend"), now_ns)
             return
-        # What the backend does with it is not heard of before this returns.
+        # No event of this batch is handled before this method returns.
         rows = 0
         for job in batch:
             self._jobs[job] = now_ns

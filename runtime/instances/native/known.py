@@ -45,7 +45,7 @@ class KnownBatches(NativeBatches):
         """See KnownRequestExecutor."""
         serial = job.serial = self._serial
         job.instance = self
-        # Of what is sent past us we hear late: not where others may come to wait for a place.
+        # The event of a response that a native thread sends comes late: do not use that while others may need capacity.
         client = job.client_socket(self._native.ClientSocket) if self.capacity > len(self._inflight) else None
         try:
             if not self.handle.execute_known(known, job, data, at, serial, client):

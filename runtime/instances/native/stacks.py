@@ -67,9 +67,9 @@ class NativeStacks:
                 os.pwrite(file, tell().encode("utf-8", "backslashreplace") + END, start)
 
 
-def describe(posted: Iterable[int], jobs: Mapping[Job, int], now_ns: int) -> str:
+def describe(inflight: Iterable[int], jobs: Mapping[Job, int], now_ns: int) -> str:
     """What an instance does that was given batches with these serials, and has these jobs, with when it got them."""
-    serials = list(posted)
+    serials = list(inflight)
     if not serials:
         return f"executes nothing; {len(jobs)} requests are not done with"
     # It may be done with that job already.

@@ -194,7 +194,7 @@ class StubConnection(asyncio.Protocol):
     def infer(self, batch: int, requests: list[list[object]]) -> None:
         """Post a batch. Raises LocalError if it does not fit a frame."""
         if self._transport is None:
-            return  # the stub hung up, and its batches are failed or posted again for that
+            return  # the stub hung up; its batches fail, or are put back, when it is known how it ended
         # As Infer() and `send` do: this is on the path of every request.
         data = self._channel.send(tuple.__new__(Infer, (batch, requests, self._released)))
         if self._corked is not None:
@@ -292,7 +292,7 @@ class StubConnection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        # Answers free places, and so bring new batches: what is sent meanwhile goes out in one piece.
+        # Answers free capacity, and so new batches are posted: all of them go out in one write.
         corked: list[bytes] = []
         self._corked = corked
         try:

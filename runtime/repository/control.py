@@ -20,10 +20,10 @@ from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.repository.agents import RepositoryAgents
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import Draft, check_debug_model
-from pyruntime.runtime.repository.fingerprint import whole_origin
+from pyruntime.runtime.repository.fingerprint import whole_fingerprint
 from pyruntime.runtime.repository.lifecycle import LATEST, LifecycleTable, State
 from pyruntime.runtime.repository.live import LiveVersions, Source
-from pyruntime.runtime.repository.load_slots import LoadPlaces
+from pyruntime.runtime.repository.load_slots import LoadSlots
 from pyruntime.runtime.repository.override import check_files, parse_override
 from pyruntime.runtime.repository.override_folder import OverrideFolder
 from pyruntime.runtime.repository.request import Found, LoadRequest, Override, Sight, look, read, unknown
@@ -79,7 +79,7 @@ class ModelControl:
         self._loader = loader
         self._tasks = tasks
         self._agents = agents
-        self._places = LoadPlaces(settings.model_load_thread_count)
+        self._load_slots = LoadSlots(settings.model_load_thread_count)
         self._waits = WaitGraph()
         self._models: dict[str, _Model] = {}
         self._running: set[asyncio.Task[InferenceError | None]] = set()
@@ -229,7 +229,7 @@ class ModelControl:
         """Do what a request asks for, as soon as it is its turn. Returns why it cannot be done."""
         async with model.lock:
             await self._live.wait_unloaded(name)
-            async with self._places.hold(name):
+            async with self._load_slots.hold(name):
                 try:
                     await self._update(name, model, request)
                 except InferenceError as exc:
@@ -273,8 +273,8 @@ class ModelControl:
     ) -> dict[int, str]:
         """Let a model's repository agents look at it, and load what they come up with, unless all of that is served."""
         name, served = sight.folder.name, model.served
-        origin = await asyncio.to_thread(whole_origin, sight.folder, sight.config)
-        if origin == served.seen and served.origins.keys() <= set(self._table.ready_versions(name)):
+        fingerprint = await asyncio.to_thread(whole_fingerprint, sight.folder, sight.config)
+        if fingerprint == served.seen and served.fingerprints.keys() <= set(self._table.ready_versions(name)):
             return {}
         served.seen = None
         chain = await self._agents.load(name, sight.folder.path, sight.config, folder)
@@ -287,12 +287,12 @@ class ModelControl:
             await chain.finish(update is not None and update.has_loaded)
             chain.release()
         if not failures:
-            served.seen = origin
+            served.seen = fingerprint
         return failures
 
     def _update_to(self, found: Found, source: Source | None) -> ModelUpdate:
         self._note_backends(found.draft)
-        return ModelUpdate(self._table, self._live, self._loader, found.draft, found.origins, source)
+        return ModelUpdate(self._table, self._live, self._loader, found.draft, found.fingerprints, source)
 
     def _note_backends(self, draft: Draft) -> None:
         for version in draft.versions:
@@ -340,7 +340,7 @@ class ModelControl:
         if cycle:
             reason = f"each of these models would wait for the next one to load: {' -> '.join(cycle)}"
             raise InferenceError(f"{refusal.removesuffix('.')}: {reason}", Code.UNAVAILABLE)
-        async with self._places.lend(caller):
+        async with self._load_slots.lend(caller):
             wait = self._waits.add(caller, name)
             try:
                 yield

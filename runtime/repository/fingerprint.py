@@ -22,7 +22,7 @@ _CONFIGURATION = ("config.pbtxt", "configs")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Fingerprint:
     """See the module. `shared` stands for the files that all versions of a model have, `own` for one version's."""
 
     path: str
@@ -31,8 +31,8 @@ class Origin:
     own: bytes
 
 
-def origins(folder: ModelFolder, config: Config, versions: tuple[int, ...]) -> dict[int, Origin]:
-    """The origin of each of `versions` of a model; `config` is its configuration before the model completes it."""
+def fingerprints(folder: ModelFolder, config: Config, versions: tuple[int, ...]) -> dict[int, Fingerprint]:
+    """The fingerprint of each of `versions` of a model; `config` is its configuration before the model completes it."""
     root = Path(folder.path)
     # Which versions are served says nothing about any one of them.
     relevant = type(config)()
@@ -41,15 +41,15 @@ def origins(folder: ModelFolder, config: Config, versions: tuple[int, ...]) -> d
     text = relevant.SerializeToString(deterministic=True)
     shared = _stamp(root, _is_shared)
     return {
-        version: Origin(folder.path, text, shared, _stamp(root / str(version), lambda name: True))
+        version: Fingerprint(folder.path, text, shared, _stamp(root / str(version), lambda name: True))
         for version in versions
     }
 
 
-def whole_origin(folder: ModelFolder, config: Config) -> Origin:
+def whole_fingerprint(folder: ModelFolder, config: Config) -> Fingerprint:
     """That of a model which agents put together from its folder: what they make of any file, nobody knows."""
     files = _stamp(Path(folder.path), lambda name: name not in _CONFIGURATION)
-    return Origin(folder.path, config.SerializeToString(deterministic=True), files, b"")
+    return Fingerprint(folder.path, config.SerializeToString(deterministic=True), files, b"")
 
 
 def folder_stamp(path: str) -> bytes:

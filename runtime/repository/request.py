@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.repository.draft import Draft, read_config, read_draft
-from pyruntime.runtime.repository.fingerprint import Origin, config_stamp, origins
+from pyruntime.runtime.repository.fingerprint import Fingerprint, config_stamp, fingerprints
 from pyruntime.runtime.repository.override_folder import OverrideFolder
 from pyruntime.runtime.repository.scan import ModelFolder, find_model, read_folder
 from pyruntime.runtime.settings import ServerSettings
@@ -58,12 +58,14 @@ class Found:
     """What is to be loaded."""
 
     draft: Draft
-    origins: dict[int, Origin]
+    fingerprints: dict[int, Fingerprint]
 
     def of_load(self, number: int) -> Found:
         """The same, of a load that makes everything anew."""
-        origins = {version: replace(each, own=b"%s %d" % (each.own, number)) for version, each in self.origins.items()}
-        return replace(self, origins=origins)
+        fingerprints = {
+            version: replace(found, own=b"%s %d" % (found.own, number)) for version, found in self.fingerprints.items()
+        }
+        return replace(self, fingerprints=fingerprints)
 
 
 def look(
@@ -96,7 +98,7 @@ def read(sight: Sight, settings: ServerSettings) -> Found:
     draft = read_draft(sight.folder, settings, sight.config)
     loaded_from = {}
     if settings.model_control_mode != "none":  # there nothing is ever loaded again
-        loaded_from = origins(sight.folder, draft.config, draft.versions)
+        loaded_from = fingerprints(sight.folder, draft.config, draft.versions)
     return Found(draft, loaded_from)
 
 

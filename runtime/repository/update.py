@@ -17,7 +17,7 @@ from typing import Protocol
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.repository.draft import Draft
-from pyruntime.runtime.repository.fingerprint import Origin
+from pyruntime.runtime.repository.fingerprint import Fingerprint
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions, Source
 from pyruntime.utils.errors import Code, LoadError
@@ -44,9 +44,9 @@ class Served:
     `seen` is what its repository agents were shown, if it has any and all went well.
     """
 
-    origins: dict[int, Origin] = field(default_factory=dict)
+    fingerprints: dict[int, Fingerprint] = field(default_factory=dict)
     config: Config | None = None
-    seen: Origin | None = None
+    seen: Fingerprint | None = None
 
 
 class ModelUpdate:
@@ -58,7 +58,7 @@ class ModelUpdate:
         live: LiveVersions,
         loader: Loader,
         draft: Draft,
-        origins: Mapping[int, Origin],
+        fingerprints: Mapping[int, Fingerprint],
         source: Source | None,
     ) -> None:
         self._table = table
@@ -66,7 +66,7 @@ class ModelUpdate:
         self._loader = loader
         self._draft = draft
         self._name = draft.folder.name
-        self._origins = origins
+        self._fingerprints = fingerprints
         self._source = source
         self._completed: asyncio.Future[Config] = asyncio.get_running_loop().create_future()
         self._at_once = not table.ready_versions(self._name)
@@ -89,7 +89,8 @@ class ModelUpdate:
         """
         draft, name = self._draft, self._name
         serving = set(self._table.ready_versions(name))
-        stale = [v for v in draft.versions if v not in serving or served.origins.get(v) != self._origins.get(v)]
+        known = served.fingerprints
+        stale = [v for v in draft.versions if v not in serving or known.get(v) != self._fingerprints.get(v)]
         if draft.newest not in stale:
             self._completed.set_result(served.config)
         try:
@@ -110,7 +111,8 @@ class ModelUpdate:
         self._switch()
         if self._fresh:
             served.config = self._completed.result()
-            served.origins.update({version: self._origins[version] for version in self._fresh if self._origins})
+            if self._fingerprints:
+                served.fingerprints.update({version: self._fingerprints[version] for version in self._fresh})
         if not self._failures:
             for version in serving.difference(draft.versions):
                 self._live.unload(name, version)

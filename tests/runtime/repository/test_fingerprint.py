@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pyruntime.runtime.config.parse import parse_model_config
-from pyruntime.runtime.repository.fingerprint import config_stamp, origins
+from pyruntime.runtime.repository.fingerprint import config_stamp, fingerprints
 from pyruntime.runtime.repository.scan import find_model
 
 CONFIG = "backend: 'python'"
@@ -25,7 +25,7 @@ def model(tmp_path):
 
 def look(model, text=CONFIG):
     folder = find_model([str(model.parent)], "m")
-    return origins(folder, parse_model_config(text, "config.pbtxt"), (1, 2))
+    return fingerprints(folder, parse_model_config(text, "config.pbtxt"), (1, 2))
 
 
 def touch(path):
@@ -35,7 +35,7 @@ def touch(path):
 
 
 def test_nothing_changed(model):
-    """A model that is as it was has the origins that it had; versions differ from each other."""
+    """A model that is as it was has the fingerprints that it had; versions differ from each other."""
     assert look(model) == look(model)
     assert look(model)[1] != look(model)[2]
 

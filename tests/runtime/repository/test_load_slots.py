@@ -6,21 +6,21 @@ import asyncio
 
 import pytest
 
-from pyruntime.runtime.repository.load_slots import LoadPlaces
+from pyruntime.runtime.repository.load_slots import LoadSlots
 
 
 class Load:
     """A load that does what the test says, one step at a time."""
 
-    def __init__(self, places, name):
+    def __init__(self, slots, name):
         self.name = name
         self.log = []
-        self._places = places
+        self._slots = slots
         self._end = asyncio.Event()
         self.task = asyncio.ensure_future(self._run())
 
     async def _run(self):
-        async with self._places.hold(self.name):
+        async with self._slots.hold(self.name):
             self.log.append("goes on")
             await self._end.wait()
         self.log.append("ended")
@@ -32,12 +32,12 @@ class Load:
 class Wait:
     """An instance of a load that waits for something."""
 
-    def __init__(self, places, name):
+    def __init__(self, slots, name):
         self.ready = asyncio.Event()
-        self.task = asyncio.ensure_future(self._run(places, name))
+        self.task = asyncio.ensure_future(self._run(slots, name))
 
-    async def _run(self, places, name):
-        async with places.lend(name):
+    async def _run(self, slots, name):
+        async with slots.lend(name):
             await self.ready.wait()
 
 
@@ -55,12 +55,12 @@ def run(test):
     asyncio.run(bounded())
 
 
-def test_no_more_than_there_are_places():
-    """A load waits until a place is free."""
+def test_no_more_than_there_are_slots():
+    """A load waits until a slot is free."""
 
     async def test():
-        places = LoadPlaces(2)
-        loads = [Load(places, name) for name in "abc"]
+        slots = LoadSlots(2)
+        loads = [Load(slots, name) for name in "abc"]
         await settle()
         assert [load.log for load in loads] == [["goes on"], ["goes on"], []]
         loads[0].end()
@@ -77,11 +77,11 @@ def test_a_load_that_waits_makes_room():
     """Another one goes on meanwhile, and the first one goes on when that has ended."""
 
     async def test():
-        places = LoadPlaces(1)
-        first = Load(places, "a")
-        second = Load(places, "b")
+        slots = LoadSlots(1)
+        first = Load(slots, "a")
+        second = Load(slots, "b")
         await settle()
-        wait = Wait(places, "a")
+        wait = Wait(slots, "a")
         await settle()
         assert second.log == ["goes on"]
         wait.ready.set()
@@ -89,7 +89,7 @@ def test_a_load_that_waits_makes_room():
         assert not wait.task.done()
         second.end()
         await asyncio.gather(second.task, wait.task)
-        third = Load(places, "c")
+        third = Load(slots, "c")
         await settle()
         assert third.log == []
         for load in (first, third):
@@ -100,14 +100,14 @@ def test_a_load_that_waits_makes_room():
 
 
 def test_several_instances_wait():
-    """A load makes room once, and has its place again once none of its instances waits."""
+    """A load makes room once, and has its slot again once none of its instances waits."""
 
     async def test():
-        places = LoadPlaces(1)
-        first = Load(places, "a")
+        slots = LoadSlots(1)
+        first = Load(slots, "a")
         await settle()
-        waits = [Wait(places, "a"), Wait(places, "a")]
-        others = [Load(places, "b"), Load(places, "c")]
+        waits = [Wait(slots, "a"), Wait(slots, "a")]
+        others = [Load(slots, "b"), Load(slots, "c")]
         await settle()
         assert [load.log for load in others] == [["goes on"], []]
         waits[0].ready.set()
@@ -125,26 +125,26 @@ def test_several_instances_wait():
 
 
 def test_two_that_come_back_at_once():
-    """Of two instances that want the place back at the same time each goes on, and one place is taken."""
+    """Of two instances that want the slot back at the same time each goes on, and one slot is taken."""
 
     async def test():
-        places = LoadPlaces(1)
-        first = Load(places, "a")
+        slots = LoadSlots(1)
+        first = Load(slots, "a")
         await settle()
-        waits = [Wait(places, "a"), Wait(places, "a")]
+        waits = [Wait(slots, "a"), Wait(slots, "a")]
         await settle()
-        other = Load(places, "b")
+        other = Load(slots, "b")
         await settle()
         waits[0].ready.set()
         await settle()
         waits[1].ready.set()
         await settle()
-        again = Wait(places, "a")
+        again = Wait(slots, "a")
         again.ready.set()
         await settle()
         other.end()
         await asyncio.gather(*(wait.task for wait in (*waits, again)))
-        last = Load(places, "c")
+        last = Load(slots, "c")
         await settle()
         assert last.log == []
         first.end()
@@ -157,22 +157,22 @@ def test_two_that_come_back_at_once():
 
 
 def test_a_wait_that_is_cancelled():
-    """It ends at once, place or no place, and its load gives back nothing that it does not have."""
+    """It ends at once, slot or no slot, and its load gives back nothing that it does not have."""
 
     async def test():
-        places = LoadPlaces(1)
-        first = Load(places, "a")
+        slots = LoadSlots(1)
+        first = Load(slots, "a")
         await settle()
-        wait = Wait(places, "a")
+        wait = Wait(slots, "a")
         await settle()
-        second = Load(places, "b")
+        second = Load(slots, "b")
         await settle()
         wait.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await wait.task
         first.end()
         await first.task
-        third = Load(places, "c")
+        third = Load(slots, "c")
         await settle()
         assert third.log == []
         for load in (second, third):
@@ -183,15 +183,15 @@ def test_a_wait_that_is_cancelled():
 
 
 def test_a_load_that_ends_while_it_waits():
-    """One that failed while an instance of it waits for its place back leaves the place to others."""
+    """One that failed while an instance of it waits for its slot back leaves the slot to others."""
 
     async def test():
-        places = LoadPlaces(1)
-        first = Load(places, "a")
+        slots = LoadSlots(1)
+        first = Load(slots, "a")
         await settle()
-        wait = Wait(places, "a")
+        wait = Wait(slots, "a")
         await settle()
-        second = Load(places, "b")
+        second = Load(slots, "b")
         await settle()
         wait.ready.set()
         await settle()
@@ -199,7 +199,7 @@ def test_a_load_that_ends_while_it_waits():
         await first.task
         second.end()
         await asyncio.gather(second.task, wait.task)
-        third = Load(places, "c")
+        third = Load(slots, "c")
         await settle()
         assert third.log == ["goes on"]
         third.end()
@@ -212,11 +212,11 @@ def test_who_does_not_load_has_no_place():
     """A model that serves may wait as long as it likes."""
 
     async def test():
-        places = LoadPlaces(1)
-        wait = Wait(places, "a")
+        slots = LoadSlots(1)
+        wait = Wait(slots, "a")
         wait.ready.set()
         await wait.task
-        load = Load(places, "b")
+        load = Load(slots, "b")
         await settle()
         assert load.log == ["goes on"]
         load.end()

@@ -33,7 +33,7 @@ class Seen:
         self.override = sight.override
         found = read(sight, settings)
         self.draft = found.draft
-        self.origins = found.origins
+        self.fingerprints = found.fingerprints
 
 
 def see(model, request=PLAIN, standing=None, files=None, mode="explicit"):
@@ -44,12 +44,12 @@ def test_as_it_is(model):
     """A plain request is for the model in the repository."""
     found = see(model)
     assert (found.draft.config.max_batch_size, found.draft.versions, found.override) == (3, (1,), None)
-    assert found.origins.keys() == {1}
+    assert found.fingerprints.keys() == {1}
 
 
 def test_where_nothing_is_loaded_again(model):
     """Without explicit control nobody looks at the files."""
-    assert see(model, mode="none").origins == {}
+    assert see(model, mode="none").fingerprints == {}
 
 
 def test_a_configuration_instead(model):
@@ -58,7 +58,7 @@ def test_a_configuration_instead(model):
     assert found.draft.config.max_batch_size == 7
     assert see(model, standing=found.override).draft.config.max_batch_size == 7
     assert see(model, standing=found.override).override == found.override
-    assert see(model, standing=found.override).origins == found.origins != see(model).origins
+    assert see(model, standing=found.override).fingerprints == found.fingerprints != see(model).fingerprints
 
 
 @pytest.mark.parametrize("change", ["newer", "gone"])

@@ -30,14 +30,14 @@ BACKLOG = 1024
 # loop looks the more seldom the more there is to do: with one listener new clients wait for seconds behind those that
 # are connected, and the backlog fills.
 LISTENERS = 16
-# How long TLS may take to begin and to end, in seconds: a client that does not come to it is none.
+# How long TLS may take to begin and to end, in seconds: a slower client is cut off.
 HANDSHAKE_S_MAX = 20.0
 TLS_SHUTDOWN_S_MAX = 5.0
-# How long clients may take over the last of their answers once a server that exits has nothing more to say, in seconds.
+# How long clients may take to receive their last responses once a server that exits has answered all, in seconds.
 LAST_WORDS_S_MAX = 2.0
 
 
-# What an installation says that was built without the extension for gRPC.
+# Logged by an installation that was built without the extension for gRPC.
 NO_GRPC = (
     "gRPC is not served: this installation was built without libnghttp2; install libnghttp2-dev and a C compiler, and "
     "then pyruntime again"
@@ -48,7 +48,7 @@ class Connection(Protocol):
     """One client."""
 
     def shut_down(self) -> None:
-        """The server is about to stop: tell the client so, if there is a way to."""
+        """The server is about to stop: tell the client so, if the protocol can."""
 
     def close_idle(self) -> None:
         """Close the connection once what is under way is answered."""
@@ -75,7 +75,7 @@ class _Service(NamedTuple):
 
 
 class _Connections(set[Connection]):
-    """All that are open."""
+    """All open connections."""
 
     _gone: asyncio.Event | None = None
 
@@ -102,7 +102,7 @@ class Listeners:
         self._checks = ConnectionChecks(self._connections, HttpConnection)
 
     async def open(self) -> None:
-        """Listen at all ports. Raises SettingsError, with none of them open, where one cannot be had."""
+        """Listen at all ports. Raises SettingsError, with none of them open, if one cannot be opened."""
         self._services = _services(self._state.settings)
         loop = asyncio.get_running_loop()
         for service in self._services:

@@ -20,7 +20,7 @@ ENCODINGS = ("gzip", "deflate")
 # becomes a thousand times as large at worst.
 DECOMPRESSED_BYTES_MAX = 64 << 20
 
-# How hard to try. The zlib library's default takes six times as long as this, and makes floats in JSON 7 % smaller.
+# zlib's level. The zlib library's default takes six times as long as this, and makes floats in JSON 7 % smaller.
 LEVEL = 1
 
 # A file of gzip may be made of several, one after another: parallel compressors make one of every 64 KiB or more. Each

@@ -15,11 +15,11 @@ import orjson
 
 from pyruntime.utils.errors import Code, InferenceError
 
-# Triton's own limit. Whoever handles nested values may then recurse without a thought.
+# Triton's own limit. It makes recursion over nested values safe.
 JSON_DEPTH_MAX = 100
-# The slow way of reading NaN is for small documents: a large one would keep the server from everybody else.
+# The slow way of reading NaN is for small documents: a large one would block the server.
 NON_FINITE_BYTES_MAX = 1 << 20
-# So is the search for members that are there twice.
+# The search for duplicate members is also for small documents only.
 DUPLICATE_BYTES_MAX = 1 << 20
 
 # A message shows this many characters of a value that is wrong: enough to find it, too few to fill a log.
@@ -42,7 +42,7 @@ def invalid(message: str) -> InferenceError:
 
 
 def json_name(value: object) -> str:
-    """What a person calls the JSON value `value`, with its article."""
+    """The kind of the JSON value `value` in words, with an article."""
     return _JSON_NAMES[type(value)]
 
 

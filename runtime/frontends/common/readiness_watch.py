@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tells whoever wants to know whether the server is ready, and when that changes.
+"""Tells its listeners whether the server is ready, and when that changes.
 
 Models come and go, restart, and may change their minds without telling anybody, so the server is asked again and again,
 as long as somebody listens: once for all who do. All of it belongs to the event loop's thread.
@@ -53,7 +53,7 @@ class _Watch:
                 listener(ready)
 
 
-# Those that somebody listens to.
+# One for each server that has listeners.
 _watches: dict[ServerState, _Watch] = {}
 
 

@@ -58,6 +58,6 @@ def restrict(route: Route, headers: Mapping[bytes, bytes], restrictions: Mapping
 
 
 def opens(restriction: Restriction, shown: bytes | None) -> bool:
-    """Whether a client is let in who shows this value of the restriction's header, or None for no such header."""
-    # How long it takes must not say how much of it is right.
+    """Whether a client may pass whose header of the restriction has this value, None for no such header."""
+    # The time that it takes must not tell how much of the value is right.
     return shown is not None and compare_digest(shown, restriction.value.encode())

@@ -33,7 +33,7 @@ def server_context(tls: TlsSettings, alpn: Sequence[str]) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Otherwise OpenSSL asks for it at the terminal."""
+    """Called for an encrypted key; otherwise OpenSSL asks for the password at the terminal."""
     raise SettingsError("the key of a certificate must not be encrypted: there is nobody to ask for its password")
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""One call: what all of them have in common. A call does no I/O: it speaks through the HTTP/2 session.
+"""The base of all calls of gRPC. A call does no I/O: it writes to the HTTP/2 session.
 
 There is a class for each way to act on a request: see calls.py.
 """
@@ -40,21 +40,21 @@ class Connection(Protocol):
         """The session has something to send."""
 
     def over(self, stream: int) -> None:
-        """The call on this stream is over: nothing that still comes on it is of interest."""
+        """The call on this stream is over: what still arrives on it is dropped."""
 
     def call_later(self, delay_s: float, call_back: Callable[[], None]) -> Callable[[], None]:
-        """Call back after a while, unless the function that is returned is called before."""
+        """Call back after a while. The function that is returned cancels that."""
 
 
 class Call(ABC):
-    """See the module. Methods are called by its connection, and by whoever answers."""
+    """See the module. Its connection calls the methods, and what answers the call."""
 
-    # Defaults stand here, not in __init__: most calls change few of them, and every call pays for what they set.
+    # Defaults are class attributes: most calls change few of them, and every attribute set in __init__ costs time.
     _end_deadline: Callable[[], None] | None = None
     _begun = False
     _over = False
     _head_of_response = HEAD
-    # Since when the call has been found to wait for a message, and how long it does, in seconds.
+    # When `check` first found the call waiting for a message, and how long it may wait, in seconds.
     _waiting_since: float | None = None
     _message_s_max = MESSAGE_S_MAX
 
@@ -71,17 +71,17 @@ class Call(ABC):
 
     @property
     def path(self) -> str:
-        """The procedure that is called, which there is."""
+        """The name of the procedure, which exists."""
         return self._head.path
 
     # What the client does.
 
     @abstractmethod
     def message(self, message: bytes, ended: bool) -> None:
-        """A message has come; `ended`: no more do."""
+        """A message has arrived; `ended`: it is the last one."""
 
     def compressed(self, message: bytes, ended: bool) -> None:
-        """A message has come that is compressed."""
+        """A compressed message has arrived."""
         encoding = self._head.encoding
         if encoding == "identity":
             self.fail(Status.INTERNAL, "a message is compressed, and the header grpc-encoding does not say how")
@@ -98,29 +98,29 @@ class Call(ABC):
         return None
 
     def placed(self, meta: bytes, raws: Raws, ended: bool) -> None:
-        """A message has come whose raw contents went where `place` said."""
+        """A message has arrived whose raw contents went where `place` said."""
         raise AssertionError("no place was given for it")
 
     @abstractmethod
     def ended(self) -> None:
-        """The client sends no more, and said so without a message."""
+        """The client sends no more; it ended the stream without another message."""
 
     def cancelled(self) -> None:
-        """The client wants no response any more, or is gone: nothing that is said on this call reaches it."""
+        """The client has cancelled the call, or is gone: nothing that is sent on this call reaches it."""
         self._leave()
         self._cancel()
 
     def begin_deadline(self, timeout_s: float) -> None:
-        """The client waits for so long."""
+        """Fail the call with DEADLINE_EXCEEDED after so many seconds."""
         self._end_deadline = self._connection.call_later(max(timeout_s, 0.0), self._expired)
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether the call cannot go on, or holds memory, before the client has sent more."""
+        """Whether the call waits for the client to send more, or holds memory for that."""
         return False
 
     def check(self, now: float) -> None:
-        """Every now and then: see whether the client takes too long. `now` is in seconds, of the event loop's clock."""
+        """Fail the call if the client takes too long. `now` is in seconds, of the event loop's clock."""
         if not self.waits_for_client:
             self._waiting_since = None
         elif self._waiting_since is None:
@@ -129,7 +129,7 @@ class Call(ABC):
             self.fail(Status.DEADLINE_EXCEEDED, f"the request did not come in within {self._message_s_max:.0f} s")
 
     def drain(self) -> None:  # noqa: B027 - most wait for their answer
-        """The server is going to stop: calls that wait for nothing in particular end now."""
+        """The server is about to stop: end a call that is idle."""
 
     # What is said to the client.
 
@@ -167,4 +167,4 @@ class Call(ABC):
 
     @abstractmethod
     def _cancel(self) -> None:
-        """Stop what is under way, and free what the call holds. The call is over; what was due is perhaps not done."""
+        """The call is over: stop what is under way, and free what the call holds."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which call a request gets, and whether it gets one at all."""
+"""Which call handles a request, or why none does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STREAM_INFER = f"{_SERVICE}/ModelStreamInfer"
 
 
 def begin_call(state: ServerState, connection: Connection, stream: int, head: CallHead) -> Call | bytes:
-    """The call on a stream; or, packed, the response to a request that gets none."""
+    """The call on a stream; or the packed response to a request that is refused."""
     if head.refusal:
         return head.refusal
     restrictions = state.settings.grpc_restricted_protocols

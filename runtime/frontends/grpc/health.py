@@ -16,12 +16,12 @@ _SERVER = ("", INFERENCE.full_name)
 
 
 def check(state: ServerState, request: Message, reply: Reply) -> None:
-    """How the server is, whichever service is asked for: as in Triton."""
+    """The health of the server, whichever service is asked for: as in Triton."""
     check_server_ready(state, lambda ready: reply(_response(ready)))
 
 
 class Watch:
-    """Says how the server is, at once and at each change, as long as the client wants to know.
+    """Reports the health of the server at once and at each change, until the client ends the call.
 
     Of services that there are not it says so, and waits: the protocol has it that they may yet come.
     """

@@ -87,8 +87,9 @@ class InferCall(InferringCall):
             outcome.release()
             return
         level = self._state.settings.grpc_compression_level
-        if level != "none" or request.options.classes:
-            self._make_answer(request, outcome, response_encoding(level, self._head))
+        encoding = None if level == "none" else response_encoding(level, self._head)
+        if encoding is not None or request.options.classes:
+            self._make_answer(request, outcome, encoding)
             return
         try:
             parts = encode_infer(outcome)
@@ -100,12 +101,11 @@ class InferCall(InferringCall):
         self._end()
 
     def _make_answer(self, request: CallRequest, response: InferResponse, encoding: Encoding | None) -> None:
-        """Answer with a response whose contents may have to be gone through first."""
+        """Answer with a response whose contents must be gone through first."""
         assert request.model is not None  # it has answered
         work = partial(_make_parts, response, request.options.classes, request.model.spec, encoding)
         then = partial(self._answer, response, encoding)
-        costs_time = encoding is not None or request.options.classes
-        if costs_time and sum(output.byte_size for output in response.outputs) > ANSWERED_AT_ONCE_MAX:
+        if sum(output.byte_size for output in response.outputs) > ANSWERED_AT_ONCE_MAX:
             in_thread(self._state.tasks, work, then, "make a response")
         else:
             at_once(work, then)

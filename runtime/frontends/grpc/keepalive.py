@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 from pyruntime.runtime.settings import ServerSettings
 
-# A client that does not even say the beginning of HTTP/2, or not all of it, is gone after so long.
+# A client that does not complete the beginning of HTTP/2 is cut off after so long.
 HANDSHAKE_S_MAX = 20.0
 # A client that takes nothing for so long, while there is something for it, is cut off: what it was sent keeps memory.
 STALLED_S_MAX = 30.0
@@ -24,7 +24,7 @@ _AGE_JITTER = 0.1
 
 
 class Action(Enum):
-    """What is to be done about a connection now."""
+    """What to do with a connection now."""
 
     NOTHING = auto()
     PING = auto()
@@ -33,7 +33,7 @@ class Action(Enum):
 
 
 class Keepalive:
-    """One connection's. `jitter` is between -1 and 1, from whatever chance there is."""
+    """The state of one connection. `jitter` is a random number between -1 and 1."""
 
     def __init__(self, settings: ServerSettings, now: float, jitter: float) -> None:
         self._ping_after = settings.grpc_keepalive_time_ms / 1000
@@ -57,7 +57,7 @@ class Keepalive:
         self._stalled_since: float | None = None
 
     def received(self, now: float) -> None:
-        """Something has come from the client."""
+        """Bytes have arrived from the client."""
         self._heard = now
         self._pinged = None
 
@@ -78,7 +78,7 @@ class Keepalive:
         return self._strikes_max > 0 and self._strikes > self._strikes_max
 
     def due(self, now: float, *, begun: bool, has_calls: bool, blocked: bool) -> Action:
-        """What is to be done now.
+        """What to do now.
 
         `begun`: the client has said that it speaks HTTP/2; `blocked`: something waits for it to be taken.
         """

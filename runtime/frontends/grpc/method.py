@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a remote procedure is to a call: see methods.py for those there are.
+"""What a call needs to know of a remote procedure. The procedures are listed in methods.py.
 
 `api` is what operators restrict it by. `request` is the class of its requests.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Server reflection: tells tools which services there are, and the schema of all they speak.
+"""Server reflection: tells tools which services exist, and the schema of their messages.
 
 Both versions of the protocol are the same but for their name. All is told from the server's own descriptors; its models
 have no part in it.
@@ -47,7 +47,7 @@ class Reflection:
 
 
 def _answer(request: Message, response: Message) -> None:
-    """Raises KeyError, with its name, for what there is not."""
+    """Raises KeyError, with the name, for what does not exist."""
     kind = request.WhichOneof("message_request")
     match kind:
         case "file_by_filename":

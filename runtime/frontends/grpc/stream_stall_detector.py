@@ -25,7 +25,7 @@ class Stalls:
         self._outgoing: dict[int, tuple[int, float]] = {}
 
     def look(self, now: float, waiting: Iterable[tuple[int, int, int]]) -> Stalled:
-        """Those that have been seen without progress for too long. `waiting`: see Session in native/_http2.pyi."""
+        """The streams that have made no progress for too long. `waiting`: see Session in native/_http2.pyi."""
         rows = list(waiting)
         self._incoming, silent = _compare(now, self._incoming, ((stream, taken) for stream, taken, _ in rows))
         self._outgoing, stuck = _compare(now, self._outgoing, ((stream, sent) for stream, _, sent in rows))

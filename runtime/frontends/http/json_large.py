@@ -69,7 +69,7 @@ def _pack(entry: dict[str, Any], text: bytes, slices: list[Slice]) -> Any:
 
 
 def _find_lists(text: bytes) -> Iterator[_List]:
-    """The lists that are worth it."""
+    """The lists that are long enough to be parsed apart."""
     at = 0
     # A quote in a string has a backslash before it. So this is the name of a member, or else the whole is not JSON.
     while (at := text.find(_DATA, at)) >= 0:

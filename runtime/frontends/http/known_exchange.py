@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The exchange of an inference that differs from an earlier one in nothing but the contents of its tensors.
+"""The exchange of a known request: an inference that differs from an earlier one in the contents of its tensors only.
 
 Where the model's instances are threads of this process, what the earlier one led to is left to native code: it finds
 the request in the body, and puts the response into words. Python only passes bytes on.
@@ -23,13 +23,12 @@ from pyruntime.runtime.inference.request_plans import RequestPlan
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import InferenceError
 
-# A body that is longer than this, in bytes, gains nothing by being known: it had better be read into shared memory, and
-# a client that sends it in parts is read while it does.
+# A longer body, in bytes, gains nothing by being known: it is better read into shared memory as it arrives.
 KNOWN_BYTES_MAX = 16 << 10
 
 
 def know(state: ServerState, model: ModelVersion, head: Head, document: bytes, size: int, plan: RequestPlan) -> None:
-    """Have requests with this head and this document found from now on, if that is possible; `plan` is that of one.
+    """Recognise requests with this head and this document from now on, if possible; `plan` is that of one of them.
 
     Its body has `size` bytes, however it came.
     """
@@ -43,7 +42,7 @@ def know(state: ServerState, model: ModelVersion, head: Head, document: bytes, s
 
 
 def _is_plain(head: Head) -> bool:
-    """Whether all that follows from a head does so each time. Every request of a client that traces has another one."""
+    """Whether a head always means the same. A client that traces its requests sends another head with each."""
     return (
         head.content_length <= KNOWN_BYTES_MAX
         and head.keep_alive
@@ -52,37 +51,37 @@ def _is_plain(head: Head) -> bool:
 
 
 def _find(state: ServerState, head: Head) -> tuple[ModelVersion, RequestPlan] | None:
-    """Who serves requests with this head, and their plan, if they may be known."""
+    """The model that serves requests with this head, and their plan, if they may be known."""
     try:
         model = state.resolve(head.route.model, head.route.version)
     except InferenceError:
-        return None  # an exchange of another kind says so
+        return None  # another exchange reports it
     plan = model.plans.find_known(head)
     return None if plan is None else (model, plan)
 
 
 def _is_watched(state: ServerState) -> bool:
-    """Whether anybody wants to know more of requests than their statistics."""
+    """Whether requests are traced or logged, so that each must pass through Python."""
     return state.tracer.active or state.log_settings.verbose
 
 
 def may_be_known(state: ServerState, head: Head) -> bool:
-    """Whether the request with this head may turn out to be known when its body is there, which is short then."""
+    """Whether the request with this head may be known once its body is complete. The body is short then."""
     return _find(state, head) is not None
 
 
 class KnownConnection(Connection, Protocol):
-    """What such an exchange tells its connection besides."""
+    """What a known exchange needs of its connection besides."""
 
     def client_socket(self, make: Callable[[int], Any]) -> Any | None:
-        """Itself for a native thread, made of its descriptor, while nobody else can be sending anything."""
+        """The socket for a native thread, made by `make` from its descriptor; None while something else may be sent."""
 
     def sent(self) -> None:
-        """The client was sent the response of the only exchange that was due."""
+        """A native thread has sent the response of the only exchange that was due."""
 
 
 def find_lendable(state: ServerState, head: Head) -> tuple[RequestPlan, Any] | None:
-    """The plan of requests with this head, and the instance that may read them by itself; None if none may."""
+    """The plan of requests with this head, and the executor that may read the connection; None if none may."""
     found = None if _is_watched(state) else _find(state, head)
     if found is None:
         return None
@@ -138,15 +137,15 @@ class KnownExchange(Exchange):
         self.arrived_ns = time.monotonic_ns()
 
     def begin_sent(self, arrived_ns: int) -> None:
-        """Its instance has it already, and may send the response itself."""
+        """The instance has begun with it already, and may send the response by itself."""
         self.arrived_ns = arrived_ns
         self._may_be_sent = True
 
     def _act(self) -> None:
-        """Its instance acts."""
+        """Nothing: the instance has the request."""
 
     def take_back(self) -> None:
-        """See Exchange. What has been sent is told at once."""
+        """See Exchange. A response that was sent already is reported at once."""
         if self._may_be_sent and not self.instance.claim(self):
             self._state.settle()
         self._may_be_sent = False
@@ -159,10 +158,10 @@ class KnownExchange(Exchange):
     # Of a job.
 
     def free(self) -> None:
-        """Its memory is the instance's."""
+        """Nothing: the instance owns the memory."""
 
     def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
-        """The instance has answered, in a way that is not known: what it is like will be, if it can be."""
+        """The instance has answered with a response of a new form, which is remembered if it can be."""
         assert outcome is not None  # models that answer with nothing, or more than once, are not known
         if isinstance(outcome, InferenceError):
             self.reject(outcome)
@@ -181,13 +180,13 @@ class KnownExchange(Exchange):
             self._plan.known.remember(b"".join((head, document)), outputs)
 
     def client_socket(self, make: Callable[[int], Any]) -> Any | None:
-        """Where the instance may send its response itself, if that is possible now: see KnownConnection."""
+        """The socket over which the instance may send the response, None if it may not: see KnownConnection."""
         client = self._connection.client_socket(make)
         self._may_be_sent = client is not None
         return client
 
     def sent(self, rest: bytes | None) -> None:
-        """The instance has sent the client its response, but for the rest."""
+        """The instance has sent the response, except for `rest`; None if nothing is left."""
         if self.abandoned:
             return
         if rest is None:
@@ -197,7 +196,7 @@ class KnownExchange(Exchange):
             self._connection.answered()
 
     def encoded(self, response: bytes) -> None:
-        """The instance has answered with all that the client gets."""
+        """The instance has answered with the whole response, as bytes."""
         if self.abandoned:
             return
         if not self.keep_alive:

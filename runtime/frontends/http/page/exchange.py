@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The exchanges of what is not the protocol but about it: the page's files, and the OpenAPI document."""
+"""The exchanges of the page's files and of the OpenAPI document."""
 
 from __future__ import annotations
 

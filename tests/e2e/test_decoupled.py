@@ -518,16 +518,17 @@ def pipe(model, serve, tmp_path, wait_until):
 class TestFlow:
     def test_waits_for_its_client(self, pipe, wait_until):
         """A sender is at most so many responses ahead, and goes on as they are taken."""
+        count = RESPONSES_AHEAD_MAX + 136
         with ThreadPoolExecutor() as clients:
-            taken = clients.submit(infer, pipe, 200, 8)
+            taken = clients.submit(infer, pipe, count, 8)
             with pipe.gate.open("w") as gate:
                 for taken_before in (0, 16, 32, 100):
-                    wait_until(lambda count=taken_before: pipe.count("begun") >= count + RESPONSES_AHEAD_MAX + 1 - 16)
+                    wait_until(lambda taken=taken_before: pipe.count("begun") >= taken + RESPONSES_AHEAD_MAX + 1 - 16)
                     for _ in range(10):
                         pipe.is_ready()
                     assert pipe.count("sent") <= taken_before + RESPONSES_AHEAD_MAX
                     print({0: 16, 16: 16, 32: 68, 100: 0}[taken_before], file=gate, flush=True)
-            assert taken.result() == list(range(200))
+            assert taken.result() == list(range(count))
 
     def test_waits_for_its_memory(self, pipe, wait_until, require_memory):
         """A sender is at most so many bytes ahead. (What was taken stays for as long as there is the iterator.)"""
@@ -550,7 +551,7 @@ class TestFlow:
         """A sender that waits for a client that will never take goes on, and can see it."""
         ahead = min(RESPONSES_AHEAD_MAX, BYTES_AHEAD_MAX // max(1, size))
         with ThreadPoolExecutor() as clients:
-            taken = clients.submit(infer, pipe, 500, size)
+            taken = clients.submit(infer, pipe, 2 * RESPONSES_AHEAD_MAX, size)
             with pipe.gate.open("w") as gate:
                 wait_until(lambda: pipe.count("begun") == ahead + 1)
                 print(how, file=gate, flush=True)

@@ -27,7 +27,7 @@ from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.responses import ResponseWriter, WrongResponses, check_responses
 from pyruntime.stub.server import Server
 from pyruntime.utils.errors import LocalError, PyruntimeError
-from pyruntime.utils.messages import NO_SLOT, RESCHEDULED, SENDER, Failed, Infer, Result, Retired
+from pyruntime.utils.messages import NO_SLOT, RESCHEDULED, SENDER, SLOT, Failed, Infer, Result, Retired, WireOutcome
 
 
 class Batches:
@@ -157,7 +157,7 @@ class Batches:
             self.server.ended(request._serial)
         return True
 
-    def _answer(self, response: Any, request: InferenceRequest) -> Any:
+    def _answer(self, response: Any, request: InferenceRequest) -> WireOutcome:
         """The element of a Result for one request."""
         if response is not None:
             if self._end(request):
@@ -174,7 +174,8 @@ class Batches:
         try:
             self._link.send(result)
         except PyruntimeError as exc:  # the result has more text than fits into a frame
-            self._writer.free([each[2] for each in result.responses if type(each) is list and each[2] != NO_SLOT])
+            slots = [each[SLOT] for each in result.responses if isinstance(each, tuple)]
+            self._writer.free([slot for slot in slots if slot != NO_SLOT])
             self._end_all(requests)
             text = f"Failed to process the request(s) for model '{self._name}', message: {exc}"
             self._link.send(Failed(result.batch, text, result.retained, result.start_ns, result.end_ns))

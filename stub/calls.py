@@ -23,7 +23,7 @@ from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.errors import Code, PyruntimeError
-from pyruntime.utils.messages import NO_SLOT, OK, Answer, Call, CancelCall, Consumed, ReleaseHold
+from pyruntime.utils.messages import NO_SLOT, OK, SLOT, Answer, Call, CancelCall, Consumed, ReleaseHold, WireResponse
 
 # Small holds that are given back together, with the next message that goes out.
 DROPS_WAITING_MAX = 16
@@ -50,11 +50,11 @@ class _Call(Answers):
         self.finished = False
         self._forgotten = False
         self._calls = calls
-        self._arrived: Deque[Tuple[Optional[List[Any]], bool]] = deque()
+        self._arrived: Deque[Tuple[Optional[WireResponse], bool]] = deque()
         self._wake: Optional[Callable[[], None]] = None
         self._lock = threading.Lock()
 
-    def arrived(self, response: Optional[List[Any]], final: bool) -> bool:
+    def arrived(self, response: Optional[WireResponse], final: bool) -> bool:
         """The host has answered. False if nobody will take it."""
         with self._lock:
             if self._forgotten:  # its destructor runs: only then do references to it go
@@ -105,8 +105,8 @@ class _Call(Answers):
         with self._lock:
             self._forgotten = True
         for wire, _ in self._arrived:
-            if wire is not None and wire[2] != NO_SLOT:
-                self._calls.drop(wire[2], at_once=True)
+            if wire is not None and wire[SLOT] != NO_SLOT:
+                self._calls.drop(wire[SLOT], at_once=True)
         self._calls.cancel(self.number)
 
 
@@ -167,8 +167,8 @@ class Calls:
                 self.waiting.pop(message.call, None)
         call = reference()
         is_wanted = call is not None and call.arrived(message.response, message.final)
-        if not is_wanted and message.response is not None and message.response[2] != NO_SLOT:
-            self.drop(message.response[2], at_once=True)
+        if not is_wanted and message.response is not None and message.response[SLOT] != NO_SLOT:
+            self.drop(message.response[SLOT], at_once=True)
 
     def lost(self) -> None:
         """The host is gone: whoever awaits an answer is told, because it will not come."""
@@ -185,7 +185,7 @@ class Calls:
             if slot != NO_SLOT:
                 self._writer.free([slot])
 
-    def read(self, wire: List[Any]) -> InferenceResponse:
+    def read(self, wire: WireResponse) -> InferenceResponse:
         """The response that arrived, its small tensors copied and its large ones mapped."""
         code, text, slot, tensors, parameters = wire
         if code != OK:
@@ -196,7 +196,7 @@ class Calls:
         outputs = []
         for ref in tensors:
             at = ref[3]
-            source = Copied(at) if type(at) is bytes else self._source(at, ref[4], hold)
+            source = Copied(at) if isinstance(at, bytes) else self._source(at, ref[4], hold)
             outputs.append(Tensor._from_region(source, ref))
         if hold is None and slot != NO_SLOT:
             self.drop(slot, at_once=False)

@@ -22,7 +22,7 @@ from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES, Arena
 from pyruntime.utils.errors import Code, LocalError, OutOfMemoryError, PyruntimeError
-from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK
+from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK, WireResponse, encode_error
 from pyruntime.utils.regions import Region
 from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
@@ -129,7 +129,7 @@ class ResponseWriter:
             refs.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
         return slot, refs
 
-    def write(self, response: InferenceResponse, wanted: Set[str]) -> List[Any]:
+    def write(self, response: InferenceResponse, wanted: Set[str]) -> WireResponse:
         """The encoded `response`, with its `wanted` outputs in shared memory.
 
         If a response cannot be written, only its own request fails.
@@ -137,12 +137,12 @@ class ResponseWriter:
         try:
             error = response._error
             if error is not None:
-                return failure(int(error.code()), error.message()[:MESSAGE_CHARS_MAX])
+                return encode_error(int(error.code()), error.message()[:MESSAGE_CHARS_MAX])
             return self._write(response, wanted)
         except Exception as exc:
-            return failure(Code.INTERNAL, f"a response of model '{self._model_name}' cannot be sent: {exc!r}")
+            return encode_error(Code.INTERNAL, f"a response of model '{self._model_name}' cannot be sent: {exc!r}")
 
-    def _write(self, response: InferenceResponse, wanted: Set[str]) -> List[Any]:
+    def _write(self, response: InferenceResponse, wanted: Set[str]) -> WireResponse:
         tensors = []
         size = 0
         memory = wanted.memory if type(wanted) is ClientOutputs else None
@@ -150,7 +150,7 @@ class ResponseWriter:
             name = tensor._name
             if name not in wanted:
                 if name not in self._outputs:
-                    return failure(
+                    return encode_error(
                         Code.INVALID_ARG, f"unexpected inference output '{name}' for model '{self._model_name}'"
                     )
                 continue
@@ -162,50 +162,50 @@ class ResponseWriter:
         if memory is not None and memory.places:
             return self._write_placed(response, memory, tensors, size)
         if not size:
-            return [OK, "", NO_SLOT, [(*tensor[:3], 0, 0, MEMORY_CPU, 0) for tensor in tensors], response._parameters]
+            return OK, "", NO_SLOT, [(*tensor[:3], 0, 0, MEMORY_CPU, 0) for tensor in tensors], response._parameters
         try:
             with self._lock:
                 slot = self._arena.allocate(size)
         except OutOfMemoryError as exc:
-            return failure(Code.UNAVAILABLE, f"no room for a response of {size} bytes: {exc}")
-        wire = []
+            return encode_error(Code.UNAVAILABLE, f"no room for a response of {size} bytes: {exc}")
+        refs: List[TensorRef] = []
         for name, datatype, shape, at, n, contents in tensors:
             self._copy(contents, slot + at, n)
-            wire.append((name, datatype, shape, slot + at, n, MEMORY_CPU, 0))
-        return [OK, "", slot, wire, response._parameters]
+            refs.append((name, datatype, shape, slot + at, n, MEMORY_CPU, 0))
+        return OK, "", slot, refs, response._parameters
 
     def _write_placed(
         self, response: InferenceResponse, memory: ClientMemory, tensors: List[Any], size: int
-    ) -> List[Any]:
+    ) -> WireResponse:
         """Like `_write`, if some outputs go to client memory, and `size` bytes to the region."""
         places = memory.places
         placed = [(name, contents, n) for name, _, _, _, n, contents in tensors if name in places]
         for name, _, n in placed:
             if n > places[name][1]:
-                return failure(
+                return encode_error(
                     Code.INTERNAL,
                     f"shared memory size specified with the request for output '{name}' ({places[name][1]} bytes) "
                     f"should be at least {n} bytes to hold the results",
                 )
         slot = NO_SLOT
-        wire = []
+        refs: List[TensorRef] = []
         try:
             memory.write(placed)
             if size:
                 with self._lock:
                     slot = self._arena.allocate(size)
         except LocalError as exc:
-            return failure(Code.UNAVAILABLE, f"a response cannot be put in its place: {exc}")
+            return encode_error(Code.UNAVAILABLE, f"a response cannot be put in its place: {exc}")
         except OutOfMemoryError as exc:
-            return failure(Code.UNAVAILABLE, f"no room for a response of {size} bytes: {exc}")
+            return encode_error(Code.UNAVAILABLE, f"no room for a response of {size} bytes: {exc}")
         for name, datatype, shape, at, n, contents in tensors:
             if name in places:
                 at = places[name][0]
             else:
                 at = max(slot, 0) + at if n else 0
                 self._copy(contents, at, n)
-            wire.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
-        return [OK, "", slot, wire, response._parameters]
+            refs.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
+        return OK, "", slot, refs, response._parameters
 
     def _copy(self, contents: Any, offset: int, size: int) -> None:
         if type(contents) is bytes:
@@ -214,8 +214,3 @@ class ResponseWriter:
             self._map[offset : offset + size] = contents.tobytes()
         else:
             np.ndarray(contents.shape, contents.dtype, self._map, offset)[...] = contents
-
-
-def failure(code: int, message: str) -> List[Any]:
-    """The wire form of a response that is an error."""
-    return [code, message, NO_SLOT, [], ""]

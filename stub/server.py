@@ -16,10 +16,10 @@ from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
-from pyruntime.stub.responses import ResponseWriter, failure
+from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.errors import Code, InferenceError, PyruntimeError
 from pyruntime.utils.flow_control import FlowControl
-from pyruntime.utils.messages import NO_SLOT, OK, Ask, Measure, Reply, Respond
+from pyruntime.utils.messages import NO_SLOT, OK, SLOT, TENSORS, Ask, Measure, Reply, Respond, encode_error
 from pyruntime.utils.regions import Region
 
 
@@ -60,13 +60,13 @@ class Server(Host):
             if final:
                 flow.end(serial)
             elif wire is not None:
-                flow.sent(serial, sum(size for _, _, _, _, size, _, _ in wire[3]))
+                flow.sent(serial, sum(size for _, _, _, _, size, _, _ in wire[TENSORS]))
         try:
             self._link.send(Respond(serial, wire, final))
         except PyruntimeError as exc:  # the response has more text than fits into a frame
-            if wire is not None and wire[2] != NO_SLOT:
-                self._writer.free([wire[2]])
-            self._link.send(Respond(serial, failure(Code.INTERNAL, f"a response cannot be sent: {exc}"), final))
+            if wire is not None and wire[SLOT] != NO_SLOT:
+                self._writer.free([wire[SLOT]])
+            self._link.send(Respond(serial, encode_error(Code.INTERNAL, f"a response cannot be sent: {exc}"), final))
         if final:
             self._on_final()
 

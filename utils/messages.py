@@ -3,11 +3,7 @@
 """The messages between host and stub. (pure)
 
 docs/reference/protocol.md has the grammar. Every message is a named tuple; on the wire it is `[tag, [field, ...]]`, in
-which requests, responses and tensors are plain arrays, for speed: see request_codec.py.
-
-    response := [code:int message:str slot:int tensors:[tensor...] parameters:str]   code -1 is success, slot -1 is none
-
-`parameters` is a JSON object as text, or "" for none.
+which requests, responses and tensors are plain arrays, for speed: see request_codec.py and WireResponse.
 
 The tensors of a call, and of its answer, may have their contents in place of an address, if those of all together
 have at most INLINE_BYTES_MAX bytes.
@@ -21,7 +17,9 @@ identified by the first one.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type, Union
+from typing import Any, Dict, Final, List, NamedTuple, Optional, Tuple, Type, Union
+
+from pyruntime.utils.request_codec import TensorRef
 
 # Increased whenever the meaning of a message changes: the host refuses the Hello of a stub with another version.
 PROTOCOL_VERSION = 4
@@ -32,9 +30,22 @@ NO_SLOT = -1
 # Up to this size, sending contents in a message is cheaper than referring to shared memory.
 INLINE_BYTES_MAX = 8 << 10
 
+# A response: its code, which is OK or that of an error; the error's message; the slot that its outputs lie in, or
+# NO_SLOT; the outputs; and the parameters, a JSON object as text or "" for none. One that has arrived is a list of
+# these items.
+WireResponse = Tuple[int, str, int, List[TensorRef], str]
+SLOT: Final = 2
+TENSORS: Final = 3
+
 # In place of a response in a Result: the request's sender answers it, or the model reschedules the request.
 SENDER = None
 RESCHEDULED = 0
+WireOutcome = Union[WireResponse, int, None]
+
+
+def encode_error(code: int, message: str) -> WireResponse:
+    """A response that is an error."""
+    return code, message, NO_SLOT, [], ""
 
 
 class Hello(NamedTuple):
@@ -108,7 +119,7 @@ class Result(NamedTuple):
     """
 
     batch: int
-    responses: List[Any]
+    responses: List[WireOutcome]
     retained: List[int]
     start_ns: int
     end_ns: int
@@ -151,7 +162,7 @@ class Respond(NamedTuple):
     """Stub to host: a sender's response, or nil for none; `final` if no other follows."""
 
     serial: int
-    response: Optional[List[Any]]
+    response: Optional[WireResponse]
     final: bool
 
 
@@ -189,7 +200,7 @@ class Answer(NamedTuple):
     """
 
     call: int
-    response: Optional[List[Any]]
+    response: Optional[WireResponse]
     final: bool
 
 

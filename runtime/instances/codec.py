@@ -23,7 +23,7 @@ from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError, PeerError
-from pyruntime.utils.messages import NO_SLOT, OK, RESCHEDULED, SENDER
+from pyruntime.utils.messages import OK, RESCHEDULED, SENDER, WireResponse, encode_error
 from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
 _SCALARS = (str, int, float, bool)
@@ -55,7 +55,7 @@ class ResponseReader:
             outcomes.append(read(job, wire) if type(wire) is list else _no_response(wire))
         return outcomes
 
-    def response(self, job: Job, wire: list[Any]) -> InferResponse | InferenceError:
+    def response(self, job: Job, wire: Sequence[Any]) -> InferResponse | InferenceError:
         """The response to a job. Raises PeerError."""
         try:
             code, text, slot, tensors, parameters = wire
@@ -151,7 +151,7 @@ def _no_response(wire: Any) -> Any:
     raise PeerError(f"{wire!r} stands in place of a response")
 
 
-def response_wire(response: InferResponse, hold: int, inline: bool = False) -> list[object]:
+def response_wire(response: InferResponse, hold: int, inline: bool = False) -> WireResponse:
     """A response as the stub reads it whose model asked for it. `hold` is the number of its memory, or NO_SLOT.
 
     `inline` if the contents are to stand in the message.
@@ -161,12 +161,12 @@ def response_wire(response: InferResponse, hold: int, inline: bool = False) -> l
         data = tensor.data
         at = bytes(data) if inline else tensor.address
         tensors.append((tensor.name, tensor.datatype, tensor.shape, at, len(data), MEMORY_CPU, 0))
-    return [OK, "", hold, tensors, orjson.dumps(response.parameters).decode() if response.parameters else ""]
+    return OK, "", hold, tensors, orjson.dumps(response.parameters).decode() if response.parameters else ""
 
 
-def error_wire(error: InferenceError) -> list[object]:
+def error_wire(error: InferenceError) -> WireResponse:
     """A failure as the stub reads it whose model made the call."""
-    return [int(error.code), error.message, NO_SLOT, [], ""]
+    return encode_error(int(error.code), error.message)
 
 
 def response_parameters(text: Any) -> dict[str, Parameter]:

@@ -561,7 +561,7 @@ class TestCalls:
         host.post(host.wire([1, 2]))
         call = host.receive()
         assert (call.call, call.model, call.version, call.decoupled, call.waiting) == (1, "other", -1, False, 1)
-        assert call.request[4:] == [["OUT"], "", [["IN", "FP32", [2], contents(1, 2), 8, 0, 0]], ""]
+        assert call.request[4:] == [["OUT"], "", [["IN", "FP32", [2], contents(1, 2), 8, 0, 0]], "", None]
         host.send(Answer(1, answer(contents(7)), True))
         assert host.values(host.receive().responses[0]) == [7]
 

@@ -204,7 +204,7 @@ class TestOutputs:
         request = request_of(regions, places={"A": [client.address(3), array.nbytes + 5]})
         response = answer(writer, request, Tensor("A", array))
         name = Tensor("A", array)._datatype
-        assert response == [OK, "", NO_SLOT, [("A", name, [count], client.address(3), array.nbytes, 0, 0)], ""]
+        assert response == (OK, "", NO_SLOT, [("A", name, [count], client.address(3), array.nbytes, 0, 0)], "")
         assert client.get(3, array.nbytes).tobytes() == array.tobytes()
         assert client.get(0, 3).tobytes() == b"\t\t\t"
         assert client.get(end, 5).tobytes() == b"\t" * 5
@@ -229,7 +229,7 @@ class TestOutputs:
         """Nothing is written."""
         request = request_of(regions, places={"A": [client.address(8), 4]})
         response = answer(writer, request, Tensor("A", np.zeros((0,), np.int8)))
-        assert response == [OK, "", NO_SLOT, [("A", "INT8", [0], client.address(8), 0, 0, 0)], ""]
+        assert response == (OK, "", NO_SLOT, [("A", "INT8", [0], client.address(8), 0, 0, 0)], "")
 
     def test_beside_others(self, writer, responses, regions, client):
         """Those that have no place lie in the stub's own region, in the model's order; those not wanted nowhere."""
@@ -250,11 +250,11 @@ class TestOutputs:
         places = {"A": [client.address(0), 2], "B": [client.address(8), size - 1]}
         a, b = Tensor("A", np.zeros(2, np.uint8)), Tensor("B", np.zeros(size, np.uint8))
         response = answer(writer, request_of(regions, places=places), a, b)
-        assert response[:2] == [
+        assert response[:2] == (
             Code.INTERNAL,
             f"shared memory size specified with the request for output 'B' ({size - 1} bytes) should be at least "
             f"{size} bytes to hold the results",
-        ]
+        )
         assert_array_equal(client.get(0, len(LARGE)), LARGE)
 
     @pytest.mark.parametrize("size", [4, LARGE_BYTES])

@@ -157,7 +157,7 @@ class TestWrite:
 
     def test_nothing(self, region, writer):
         """A response may have no outputs at all."""
-        assert writer.write(InferenceResponse(), OUTPUTS) == [OK, "", NO_SLOT, [], ""]
+        assert writer.write(InferenceResponse(), OUTPUTS) == (OK, "", NO_SLOT, [], "")
 
     def test_parameters(self, region, writer):
         """Parameters go along as JSON."""
@@ -168,21 +168,21 @@ class TestWrite:
         response = InferenceResponse([Tensor("A", np.zeros(1)), Tensor("B", np.zeros(1))])
         tensors = writer.write(response, {"B"})[3]
         assert [tensor[0] for tensor in tensors] == ["B"]
-        assert writer.write(response, set())[2:4] == [NO_SLOT, []]
+        assert writer.write(response, set())[2:4] == (NO_SLOT, [])
 
     def test_output_the_model_does_not_have(self, region, writer):
         """An output that is not configured fails the request, in Triton's words."""
         response = InferenceResponse([Tensor("A", np.zeros(1)), Tensor("C", np.zeros(1))])
-        assert writer.write(response, OUTPUTS) == [
+        assert writer.write(response, OUTPUTS) == (
             Code.INVALID_ARG, "unexpected inference output 'C' for model 'm'", NO_SLOT, [], "",
-        ]  # fmt: skip
+        )  # fmt: skip
         assert live(writer) == 0
 
     @pytest.mark.parametrize("code", Code)
     def test_error(self, region, writer, code):
         """A response's own error goes out with its code."""
         response = InferenceResponse([Tensor("A", np.zeros(1))], TritonError("no", code))
-        assert writer.write(response, OUTPUTS) == [code.value, "no", NO_SLOT, [], ""]
+        assert writer.write(response, OUTPUTS) == (code.value, "no", NO_SLOT, [], "")
         assert live(writer) == 0
 
     def test_slots_are_reused(self, region, writer):

@@ -102,7 +102,7 @@ class TestRespond:
         """A response that makes no sense is an error, for this client alone."""
         bench.server.respond(7, response(name="ODD"), WANTED, False)
         assert bench.link.sent == [
-            Respond(7, [Code.INVALID_ARG, "unexpected inference output 'ODD' for model 'm'", NO_SLOT, [], ""], False)
+            Respond(7, (Code.INVALID_ARG, "unexpected inference output 'ODD' for model 'm'", NO_SLOT, [], ""), False)
         ]
 
     @pytest.mark.parametrize("final", [False, True])

@@ -31,7 +31,7 @@ from pyruntime.runtime.memory.requests import SharedSlot
 from pyruntime.runtime.requests.types import InferResponse, Slot, free_slots
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError, LocalError, PeerError
-from pyruntime.utils.messages import Failed, Requeue, Respond, Result, Retired
+from pyruntime.utils.messages import SLOT, Failed, Requeue, Respond, Result, Retired
 from pyruntime.utils.regions import FLAGS_BYTES
 from pyruntime.utils.request_codec import encode_requests
 
@@ -228,7 +228,7 @@ class StubBatches(InflightBatches[InflightBatch]):
             self._clear_flag(serial)
         elif type(outcome) is InferResponse and self._spec.decoupled:
             assert message.response is not None  # the outcome was read from it
-            once = self._streams.once(serial, message.response[2], size)
+            once = self._streams.once(serial, message.response[SLOT], size)
             outcome.take, outcome.release = once.take, once.release
         self._streams.respond(serial, outcome, size, message.final)
         if self._when_idle is not None:

@@ -33,6 +33,7 @@ from pyruntime.utils.errors import InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import (
     INLINE_BYTES_MAX,
     NO_SLOT,
+    SLOT,
     Answer,
     Call,
     CancelCall,
@@ -40,6 +41,7 @@ from pyruntime.utils.messages import (
     Message,
     ReleaseHold,
     Unread,
+    WireResponse,
 )
 
 
@@ -214,7 +216,7 @@ class Calls:
             if isinstance(outcome, InferResponse):
                 outcome.release()
             return
-        response: list[object] | None = None
+        response: WireResponse | None = None
         take = _nothing
         if isinstance(outcome, InferResponse):
             assert call.callee is not None  # it has answered
@@ -223,7 +225,7 @@ class Calls:
             response = error_wire(outcome)
         told: list[Message] = []
         if final:
-            if response is not None and response[2] == NO_SLOT:
+            if response is not None and response[SLOT] == NO_SLOT:
                 take()
             del self._open[number]
             if self._unread:
@@ -234,12 +236,12 @@ class Calls:
         try:
             self._connection.send(*told, Answer(number, response, final))
         except LocalError as exc:  # more text than a frame holds
-            if response is not None and response[2] in self._holds:
-                self._holds.pop(response[2]).release()
+            if response is not None and response[SLOT] in self._holds:
+                self._holds.pop(response[SLOT]).release()
             failure = InferenceError(f"a response of the model that was called cannot be sent: {exc}")
             self._connection.send(*told, Answer(number, error_wire(failure), final))
 
-    def _encode(self, response: InferResponse, callee: Callee) -> tuple[list[object], Callable[[], None]]:
+    def _encode(self, response: InferResponse, callee: Callee) -> tuple[WireResponse, Callable[[], None]]:
         """A response as the stub reads it, and what to call when the model takes it.
 
         A small one has its contents in the message and is released when it is taken. Others are held until the stub

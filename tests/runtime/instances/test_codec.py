@@ -118,6 +118,8 @@ class TestOutputs:
                     [None, 1, "12", {}, [1.0], [None], ["1"], [True], [[1]]],
                     [None, "0", 0.0, [], {}, float("nan"), float("inf")],
                     [None, "8", 8.0, [], {}, float("nan")],
+                    [None, "0", 1, 2, -1, [], {}, float("nan")],
+                    [None, "0", 1, -1, [], {}, float("nan")],
                 ]
             )
             for value in values
@@ -125,7 +127,7 @@ class TestOutputs:
         ids=repr,
     )
     def test_field_of_another_type(self, reader, place, value):
-        """Every field is what it has to be."""
+        """Every field is what it has to be, and the memory is that of the CPU."""
         tensor = ["OUT", "UINT8", [8], 0, 8, 0, 0]
         tensor[place] = value
         with pytest.raises(PeerError):
@@ -138,10 +140,10 @@ class TestOutputs:
             reader.outputs(tensors)
 
     @pytest.mark.parametrize(
-        "tensor", [None, 1, "OUTxx", [], ["OUT", "FP32", [1], 0], ["OUT", "FP32", [1], 0, 4, 4], {}], ids=repr
+        "tensor", [None, 1, "OUTxx", [], ["OUT", "FP32", [1], 0, 4], ["OUT", "FP32", [1], 0, 4, 0, 0, 0], {}], ids=repr
     )
     def test_no_tensor(self, reader, tensor):
-        """A tensor has five fields."""
+        """A tensor has seven fields."""
         with pytest.raises(PeerError):
             reader.outputs([tensor])
 
@@ -155,7 +157,7 @@ class TestOutputs:
                 continue
             assert all(type(output) is OutputTensor for output in outputs)
 
-    @given(st.tuples(st.just("OUT"), st.just("FP32"), JUNK, JUNK, JUNK).map(list))
+    @given(st.tuples(st.just("OUT"), st.just("FP32"), JUNK, JUNK, JUNK, JUNK, JUNK).map(list))
     def test_nearly_an_output(self, tensor):
         """The same of what begins well."""
         try:
@@ -321,12 +323,12 @@ class TestForTheCaller:
         """Tensors go by their addresses, and the memory by the number of its hold."""
         outputs = [OutputTensor("OUT", "FP32", [1, 2], REGION[64:72], address(9, 64))]
         response = InferResponse("m", 3, "7", outputs, {"a": 1})
-        assert response_wire(response, 5) == [OK, "", 5, [("OUT", "FP32", [1, 2], address(9, 64), 8, 0, 0)], '{"a":1}']
-        assert response_wire(InferResponse("m", 3, "", []), NO_SLOT) == [OK, "", NO_SLOT, [], ""]
+        assert response_wire(response, 5) == (OK, "", 5, [("OUT", "FP32", [1, 2], address(9, 64), 8, 0, 0)], '{"a":1}')
+        assert response_wire(InferResponse("m", 3, "", []), NO_SLOT) == (OK, "", NO_SLOT, [], "")
 
     def test_error(self):
         """An error goes with its code."""
-        assert error_wire(InferenceError("no", Code.NOT_FOUND)) == [2, "no", NO_SLOT, [], ""]
+        assert error_wire(InferenceError("no", Code.NOT_FOUND)) == (2, "no", NO_SLOT, [], "")
 
 
 class TestParameters:

@@ -520,7 +520,7 @@ HOSTILE = {
     "slot that is a fraction": [Result(1, [[OK, "", 0.5, [GOOD_TENSOR], ""]], [], 0, 0)],
     "tensors that are none": [Result(1, [[OK, "", 0, None, ""]], [], 0, 0)],
     "tensor outside": [Result(1, [[OK, "", 0, [["OUT", "FP32", [1, 2], 1 << 60, 8, 0, 0]], ""]], [], 0, 0)],
-    "datatype that is a list": [Result(1, [[OK, "", 0, [["OUT", [], [1, 2], 0, 8]], ""]], [], 0, 0)],
+    "datatype that is a list": [Result(1, [[OK, "", 0, [["OUT", [], [1, 2], 0, 8, 0, 0]], ""]], [], 0, 0)],
     "parameters that are no JSON": [Result(1, [[OK, "", 0, [GOOD_TENSOR], "{"]], [], 0, 0)],
     "second response bad": [Result(1, [[OK, "", 0, [GOOD_TENSOR], ""], "text"], [], 0, 0)],
     "retained beyond": [Result(1, [SUCCESS], [1], 0, 0)],

@@ -24,7 +24,7 @@ def test_none(backend, request_of):
 @pytest.mark.parametrize(("trace", "context"), [(CONTEXT, CONTEXT), ("17", "")])
 def test_context(backend, request_of, trace, context):
     """A backend sees the context that other services understand; of a number, which is the server's own, nothing."""
-    (job,) = backend.run(request_of("r", trace=""))
+    (job,) = backend.run(request_of("r", trace=trace))
     told = job.parameters
     assert told["context"] == told["child_context"] == context
     assert told["context_now"] == "{}"

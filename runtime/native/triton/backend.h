@@ -71,14 +71,14 @@ std::optional<Failure> Guarded(const char* what, Call&& call) {
 // Fails for a version of the form of configurations as JSON that there is not.
 std::optional<Failure> CheckConfigVersion(uint32_t version);
 
-// What has happened to a backend, a model or an instance. Initialising what fails to ends it: like Triton, we finalise
-// it then, because backends free in their Finalize what they had made until they failed.
+// The state of a backend, a model or an instance. If its Initialize fails, it is finalised, as in Triton, because
+// backends free in Finalize what they had allocated until the failure.
 enum class Phase { kNew, kInitialized, kFinalized };
 
-// What a model or an instance says of the memory that it takes. Any thread.
+// The memory that a model or an instance reports to use. Any thread.
 class MemoryUsage {
  public:
-  // In place of what was said before.
+  // Replaces the earlier report.
   void Set(TRITONSERVER_BufferAttributes** usage, uint32_t size);
   std::vector<TRITONSERVER_BufferAttributes> Get();
 
@@ -105,7 +105,7 @@ class Source {
   virtual ~Source() = default;
   // Readable when there is something to do.
   virtual int descriptor() const = 0;
-  // On the worker's thread: does what there is to do, once, and says whether there may be more. It must not throw.
+  // On the worker's thread: does the pending work once, and returns whether there may be more. It must not throw.
   virtual bool Read() = 0;
 };
 
@@ -115,7 +115,7 @@ class Worker {
  public:
   // `name` is that of the first instance; the system keeps its first 15 characters.
   explicit Worker(const std::string& name);
-  // Waits for what was posted. Not on the thread itself.
+  // Waits until all posted work is done. Not on the thread itself.
   ~Worker();
   // Has `work`, which must not throw, run on the thread, after what was posted before, at the latest when the thread is
   // woken. That costs more than to post: who posts several things wakes it once.
@@ -253,14 +253,14 @@ struct TRITONBACKEND_ModelInstance : std::enable_shared_from_this<TRITONBACKEND_
   void Execute(pyruntime::Batch batch);
   // With the GIL.
   void Wake();
-  // With the GIL. Lets the backend see that a request is cancelled, if it has it still.
+  // With the GIL. Marks a request as cancelled, if the backend still has it.
   void Cancel(uint64_t serial);
   // With the GIL. Python is to answer a request. False if its client has been answered: the event that says so is in the
   // queue then.
   bool Claim(uint64_t serial);
   // With the GIL. The client has taken a response to a request; for one of which there is nothing left it is nothing.
   void Take(uint64_t serial);
-  // With the GIL. Nobody who sends responses waits for clients any longer: whoever has the instance is to end it.
+  // With the GIL. Threads that send responses no longer wait for clients, because the instance ends.
   void StopWaiting();
   // With the GIL.
   bool IsInitialized() const { return phase_ == pyruntime::Phase::kInitialized; }
@@ -293,12 +293,12 @@ struct TRITONBACKEND_ModelInstance : std::enable_shared_from_this<TRITONBACKEND_
   pyruntime::RequestStatePtr Find(uint64_t serial) const;
 
   std::atomic<pyruntime::Phase> phase_{pyruntime::Phase::kNew};
-  std::mutex ready_mutex_;  // nobody asks whether an instance is ready while it is finalised
+  std::mutex ready_mutex_;  // so that IsReady is not called while the instance is finalised
   std::shared_ptr<pyruntime::Worker> worker_;
   std::shared_ptr<TRITONBACKEND_ModelInstance> self_;
   // While it executes, the instance's thread's own.
   std::optional<pyruntime::BatchStatistics> reported_;
-  // On the instance's thread: what was given while it was being finalised, on another thread, comes too late.
+  // On the instance's thread. Requests that another thread passed while the instance was finalised are too late.
   bool ended_ = false;
   // On the instance's thread.
   uint64_t lent_serial_ = uint64_t{1} << 62;

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A library that says which requests of a model are executed together.
+// A custom batching strategy: a library that decides which requests of a model form a batch.
 //
-// The scheduler, which is in Python, asks it on the event loop's thread, with the GIL, while it forms a batch: what
-// takes long here holds everybody up.
+// The scheduler, which is in Python, calls it on the event loop's thread, with the GIL, while it forms a batch. So a
+// slow library delays all requests of the server.
 
 #pragma once
 

@@ -17,7 +17,7 @@ class BufferPool;
 // Memory aligned for any use, that `free` frees; null if there is none. Never null for no bytes.
 void* AllocateAligned(size_t size);
 
-// One block, owned by whoever has the object: an output, a state, or the Python object that the output became.
+// One block, owned by the object that has it: an output, a state, or the Python object that the output became.
 class Buffer {
  public:
   Buffer() = default;

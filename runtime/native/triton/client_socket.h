@@ -12,23 +12,23 @@
 
 namespace pyruntime {
 
-// A descriptor of its own of a connection that Python reads from. Whoever has it may write while Python does not: that
-// is for Python to see to. Any thread.
+// A duplicated descriptor of a connection that Python reads from. Its owner may write while Python does not; Python has
+// to ensure that. Any thread.
 class ClientSocket {
  public:
-  // Throws std::system_error if there is no descriptor to be had.
+  // Throws std::system_error if there is no free descriptor.
   explicit ClientSocket(int descriptor);
   ~ClientSocket();
   ClientSocket(const ClientSocket&) = delete;
   ClientSocket& operator=(const ClientSocket&) = delete;
 
-  // How many bytes of these the system took, without waiting. All of them where the connection is at its end: nobody is
-  // to try again.
+  // Writes without waiting, and returns the number of bytes written. Returns all of them if the connection has failed,
+  // so that the caller does not try again.
   size_t Send(iovec* parts, size_t count, size_t bytes);
 
   int descriptor() const { return descriptor_; }
 
-  // Held while something is sent, and taken by whoever has to know how much of it was.
+  // Held while data is sent, and by code that needs the number of bytes sent.
   std::mutex& mutex() { return mutex_; }
 
   // Python has closed the connection: nothing is sent any more, and the client hears of it.

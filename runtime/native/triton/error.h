@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Errors as the C interface has them: a null pointer is success, anything else belongs to whoever received it.
+// Errors of the C interface: a null pointer is success; the receiver of any other pointer owns it.
 
 #pragma once
 
@@ -39,8 +39,8 @@ TRITONSERVER_Error* ToError(std::optional<Failure> failure);
 
 }  // namespace pyruntime
 
-// Runs the body of a function of the C interface: what it throws (it does not run out of memory quietly) becomes an
-// error. Every function that allocates has its body in one.
+// Runs the body of a function of the C interface, and converts exceptions, such as std::bad_alloc, to errors. Every
+// function that allocates uses it.
 #define PYRUNTIME_GUARD(...)                                                          \
   do {                                                                                \
     try __VA_ARGS__ catch (const std::exception& exc) {                               \

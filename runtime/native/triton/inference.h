@@ -86,7 +86,7 @@ class HeldBuffers {
   std::unique_ptr<Return> return_;
 };
 
-// One response as it comes from Python: outputs, or a failure, or neither, which only says that it was the last.
+// One response from Python: outputs, or a failure, or neither, which only ends the responses.
 struct Delivery {
   bool final = false;
   std::optional<Failure> failure;
@@ -98,7 +98,7 @@ struct Delivery {
   std::unique_ptr<HeldBuffers> held;
 };
 
-// A request on its way, from ServerInferAsync to its last response.
+// A request from ServerInferAsync to its last response.
 class InferCall : public ServerCall, public std::enable_shared_from_this<InferCall> {
  public:
   // The trace may be null. It is given back at the end, if the call is accepted.
@@ -112,7 +112,7 @@ class InferCall : public ServerCall, public std::enable_shared_from_this<InferCa
 
   void Abandon() override;
 
-  // Lets Python know that nobody waits for the responses: a call "cancel" with the number of this one.
+  // Tells Python that the request is cancelled: a call "cancel" with the number of this one.
   void Cancel();
   bool IsCancelled() const { return cancelled_; }
 
@@ -135,7 +135,7 @@ class InferCall : public ServerCall, public std::enable_shared_from_this<InferCa
   const std::string loading_;
   // On whose behalf it is made, if that is known; until Python has been told.
   RequestStatePtr caller_;
-  // Contents of inputs that came in pieces.
+  // The joined contents of inputs that consist of several buffers.
   std::deque<std::string> joined_;
   std::atomic<bool> cancelled_{false};
 

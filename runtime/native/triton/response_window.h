@@ -23,10 +23,10 @@ class ResponseWindow {
   // response does.
   static constexpr size_t kResumeFraction = 2;
 
-  // So many responses may be ahead, and so many bytes of them; the last one may go beyond that, however large it is.
+  // The most responses that may be ahead, and the most bytes of them; the last one may exceed this, with any size.
   ResponseWindow(size_t responses_max, size_t bytes_max) : responses_max_(responses_max), bytes_max_(bytes_max) {}
 
-  // A response of so many bytes is about to be sent. Waits until there is room for it.
+  // Waits until a response of this size may be sent.
   void Enter(size_t bytes);
   // Python has been given one, of so many bytes.
   void Deliver(size_t bytes);
@@ -36,7 +36,7 @@ class ResponseWindow {
   // The client is not waited for any longer, since it may never take anything: it has gone, or the server answers in
   // place of the backend. Only what Python has not been given counts from now on, which it always comes to.
   void LetGo();
-  // Nobody waits any longer: there will be no more responses, or whoever sends them has to come to an end.
+  // Ends all waiting: there will be no more responses, or their senders have to end.
   void Close();
 
  private:

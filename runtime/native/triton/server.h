@@ -52,7 +52,7 @@ class ServerCall {
   enum class State { kOpen, kAnswered, kFailed };
   State state();
 
-  // Python has let go of the call: whoever still waits must not do so for ever.
+  // Python has deleted the call, so threads that still wait for it must be released.
   virtual void Abandon();
 
   // Waits for either. Without the GIL.

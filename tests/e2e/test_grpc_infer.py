@@ -262,7 +262,7 @@ class TestStream:
                 def execute(self, requests):
                     sender = requests[0].get_response_sender()
                     size = int(requests[0].inputs()[0].as_numpy()[0])
-                    for number in range(200):
+                    for number in range(1200):
                         print(number, file=self.sent, flush=True)
                         sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.full(size, number))]))
                     sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
@@ -294,4 +294,4 @@ class TestStream:
             response = service_pb2.ModelStreamInferResponse.FromString(message).infer_response
             seen += [np.frombuffer(raw, np.int64)[0] for raw in response.raw_output_contents]
             data = data[5 + length :]
-        assert seen == [*range(200)]
+        assert seen == [*range(1200)]

@@ -28,6 +28,9 @@ from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
 _SCALARS = (str, int, float, bool)
 
+# What comes of one request of a batch: a response, an error, or what stands in place of them (see utils/messages.py).
+Outcome = InferResponse | InferenceError | int | None
+
 
 class ResponseReader:
     """Reads responses, and their tensors out of one stub's response region."""
@@ -45,7 +48,7 @@ class ResponseReader:
         self._base = address(region.number, 0)
         self._reshapes = any(output.reshape is not None for output in spec.outputs.values())
 
-    def responses(self, batch: Sequence[Job], responses: list[Any]) -> list[Any]:
+    def responses(self, batch: Sequence[Job], responses: Sequence[object]) -> list[Outcome]:
         """An outcome for each job, or what stands in place of one. Raises PeerError if any of them is bad."""
         if len(batch) != len(responses):
             raise PeerError("responses that do not match the batch")
@@ -112,7 +115,7 @@ class ResponseReader:
         return outputs, total
 
 
-def _place_of(client: ClientUse | None, name: Any, at: int, size: int) -> OutputPlace | None:
+def _place_of(client: ClientUse | None, name: str, at: int, size: int) -> OutputPlace | None:
     """Where in a client's memory an output lies, None if it may not lie there."""
     place = None if client is None else client.places.get(name)
     if place is None or at != place.contents.address or not 0 <= size <= place.byte_size:
@@ -133,7 +136,7 @@ _NOT_RESCHEDULABLE = (
 )
 
 
-def as_outcome(outcome: Any) -> InferResponse | InferenceError:
+def as_outcome(outcome: object) -> InferResponse | InferenceError:
     """What a client is answered, where a request cannot be executed again."""
     if isinstance(outcome, (InferResponse, InferenceError)):
         return outcome
@@ -145,7 +148,7 @@ def not_reschedulable() -> InferenceError:
     return InferenceError(_NOT_RESCHEDULABLE, Code.INVALID_ARG)
 
 
-def _no_response(wire: Any) -> Any:
+def _no_response(wire: object) -> int | None:
     if wire is SENDER or (type(wire) is int and wire == RESCHEDULED):
         return wire
     raise PeerError(f"{wire!r} stands in place of a response")
@@ -169,7 +172,7 @@ def error_wire(error: InferenceError) -> WireResponse:
     return encode_error(int(error.code), error.message)
 
 
-def response_parameters(text: Any) -> dict[str, Parameter]:
+def response_parameters(text: str) -> dict[str, Parameter]:
     """Response parameters from their JSON text. Raises PeerError."""
     if not text:
         return {}

@@ -226,14 +226,16 @@ class Instance:
     def initialize(self) -> None:
         """Blocks. Raises NativeError. Runs on the instance's thread, as all that follows but `is_ready`."""
 
-    def execute(self, jobs: list[Any], wires: list[list[object]], serial: int, base: int, wake: bool = True) -> None:
+    def execute(
+        self, jobs: Sequence[object], wires: list[list[object]], serial: int, base: int, wake: bool = True
+    ) -> None:
         """Give the backend a batch; `wires` as utils/request_codec.py encodes them, parameters a dict or "".
 
         A tensor's contents lie at `base` + its offset, and stay there until its job is RELEASED.
         """
 
     def execute_known(
-        self, known: KnownRequest, job: Any, data: bytes, at: int, serial: int, client: ClientSocket | None, /
+        self, known: KnownRequest, job: object, data: bytes, at: int, serial: int, client: ClientSocket | None, /
     ) -> bool:
         """Give the backend the request in the body that begins at a place in `data`, without waking it; alone.
 
@@ -242,7 +244,7 @@ class Instance:
         """
 
     def lend(
-        self, known: KnownRequest, connection: Any, data: bytes, at: int, rows: int, client: ClientSocket, /
+        self, known: KnownRequest, connection: object, data: bytes, at: int, rows: int, client: ClientSocket, /
     ) -> LentConnection | None:
         """Execute the request in `data`, whose body begins at a place in it, and read the client for more like it.
 

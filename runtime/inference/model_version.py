@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any
 
 from pyruntime.runtime.caching.cache import ResponseCache
 from pyruntime.runtime.caching.requests import CachedRequests
@@ -21,7 +20,7 @@ from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.inference.request_plans import RequestPlans
 from pyruntime.runtime.instances.deadlock import Waiting
-from pyruntime.runtime.instances.executor import Executor
+from pyruntime.runtime.instances.executor import Executor, KnownRequest
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
@@ -180,7 +179,7 @@ class ModelVersion:
                 job.trace.refused(failure)
             raise failure from exc.__cause__
 
-    def know(self, document: bytes, size: int, pattern: list[object]) -> Any | None:
+    def know(self, document: bytes, size: int, pattern: list[object]) -> KnownRequest | None:
         """Something by which instances find requests like one that was accepted: see KnownRequestExecutor.
 
         None where each has to be looked at, or nothing is gained.

@@ -34,12 +34,13 @@ class RequestPlan:
 
     __slots__ = ("_options", "_signature", "_tensors", "known", "options", "rows")
 
-    def __init__(self, job: Job, base: int, options: Any) -> None:
+    def __init__(self, job: Job, base: int, options: object) -> None:
         self._options = job.options
         self._tensors = _counted_from(base, cast("list[_Placed]", job.tensors))
         self.rows = job.rows
         self._signature: Hashable | None = job.signature
-        self.options = options
+        # Any: a frontend knows its own options, and who finds a plan by `find_known` knows that `known` is not None.
+        self.options: Any = options
         self.known: Any = None
 
     def job(self, slot: RequestSlot, respond: Respond, now_ns: int, id: str = "") -> Job:
@@ -91,7 +92,7 @@ class RequestPlans:
             self._by_head.clear()
         self._by_head[id(head)] = head, plan
 
-    def remember(self, key: PlanKey, job: Job, slot: RequestSlot, options: Any) -> None:
+    def remember(self, key: PlanKey, job: Job, slot: RequestSlot, options: object) -> None:
         """Keep a plan of `job`, whose tensors lie in `slot`, unless another request with this key may be wrong.
 
         That is so if a tensor is BYTES, whose contents must be checked each time, or lies outside of the slot: in

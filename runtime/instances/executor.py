@@ -12,7 +12,7 @@ Everything here belongs to the event loop's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.scheduling.job import Job
@@ -97,16 +97,76 @@ class ExecutorOwner(Protocol):
         """An executor became ready, died, or was given up."""
 
 
+class KnownRequest(Protocol):
+    """What requests have in common that differ in the contents of their tensors only."""
+
+    def remember(self, head: bytes, outputs: Sequence[tuple[str, str, Sequence[int], int]], /) -> None:
+        """Encode responses whose outputs have these names, datatypes, shapes and sizes: `head`, then the contents."""
+
+
+class ClientSocket(Protocol):
+    """A client's connection, over which native threads may send responses."""
+
+    def shut_down(self) -> None:
+        """Send nothing more: the connection is closed."""
+
+
+class KnownJob(Protocol):
+    """A known request while an instance executes it. It has the attributes of a Job, but no request memory."""
+
+    instance: object
+    serial: int
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def arrived_ns(self) -> int: ...
+
+    def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
+        """The socket that a native thread may send the response over, made from its descriptor; None for none."""
+
+    def encoded(self, response: bytes) -> None:
+        """The instance has answered with the whole response, as bytes."""
+
+    def sent(self, rest: bytes | None) -> None:
+        """A native thread has sent the response, except for `rest`; None if nothing is left."""
+
+
+class LendableConnection(Protocol):
+    """A client's connection that an instance may read for a while."""
+
+    def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
+        """See KnownJob."""
+
+    def adopt(self, serial: int, arrived_ns: int) -> KnownJob:
+        """The job for a request that its execution has not ended."""
+
+    def returned(self) -> None:
+        """The instance reads no more: the connection has to be taken back."""
+
+
+class Loan(Protocol):
+    """A connection that an instance reads."""
+
+    @property
+    def begun(self) -> int:
+        """How many of its requests have begun."""
+
+    def take_back(self) -> bytes:
+        """End the loan. Returns the bytes that were read of the next request."""
+
+
 class KnownRequestExecutor(Protocol):
     """Executes requests that native code recognises by their bytes: see docs/decisions/0021 and 0022."""
 
-    def know(self, document: bytes, size: int, pattern: list[object]) -> Any | None:
+    def know(self, document: bytes, size: int, pattern: list[object]) -> KnownRequest | None:
         """Something by which `execute_known` finds requests like this one; None if nothing is gained by it.
 
         Their bodies are `size` bytes long and begin with `document`, and addresses in `pattern` count from its end.
         """
 
-    def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
+    def execute_known(self, known: KnownRequest, job: KnownJob, data: bytes, at: int) -> bool:
         """Execute a request that is known, if one begins at `at` in `data`. There must be capacity.
 
         `job` is as good as a Job, without memory of its model's. It may be answered by `encoded`.
@@ -116,7 +176,7 @@ class KnownRequestExecutor(Protocol):
     def may_read(self) -> bool:
         """Whether it may have connections lent to it, for now."""
 
-    def lend(self, known: Any, connection: Any, data: bytes, at: int, rows: int) -> Any | None:
+    def lend(self, known: KnownRequest, connection: LendableConnection, data: bytes, at: int, rows: int) -> Loan | None:
         """Execute the known request that is all of `data`, and read the connection for more that are like it.
 
         `at` is where its body begins, and `rows` what each request has. What is returned gives the connection back when
@@ -125,5 +185,5 @@ class KnownRequestExecutor(Protocol):
         its execution (`adopt`).
         """
 
-    def adopt(self, job: Any, serial: int) -> None:
+    def adopt(self, job: KnownJob, serial: int) -> None:
         """A request that came over a connection that was lent is this job from now on."""

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyruntime.runtime.calls.model_call import Callee
 from pyruntime.runtime.scheduling.job import Job
@@ -17,7 +17,7 @@ class ModelServer(Protocol):
     def find(self, name: str, version: int) -> Callee:
         """The model that a call goes to. Raises InferenceError if it does not serve."""
 
-    def query(self, method: str, arguments: tuple[Any, ...]) -> bool | int | bytes:
+    def query(self, method: str, arguments: tuple[object, ...]) -> bool | int | bytes:
         """See app/queries.py. Raises InferenceError."""
 
     def when_ready(
@@ -32,7 +32,7 @@ class ModelServer(Protocol):
         """See model_call.CallTracer."""
 
     def ask(
-        self, owner: object, loading: str, method: str, arguments: list[Any], reply: Callable[[int, Any], None]
+        self, owner: object, loading: str, method: str, arguments: list[object], reply: Callable[[int, object], None]
     ) -> None:
         """See Ask in utils/messages.py; `reply` is called with the fields of the Reply.
 

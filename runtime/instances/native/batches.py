@@ -19,7 +19,7 @@ from pyruntime.runtime.instances.executor import Batch, ExecutorOwner
 from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.native.instance_spec import NativeExtension, NativeInstanceSpec, create_handle
 from pyruntime.runtime.instances.native.memory import base_of, is_inline, resolved
-from pyruntime.runtime.instances.native.responses import NativeResponses, Outcome, take_with
+from pyruntime.runtime.instances.native.responses import NativeOutput, NativeResponses, Outcome, take_with
 from pyruntime.runtime.instances.native.stacks import describe
 from pyruntime.runtime.instances.native.times import BatchTimes, Execution, NativeTimes, Times
 from pyruntime.runtime.instances.native.worker import NativeWorker
@@ -153,7 +153,7 @@ class NativeBatches(InflightBatches[int]):
         self,
         job: Job,
         failure: tuple[int, str] | None,
-        outputs: list[tuple[str, str, list[int], Any]] | None,
+        outputs: list[NativeOutput] | None,
         parameters: dict[str, Parameter] | None,
         times: Times | None,
         execution: Execution | None = None,
@@ -185,7 +185,7 @@ class NativeBatches(InflightBatches[int]):
         job: Job,
         final: bool,
         failure: tuple[int, str] | None,
-        outputs: list[tuple[str, str, list[int], Any]] | None,
+        outputs: list[NativeOutput] | None,
         parameters: dict[str, Parameter] | None,
     ) -> None:
         """The backend has sent a response, or said that there are no more."""
@@ -251,6 +251,7 @@ class NativeBatches(InflightBatches[int]):
         if self._when_idle is not None:
             self._notify_if_idle()
 
+    # Any: a Buffer, which is no `memoryview` to type checkers.
     def state_updated(self, job: Job, name: str, datatype: str, shape: list[int], contents: Any) -> None:
         """The backend has written a state of the job's sequence."""
         if job.states is not None:
@@ -285,7 +286,7 @@ class NativeBatches(InflightBatches[int]):
     def _made(
         self,
         job: Job,
-        outputs: list[tuple[str, str, list[int], Any]],
+        outputs: list[NativeOutput],
         parameters: dict[str, Parameter] | None,
     ) -> Outcome:
         outcome = self._responses.make(job, outputs, parameters)

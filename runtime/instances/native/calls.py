@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyruntime.runtime.calls.model_call import CALLS_MAX, Callee, ModelCall, too_many_calls
 from pyruntime.runtime.instances.model_server import ModelServer
@@ -136,12 +136,12 @@ class NativeCalls:
         else:
             found(self._server.find(name, version))
 
-    def _ask(self, call: _triton.Call, loading: str, method: str, arguments: list[Any]) -> None:
-        def reply(code: int, result: Any) -> None:
+    def _ask(self, call: _triton.Call, loading: str, method: str, arguments: list[object]) -> None:
+        def reply(code: int, result: object) -> None:
             if code == OK:
                 call.answer(None)
             else:
-                call.fail(code, result)
+                call.fail(code, str(result))
 
         self._server.ask(self, loading, method, arguments, reply)
 

@@ -13,17 +13,36 @@ import logging
 import time
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.native import _triton
 
 _LOG = logging.getLogger("pyruntime.native")
 # The levels of TRITONSERVER_LogMessage, verbose last.
 _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
 
 
+class _Instance(Protocol):
+    """See NativeBatches, whose methods these are."""
+
+    def responded(self, job: object, *event: object) -> None: ...
+
+    def released(self, job: object, *event: object) -> None: ...
+
+    def noted(self, job: object, ns: int, activity: str) -> None: ...
+
+
+class _Job(Protocol):
+    """A job that a native instance executes."""
+
+    instance: _Instance
+
+
 class NativeEvents:
     """See the module. `on_call` is called with what native code wants of the server: see native_calls.py."""
 
-    def __init__(self, native: ModuleType, on_call: Callable[[Any], None]) -> None:
+    def __init__(self, native: ModuleType, on_call: Callable[[_triton.Call], None]) -> None:
         self._native = native
         self._acts: dict[int, Callable[..., None]] = {
             native.RESPONSE: _responded,
@@ -90,15 +109,15 @@ class NativeEvents:
                 _LOG.exception("an event of a native backend could not be handled")
 
 
-def _responded(job: Any, *rest: Any) -> None:
+def _responded(job: _Job, *rest: object) -> None:
     job.instance.responded(job, *rest)
 
 
-def _released(job: Any, *rest: Any) -> None:
+def _released(job: _Job, *rest: object) -> None:
     job.instance.released(job, *rest)
 
 
-def _noted(job: Any, ns: int, activity: str, name: str) -> None:
+def _noted(job: _Job | None, ns: int, activity: str, name: str) -> None:
     if job is not None:
         job.instance.noted(job, ns, name or activity)
 

@@ -11,7 +11,7 @@ import logging
 import os
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -22,8 +22,12 @@ from pyruntime.runtime.instances.native.stacks import NativeStacks
 from pyruntime.runtime.instances.native.threads import NativeThreads
 from pyruntime.runtime.native.libraries import explain, prepare
 from pyruntime.runtime.native.process import prepare_process
+from pyruntime.runtime.observe.native_families import Snapshot
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import LoadError
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.native import _triton
 
 _LOG = logging.getLogger("pyruntime.native")
 
@@ -43,7 +47,7 @@ class _Loaded:
     """A backend, or the one that is being loaded; `users` are how many models count on it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    backend: Any = None
+    backend: _triton.Backend | None = None
     users: int = 0
 
 
@@ -88,7 +92,7 @@ class NativeHost:
         if self._native is not None:
             self._native.set_log(*self._log)
 
-    async def load(self, name: str, path: str, model: str, config: bytes, preload: list[str]) -> Any:
+    async def load(self, name: str, path: str, model: str, config: bytes, preload: list[str]) -> _triton.Backend:
         """The backend whose library is at `path`, initialised; `config` is what it is to know of the command line.
 
         Raises LoadError for `model`. Whoever gets it gives it back to `unload`.
@@ -109,7 +113,7 @@ class NativeHost:
             loaded.users += 1
             return loaded.backend
 
-    def release(self, backend: Any) -> None:
+    def release(self, backend: object) -> None:
         """A model does not count on this backend any more. Like Triton, it stays: the next model finds it at once."""
         for loaded in self._loaded.values():
             if loaded.backend is backend:
@@ -125,7 +129,7 @@ class NativeHost:
         if self._native is not None:
             self._native.set_hurried(True)
 
-    def metrics(self) -> list[tuple[str, int, str, list[tuple[dict[str, str], Any]]]]:
+    def metrics(self) -> Snapshot:
         """The metrics that backends have made: see _triton.pyi."""
         return self._native.metrics() if self._native is not None else []
 

@@ -5,12 +5,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
+from pyruntime.runtime.instances.executor import ClientSocket, KnownRequest, Loan
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import MemoryUsage, ModelStatistics
 from pyruntime.runtime.scheduling.job import Job
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.native import _triton
 
 # TRITONSERVER_InstanceGroupKind.
 _KINDS = {"AUTO": 0, "CPU": 1, "GPU": 2, "MODEL": 3}
@@ -21,11 +25,15 @@ class NativeHandle(Protocol):
 
     def initialize(self) -> None: ...
 
-    def execute(self, jobs: list[Job], wires: list[list[Any]], serial: int, base: int, wake: bool) -> None: ...
+    def execute(self, jobs: list[Job], wires: list[list[object]], serial: int, base: int, wake: bool) -> None: ...
 
-    def execute_known(self, known: Any, job: Any, data: bytes, at: int, serial: int, client: Any | None, /) -> bool: ...
+    def execute_known(
+        self, known: KnownRequest, job: object, data: bytes, at: int, serial: int, client: ClientSocket | None, /
+    ) -> bool: ...
 
-    def lend(self, known: Any, connection: Any, data: bytes, at: int, rows: int, client: Any, /) -> Any | None: ...
+    def lend(
+        self, known: KnownRequest, connection: object, data: bytes, at: int, rows: int, client: ClientSocket, /
+    ) -> Loan | None: ...
 
     def claim(self, serial: int, /) -> bool: ...
 
@@ -50,7 +58,7 @@ class NativeInstanceSpec:
     instance: InstanceSpec
     spec: ModelSpec
     version: int
-    model: Any
+    model: _triton.Model
     memory: RequestMemory
     statistics: ModelStatistics
     host_policy: str
@@ -75,9 +83,9 @@ class NativeExtension(Protocol):
         /,
     ) -> NativeHandle: ...
 
-    def KnownRequest(self, model: object, document: bytes, size: int, wire: list[Any], /) -> object: ...
+    def KnownRequest(self, model: object, document: bytes, size: int, wire: list[object], /) -> KnownRequest: ...
 
-    def ClientSocket(self, descriptor: int, /) -> object: ...
+    def ClientSocket(self, descriptor: int, /) -> ClientSocket: ...
 
     def set_hurried(self, hurried: bool, /) -> None: ...
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
-from pyruntime.runtime.instances.executor import ExecutorOwner
+from pyruntime.runtime.instances.executor import ExecutorOwner, KnownRequest, LendableConnection, Loan
 from pyruntime.runtime.instances.native.batches import NativeBatches
 from pyruntime.runtime.instances.native.instance_spec import NativeExtension, NativeInstanceSpec
 from pyruntime.runtime.instances.native.times import Execution, Times
@@ -20,6 +20,10 @@ from pyruntime.runtime.native.parameters import read_parameters
 # An instance whose executions take longer than this on average, in nanoseconds, reads no connections by itself: while
 # it executes, nobody would notice that a client hangs up.
 LENDING_NS_MAX = 1_000_000
+
+# A KnownJob, which has the attributes of a Job as well. Any: a type of both would be neither class, and the methods of
+# NativeBatches take a Job.
+_KnownJob: TypeAlias = Any
 
 
 class KnownBatches(NativeBatches):
@@ -36,12 +40,12 @@ class KnownBatches(NativeBatches):
         super().__init__(instance_spec, owner, native, call_soon)
         self._native = native
 
-    def know(self, document: bytes, size: int, pattern: list[object]) -> Any | None:
+    def know(self, document: bytes, size: int, pattern: list[object]) -> KnownRequest | None:
         """See KnownRequestExecutor."""
         read_parameters(pattern)
         return self._native.KnownRequest(self._spec.model, document, size, pattern)
 
-    def execute_known(self, known: Any, job: Any, data: bytes, at: int) -> bool:
+    def execute_known(self, known: KnownRequest, job: _KnownJob, data: bytes, at: int) -> bool:
         """See KnownRequestExecutor."""
         serial = job.serial = self._serial
         job.instance = self
@@ -59,11 +63,11 @@ class KnownBatches(NativeBatches):
         self._wake_soon()
         return True
 
-    def claim(self, job: Any) -> bool:
+    def claim(self, job: _KnownJob) -> bool:
         """Have no native thread answer a known request. False if one has: `sent` is told with the next events."""
         return self.handle.claim(job.serial)
 
-    def encoded(self, job: Any, response: bytes, times: Times, execution: Execution | None) -> None:
+    def encoded(self, job: _KnownJob, response: bytes, times: Times, execution: Execution | None) -> None:
         """As `answered`, for a request that is known, whose response is there as the client gets it."""
         if job in self._answered:
             self.released(job, False, times)
@@ -75,7 +79,7 @@ class KnownBatches(NativeBatches):
 
     def sent(
         self,
-        job: Any,
+        job: _KnownJob,
         rest: bytes | None,
         sent_ns: int,
         released: bool,
@@ -105,14 +109,14 @@ class KnownBatches(NativeBatches):
             and self._statistics.latencies is None
         )
 
-    def lend(self, known: Any, connection: Any, data: bytes, at: int, rows: int) -> Any | None:
+    def lend(self, known: KnownRequest, connection: LendableConnection, data: bytes, at: int, rows: int) -> Loan | None:
         """See KnownRequestExecutor."""
         if not self.may_read:
             return None
         client = connection.client_socket(self._native.ClientSocket)
         return None if client is None else self.handle.lend(known, connection, data, at, rows, client)
 
-    def adopt(self, job: Any, serial: int) -> None:
+    def adopt(self, job: _KnownJob, serial: int) -> None:
         """See KnownRequestExecutor."""
         job.instance = self
         job.serial = serial

@@ -8,7 +8,7 @@ runtime/native/triton/response_window.h.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
@@ -18,6 +18,11 @@ from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parame
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError
 
+if TYPE_CHECKING:
+    from pyruntime.runtime.native._triton import Buffer
+
+# Name, datatype, shape and contents of an output.
+NativeOutput: TypeAlias = "tuple[str, str, list[int], Buffer]"
 Outcome = InferResponse | InferenceError
 
 _NO_PARAMETERS: dict[str, Parameter] = {}
@@ -34,7 +39,7 @@ class NativeResponses:
     def make(
         self,
         job: Job,
-        outputs: list[tuple[str, str, list[int], Any]],
+        outputs: list[NativeOutput],
         parameters: dict[str, Parameter] | None,
     ) -> Outcome:
         """The response to a job; or why there is none: its client wants it in memory where it cannot be put."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 from pyruntime.runtime.instances.native.memory import base_of, resolved
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -22,13 +22,23 @@ from pyruntime.utils.request_codec import TensorRef, encode_request
 _LOG = logging.getLogger("pyruntime.native")
 
 
+class StrategyHandle(Protocol):
+    """The extension's BatchStrategy: see native/_triton.pyi."""
+
+    def begin(self) -> object: ...
+
+    def include(self, wire: list[object], base: int, /) -> bool: ...
+
+    def end(self) -> object: ...
+
+
 class NativeStrategy:
     """See scheduling.batcher.Strategy. What the library fails at is logged, and means that it has no objection.
 
     `handle` is the extension's; `memory` is where the model's requests lie.
     """
 
-    def __init__(self, handle: Any, failure: type[Exception], model: str, memory: RequestMemory) -> None:
+    def __init__(self, handle: StrategyHandle, failure: type[Exception], model: str, memory: RequestMemory) -> None:
         self._handle = handle
         self._failure = failure
         self._model = model

@@ -13,12 +13,15 @@ import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TypeVar
 
 from pyruntime.utils.errors import Code, LoadError
 
 # As many instances are initialised at a time; the others wait for their turn.
 THREADS_MAX = 32
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 
 class NativeThreads:
@@ -30,9 +33,9 @@ class NativeThreads:
         self._patience_s = None if math.isinf(patience_s) else patience_s
         self._places = asyncio.Semaphore(THREADS_MAX)
         # Questions that are not answered yet.
-        self._asked: dict[Callable[[], Any], asyncio.Future[Any]] = {}
+        self._asked: dict[Callable[[], object], asyncio.Future[object]] = {}
 
-    async def run(self, step: Callable[[], Any], undo: Callable[[], Any] | None = None) -> Any:
+    async def run(self, step: Callable[[], T], undo: Callable[[], object] | None = None) -> T:
         """The result of `step`. Raises LoadError with what the backend says.
 
         A backend cannot be interrupted: cancelling this waits for it as long as for one that ends, and has `undo` done
@@ -47,7 +50,7 @@ class NativeThreads:
                 raise
             return self._result(future)
 
-    async def end(self, step: Callable[[], Any]) -> None:
+    async def end(self, step: Callable[[], object]) -> None:
         """Do `step`, by which something of a backend's ends. Raises LoadError, also if it takes too long.
 
         The thread goes on then, and nobody hears of it any more.
@@ -63,13 +66,13 @@ class NativeThreads:
                 raise LoadError(f"it did not come back within {self._patience_s:g} s, and is left behind")
             self._result(future)
 
-    def _result(self, future: asyncio.Future[Any]) -> Any:
+    def _result(self, future: asyncio.Future[T]) -> T:
         try:
             return future.result()
         except self._failure as exc:
             raise LoadError(exc.args[1], Code(exc.args[0])) from exc
 
-    def ask(self, question: Callable[[], Any], timeout_s: float, call_back: Callable[[Any], None]) -> None:
+    def ask(self, question: Callable[[], object], timeout_s: float, call_back: Callable[[object], None]) -> None:
         """Call back with the answer to `question`, or with why there is none after `timeout_s` seconds.
 
         Who asks the same while it is not answered waits for the same answer.
@@ -78,7 +81,7 @@ class NativeThreads:
         async def ask() -> None:
             try:
                 async with asyncio.timeout(timeout_s):
-                    answer = await asyncio.shield(self._answer_to(question))
+                    answer: object = await asyncio.shield(self._answer_to(question))
             except TimeoutError:
                 answer = f"no answer within {timeout_s:g} s"
             except self._failure as exc:
@@ -87,32 +90,32 @@ class NativeThreads:
 
         self._tasks.create_task(ask(), name="ask a backend whether it is ready")
 
-    def _answer_to(self, question: Callable[[], Any]) -> asyncio.Future[Any]:
+    def _answer_to(self, question: Callable[[], object]) -> asyncio.Future[object]:
         future = self._asked.get(question)
         if future is None:
             future = self._asked[question] = _begin(question)
             future.add_done_callback(lambda done: self._answered(question, done))
         return future
 
-    def _answered(self, question: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+    def _answered(self, question: Callable[[], object], done: asyncio.Future[object]) -> None:
         del self._asked[question]
         done.exception()  # seen, if nobody waits for it any longer
 
 
-def _seen(future: asyncio.Future[Any]) -> None:
+def _seen(future: asyncio.Future[T]) -> None:
     """Nobody waits for what comes of it."""
     future.exception()
 
 
-def _undone(future: asyncio.Future[Any], undo: Callable[[], Any] | None) -> asyncio.Future[None]:
+def _undone(future: asyncio.Future[T], undo: Callable[[], object] | None) -> asyncio.Future[None]:
     """Done when a step is, and `undo` after it if it has succeeded."""
     undone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def end(done: asyncio.Future[Any]) -> None:
+    def end(done: asyncio.Future[object]) -> None:
         _seen(done)
         undone.set_result(None)
 
-    def begin(done: asyncio.Future[Any]) -> None:
+    def begin(done: asyncio.Future[T]) -> None:
         if done.exception() is None and undo is not None:
             _begin(undo).add_done_callback(end)
         else:
@@ -122,10 +125,10 @@ def _undone(future: asyncio.Future[Any], undo: Callable[[], Any] | None) -> asyn
     return undone
 
 
-def _begin(step: Callable[[], Any]) -> asyncio.Future[Any]:
+def _begin(step: Callable[[], T]) -> asyncio.Future[T]:
     """What a step comes to, on a thread of its own."""
     loop = asyncio.get_running_loop()
-    future = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
 
     def do() -> None:
         try:
@@ -135,7 +138,7 @@ def _begin(step: Callable[[], Any]) -> asyncio.Future[Any]:
         else:
             tell(future.set_result, result)
 
-    def tell(setter: Callable[[Any], None], value: Any) -> None:
+    def tell(setter: Callable[[V], None], value: V) -> None:
         with suppress(RuntimeError):  # the loop is closed, and nobody waits
             loop.call_soon_threadsafe(setter, value)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pyruntime.runtime.instances.capacity import AdaptiveCapacity
-from pyruntime.runtime.instances.codec import ResponseReader, as_outcome, not_reschedulable
+from pyruntime.runtime.instances.codec import Outcome, ResponseReader, as_outcome, not_reschedulable
 from pyruntime.runtime.instances.deadlock import FREE, Waiting
 from pyruntime.runtime.instances.executor import Batch, ExecutorOwner
 from pyruntime.runtime.instances.inflight import InflightBatches
@@ -258,7 +258,7 @@ class StubBatches(InflightBatches[InflightBatch]):
 
     # Settling answers.
 
-    def _settle(self, job: Job, outcome: Any, inflight: InflightBatch, now_ns: int) -> bool:
+    def _settle(self, job: Job, outcome: Outcome, inflight: InflightBatch, now_ns: int) -> bool:
         """See to everything but a response that execute returned; False if it is that."""
         serial = job.serial
         if serial in inflight.finished:
@@ -328,7 +328,7 @@ class StubBatches(InflightBatches[InflightBatch]):
 
     # Memory that a model holds on to, and death.
 
-    def _retain(self, number: int, batch: Batch, indexes: list[Any]) -> None:
+    def _retain(self, number: int, batch: Batch, indexes: Sequence[object]) -> None:
         """Move the slots of requests whose inputs the model kept out of reach, so that nothing overwrites them."""
         for index in indexes:
             if type(index) is not int or not 0 <= index < len(batch) or number + index in self._retained:

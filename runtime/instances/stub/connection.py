@@ -62,8 +62,8 @@ GRANT_BYTES = 8
 # How much is read at a time of what a stub had said before it died.
 REST_BYTES = 64 << 10
 
-# What to do with each kind of message.
-Handlers = Mapping[type[Any], Callable[[Any], None]]
+# How to handle each kind of message. Any: each handler takes messages of its own kind.
+Handlers = Mapping[type[Message], Callable[[Any], None]]
 
 
 class StubConnection(asyncio.Protocol):

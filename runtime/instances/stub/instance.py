@@ -43,6 +43,7 @@ from pyruntime.utils.messages import (
     Failed,
     IsReady,
     Measure,
+    Message,
     ReleaseHold,
     Reply,
     Requeue,
@@ -203,7 +204,7 @@ class PythonInstance:
             reply = partial(_reply, connection, message.question)
             server.ask(connection, loading, message.method, message.arguments, reply)
 
-        handlers: dict[type[Any], Callable[[Any], None]] = {
+        handlers: dict[type[Message], Callable[[Any], None]] = {
             Result: batches.answered,
             Failed: batches.answered,
             Respond: batches.responded,
@@ -288,7 +289,7 @@ class PythonInstance:
         self._tasks.create_task(self._restart_now(), name=f"restart {self.name}")
 
 
-def _reply(connection: StubConnection, question: int, code: int, value: Any) -> None:
+def _reply(connection: StubConnection, question: int, code: int, value: object) -> None:
     """Answer what a model asked, if it is still there."""
     if question and connection.is_listening:
         try:

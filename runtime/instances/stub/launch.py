@@ -17,7 +17,7 @@ import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Protocol
 
 from multiprocess import context, forkserver, reduction
 
@@ -33,10 +33,22 @@ def start_forkserver() -> None:
     forkserver.ensure_running()
 
 
+class _Child(Protocol):
+    """A process of the multiprocess package, which has no types."""
+
+    pid: int
+    sentinel: int
+    exitcode: int
+
+    def join(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class StubProcess:
     """A stub that was started. `exited` resolves, once, to how it ended. Cancelling a wait on it harms nothing."""
 
-    def __init__(self, process: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, process: _Child, loop: asyncio.AbstractEventLoop) -> None:
         self._process = process
         self._loop = loop
         self.pid: int = process.pid
@@ -104,7 +116,7 @@ class _Fd:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return received, (reduction.DupFd(self._fd),)
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
@@ -78,7 +79,7 @@ def classify(output: OutputTensor, count: int, labels: Sequence[str], batched: b
     return OutputTensor(output.name, "BYTES", [rows, found] if batched else [found], _join(strings))
 
 
-def _largest(np: Any, row: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+def _largest(np: ModuleType, row: np.ndarray, count: int) -> np.ndarray:
     """The indexes of the largest elements of a row, in order."""
     # In ascending order; `-` would overflow for integers.
     keys = -row if row.dtype.kind == "f" else ~row

@@ -9,10 +9,10 @@ and its words for a document that cannot be read. Which members there must be is
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import orjson
 
+from pyruntime.runtime.json_types import JsonObject, JsonValue
 from pyruntime.utils.errors import Code, InferenceError
 
 # Triton's own limit. It makes recursion over nested values safe.
@@ -54,7 +54,7 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_LENGTH_MAX else text[:SHOWN_LENGTH_MAX] + "..."
 
 
-def parse_document(text: bytes) -> dict[str, Any]:
+def parse_document(text: bytes) -> JsonObject:
     """The JSON object in `text`. Of members with one name the last counts. Raises InferenceError (INVALID_ARG)."""
     if not text:
         raise invalid("failed to parse the request JSON buffer: The document is empty. at 0")
@@ -70,7 +70,7 @@ def parse_document(text: bytes) -> dict[str, Any]:
     return document
 
 
-def parse_elements(text: bytes, at: int) -> list[Any]:
+def parse_elements(text: bytes, at: int) -> list[JsonValue]:
     """The elements that stand in `text` one after another, as in a list; they are found `at` bytes into a document.
 
     Raises InferenceError (INVALID_ARG).
@@ -84,7 +84,7 @@ def parse_elements(text: bytes, at: int) -> list[Any]:
     return elements
 
 
-def find_duplicate(text: bytes, document: dict[str, Any]) -> str | None:
+def find_duplicate(text: bytes, document: JsonObject) -> str | None:
     """The name of a member that some object in `text` has twice, None if there is none; `document` is `text`, parsed.
 
     Of a document above DUPLICATE_BYTES_MAX the last member with a name counts, as everywhere else.
@@ -95,7 +95,7 @@ def find_duplicate(text: bytes, document: dict[str, Any]) -> str | None:
         return None
     found: list[str] = []
 
-    def look(pairs: list[tuple[str, Any]]) -> None:
+    def look(pairs: list[tuple[str, object]]) -> None:
         names = set()
         for name, _ in pairs:
             if name in names:
@@ -107,11 +107,11 @@ def find_duplicate(text: bytes, document: dict[str, Any]) -> str | None:
     return found[0] if found else None
 
 
-def _parse_non_finite(text: bytes, error: orjson.JSONDecodeError, at: int = 0) -> Any:
+def _parse_non_finite(text: bytes, error: orjson.JSONDecodeError, at: int = 0) -> JsonValue:
     """`text`, which is not JSON, read with NaN, Infinity and -Infinity as numbers: Triton and its clients have them."""
     if len(text) <= NON_FINITE_BYTES_MAX and (b"NaN" in text or b"Infinity" in text):
         try:
-            document = json.loads(text.decode())
+            document: JsonValue = json.loads(text.decode())
             # The standard library lets lone surrogates through; no string with one could be sent on.
             json.dumps(document, ensure_ascii=False).encode()
             return document
@@ -120,8 +120,8 @@ def _parse_non_finite(text: bytes, error: orjson.JSONDecodeError, at: int = 0) -
     raise invalid(f"failed to parse the request JSON buffer: {error.msg} at {at + error.pos}") from None
 
 
-def _is_too_deep(document: dict[str, Any]) -> bool:
-    level: list[Any] = [document]
+def _is_too_deep(document: JsonObject) -> bool:
+    level: list[list[JsonValue] | dict[str, JsonValue]] = [document]
     for _ in range(JSON_DEPTH_MAX):
         level = [
             child

@@ -7,7 +7,7 @@ Parameters that Triton itself understands become fields of the request; all othe
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from pyruntime.runtime.frontends.common.json_document import invalid, json_name, shown
 from pyruntime.runtime.requests.types import InferRequest, Parameter
@@ -27,14 +27,14 @@ UINT64_MAX = 2**64 - 1
 SEQUENCE_NAME_MAX = 128
 
 
-def read_id(value: Any) -> str:
+def read_id(value: object) -> str:
     """The id of a request, from the JSON value `value`. Raises InferenceError (INVALID_ARG)."""
     if type(value) is not str:
         raise invalid(f"'id' must be a string, got {json_name(value)}")
     return value
 
 
-def read_parameters(request: InferRequest, parameters: Any) -> bool:
+def read_parameters(request: InferRequest, parameters: object) -> bool:
     """Put the JSON value `parameters` into `request`; the answer is whether outputs are binary unless said otherwise.
 
     `sequence_id`, `sequence_start`, `sequence_end`, `priority` and `timeout` (in microseconds) become fields of the
@@ -76,7 +76,7 @@ def sequence_name(name: str) -> str:
     return name
 
 
-def read_custom_parameters(request: InferRequest, parameters: dict[str, Any]) -> None:
+def read_custom_parameters(request: InferRequest, parameters: Mapping[str, object]) -> None:
     """Put all `parameters` into `request` as they are, for the model; none means anything to the server.
 
     Raises InferenceError (INVALID_ARG) for values that are neither strings nor numbers nor booleans, and for too many.
@@ -86,25 +86,25 @@ def read_custom_parameters(request: InferRequest, parameters: dict[str, Any]) ->
         request.parameters[key] = _custom(key, value)
 
 
-def _check_count(parameters: dict[str, Any]) -> None:
+def _check_count(parameters: Mapping[str, object]) -> None:
     if len(parameters) > PARAMETERS_MAX:
         raise invalid(f"the request has {len(parameters)} parameters, expected at most {PARAMETERS_MAX}")
 
 
-def _bool(key: str, value: Any) -> bool:
+def _bool(key: str, value: object) -> bool:
     if type(value) is not bool:
         raise invalid(f"parameter '{key}' must be true or false, got {shown(value)}")
     return value
 
 
-def _unsigned(key: str, value: Any) -> int:
+def _unsigned(key: str, value: object) -> int:
     if type(value) is not int or not 0 <= value <= UINT64_MAX:
         kind = "a string or an integer" if key == "sequence_id" else "an integer"
         raise invalid(f"parameter '{key}' must be {kind} from 0 to {UINT64_MAX}, got {shown(value)}")
     return value
 
 
-def _custom(key: str, value: Any) -> Parameter:
+def _custom(key: str, value: object) -> Parameter:
     if type(value) is int:
         # As in Triton, where an integer that is too large is read as a double.
         return value if INT64_MIN <= value <= INT64_MAX else float(value)

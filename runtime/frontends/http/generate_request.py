@@ -14,7 +14,6 @@ here.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
 from pyruntime.runtime.frontends.common.json_document import find_duplicate, invalid, json_name, parse_document
@@ -50,7 +49,7 @@ def _refuse_duplicate(name: str | None, spec: ModelSpec) -> None:
         raise invalid(f"{'input' if name in spec.inputs else 'parameter'} '{name}' already exists in request")
 
 
-def _read_input(tensor: TensorSpec, value: Any) -> InputTensor:
+def _read_input(tensor: TensorSpec, value: object) -> InputTensor:
     elements = flatten(tensor.name, value) if type(value) is list else [value]
     shape = _fill(tensor, len(elements))
     return InputTensor(tensor.name, tensor.datatype, shape, pack(tensor.name, tensor.datatype, shape, elements))

@@ -10,8 +10,6 @@ A document has no line breaks, so that it is one line of an event.
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
 from pyruntime.runtime.frontends.http.json_tensors import unpack
@@ -23,7 +21,7 @@ def encode_generate(response: InferResponse) -> bytes:
 
     Parameters stand beside the outputs, and give way to all else of their names. Raises InferenceError as `unpack`.
     """
-    members: dict[str, Any] = {"id": response.id} if response.id else {}
+    members: dict[str, object] = {"id": response.id} if response.id else {}
     members |= {"model_name": response.model_name, "model_version": str(response.model_version)}
     members |= {name: value for name, value in response.parameters.items() if name not in members}
     for output in response.outputs:

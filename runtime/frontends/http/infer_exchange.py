@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +20,6 @@ from pyruntime.runtime.frontends.http.response_head import infer_head
 from pyruntime.runtime.inference.intake import Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.threads import ANSWERED_AT_ONCE_MAX, PARSED_AT_ONCE_MAX, at_once, in_thread
-from pyruntime.runtime.json_types import JsonObject
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.utils.errors import InferenceError
@@ -42,7 +42,7 @@ class InferExchange(ModelExchange[OutputOptions]):
     options = ALL_JSON
     _reservation: Reservation | None = None
     # The request's document, if a thread has parsed it.
-    _document: JsonObject | None = None
+    _document: Mapping[str, object] | None = None
 
     # The request.
 
@@ -87,7 +87,7 @@ class InferExchange(ModelExchange[OutputOptions]):
         if plan is not None and plan.known is not False:
             know(self._state, model, self.head, document, slot.size, plan)
 
-    def _parsed(self, document: JsonObject | InferenceError) -> None:
+    def _parsed(self, document: Mapping[str, object] | InferenceError) -> None:
         """A thread has parsed the document, which is large."""
         if self.abandoned:
             return

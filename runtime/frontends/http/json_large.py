@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from pyruntime.runtime.frontends.common.json_document import parse_document
-from pyruntime.runtime.frontends.http.json_tensors import NO_JSON, pack_slices
+from pyruntime.runtime.frontends.http.json_tensors import NO_JSON, PackedElements, pack_slices
 from pyruntime.utils.dtypes import BY_NAME
 
 # A slice of a list, in bytes: a few milliseconds' work. A list that is no longer is not cut out.
@@ -44,7 +44,7 @@ class _List(NamedTuple):
     slices: list[Slice]
 
 
-def parse_large(text: bytes) -> dict[str, Any]:
+def parse_large(text: bytes) -> Mapping[str, object]:
     """As parse_document; but the "data" of inputs may be packed already. Raises InferenceError (INVALID_ARG)."""
     lists = list(_find_lists(text))
     parts = []
@@ -52,7 +52,7 @@ def parse_large(text: bytes) -> dict[str, Any]:
     for number, found in enumerate(lists):
         parts += [text[at : found.start], b'"%b",%d' % (_TOKEN.encode(), number)]
         at = found.end
-    document = parse_document(b"".join([*parts, text[at:]]))
+    document: Mapping[str, object] = parse_document(b"".join([*parts, text[at:]]))
     inputs = document.get("inputs")
     for entry in inputs if type(inputs) is list else ():
         data = entry.get("data") if type(entry) is dict else None
@@ -61,7 +61,7 @@ def parse_large(text: bytes) -> dict[str, Any]:
     return document
 
 
-def _pack(entry: dict[str, Any], text: bytes, slices: list[Slice]) -> Any:
+def _pack(entry: Mapping[str, object], text: bytes, slices: list[Slice]) -> PackedElements | list[object]:
     name, datatype = entry.get("name"), entry.get("datatype")
     if type(name) is not str or type(datatype) is not str or datatype not in BY_NAME or datatype in NO_JSON:
         return []  # the input is refused, whatever its data

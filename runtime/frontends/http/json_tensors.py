@@ -16,7 +16,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
@@ -48,6 +48,9 @@ SLICE_ELEMENTS = 16 << 10
 
 _PREFIX = struct.Struct("<I")
 assert _PREFIX.size == BYTES_PREFIX_SIZE
+
+# Elements of a tensor, flat. Their Python type depends on the datatype, which is known at run time only.
+Elements: TypeAlias = list[Any]
 
 
 class PackedElements(NamedTuple):
@@ -93,7 +96,7 @@ def pack_slices(name: str, datatype: str, text: bytes, slices: Iterable[tuple[in
     return PackedElements(b"".join(parts), count)
 
 
-def _pack_elements(name: str, datatype: str, elements: list[Any]) -> bytes:
+def _pack_elements(name: str, datatype: str, elements: Elements) -> bytes:
     _check_kinds(name, datatype, elements)
     if datatype == "BYTES":
         return _pack_strings(elements)
@@ -107,11 +110,11 @@ def _pack_elements(name: str, datatype: str, elements: list[Any]) -> bytes:
         raise invalid(f"input '{name}' holds {culprit}, which is out of range for {datatype}") from None
 
 
-def flatten(name: str, contents: Any) -> list[Any]:
+def flatten(name: str, contents: object) -> Elements:
     """The elements of the JSON list `contents`, in row-major order. Raises InferenceError (INVALID_ARG)."""
     if type(contents) is not list:
         raise invalid(f"'data' of input '{name}' must be a list, got {json_name(contents)}")
-    elements: list[Any] = contents
+    elements: Elements = contents
     # As deep as the document at most, whose depth has been checked.
     while list in (types := set(map(type, elements))):
         if len(types) > 1:  # as odd as that is, Triton takes it
@@ -120,7 +123,7 @@ def flatten(name: str, contents: Any) -> list[Any]:
     return elements
 
 
-def unpack(output: OutputTensor, *, unwrap: bool = False) -> Any:
+def unpack(output: OutputTensor, *, unwrap: bool = False) -> object:
     """The contents of `output` as a flat, row-major value that orjson can write; with `unwrap` one element is no list.
 
     Numbers that are not finite come out as NaN, Infinity and -Infinity, which are not JSON; Triton writes them so, and
@@ -141,7 +144,7 @@ def unpack(output: OutputTensor, *, unwrap: bool = False) -> Any:
     return orjson.Fragment(b"[%b]" % b",".join(_words(datatype, each) for each in chain((first, second), slices)))
 
 
-def _writable(datatype: str, value: Any) -> Any:
+def _writable(datatype: str, value: Any) -> object:
     """`value`, an element or several, for orjson, which writes no numbers that are not finite."""
     if datatype not in ("FP32", "FP64"):
         return value
@@ -150,11 +153,11 @@ def _writable(datatype: str, value: Any) -> Any:
     return value if finite else orjson.Fragment(json.dumps(value, separators=(",", ":")))
 
 
-def _words(datatype: str, values: list[Any]) -> bytes:
+def _words(datatype: str, values: Elements) -> bytes:
     return orjson.dumps(_writable(datatype, values))[1:-1]
 
 
-def _check_kinds(name: str, datatype: str, elements: list[Any]) -> None:
+def _check_kinds(name: str, datatype: str, elements: Elements) -> None:
     allowed: set[type]
     if datatype == "BYTES":
         allowed, wanted = {str}, "strings"
@@ -187,7 +190,7 @@ def _pack_strings(elements: list[str]) -> bytes:
     return b"".join(parts)
 
 
-def _slices_of_numbers(output: OutputTensor) -> Iterator[list[Any]]:
+def _slices_of_numbers(output: OutputTensor) -> Iterator[Elements]:
     contents = memoryview(output.data).cast("B")
     size = BY_NAME[output.datatype].size
     expected = math.prod(output.shape) * size
@@ -198,7 +201,7 @@ def _slices_of_numbers(output: OutputTensor) -> Iterator[list[Any]]:
         yield values[start : start + SLICE_ELEMENTS].tolist()
 
 
-def _slices_of_strings(output: OutputTensor) -> Iterator[list[str]]:
+def _slices_of_strings(output: OutputTensor) -> Iterator[Elements]:
     contents = bytes(output.data)
     strings: list[str] = []
     position = count = 0

@@ -19,13 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_document, shown
 from pyruntime.runtime.frontends.common.request_parameters import read_id, read_parameters
 from pyruntime.runtime.frontends.http.json_tensors import pack
 from pyruntime.runtime.frontends.http.raw_request import decode_raw
+from pyruntime.runtime.json_types import JsonObject
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.requests.types import InferRequest, InputTensor, OutputPlace
 from pyruntime.utils.dtypes import BY_NAME
@@ -45,9 +46,12 @@ DIM_MAX = 2**63 - 1
 HEADER_KEPT_BYTES_MAX = 2048
 HEADERS_KEPT_MAX = 256
 
-_headers: dict[bytes, dict[str, Any]] = {}
+_headers: dict[bytes, JsonObject] = {}
 
-_NOTHING: dict[str, Any] = {}
+_NOTHING: JsonObject = {}
+
+# An element of "inputs" or "outputs". It may be no object: then reading a member raises TypeError.
+Entry: TypeAlias = Any
 
 # For a client that has registered none.
 NO_CLIENT_MEMORY = ClientMemory(allowed=False)
@@ -83,7 +87,7 @@ def decode_infer(
     memory: ClientMemory = NO_CLIENT_MEMORY,
     *,
     base: int = -1,
-    document: dict[str, Any] | None = None,
+    document: Mapping[str, object] | None = None,
 ) -> tuple[InferRequest, OutputOptions]:
     """The request in `body`, a view of bytes, for the model of `spec`; and how its outputs are to be sent.
 
@@ -125,7 +129,7 @@ def decode_infer(
     return request, options
 
 
-def _parse_header(text: bytes) -> dict[str, Any]:
+def _parse_header(text: bytes) -> JsonObject:
     """The document before binary data. It holds no tensors, so the next request often has the very same one."""
     document = _headers.get(text)
     if document is None:
@@ -137,7 +141,7 @@ def _parse_header(text: bytes) -> dict[str, Any]:
     return document
 
 
-def _entries(value: Any, member: str) -> list[Any]:
+def _entries(value: object, member: str) -> list[Entry]:
     if type(value) is not list:
         raise invalid(f"'{member}' must be a list, got {json_name(value)}")
     if len(value) > TENSORS_MAX:
@@ -146,7 +150,7 @@ def _entries(value: Any, member: str) -> list[Any]:
 
 
 def _read_inputs(
-    request: InferRequest, entries: list[Any], body: memoryview, position: int, base: int, memory: ClientMemory
+    request: InferRequest, entries: list[Entry], body: memoryview, position: int, base: int, memory: ClientMemory
 ) -> int:
     """Append an input for each of `entries` and return where the binary data, from `position` on, ends.
 
@@ -195,7 +199,7 @@ def _read_inputs(
 
 
 def _read_outputs(
-    entries: list[Any],
+    entries: list[Entry],
     default: bool,
     classes: dict[str, int],
     places: dict[str, OutputPlace],
@@ -237,7 +241,7 @@ def _read_outputs(
     return flags
 
 
-def _read_place(what: str, parameters: dict[str, Any]) -> tuple[str, int, int]:
+def _read_place(what: str, parameters: Mapping[str, Any]) -> tuple[str, int, int]:
     """Region, offset and size of a tensor in the memory of a client."""
     region, offset = parameters["shared_memory_region"], parameters.get("shared_memory_offset", 0)
     size = parameters.get("shared_memory_byte_size", 0)
@@ -256,17 +260,17 @@ def _options(flags: dict[str, bool], classes: dict[str, int]) -> OutputOptions:
     return ALL_BINARY if True in ways else ALL_JSON
 
 
-def _bad_name(name: Any, what: str) -> InferenceError:
+def _bad_name(name: object, what: str) -> InferenceError:
     if type(name) is not str:
         return invalid(f"the 'name' of every {what} must be a string, got {shown(name)}")
     return invalid(f"{what} '{name}' already exists in request")
 
 
-def _bad_datatype(name: str, datatype: Any) -> InferenceError:
+def _bad_datatype(name: str, datatype: object) -> InferenceError:
     return invalid(f"input '{name}' has unknown datatype {shown(datatype)}, expected one of {', '.join(BY_NAME)}")
 
 
-def _bad_shape(name: str, shape: Any) -> InferenceError:
+def _bad_shape(name: str, shape: object) -> InferenceError:
     if type(shape) is not list:
         return invalid(f"'shape' of input '{name}' must be a list, got {shown(shape)}")
     if len(shape) > DIMS_MAX:
@@ -275,17 +279,17 @@ def _bad_shape(name: str, shape: Any) -> InferenceError:
     return invalid(f"'shape' of input '{name}' must hold integers from 0 to {DIM_MAX}, got {shown(culprit)}")
 
 
-def _bad_parameters(name: str, what: str, parameters: Any) -> InferenceError:
+def _bad_parameters(name: str, what: str, parameters: object) -> InferenceError:
     return invalid(f"'parameters' of {what} '{name}' must be an object, got {shown(parameters)}")
 
 
-def _bad_size(name: str, size: Any, left: int, model: str) -> InferenceError:
+def _bad_size(name: str, size: object, left: int, model: str) -> InferenceError:
     if type(size) is not int or size < 0:
         return invalid(f"'binary_data_size' of input '{name}' must be an integer from 0 on, got {shown(size)}")
     return invalid(f"unexpected size for input '{name}', expecting {size - left} additional bytes for model '{model}'")
 
 
-def _incomplete(entry: Any, what: str, members: tuple[str, ...]) -> InferenceError:
+def _incomplete(entry: object, what: str, members: tuple[str, ...]) -> InferenceError:
     if type(entry) is not dict:
         return invalid(f"every {what} must be an object, got {json_name(entry)}")
     if "name" not in entry:
@@ -294,7 +298,7 @@ def _incomplete(entry: Any, what: str, members: tuple[str, ...]) -> InferenceErr
     return invalid(f"{what} {shown(entry['name'])} has no '{missing}'")
 
 
-def _unreadable(entry: dict[str, Any], parameters: dict[str, Any]) -> InferenceError:
+def _unreadable(entry: Mapping[str, object], parameters: Mapping[str, object]) -> InferenceError:
     """The error of an input whose contents are given in no way, or in several."""
     given = ["'data'"] if "data" in entry else []
     given += [f"'{key}'" for key in ("binary_data_size", "shared_memory_region") if key in parameters]

@@ -14,8 +14,6 @@ in "parameters" for a size of binary data.
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
 from pyruntime.runtime.frontends.http.json_tensors import unpack
@@ -84,7 +82,7 @@ def encode_error(message: str) -> bytes:
 
 def _encode_any(response: InferResponse, options: OutputOptions) -> tuple[bytes, list[memoryview | bytes]]:
     parts: list[memoryview | bytes] = []
-    outputs: list[dict[str, Any]] = []
+    outputs: list[dict[str, object]] = []
     for output in response.outputs:
         if output.place is not None:
             outputs.append(_tensor_member(output))
@@ -99,17 +97,17 @@ def _encode_any(response: InferResponse, options: OutputOptions) -> tuple[bytes,
     return orjson.dumps(members), parts
 
 
-def _members(response: InferResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    members: dict[str, Any] = {"model_name": response.model_name, "model_version": str(response.model_version)}
+def _members(response: InferResponse, outputs: list[dict[str, object]]) -> dict[str, object]:
+    members: dict[str, object] = {"model_name": response.model_name, "model_version": str(response.model_version)}
     if response.parameters:
         members["parameters"] = response.parameters
     members["outputs"] = outputs
     return members
 
 
-def _tensor_member(output: OutputTensor) -> dict[str, Any]:
+def _tensor_member(output: OutputTensor) -> dict[str, object]:
     return {"name": output.name, "datatype": output.datatype, "shape": output.shape}
 
 
-def _binary_member(output: OutputTensor) -> dict[str, Any]:
+def _binary_member(output: OutputTensor) -> dict[str, object]:
     return _tensor_member(output) | {"parameters": {"binary_data_size": len(output.data)}}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
 
 import orjson
 
@@ -17,6 +16,7 @@ from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_document, shown
 from pyruntime.runtime.frontends.common.request_parameters import UINT64_MAX
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route
+from pyruntime.runtime.json_types import JsonObject, JsonValue
 
 # Triton's sentence for what is no handle of CUDA's.
 _BAD_HANDLE = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
@@ -69,19 +69,19 @@ def unregister_cuda(state: ServerState, route: Route, body: bytes) -> bytes:
     return b""
 
 
-def _required(document: dict[str, Any], member: str) -> Any:
+def _required(document: JsonObject, member: str) -> JsonValue:
     if member not in document:
         raise invalid(f"Shared memory register request has no '{member}' field")
     return document[member]
 
 
-def _unsigned(member: str, value: Any) -> int:
+def _unsigned(member: str, value: object) -> int:
     if type(value) is not int or not 0 <= value <= UINT64_MAX:
         raise invalid(f"'{member}' must be an integer from 0 to {UINT64_MAX}, got {shown(value)}")
     return value
 
 
-def _handle(value: Any) -> bytes:
+def _handle(value: object) -> bytes:
     text = value.get("b64") if type(value) is dict else None
     if type(text) is not str:
         raise invalid("'raw_handle' must be an object whose 'b64' is a string")

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
 
 from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_document, shown
+from pyruntime.runtime.json_types import JsonObject
 from pyruntime.runtime.repository.override import FILE_PREFIX
 
 
@@ -54,14 +54,14 @@ def decode_index_request(body: bytes) -> bool:
     return ready
 
 
-def _parameters(body: bytes) -> dict[str, Any]:
+def _parameters(body: bytes) -> JsonObject:
     parameters = parse_document(body).get("parameters", {}) if body else {}
     if type(parameters) is not dict:
         raise invalid(f"'parameters' must be an object, got {json_name(parameters)}")
     return parameters
 
 
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: object) -> str:
     if type(value) is not str:
         raise invalid(f"load parameter {shown(name)} must be a string, got {json_name(value)}")
     return value

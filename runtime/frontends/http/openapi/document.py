@@ -9,15 +9,15 @@ remember it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.http.openapi.components import RESPONSES, SCHEMAS, parameters
 from pyruntime.runtime.frontends.http.openapi.models import component_name, model_paths, model_schemas
-from pyruntime.runtime.frontends.http.openapi.operations import error
-from pyruntime.runtime.frontends.http.openapi.server import Paths, server_paths
+from pyruntime.runtime.frontends.http.openapi.operations import Paths, error
+from pyruntime.runtime.frontends.http.openapi.server import server_paths
 from pyruntime.runtime.frontends.http.openapi.tensors import Schema
 
 OPENAPI_VERSION = "3.1.0"
@@ -58,7 +58,7 @@ def openapi_document(
             component_name(header): {"type": "apiKey", "in": "header", "name": header}
             for header in sorted(set(restricted.values()))
         }
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "openapi": OPENAPI_VERSION,
         "info": {"title": name, "version": server_version, "description": _DESCRIPTION},
         "paths": paths,

@@ -9,7 +9,6 @@ one, those of the model as well.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 from urllib.parse import quote
 
 from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
@@ -18,6 +17,7 @@ from pyruntime.runtime.frontends.http.openapi.operations import (
     BINARY,
     EVENTS,
     JSON,
+    Operation,
     answer,
     body,
     content,
@@ -55,7 +55,7 @@ def model_schemas(spec: ModelSpec, version: int) -> dict[str, Schema]:
     return made
 
 
-def model_paths(spec: ModelSpec, version: int, is_latest: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+def model_paths(spec: ModelSpec, version: int, is_latest: bool) -> Iterator[tuple[str, dict[str, Operation]]]:
     """(path, what is there) of a version, and of the model if requests to it go to this version."""
     path = f"/v2/models/{quote(spec.name, safe='')}"
     name, key = component_name(spec.name), _key(spec, version)
@@ -64,7 +64,7 @@ def model_paths(spec: ModelSpec, version: int, is_latest: bool) -> Iterator[tupl
         yield from _paths(spec, path, spec.name, name, key)
 
 
-def _paths(spec: ModelSpec, path: str, title: str, name: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _paths(spec: ModelSpec, path: str, title: str, name: str, key: str) -> Iterator[tuple[str, dict[str, Operation]]]:
     if not spec.decoupled:
         yield f"{path}/infer", {"post": _infer(spec, title, name, key)}
     request, response = body(content(ref(f"GenerateRequest-{key}"))), ref(f"GenerateResponse-{key}")
@@ -89,7 +89,7 @@ def _event(document: Schema) -> Schema:
     return _object({"data": data}, ("data",))
 
 
-def _infer(spec: ModelSpec, title: str, name: str, key: str) -> dict[str, Any]:
+def _infer(spec: ModelSpec, title: str, name: str, key: str) -> Operation:
     request = body(content(ref(f"InferRequest-{key}")) | content({}, BINARY))
     example = _example(spec)
     if example is not None:
@@ -142,7 +142,12 @@ def _wanted(spec: ModelSpec) -> Schema:
 def _infer_response(spec: ModelSpec) -> Schema:
     items = [_output(tensor, spec.max_batch_size) for tensor in spec.outputs.values()]
     outputs = {"type": "array", "items": {"anyOf": [*items, ref("ClassifiedOutput")]}, "maxItems": len(items)}
-    members = {"id": {"type": "string"}, **_identity(spec), "parameters": ref("Parameters"), "outputs": outputs}
+    members: dict[str, Schema] = {
+        "id": {"type": "string"},
+        **_identity(spec),
+        "parameters": ref("Parameters"),
+        "outputs": outputs,
+    }
     return _object(members, ("model_name", "model_version", "outputs"))
 
 
@@ -184,7 +189,7 @@ def _identity(spec: ModelSpec) -> dict[str, Schema]:
     return {"model_name": {"const": spec.name}, "model_version": {"type": "string"}}
 
 
-def _example(spec: ModelSpec) -> dict[str, Any] | None:
+def _example(spec: ModelSpec) -> Schema | None:
     inputs = []
     for tensor in spec.inputs.values():
         if tensor.name not in spec.required_inputs:

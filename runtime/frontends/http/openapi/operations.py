@@ -8,7 +8,7 @@ An operation's only tag is the API that it belongs to, in Triton's names of what
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 from pyruntime.runtime.frontends.http.openapi.tensors import Schema
 
@@ -27,6 +27,17 @@ ERRORS = {
 }
 
 
+# What a body may be, by media type.
+Content = dict[str, Schema]
+
+
+class RequestBody(TypedDict):
+    """The body of the requests of an operation."""
+
+    required: bool
+    content: Content
+
+
 def ref(name: str) -> Schema:
     """A schema of the document, by its name."""
     return {"$ref": f"#/components/schemas/{name}"}
@@ -42,19 +53,35 @@ def error(status: int) -> Schema:
     return {"$ref": f"#/components/responses/{ERRORS[status][0]}"}
 
 
-def content(schema: Schema, media_type: str = JSON) -> Schema:
+def content(schema: Schema, media_type: str = JSON) -> Content:
     """What a body may be: one type of media."""
     return {media_type: {"schema": schema}}
 
 
-def answer(description: str, content: Schema | None = None) -> Schema:
+def answer(description: str, content: Content | None = None) -> Schema:
     """A response; one without content has an empty body."""
     return {"description": description, **({"content": content} if content else {})}
 
 
-def body(content: Schema, required: bool = True) -> Schema:
+def body(content: Content, required: bool = True) -> RequestBody:
     """What a request must, or may, bring along."""
     return {"required": required, "content": content}
+
+
+class Operation(TypedDict, total=False):
+    """What can be done with a path, by one method."""
+
+    tags: list[str]
+    operationId: str
+    summary: str
+    parameters: list[Schema]
+    requestBody: RequestBody
+    responses: dict[str, Schema]
+    security: list[dict[str, list[str]]]
+
+
+# The operations of each path, by method.
+Paths = dict[str, dict[str, Operation]]
 
 
 def operation(
@@ -65,10 +92,10 @@ def operation(
     errors: Sequence[int] = (),
     *,
     parameters: Sequence[Schema] = (),
-    request: Schema | None = None,
-) -> dict[str, Any]:
+    request: RequestBody | None = None,
+) -> Operation:
     """One operation, which is unique by its name; `success` is the response of status 200."""
-    made: dict[str, Any] = {"tags": [api], "operationId": name, "summary": summary}
+    made: Operation = {"tags": [api], "operationId": name, "summary": summary}
     if parameters:
         made["parameters"] = list(parameters)
     if request is not None:

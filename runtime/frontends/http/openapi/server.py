@@ -4,12 +4,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pyruntime.runtime.frontends.http.openapi.operations import answer, body, content, operation, parameter, ref
+from pyruntime.runtime.frontends.http.openapi.operations import (
+    Operation,
+    Paths,
+    answer,
+    body,
+    content,
+    operation,
+    parameter,
+    ref,
+)
 from pyruntime.runtime.frontends.http.openapi.tensors import Schema
-
-Paths = dict[str, dict[str, Any]]
 
 _DONE = answer("Done.")
 _MODEL = [parameter("Model")]
@@ -20,7 +25,7 @@ def _json(description: str, schema: str) -> Schema:
     return answer(description, content(ref(schema)))
 
 
-def _yes_or_no(name: str, summary: str, no: Schema) -> dict[str, Any]:
+def _yes_or_no(name: str, summary: str, no: Schema) -> Operation:
     made = operation("health", name, summary, answer("Yes."), (503,))
     made["responses"]["400"] = no
     return made

@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from pyruntime.runtime.config.spec import TensorSpec
 from pyruntime.utils.dtypes import BY_NAME
 
-Schema = dict[str, Any]
+Schema = dict[str, object]
 
 # How many elements an example has at most: it is for people.
 EXAMPLE_ELEMENTS_MAX = 64
@@ -80,7 +79,7 @@ def example_shape(tensor: TensorSpec) -> list[int]:
     return [1 if dim == -1 else dim for dim in tensor.shape]
 
 
-def example_data(tensor: TensorSpec) -> list[Any] | None:
+def example_data(tensor: TensorSpec) -> list[object] | None:
     """Contents for that shape, None if they are too many to be read or have no JSON form."""
     count = math.prod(example_shape(tensor))
     if count > EXAMPLE_ELEMENTS_MAX or not has_json(tensor):

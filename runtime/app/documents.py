@@ -1,21 +1,20 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON documents that describe the server, its models and its repository, for clients and native code. (pure)"""
+"""Builds the JSON documents about the server, its models and its repository, for clients and native code. (pure)"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
 
 import orjson
 
 from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
 from pyruntime.runtime.repository.lifecycle import IndexRow
 
-# The extensions of the protocol that are served in full, in Triton's order. A client may rely on whatever is listed, so
-# one that is served in part is not: `schedule_policy` has parameters that are read but not acted on, and of
-# `cuda_shared_memory` there is nothing but its status.
+# The extensions of the protocol that are supported completely, in Triton's order. Clients rely on the listed ones, so
+# two with partial support are omitted: parameters of `schedule_policy` are read but have no effect, and of
+# `cuda_shared_memory` only the status works.
 EXTENSIONS = (
     "classification",
     "sequence",
@@ -37,9 +36,9 @@ def server_metadata(name: str, version: str) -> bytes:
 
 
 def model_metadata(spec: ModelSpec, versions: Iterable[int]) -> bytes:
-    """The body of `/v2/models/<name>`, with the versions that can be asked for now, in the order given.
+    """The body of `/v2/models/<name>`, with the versions that serve now, in the order given.
 
-    Shapes are those that clients send: where the model batches they start with -1.
+    Shapes are those that clients send: with a leading -1 if the model batches.
     """
     return orjson.dumps(
         {
@@ -53,9 +52,9 @@ def model_metadata(spec: ModelSpec, versions: Iterable[int]) -> bytes:
 
 
 def repository_index(rows: Iterable[IndexRow]) -> bytes:
-    """The body of `/v2/repository/index`. What a row has nothing to say about is left out of it."""
+    """The body of `/v2/repository/index`, without the empty fields of rows."""
     return orjson.dumps([{key: value for key, value in asdict(row).items() if value} for row in rows])
 
 
-def _tensor(tensor: TensorSpec) -> dict[str, Any]:
+def _tensor(tensor: TensorSpec) -> dict[str, object]:
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}

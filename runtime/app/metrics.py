@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the metrics page has of the server itself: all but the families that models make.
+"""Renders the metrics of the server itself: all families but those that models create.
 
-It is put together when the page is asked for; only devices and the event loop are watched all the time.
+It reads them when a client requests the page; only devices and the event loop are measured all the time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ServerMetrics:
         self._lag = LoopLag()
 
     async def run(self) -> None:
-        """Watch what has to be watched. Runs until it is cancelled."""
+        """Measure devices and the event loop, until cancelled."""
         settings = self._state.settings
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._devices.run(settings.metrics_interval_ms / 1000), name="read devices")
@@ -40,7 +40,7 @@ class ServerMetrics:
                 tasks.create_task(self._turn_summaries(), name="turn summaries")
 
     def lines(self) -> str:
-        """The families, as the page shows them."""
+        """The families as text of the metrics page."""
         self._state.settle()
         models = self._state.models()
         readings = [
@@ -50,7 +50,7 @@ class ServerMetrics:
         return "".join(
             (
                 model_lines(readings, self._state.settings.metrics_config),
-                # There is no such pool: tensors lie in shared memory, which GPUs are not told of.
+                # There is no such pool: tensors lie in shared memory, which is not registered with GPUs.
                 built_in.PINNED_TOTAL.lines([built_in.PINNED_TOTAL.sample("", 0)]),
                 built_in.PINNED_USED.lines([built_in.PINNED_USED.sample("", 0)]),
                 self._devices.lines(),

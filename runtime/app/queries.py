@@ -1,14 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What native code asks about the server and its models: functions of Triton's C interface, by name. (pure)
+"""Answers queries of native code about the server and its models: functions of Triton's C interface, by name. (pure)
 
-Each answers with a boolean, with flags, or with the bytes of a document, which are those that clients get.
+A result is a boolean, flags, or the bytes of the document that clients get too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import orjson
 
@@ -24,8 +23,8 @@ _ONE_TO_ONE, _DECOUPLED = 1, 2
 _CONFIG_VERSION = 1
 
 
-def answer_query(state: ServerState, method: str, arguments: tuple[Any, ...]) -> Result:
-    """The answer. Raises InferenceError."""
+def answer_query(state: ServerState, method: str, arguments: tuple[object, ...]) -> Result:
+    """The result of a query. Raises InferenceError."""
     query = QUERIES.get(method)
     if query is None:
         raise InferenceError(f"TRITONSERVER_{method} is not supported", Code.UNSUPPORTED)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The composition root: builds everything, says when the server is ready, and owns the order of shutting down."""
+"""The composition root: builds the server, starts it, and shuts it down in order."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _LOG = logging.getLogger("pyruntime.server")
 # The Python-based backends that come with pyruntime.
 OUR_BACKENDS = str(Path(__file__).resolve().parents[2] / "backends")
 
-# How long the server may take to end once it was told so twice, in seconds: longer than clients may take over the last
-# of their answers. A thread of a native backend cannot be ended.
+# The time limit for the end of the server after a second signal, in seconds: longer than the time that clients have to
+# read their last responses. A thread of a native backend cannot be ended.
 HURRIED_S_MAX = 5.0
 
 
@@ -52,7 +52,7 @@ def _leave() -> None:
 
 
 def _from_here(settings: ServerSettings) -> ServerSettings:
-    """The same, with absolute paths: a native backend may change the folder that the server is in."""
+    """The same, with absolute paths, because a native backend may change the server's current folder."""
     return replace(
         settings,
         model_repositories=tuple(map(_absolute, settings.model_repositories)),
@@ -67,32 +67,32 @@ def _absolute(path: str) -> str:
 
 
 class Frontends(Protocol):
-    """What answers clients: see frontends.listeners."""
+    """The servers of all protocols: see frontends.listeners."""
 
     async def open(self) -> None:
-        """Listen. Raises SettingsError where that cannot be done."""
+        """Listen. Raises SettingsError if that fails."""
 
     def log_started(self) -> None:
-        """Say in the log what is served where."""
+        """Log the addresses of all services."""
 
     def connections(self) -> Mapping[str, int]:
-        """How many connections are open, by protocol."""
+        """The number of open connections, by protocol."""
 
     def shut_down(self) -> None:
-        """Tell clients that the server is about to stop."""
+        """Notify clients that the server is about to stop."""
 
     def close(self) -> None:
-        """Accept no more connections, and close each once it has its answers."""
+        """Accept no more connections, and close each after its responses."""
 
     async def finish(self) -> None:
-        """Wait a little for clients to read their last answers, and cut what is left."""
+        """Wait a short time for clients to read their last responses, then cut the remaining connections."""
 
 
 FrontendsOf = Callable[[ServerState], Frontends]
 
 
 def serve(settings: ServerSettings, frontends_of: FrontendsOf) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status: 0 after a clean stop, 1 when the server could not start."""
+    """Serve until SIGTERM or SIGINT. Returns the exit status: 0 after a clean stop, 1 if the server could not start."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Server(settings, frontends_of).run())
 
@@ -106,7 +106,7 @@ class Server:
         lent = LentConnections()
         table: LifecycleTable[ModelVersion] = LifecycleTable(lent.recall)
         tracer = Tracer(settings.trace, VERSION, lambda name: bool(table.ready_versions(name)), lent.recall)
-        # Models use the server that has them, and so do metrics: what these two need of it is made further down.
+        # Models and metrics use the server that contains them: the state that both need is created further down.
         metrics = Metrics(lambda: self._metrics.lines(), lambda: self._native.metrics())
         services = ModelServices(table, metrics, tracer, lambda: self.state, tasks)
         self._native = native = NativeHost(services, tasks, settings.drain_s)
@@ -126,7 +126,7 @@ class Server:
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
-        """Begin to shut down, if that has not begun yet. `run` returns when it is done."""
+        """Begin to shut down, unless that has begun. `run` returns after it."""
         self._stop.set()
 
     async def run(self) -> int:
@@ -182,7 +182,7 @@ class Server:
     # Starting.
 
     async def _load_all(self, names: Sequence[str]) -> bool:
-        """Load these models; True if all that are wanted are ready."""
+        """Load these models. True if all wanted models are ready."""
         all_ready = await self.state.control.start(names)
         self._log_tables()
         return all_ready
@@ -204,7 +204,7 @@ class Server:
         ]
         _LOG.info("Models", extra={"table": model_table(models)})
 
-    # Shutting down: no new requests, those under way, finalize, gone.
+    # Shutting down: refuse new requests, answer those in progress, finalize, end.
 
     async def _shut_down(self) -> None:
         state = self.state

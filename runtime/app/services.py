@@ -1,15 +1,15 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the server does for the models that run in it: calls to one another, model control, metrics.
+"""Serves the models themselves: calls to other models, model control, metrics.
 
-See instances.plan.ModelServer. Everything that a model gives is as much to be trusted as what a client sends.
+See instances.model_server. Arguments from models are as untrusted as requests of clients.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pyruntime.runtime.app.queries import QUERIES, answer_query
@@ -26,13 +26,13 @@ from pyruntime.utils.messages import OK
 
 _LOG = logging.getLogger("pyruntime.services")
 
-Reply = Callable[[int, Any], None]
+Reply = Callable[[int, object], None]
 
 
 class ModelServices:
-    """See the module. `tasks` runs what a model waits for.
+    """See the module. `tasks` runs the operations that models wait for.
 
-    `state` returns the state of the server, which is made after this: it has the models that use these services.
+    `state` returns the state of the server, which is created later, because its models use these services.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class ModelServices:
         self._state = state
         self._tasks = tasks
         self._warned: set[object] = set()
-        # See ModelServer. A request that is under way when the server drains may still make calls.
+        # See ModelServer. A request in progress when the server drains may still make calls.
         self.find: Callable[[str, int], Callee] = table.resolve
 
-    def query(self, method: str, arguments: tuple[Any, ...]) -> bool | int | bytes:
+    def query(self, method: str, arguments: tuple[object, ...]) -> bool | int | bytes:
         """See ModelServer."""
         return answer_query(self._state(), method, arguments)
 
@@ -73,7 +73,7 @@ class ModelServices:
         call_back(callee)
 
     def trace_call(self, callee: Callee, job: Job, context: str) -> None:
-        """See ModelServer. The callee gets a context that belongs to no trace of the server's as it is."""
+        """See ModelServer. A context without an open trace of this server reaches the callee unchanged."""
         trace = self._tracer.call(callee, job.id, context)
         if trace is not None:
             trace.attach(job, callee.memory.region)
@@ -97,11 +97,11 @@ class ModelServices:
             reply(int(exc.code), exc.message)
 
     def measure(self, owner: object, metric: int, operation: str, value: float) -> None:
-        """See ModelServer. The stub has checked it; what is wrong all the same concerns nobody but this metric."""
+        """See ModelServer. The stub checks the arguments, so a remaining error is only logged."""
         try:
             self._metrics.measure(owner, metric, operation, value)
         except InferenceError as exc:
-            if owner not in self._warned:  # once: whoever does this does it often
+            if owner not in self._warned:  # once, because the same model will repeat it often
                 self._warned.add(owner)
                 _LOG.warning("a metric of a model: %s", exc.message)
 
@@ -127,7 +127,7 @@ class ModelServices:
                 return metrics.drop_metric(owner, metric)
         raise InferenceError(f"there is no method {method[:40]!r} with such arguments", Code.INVALID_ARG)
 
-    def _query(self, method: str, arguments: list[Any]) -> bool | int | bytes:
+    def _query(self, method: str, arguments: list[object]) -> bool | int | bytes:
         try:
             return self.query(method, tuple(arguments))
         except TypeError as exc:
@@ -140,7 +140,7 @@ class ModelServices:
         except InferenceError:
             return False
 
-    def _run(self, step: Any, reply: Reply) -> None:
+    def _run(self, step: Awaitable[object], reply: Reply) -> None:
         async def run() -> None:
             try:
                 await step
@@ -152,7 +152,7 @@ class ModelServices:
         self._tasks.create_task(run(), name="what a model asked for")
 
 
-def _check_files(name: str, files: dict[Any, Any]) -> None:
+def _check_files(name: str, files: Mapping[object, object]) -> None:
     if any(type(path) is not str or type(content) is not bytes for path, content in files.items()):
         raise InferenceError(
             f"failed to load model '{name}', files should be a dictionary of file paths and file contents",

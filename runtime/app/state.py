@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What every frontend asks of the server: models, readiness, statistics, metrics, and how many requests are under way.
+"""The server as frontends see it: models, readiness, statistics, metrics, and the number of requests in progress.
 
-Frontends see this and nothing behind it; it knows no frontend.
+Frontends depend on this module only; it depends on no frontend.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyruntime.runtime.inference.intake import Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
@@ -30,23 +30,23 @@ class LentConnection(Protocol):
     """A connection that can be lent."""
 
     def take_back(self) -> None:
-        """It is read by the event loop again."""
+        """Let the event loop read it again."""
 
 
 class LentConnections(set[LentConnection]):
-    """The connections that native threads read by themselves."""
+    """The connections that native threads read."""
 
     def recall(self) -> None:
-        """Take all of them back: what comes next must not go past Python."""
+        """Take all of them back, so that Python sees all further requests."""
         for connection in list(self):
             connection.take_back()
 
 
 class ServerState:
-    """One server's models. `exiting` is set for good when the server begins to drain.
+    """The models of one server. `exiting` becomes True, and stays so, when the server begins to drain.
 
-    `tasks` runs what takes a while. `settle` brings the counters up to date with what native threads have sent to
-    clients themselves. `lent` are the connections that these threads read.
+    `tasks` runs long operations. `settle` adds the responses that native threads sent to the counters. `lent` are the
+    connections that these threads read.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class ServerState:
         self.exiting = False
         self.in_flight = 0
         self.intake = Intake(self.resolve, self.tracer, lambda: self.tasks)
-        # Whether any request is known: where models are Python none ever is, and nobody need look.
+        # Whether any request is known. With Python models none ever is, so frontends skip the look-up.
         self.knows_requests = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     def is_ready(self) -> bool:
-        """Whether the server is ready, by --strict-readiness."""
+        """Whether the server is ready, depending on --strict-readiness."""
         strict = self.settings.strict_readiness
         if not self.loaded or self.exiting or not self.table.is_ready(strict):
             return False
@@ -96,7 +96,7 @@ class ServerState:
         return self.table.resolve(name, version) if model is None else model
 
     async def wait_ready(self, name: str, version: int, caller: str) -> ModelVersion:
-        """See ModelControl. Requests that are under way when the server drains may still wait for a model."""
+        """See ModelControl. Requests in progress when the server drains may still wait for a model."""
         return await self.control.wait_ready(name, version, caller)
 
     def models(self) -> list[ModelVersion]:
@@ -108,13 +108,13 @@ class ServerState:
         ]
 
     def end_request(self) -> None:
-        """A request is answered, or its client is gone. Who began it raised `in_flight` by one."""
+        """A request is answered, or its client has disconnected. Its beginning incremented `in_flight`."""
         self.in_flight -= 1
         if not self.in_flight and self.exiting:
             self._idle.set()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take no more requests, and wait for those under way; False if some were left after `timeout_s` seconds."""
+        """Accept no more requests, and wait for those in progress. False if some are left after `timeout_s` seconds."""
         self.exiting = True
         self.lent.recall()
         if not self.in_flight:
@@ -127,10 +127,10 @@ class ServerState:
             return False
         return True
 
-    def statistics(self, name: str = "", version: int = LATEST) -> list[dict[str, Any]]:
+    def statistics(self, name: str = "", version: int = LATEST) -> list[dict[str, object]]:
         """The statistics of one version, of all versions of a model, or of all models.
 
-        Raises InferenceError INVALID_ARG in Triton's words for what is not there.
+        Raises InferenceError INVALID_ARG, with Triton's message, for an unknown model or version.
         """
         self.settle()
         versions = self.table.ready_versions(name) if name else ()
@@ -146,7 +146,7 @@ class ServerState:
         ]
 
     def index(self, ready_only: bool) -> list[IndexRow]:
-        """The repository index, with the reasons of instances that are down."""
+        """The repository index, with the reasons of instances that do not run."""
         rows = []
         for row in self.table.index():
             if row.state == "READY":

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -17,7 +17,12 @@ from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.native.libraries import explain, prepare
 from pyruntime.utils.errors import LoadError
 
+if TYPE_CHECKING:  # the extension is loaded with the first model that needs it
+    from pyruntime.runtime.native import _triton
+
 _LOG = logging.getLogger("pyruntime.caching")
+
+_T = TypeVar("_T")
 
 ENTRY_POINT = "TRITONCACHE_CacheInitialize"
 # The number of simultaneous lookups and insertions. A local cache has one lock for all of them; a remote cache waits
@@ -31,20 +36,20 @@ _NOT_OURS = (
 
 
 class ResponseCache:
-    """See the module. Nothing but `open` may be called before that returned."""
+    """See the module. No other method may be called before `open` has returned."""
 
     def __init__(self, name: str, config: Mapping[str, str], directory: str, host: NativeHost) -> None:
-        """`config` is what the library is told; `directory` is where the folders of caches are."""
+        """`config` is passed to the library; `directory` contains the folders of caches."""
         self.name = name
         self._config = config
         self._directory = directory
         self._host = host
-        self._handle: Any = None
+        self._handle: Any = None  # a _triton.Cache from `open` on
         self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="cache")
 
     @property
     def failure(self) -> type[Exception]:
-        """What `lookup` and `insert` raise."""
+        """The type of the errors of `lookup` and `insert`."""
         failure: type[Exception] = self._host.native.NativeError
         return failure
 
@@ -72,7 +77,7 @@ class ResponseCache:
         """Insert an entry under a key, unless the key has one. Blocks. Raises `failure`."""
         self._handle.insert(key, entry)
 
-    def post(self, step: Callable[[], Any], call_back: Callable[[asyncio.Future[Any]], None]) -> None:
+    def post(self, step: Callable[[], _T], call_back: Callable[[asyncio.Future[_T]], None]) -> None:
         """Run `step` on a thread, and then call `call_back` with its future on the event loop's thread."""
         asyncio.get_running_loop().run_in_executor(self._pool, step).add_done_callback(call_back)
 
@@ -93,9 +98,9 @@ def create_cache(config: Mapping[str, Mapping[str, str]], directory: str, host: 
     return ResponseCache(name, values, directory, host)
 
 
-async def _open(path: str, name: str, host: NativeHost) -> Any:
+async def _open(path: str, name: str, host: NativeHost) -> _triton.Cache:
     await asyncio.to_thread(prepare, path, model=name, entry_point=ENTRY_POINT)
-    handle = host.native.Cache(path)
+    handle: _triton.Cache = host.native.Cache(path)
     try:
         await host.threads.run(handle.open)
     except LoadError as exc:

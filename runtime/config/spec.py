@@ -81,10 +81,10 @@ class StateSpec:
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatchingSpec:
-    """What `sequence_batching {}` asks for: sequences have slots of an instance, which has `slots` of them.
+    """The settings of `sequence_batching {}`. Each instance has `slots` for sequences.
 
-    With `oldest` requests are batched as they come, up to preferred sizes; otherwise by slot, and a batch is due when
-    `minimum_slot_utilization` of the slots have a request.
+    With `oldest`, requests are batched in order of arrival, up to preferred sizes; otherwise by slot, and a batch is
+    due when `minimum_slot_utilization` of the slots have a request.
     """
 
     oldest: bool

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and loads the library that says which requests of a native model are executed together, if there is one."""
+"""Finds and loads the library with the custom batching strategy of a native model, if it has one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.config.unsupported import BATCH_STRATEGY
 from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.native.libraries import prepare
 from pyruntime.utils.errors import LoadError
+
+if TYPE_CHECKING:  # the extension is loaded with the first model that needs it
+    from pyruntime.runtime.native import _triton
 
 _LOG = logging.getLogger("pyruntime.native")
 
@@ -23,9 +26,9 @@ ENTRY_POINT = "TRITONBACKEND_ModelBatchIncludeRequest"
 
 
 def find_strategy(spec: ModelSpec, folders: Sequence[str]) -> str:
-    """The path of a model's library, which it names or which is in the first of the folders that has one; "" if none.
+    """The path of a model's library: the one that it names, else that in the first folder that has one; "" if none.
 
-    Raises LoadError if there is none at the path that the model names.
+    Raises LoadError if the model names a path without a file.
     """
     named = spec.parameters.get(BATCH_STRATEGY, "")
     if spec.dynamic_batching is None:
@@ -42,11 +45,11 @@ def find_strategy(spec: ModelSpec, folders: Sequence[str]) -> str:
     return next((path for path in paths if os.path.isfile(path)), "")
 
 
-async def load_strategy(path: str, model: Any, name: str, host: NativeHost) -> Any:
-    """The library at `path`, as the extension has it, which has begun with a model of its. Raises LoadError."""
+async def load_strategy(path: str, model: _triton.Model, name: str, host: NativeHost) -> _triton.BatchStrategy:
+    """Load the library at `path`, and initialise it for `model`. Raises LoadError."""
     _LOG.info("Loading custom batching strategy library %s for model %s", path, name)
     await asyncio.to_thread(prepare, path, model=name, entry_point=ENTRY_POINT)
-    strategy = host.native.BatchStrategy(model, path)
+    strategy: _triton.BatchStrategy = host.native.BatchStrategy(model, path)
     await host.threads.run(strategy.open)
     await host.threads.run(strategy.initialize, undo=strategy.finalize)
     return strategy

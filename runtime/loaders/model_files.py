@@ -17,16 +17,16 @@ from pyruntime.runtime.config.spec import ModelSpec, StateSpec, TensorSpec
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import LoadError
 
-# A million labels, which is the most elements that a classification has, of 60 bytes each.
+# A million labels of 60 bytes each; a classification has no more elements.
 LABELS_BYTES_MAX = 64 << 20
-# Where the files of initial states are, in the model's folder.
+# The folder of initial states, in the model's folder.
 INITIAL_STATES_FOLDER = "initial_state"
 
 
 def read_labels(folder: str, outputs: Iterable[TensorSpec]) -> dict[str, tuple[str, ...]]:
-    """The labels of those outputs that have a file of them in the model's folder. Raises LoadError.
+    """The labels of the outputs that name a label file in the model's folder. Raises LoadError.
 
-    Bytes that are not UTF-8 can be written back with "surrogateescape".
+    Invalid UTF-8 is decoded with "surrogateescape".
     """
     return {
         output.name: _read_labels(Path(folder, output.label_filename)) for output in outputs if output.label_filename
@@ -37,12 +37,12 @@ def _read_labels(path: Path) -> tuple[str, ...]:
     text = _read_file(path, LABELS_BYTES_MAX + 1)
     if len(text) > LABELS_BYTES_MAX:
         raise LoadError(f"the labels in {path} have more than {LABELS_BYTES_MAX} bytes")
-    # As in Triton, a line ends with a line feed and with nothing else.
+    # As in Triton, only a line feed ends a line.
     return tuple(text.decode(errors="surrogateescape").split("\n"))
 
 
 def with_initial_states(spec: ModelSpec, folder: str) -> ModelSpec:
-    """The spec with those states that have a file in the model's folder as their files say. Raises LoadError."""
+    """The spec with the initial states that are in files of the model's folder. Raises LoadError."""
     batching = spec.sequence_batching
     if batching is None or not any(state.data_file for state in batching.states):
         return spec
@@ -60,7 +60,7 @@ def _read_state(state: StateSpec, folder: Path) -> StateSpec:
         is_inside = path.resolve().is_relative_to(folder.resolve())
     if not is_inside:
         raise LoadError(f"the initial state of '{state.input_name}' is to be read from {path}, outside of {folder}")
-    # As in Triton, bytes behind the state are ignored.
+    # As in Triton, additional bytes are ignored.
     data = _read_file(path, STATE_BYTES_MAX if is_text else len(state.initial))
     if len(data) < len(state.initial):
         raise LoadError(
@@ -71,7 +71,7 @@ def _read_state(state: StateSpec, folder: Path) -> StateSpec:
 
 
 def _strings(data: bytes, count: int, path: Path) -> bytes:
-    """The first strings in `data`, each behind its length."""
+    """The bytes of the first `count` strings in `data`, each with its length prefix."""
     end = 0
     for _ in range(count):
         end += BYTES_PREFIX_SIZE + int.from_bytes(data[end : end + BYTES_PREFIX_SIZE], "little")
@@ -82,7 +82,7 @@ def _strings(data: bytes, count: int, path: Path) -> bytes:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn errors of the system into a LoadError in Triton's words."""
+    """Convert errors of the operating system into a LoadError with Triton's message."""
     try:
         yield
     except OSError as exc:
@@ -92,7 +92,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _read_file(path: Path, size_max: int) -> bytes:
-    """The first bytes of a file, as many as there are up to `size_max`. Raises LoadError."""
+    """The first `size_max` bytes of a file, or all if it is shorter. Raises LoadError."""
     with _reading(path), open(path, "rb", opener=_open_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise LoadError(f"failed to open text file for read {path}: it is no file")
@@ -100,5 +100,5 @@ def _read_file(path: Path, size_max: int) -> bytes:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    # Opening a pipe otherwise blocks until somebody writes to it, and the server with it.
+    # Opening a pipe would otherwise block the server until another process writes to it.
     return os.open(path, flags | os.O_NONBLOCK)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads the versions of one model after another, each by the loader for its kind of backend.
 
-What holds for every kind is here: versions of a model load in parallel, a failed one is tried again, and what a failed
-one leaves behind is undone. A new kind of backend takes a module with its loader, and a row in `create_loader`.
+This module does what all kinds need: versions of a model load in parallel, a failed load is retried, and the remains of
+a failed load are undone. A new kind of backend needs a module with its loader, and a row in `create_loader`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def create_loader(
     native_host: NativeHost,
     cache: ResponseCache | None,
 ) -> ModelLoader:
-    """The loader of a server; `cache` is that of the server, if it has one. For `on_lost` see VersionFactory."""
+    """The loader of a server; `cache` is the server's, if it has one. For `on_lost` see VersionFactory."""
     directory = backend_directories[0]
     factory = VersionFactory(settings, cache, on_lost)
     python = PythonLoader(settings, directory, tasks, server, factory)
@@ -53,7 +53,7 @@ def create_loader(
 
 
 class ModelLoader:
-    """See the module. Shared by all of a server's loads; keeps nothing of them."""
+    """See the module. All loads of a server share it; it has no state of a load."""
 
     def __init__(
         self, backend_directories: Sequence[str], loaders: Mapping[BackendKind, VersionLoader], retry_count: int
@@ -63,7 +63,7 @@ class ModelLoader:
         self._retry_count = retry_count
 
     def backend_of(self, draft: Draft, version: int) -> Backend:
-        """What executes a version. Raises LoadError."""
+        """The backend of a version. Raises LoadError."""
         return find_backend(draft.identity, draft.folder.path, version, self._backend_directories)
 
     async def load(
@@ -73,10 +73,10 @@ class ModelLoader:
         completed: asyncio.Future[Config],
         report: Callable[[int, ModelVersion | LoadError], None],
     ) -> None:
-        """Load versions of a model, in parallel; each is reported as soon as it is ready or has failed.
+        """Load versions of a model in parallel, and report each as soon as it is ready or has failed.
 
-        The newest one sets `completed`, the model's final configuration, for all; without it that must be set.
-        A version that was reported ready is the caller's to stop. Cancelling it kills the stubs of all others.
+        The newest one sets `completed`, the model's final configuration, for all; if it is not among them, `completed`
+        must be set. The caller must stop each version that was reported ready. Cancelling this kills all other stubs.
         """
 
         async def load_version(version: int) -> None:
@@ -92,14 +92,14 @@ class ModelLoader:
                 tasks.create_task(load_version(version), name=f"load {draft.folder.name} {version}")
 
     async def _try_version(self, draft: Draft, version: int, completed: asyncio.Future[Config]) -> ModelVersion:
-        """Load a version, and again if that fails, as often as the operator allows. Raises the last error."""
+        """Load a version; retry as often as the operator allows. Raises the last error."""
         tries_left = self._retry_count
         try:
             while True:
                 try:
                     return await self._load_version(draft, version, completed)
                 except (LoadError, OutOfMemoryError) as exc:
-                    # No version can be loaded without the configuration that the newest one failed to complete.
+                    # Without the configuration that the newest version failed to complete, no version can load.
                     if not tries_left or (completed.done() and completed.exception()):
                         raise
                     tries_left -= 1
@@ -109,7 +109,7 @@ class ModelLoader:
         except BaseException as exc:
             if version == draft.newest and not completed.done():
                 completed.set_exception(_load_error(exc))
-                completed.exception()  # marks it as seen: this may be the only version
+                completed.exception()  # marks the exception as retrieved: this may be the only version
             raise
 
     async def _load_version(self, draft: Draft, version: int, completed: asyncio.Future[Config]) -> ModelVersion:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Loads a version of a model whose backend is a C++ library, into this process."""
+"""Loads a version of a model with a C++ backend into this process."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class NativeLoader:
     async def load(
         self, draft: Draft, version: int, backend: Backend, completed: asyncio.Future[Config], undo: AsyncExitStack
     ) -> LoadedVersion:
-        """See VersionLoader. Cancelling it waits for the backend, which cannot be interrupted."""
+        """See VersionLoader. Cancelling it waits for the backend, because that cannot be interrupted."""
         memory = self._factory.memory(draft)
         undo.callback(memory.close)
-        # What ends after the instances, whether the load fails or the version is unloaded one day.
+        # The steps that run after the instances have ended, if the load fails or when the version is unloaded.
         resources = AsyncExitStack()
         undo.push_async_callback(resources.aclose)
         library = await self._library(draft, backend)
@@ -99,7 +99,7 @@ class NativeLoader:
         completed: asyncio.Future[Config],
         resources: AsyncExitStack,
     ) -> tuple[_triton.Model, Config]:
-        """The extension's model, initialised, and its final configuration."""
+        """The initialised model of the extension, and the final configuration."""
         leads = version == draft.newest and not completed.done()
         config = draft.config if leads else await asyncio.shield(completed)
         if leads and draft.default_instances:
@@ -136,7 +136,7 @@ class NativeLoader:
         memory: RequestMemory,
         resources: AsyncExitStack,
     ) -> NativeStrategy | None:
-        """The library that has a say in what the version's batches are, if there is one."""
+        """The custom batching strategy of the version, if it has one."""
         folder, host = draft.folder.path, self._host
         shared = os.path.join(self._backend_directory, spec.backend)
         path = find_strategy(spec, [os.path.join(folder, str(version)), folder, shared, os.path.dirname(backend.path)])
@@ -164,7 +164,7 @@ class NativeLoader:
         return instances
 
     async def _end(self, finalize: Callable[[], None]) -> None:
-        """Finalize a model or a strategy. What it has against that is logged."""
+        """Finalize a model or a strategy. Logs errors."""
         try:
             await self._host.threads.end(finalize)
         except LoadError as exc:
@@ -172,7 +172,7 @@ class NativeLoader:
 
 
 def _completion(name: str, returned: str) -> dict[str, object]:
-    """What a backend says of a model's configuration. Raises LoadError: what it gave is any text."""
+    """Parse the configuration from a backend, which may be any text. Raises LoadError."""
     try:
         document = orjson.loads(returned)
     except ValueError:
@@ -183,9 +183,9 @@ def _completion(name: str, returned: str) -> dict[str, object]:
 
 
 def _host_policy(instance: InstanceSpec, group: Config, policies: Mapping[str, Mapping[str, str]]) -> str:
-    """The message that says where an instance's threads and memory are to be. That is the backend's to heed.
+    """The host policy of an instance: a message about the placement of threads and memory, which backends may use.
 
-    As in Triton it is the policy that the group names, or else that of the device, with what the operator set for it.
+    As in Triton it is the policy that the group names, or else that of the device, with the operator's settings for it.
     """
     of_device = f"gpu_{instance.device_id}" if instance.kind == "GPU" else "cpu"
     policy = group.host_policy or of_device
@@ -198,7 +198,7 @@ def _groups(config: Config) -> list[Config]:
 
 
 async def _start(instances: list[NativeInstance], *, at_once: bool) -> None:
-    """Initialise all instances; one after the other unless the backend has them initialised `at_once`."""
+    """Initialise all instances: in parallel if `at_once`, else one after the other."""
     if not at_once:
         for instance in instances:
             await instance.start()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is told of a native backend besides its library, wherever that runs: in the host, or in a stub of its own."""
+"""Collects the options of a native backend, for the host and for stubs that run its library."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pyruntime.runtime.instances.native.host import backend_config
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.settings import ServerSettings
 
-# Libraries that a model wants in the process before its backend's: paths, in the model's folder unless they are
+# The model parameter with libraries to load before the backend's: paths, in the model's folder unless they are
 # absolute, separated like those of LD_PRELOAD.
 PRELOAD_PARAMETER = "PRELOAD_LIBRARIES"
 
 
 def command_line(settings: ServerSettings, backend_directory: str, backend: str) -> bytes:
-    """What TRITONBACKEND_BackendConfig gives out: the options of the server, every value a text."""
+    """The JSON that TRITONBACKEND_BackendConfig returns: the options of the server, every value a text."""
     cmdline = {
         "auto-complete-config": str(settings.auto_complete_config).lower(),
         "backend-directory": backend_directory,
@@ -33,7 +33,7 @@ def command_line(settings: ServerSettings, backend_directory: str, backend: str)
 
 
 def preloads(spec: ModelSpec, model_dir: str) -> list[str]:
-    """The libraries that a model wants before its backend, those in its folder as paths."""
+    """The libraries to load before the backend of a model; those in its folder as absolute paths."""
     names = re.split("[:; ]+", spec.parameters.get(PRELOAD_PARAMETER, ""))
     return [path if os.path.isfile(path := os.path.join(model_dir, name)) else name for name in names if name]
 
@@ -41,7 +41,7 @@ def preloads(spec: ModelSpec, model_dir: str) -> list[str]:
 def stub_location(
     backend: Backend, spec: ModelSpec, model_dir: str, settings: ServerSettings, backend_directory: str
 ) -> dict[str, str]:
-    """What a stub that is to run a library finds in its `location` besides: see backends/native/library.py."""
+    """The additional entries of `location` for a stub that runs a library: see backends/native/library.py."""
     if not backend.library:
         return {}
     return {

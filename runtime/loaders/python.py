@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Loads a version of a model that is Python: its own model.py, or that of a Python-based backend.
+"""Loads a version of a Python model: its own model.py, or that of a Python-based backend.
 
 The stubs of all instances start before the configuration is complete, because starting them takes the most time; the
 first one then runs the model's auto_complete_config and goes on to serve, so that the model is imported once.
@@ -42,7 +42,7 @@ _LOG = logging.getLogger("pyruntime.repository")
 
 
 class PythonLoader:
-    """See the module, and VersionLoader. `server` is what the models call back."""
+    """See the module, and VersionLoader. `server` answers the calls of the models."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class PythonLoader:
     async def load(
         self, draft: Draft, version: int, backend: Backend, completed: asyncio.Future[Config], undo: AsyncExitStack
     ) -> LoadedVersion:
-        """See VersionLoader. Cancelling it is safe."""
+        """See VersionLoader. Safe to cancel."""
         memory = self._factory.memory(draft)
         undo.callback(memory.close)
         connections: dict[str, StubConnection] = {}
@@ -81,7 +81,7 @@ class PythonLoader:
         return model, instances
 
     def _location(self, draft: Draft, version: int, backend: Backend) -> dict[str, str]:
-        """Where a stub finds its model: see utils/messages.py."""
+        """The location of the model for a stub: see utils/messages.py."""
         location = {"model_dir": draft.folder.path, "version": str(version), "file": backend.path}
         if backend.kind == "python_based":
             location["backend_dir"] = str(Path(backend.path).parent)
@@ -90,7 +90,7 @@ class PythonLoader:
         )
 
     async def _environment(self, draft: Draft, location: dict[str, str]) -> Environment | None:
-        """What the model's stubs are started with, None for as usual. Raises LoadError."""
+        """The environment of the model's stubs, None for the host's own. Raises LoadError."""
         wanted = environment_path(draft.identity.parameters.get(PARAMETER, ""), location.get("backend_dir", ""))
         environment = None
         if wanted:
@@ -108,7 +108,7 @@ class PythonLoader:
         environment: Environment | None,
         connections: dict[str, StubConnection],
     ) -> None:
-        """Start all stubs at once; each is in `connections`, by its instance's name, as soon as it runs."""
+        """Start all stubs in parallel. Each is added to `connections`, by its instance's name, as soon as it runs."""
         growth = self._settings.python_backend.shm_growth_byte_size
 
         async def open_stub(name: str) -> None:
@@ -117,7 +117,7 @@ class PythonLoader:
         await _all(open_stub(process.instance.name) for process in processes)
 
     async def _complete(self, draft: Draft, location: dict[str, str], stub: StubConnection) -> Config:
-        """The final configuration, which the model itself completes. Raises LoadError."""
+        """The final configuration, completed by the model itself. Raises LoadError."""
         returned = ""
         if self._settings.auto_complete_config:
             returned = await stub.complete(location, render(draft.config).decode())
@@ -157,7 +157,7 @@ class PythonLoader:
 
 
 async def _kill(connections: dict[str, StubConnection]) -> None:
-    """End the stubs that were started."""
+    """Kill the stubs that were started."""
     for connection in connections.values():
         connection.kill()
     for connection in connections.values():
@@ -165,7 +165,7 @@ async def _kill(connections: dict[str, StubConnection]) -> None:
 
 
 async def _all(steps: Iterable[Coroutine[object, object, None]]) -> None:
-    """Run all steps at once and wait for all. Raises the LoadError or OutOfMemoryError of the first that failed."""
+    """Run all steps in parallel and wait for all. Raises the LoadError or OutOfMemoryError of the first that failed."""
 
     async def attempt(step: Coroutine[object, object, None]) -> LoadError | OutOfMemoryError | None:
         try:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a loader is, and what all loaders share: the final configuration and the model version that is made of it."""
+"""The interface of loaders, and their common parts: the final configuration, and the model version made from it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pyruntime.runtime.settings import ServerSettings
 _LOG = logging.getLogger("pyruntime.repository")
 
 
-# A version, and its instances, which it does not have yet.
+# A version, and its instances, which are not added to it yet.
 LoadedVersion = tuple[ModelVersion, Sequence[Executor]]
 
 
@@ -47,8 +47,8 @@ class VersionLoader(Protocol):
         """Load a version, and wait until its instances are ready.
 
         The newest version sets `completed`, the final configuration of the model, unless that is set; all others wait
-        for it. Whatever has to end if the version is not loaded is pushed onto `undo`, which the caller unwinds on an
-        error and when this is cancelled. Raises LoadError and OutOfMemoryError.
+        for it. The loader pushes onto `undo` all that must end if the version is not loaded; the caller unwinds it on
+        an error and on cancellation. Raises LoadError and OutOfMemoryError.
         """
 
 
@@ -92,7 +92,7 @@ class VersionFactory:
 def final_config(
     draft: Draft, config: Config, completion: dict[str, object] | None, *, is_native: bool = False
 ) -> Config:
-    """`config` with what the model itself added (None for nothing), normalised and valid. Raises LoadError."""
+    """`config` with the model's own additions (None if there are none), normalised and valid. Raises LoadError."""
     if completion is not None:
         config = merge_auto_complete(config, completion)
         config = normalize(config, directory_name=draft.folder.name, has_model_file=not is_native, gpus=GPUS)
@@ -104,6 +104,6 @@ def final_config(
 
 
 def final_spec(draft: Draft, config: Config) -> ModelSpec:
-    """What the final configuration says, with the labels of its label files. Raises LoadError."""
+    """The spec of the final configuration, with the labels of its label files. Raises LoadError."""
     spec = model_spec(config)
     return replace(spec, labels=read_labels(draft.folder.path, spec.outputs.values()))

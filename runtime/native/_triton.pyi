@@ -7,7 +7,7 @@ happens on them comes out of `drain`. Functions that say so block, without the G
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 # What stands where in a request, and in a tensor of it: as in utils/request_codec.py.
 REQUEST_FIELDS: Final[tuple[str, ...]]
@@ -80,7 +80,7 @@ class Call:
     def respond(
         self,
         final: bool,
-        outputs: Sequence[tuple[str, str, Sequence[int], Any]] | None,
+        outputs: Sequence[tuple[str, str, Sequence[int], object]] | None,
         parameters: dict[str, str | int | bool | float],
         failure: tuple[int, str] | None,
         model: str,
@@ -370,7 +370,9 @@ def trace_crashes() -> None:
 def reset_at_fork(signum: int, /) -> None:
     """From now on have this signal kill the processes that native code forks, though it does not kill this one."""
 
-def metrics() -> list[tuple[str, int, str, list[tuple[dict[str, str], Any]]]]:
+_MetricValue: TypeAlias = float | tuple[list[float], list[int], float, int]
+
+def metrics() -> list[tuple[str, int, str, list[tuple[dict[str, str], _MetricValue]]]]:
     """Families that native code has made: name, kind, description, and each metric's labels and value.
 
     A histogram's value is (bucket bounds, cumulative counts, sum, count).

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Repository agents: libraries that look at a model, or put another one in its place, before it is loaded.
+"""Runs repository agents: libraries that check a model, or replace its files, before it is loaded.
 
-A model's configuration names its agents, in order: they are its *chain*, and each finds the model where the one before
-it has left it. They are told what happens to the model until its last version is gone: LOAD and UNLOAD in order, what
-came of it in the opposite one.
+A model's configuration names its agents, in order: they are its *chain*, and each receives the folder that the previous
+one returned. They are notified of the model's actions until its last version has ended: of LOAD and UNLOAD in order, of
+the results in the opposite order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
@@ -25,13 +25,16 @@ from pyruntime.runtime.native.libraries import explain, prepare
 from pyruntime.runtime.repository.override_folder import OverrideFolder
 from pyruntime.utils.errors import LoadError
 
+if TYPE_CHECKING:  # the extension is loaded with the first model that needs it
+    from pyruntime.runtime.native import _triton
+
 _LOG = logging.getLogger("pyruntime.repository")
 
 ENTRY_POINT = "TRITONREPOAGENT_ModelAction"
 
 
 class Action(IntEnum):
-    """What happens to a model: TRITONREPOAGENT_ActionType."""
+    """An action on a model: TRITONREPOAGENT_ActionType."""
 
     LOAD = 0
     LOAD_COMPLETE = 1
@@ -42,16 +45,16 @@ class Action(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Agent:
-    """One library. It is asked one thing at a time, as Triton does while models load; `users` are chains."""
+    """One library. It gets one call at a time, as in Triton while models load; `users` is the number of its chains."""
 
     name: str
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    handle: Any = None
+    handle: _triton.Agent | None = None
     users: int = 0
 
 
 class RepositoryAgents:
-    """See the module. `directory` is where the folders of agents are; an agent is there while a model has it."""
+    """See the module. `directory` contains the folders of agents; an agent stays loaded while a model uses it."""
 
     def __init__(self, host: NativeHost, directory: str, tasks: asyncio.TaskGroup) -> None:
         self._host = host
@@ -59,13 +62,13 @@ class RepositoryAgents:
         self._tasks = tasks
         self._agents: dict[str, Agent] = {}
         self._numbers = count(1)
-        # Chains that come to their end, by model.
+        # The tasks that end chains, by model.
         self._ending: dict[str, asyncio.Task[None]] = {}
 
     async def load(self, name: str, location: str, config: Config, folder: OverrideFolder | None) -> AgentChain:
-        """Have the agents of a model's configuration look at it. `folder` is held if the model lies in it.
+        """Run the agents of a model's configuration on it. Holds `folder` if the model lies in it.
 
-        Raises LoadError with what an agent says; then the others have been told. Who gets the chain releases it.
+        Raises LoadError with an agent's message, after the others were notified. The caller must release the chain.
         """
         if name in self._ending:
             await asyncio.wait((self._ending[name],))
@@ -82,7 +85,7 @@ class RepositoryAgents:
         return chain
 
     async def close(self) -> None:
-        """Wait for what is coming to its end."""
+        """Wait until all chains have ended that are ending."""
         if self._ending:
             await asyncio.wait(self._ending.values())
 
@@ -102,10 +105,10 @@ class RepositoryAgents:
         await self.act(agent, handle, Action.LOAD)
         chain.location = handle.location
 
-    async def _open(self, name: str, model: str) -> Any:
+    async def _open(self, name: str, model: str) -> _triton.Agent:
         path = self._find(name)
         await asyncio.to_thread(prepare, path, model=model, entry_point=ENTRY_POINT)
-        handle = self._host.native.Agent(path)
+        handle: _triton.Agent = self._host.native.Agent(path)
         try:
             await self._host.threads.run(handle.open)
         except LoadError as exc:
@@ -120,15 +123,15 @@ class RepositoryAgents:
             raise LoadError(f"unable to find '{library}' for repo agent '{name}', searched: {self._directory}")
         return path
 
-    # What chains need.
+    # Called by chains.
 
-    async def act(self, agent: Agent, handle: Any, action: Action) -> None:
-        """Tell an agent what happens to a model. Raises LoadError."""
+    async def act(self, agent: Agent, handle: _triton.AgentModel, action: Action) -> None:
+        """Notify an agent of an action on a model. Raises LoadError."""
         async with agent.lock:
             await self._host.threads.run(lambda: handle.act(action))
 
-    async def end(self, agent: Agent, handle: Any) -> None:
-        """An agent is done with a model; of whom nobody has a use any more is finalized. Raises LoadError."""
+    async def end(self, agent: Agent, handle: _triton.AgentModel) -> None:
+        """Finalize a model of an agent, and the agent itself if no chain uses it any more. Raises LoadError."""
         try:
             async with agent.lock:
                 await self._host.threads.end(handle.finalize)
@@ -136,11 +139,11 @@ class RepositoryAgents:
             await self.drop(agent)
 
     async def drop(self, agent: Agent) -> None:
-        """A chain does without an agent from now on."""
+        """Release the use of an agent by a chain."""
         agent.users -= 1
         if agent.users:
             return
-        async with agent.lock:  # who wants it meanwhile waits until it has ended, and begins anew
+        async with agent.lock:  # a new user meanwhile waits for the end, and loads the agent again
             handle, agent.handle = agent.handle, None
             if handle is not None:
                 try:
@@ -151,7 +154,7 @@ class RepositoryAgents:
                 self._agents.pop(agent.name, None)
 
     def end_later(self, model: str, step: Callable[[], Awaitable[None]]) -> None:
-        """Bring a chain to its end, after those of the same model that end already."""
+        """End a chain, after those of the same model that are ending already."""
         before = self._ending.get(model)
 
         async def end() -> None:
@@ -168,9 +171,9 @@ class RepositoryAgents:
 
 
 class AgentChain:
-    """The agents of one load of a model. It is there while somebody holds it; who makes it does.
+    """The agents of one load of a model. It exists while it has holders; its creator is the first one.
 
-    `location` is the folder that the model is to be loaded from. `number` is of this load alone.
+    `location` is the folder to load the model from. `number` is unique to this load.
     """
 
     def __init__(
@@ -179,10 +182,10 @@ class AgentChain:
         self.model = model
         self.location = location
         self.number = number
-        self.links: list[tuple[Agent, Any]] = []
+        self.links: list[tuple[Agent, _triton.AgentModel]] = []
         self._agents = agents
         self._folder = folder
-        # Versions that serve, or will; and those who hold the chain, the load that made it among them.
+        # The number of versions that serve or will serve, and the number of holders, including the load itself.
         self._serving = 0
         self._holders = 1
         self._last = Action.LOAD
@@ -193,7 +196,7 @@ class AgentChain:
         return f"<AgentChain {self.model} [{len(self.links)} agents, {self._last.name}]>"
 
     async def finish(self, loaded: bool) -> None:
-        """Its load is over: some version serves, or none does."""
+        """The load has ended; `loaded` if some version serves."""
         await self._tell(Action.LOAD_COMPLETE if loaded else Action.LOAD_FAIL)
         await self._unload()
 
@@ -208,7 +211,7 @@ class AgentChain:
         await self._unload()
 
     def release(self) -> None:
-        """Who held it does not need it any more; the last one to say so ends it."""
+        """Release one hold. The last release ends the chain."""
         self._holders -= 1
         if not self._holders:
             self._agents.end_later(self.model, self._end)
@@ -229,7 +232,7 @@ class AgentChain:
             self._folder.release()
 
     async def _tell(self, action: Action) -> None:
-        """What an agent has against it is logged: it is too late for it."""
+        """Notify all agents. Errors are only logged, because the action can no longer be prevented."""
         self._last = action
         links = self.links if action is Action.UNLOAD else self.links[::-1]
         for agent, handle in links:

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which program executes a model: its own model.py, or a backend that several models share.
+"""Finds the program that executes a model: its own model.py, or a backend that several models share.
 
-Looks for files, and opens none. Folders are searched in this order, and the first that has what is needed wins:
-`<model>/<version>`, `<model>`, then `<directory>/<backend>` for every backend directory, the user's before ours.
-Model folders are searched for a library only: a `model.py` there is a model, not a backend.
+Opens no files. The first folder that has the program wins: `<model>/<version>`, `<model>`, then `<directory>/<backend>`
+for every backend directory, the user's before ours. Model folders are searched for a library only: a `model.py` there
+is a model, not a backend.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.utils.errors import ConfigError, LoadError
 
 PYTHON_FILENAME = "model.py"
-# What `runtime` may say for the Python backend itself without asking for anything unusual.
+# The values of `runtime` that select the Python backend itself.
 _PYTHON_RUNTIMES = ("", "libtriton_python.so", PYTHON_FILENAME)
 
-# Where a native backend runs: in the server's process, as Triton has it, or in a stub of its own, so that a crash costs
-# one instance and backends that cannot share a process need not.
+# The process of a native backend: the server's, as in Triton, or a stub, so that a crash affects one instance only, and
+# backends that cannot share a process can be used together.
 EXECUTION_MODE = "EXECUTION_MODE"
 IN_PROCESS = "in_process"
 PROCESS = "process"
@@ -33,9 +33,9 @@ BackendKind = Literal["python", "python_based", "native"]
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What executes a model. `path` is the file: a model.py for both kinds of Python, else a library.
+    """The program that executes a model. `path` is the file: a model.py for both kinds of Python, else a library.
 
-    `library` is one that a Python-based backend is to run in its own process, or "".
+    `library` is the library that a Python-based backend runs in its own process, or "".
     """
 
     name: str
@@ -47,8 +47,8 @@ class Backend:
 def find_backend(spec: ModelSpec, model_dir: str, version: int, backend_directories: Sequence[str]) -> Backend:
     """The backend of one version of a model, by `backend` and `runtime` of its configuration.
 
-    Raises LoadError if there is none, if a name leads out of its folder, or if a library is to run in a way that there
-    is not.
+    Raises LoadError if there is none, if a name leads out of its folder, or if the execution mode of a library is
+    unknown.
     """
     version_dir = os.path.join(model_dir, str(version))
     if spec.backend == "python" and spec.runtime in _PYTHON_RUNTIMES:
@@ -63,7 +63,7 @@ def find_backend(spec: ModelSpec, model_dir: str, version: int, backend_director
             f"model '{spec.name}' has the parameter {EXECUTION_MODE} '{mode}', which must be '{IN_PROCESS}' or "
             f"'{PROCESS}'"
         )
-    # Our own backend loads the library in a stub: it is in the last of the directories.
+    # Our own backend, in the last of the directories, loads the library in a stub.
     host = os.path.join(os.path.abspath(backend_directories[-1]), "native", PYTHON_FILENAME)
     return Backend(spec.backend, "python_based", host, library=found.path)
 
@@ -95,7 +95,7 @@ def _search(spec: ModelSpec, own: list[str], shared: list[str]) -> Backend:
 
 
 def _inside(folder: str, name: str, what: str) -> str:
-    """The path of `name` below a folder. Only the name is judged: a link inside may lead wherever its owner wants."""
+    """The path of `name` below a folder. Checks only the name; a link in the folder may lead anywhere."""
     folder = os.path.abspath(folder)
     path = os.path.normpath(os.path.join(folder, name))
     if not path.startswith(os.path.join(folder, "")):

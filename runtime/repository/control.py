@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Model control: loads models and unloads them, at the start and while the server runs.
+"""Loads and unloads models, at the start and while the server runs.
 
-What is asked for of one model happens in the order in which it is asked for, one thing after the other; different
-models load at the same time. A model that waits for another one while it loads holds nobody up but itself.
+Requests for one model are performed one after the other, in order; different models load at the same time. A model that
+waits for another one while it loads delays no other load.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.repository.agents import RepositoryAgents
@@ -39,7 +39,7 @@ NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enable
 
 
 class DescribingLoader(Loader, Protocol):
-    """A loader that also says what will execute a version."""
+    """A loader that also finds the backend of a version."""
 
     def backend_of(self, draft: Draft, version: int) -> Backend:
         """Raises LoadError."""
@@ -47,10 +47,9 @@ class DescribingLoader(Loader, Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Model:
-    """What there is to know of one model beside the states of its versions.
+    """One model, except for the states of its versions.
 
-    `users` are the requests that are not done yet, and `undecided` those to load of which it is not known yet which
-    versions they will load.
+    `users` is the number of unfinished requests; `undecided` are the load requests whose versions are not known yet.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -61,7 +60,7 @@ class _Model:
 
 
 class ModelControl:
-    """See the module. `backends` are the files of the backends that were met, by name, but for the Python one."""
+    """See the module. `backends` are (name, path) of all backends of models so far, except the Python backend."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class ModelControl:
         tasks: asyncio.TaskGroup,
         agents: RepositoryAgents,
     ) -> None:
-        self.backends: set[tuple[str, str]] = set()  # name and path of what models asked for, besides Python
+        self.backends: set[tuple[str, str]] = set()  # see the class
         self._settings = settings
         self._table = table
         self._live = live
@@ -88,18 +87,18 @@ class ModelControl:
     def __repr__(self) -> str:
         return f"<ModelControl [{len(self._running)} requests, {self._live!r}]>"
 
-    # What operators and models ask for.
+    # Requests of operators and models.
 
     async def load(
         self, name: str, config: str = "", files: Mapping[str, bytes] | None = None, *, caller: str = ""
     ) -> None:
-        """Load a model, or bring it up to date; return when it is ready, at once if nothing has changed.
+        """Load a model, or update it. Returns when it is ready, at once if nothing has changed.
 
-        `config` is a configuration as JSON that takes the place of the model's own. With it may come `files`, by
-        `file:<path in the model's folder>`, which take the place of the whole folder. `caller` is the model that asks
-        for it while it is loading itself; "" for anybody else.
+        `config` is a configuration as JSON that replaces the model's own. With it, `files`, by `file:<path in the
+        model's folder>`, may replace the whole folder. `caller` is the model that requests this while it is loading
+        itself, else "".
 
-        Raises InferenceError. Cancelling it ends the wait; the load goes on.
+        Raises InferenceError. Cancelling it ends the wait; the load continues.
         """
         self._check_explicit()
         _check_name(name)
@@ -114,22 +113,21 @@ class ModelControl:
             raise failure
 
     async def unload(self, name: str, unload_dependents: bool = False) -> None:
-        """Unload a model: it takes no more requests when this returns, and its versions end in the background.
+        """Unload a model: it accepts no more requests when this returns, and its versions end in the background.
 
-        If loads of it were asked for before, they come first, and are not waited for here. A model that is not there
-        counts as unloaded. No model depends on another yet, so that `unload_dependents` says nothing.
+        Earlier load requests are performed first; this does not wait for them. A model that does not exist counts as
+        unloaded. `unload_dependents` has no effect, because no model depends on another one yet.
 
-        Raises InferenceError where models cannot be unloaded at all.
+        Raises InferenceError if the server's mode allows no unloading.
         """
         self._check_explicit()
         self.remove(name)
 
     async def wait_ready(self, name: str, version: int, caller: str) -> ModelVersion:
-        """The version that serves requests for a model, once there is one: now, or after the load that it is in.
+        """The version that serves requests for a model: now, or after its current load.
 
-        `caller` is the model that asks while it is loading itself; "" for anybody else. Raises InferenceError if the
-        version does not serve and is not being loaded, if its load fails, or if it would in turn wait for `caller`.
-        Cancelling it is safe.
+        `caller` is the model that asks while it is loading itself, else "". Raises InferenceError if the version does
+        not serve and is not being loaded, if its load fails, or if it would in turn wait for `caller`. Safe to cancel.
         """
         if self._may_come(name, version):
             async with self._waiting(caller, name, _not_ready(name)):
@@ -140,12 +138,12 @@ class ModelControl:
         except InferenceError as exc:
             raise InferenceError(_not_ready(name), exc.code) from exc
 
-    # What the server asks for.
+    # Requests of the server.
 
     def find_models(self) -> list[str]:
-        """Look into the repositories; the names of the models that are to be loaded at the start, where they are.
+        """Read the repositories, and return the names of the existing models to load at the start.
 
-        Raises LoadError if a repository cannot be read, SettingsError if the model to debug is in none.
+        Raises LoadError if a repository cannot be read, SettingsError if the model to debug is in no repository.
         """
         settings = self._settings
         found = dict.fromkeys(folder.name for folder in scan(settings.model_repositories))
@@ -161,18 +159,18 @@ class ModelControl:
         return [name for name in wanted if name in found]
 
     async def start(self, names: Iterable[str]) -> bool:
-        """Load these models; True if they, and all that were not found, are ready.
+        """Load these models. True if they are ready and no model was missing.
 
         Cancelling it leaves models loading: see `close`.
         """
-        # All of them are known to be coming before the first one begins, so that any of them can wait for any other.
+        # All are registered before the first load begins, so that any of them can wait for any other.
         loads = [self._begin(name, LoadRequest()) for name in names]
         if loads:
             await asyncio.wait(loads)
         return all(row.state == "READY" for row in self._table.index() if row.state)
 
     def refresh(self, name: str) -> asyncio.Task[InferenceError | None]:
-        """Load a model if its folder has changed, or if it does not serve; the task says why that cannot be done."""
+        """Load a model if its folder has changed or it does not serve. The task returns the error, or None."""
         return self._begin(name, LoadRequest())
 
     def remove(self, name: str) -> None:
@@ -184,11 +182,11 @@ class ModelControl:
             self._unload(name)
 
     def set_repository(self, names: Iterable[str]) -> None:
-        """These are the models that the repositories hold now."""
+        """Set the names of the models in the repositories."""
         self._table.set_repository(names)
 
     async def close(self) -> None:
-        """Take no more requests to load or unload, and give up those that are not done."""
+        """Accept no more requests to load or unload, and cancel the unfinished ones."""
         self._closed = True
         for task in self._running:
             task.cancel()
@@ -205,7 +203,7 @@ class ModelControl:
         return task
 
     def _start(
-        self, name: str, model: _Model, step: Coroutine[Any, Any, InferenceError | None]
+        self, name: str, model: _Model, step: Coroutine[object, None, InferenceError | None]
     ) -> asyncio.Task[InferenceError | None]:
         model.users += 1
         task = self._tasks.create_task(step, name=f"load or unload {name}")
@@ -215,18 +213,18 @@ class ModelControl:
             self._running.discard(task)
             model.users -= 1
             if not model.users and not self._table.states(name):
-                del self._models[name]  # nobody shall make us remember names of models that there are not
+                del self._models[name]  # clients must not be able to fill memory with names
 
         task.add_done_callback(ended)
         return task
 
     def _decided(self, name: str, model: _Model, request: LoadRequest) -> None:
-        """It is known which versions a request loads, or the request is done."""
+        """The versions that a request loads are known, or the request has ended."""
         model.undecided.discard(request)
         self._live.changed(name)
 
     async def _load(self, name: str, model: _Model, request: LoadRequest) -> InferenceError | None:
-        """Do what a request asks for, as soon as it is its turn. Returns why it cannot be done."""
+        """Perform a request when it is its turn. Returns the error, or None."""
         async with model.lock:
             await self._live.wait_unloaded(name)
             async with self._load_slots.hold(name):
@@ -240,7 +238,7 @@ class ModelControl:
                         self._table.fail_model(name, str(exc))
                     return InferenceError(f"{unknown(name)}: {exc}")
                 except Exception:
-                    # Whatever it is that a model's folder led us into, it must not end the server.
+                    # No error that a model's folder causes may end the server.
                     _LOG.exception("failed to load '%s'", name)
                     return InferenceError(f"failed to load '{name}', see the server's log")
                 finally:
@@ -248,10 +246,10 @@ class ModelControl:
         return None
 
     async def _update(self, name: str, model: _Model, request: LoadRequest) -> None:
-        """Load what a request asks for. Raises InferenceError, or LoadError if it does not even come to versions."""
+        """Load the model of a request. Raises InferenceError, or LoadError before the load of any version begins."""
         folder = OverrideFolder(name, request.files) if request.files else None
         try:
-            # Disks may be far away.
+            # In a thread, because network disks may be slow.
             sight = await asyncio.to_thread(look, name, request, model.override, folder, self._settings)
             begun = partial(self._decided, name, model, request)
             if sight.has_agents:
@@ -271,7 +269,7 @@ class ModelControl:
     async def _load_by_agents(
         self, model: _Model, sight: Sight, folder: OverrideFolder | None, begun: Callable[[], None]
     ) -> dict[int, str]:
-        """Let a model's repository agents look at it, and load what they come up with, unless all of that is served."""
+        """Run a model's repository agents, and load the resulting model, unless all of it is served already."""
         name, served = sight.folder.name, model.served
         fingerprint = await asyncio.to_thread(whole_fingerprint, sight.folder, sight.config)
         if fingerprint == served.seen and served.fingerprints.keys() <= set(self._table.ready_versions(name)):
@@ -321,7 +319,7 @@ class ModelControl:
     # Waiting.
 
     def _may_come(self, name: str, version: int) -> bool:
-        """Whether a version does not serve yet, and may do so after the loads that are under way."""
+        """Whether a version does not serve yet, but may do so after the current loads."""
         ready = self._table.ready_versions(name)
         if version in ready or (version == LATEST and ready):
             return False
@@ -332,7 +330,7 @@ class ModelControl:
 
     @asynccontextmanager
     async def _waiting(self, caller: str, name: str, refusal: str) -> AsyncIterator[None]:
-        """While the load of `caller` waits for that of `name`. Raises InferenceError if that would never end."""
+        """Record that the load of `caller` waits for that of `name`. Raises InferenceError if that would never end."""
         if not caller:
             yield
             return
@@ -359,7 +357,7 @@ def _exiting() -> InferenceError:
 
 
 def _check_name(name: str) -> None:
-    """Raises InferenceError INVALID_ARG for what is no name of a folder in a repository."""
+    """Raise InferenceError INVALID_ARG unless `name` can be the name of a folder in a repository."""
     if not name.strip():
         raise InferenceError("Model name cannot be empty. Please enter a valid name to deploy.", Code.INVALID_ARG)
     if "/" in name or name in (".", ".."):

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model as its folder describes it: what there is to load, before the model has completed its configuration.
+"""Reads a model from its folder: the versions to load, and the configuration before the model has completed it.
 
-Of a model that is debugged only one process is loaded, because only one can have the terminal.
+For a model that is debugged only one process is loaded, because only one can use the terminal.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pyruntime.runtime.repository.versions import VersionPolicy, select_versions
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 from pyruntime.utils.errors import LoadError
 
-# As many names as still read as a hint.
+# The most names in a hint.
 NAMES_MAX = 20
-# GPUs that a model may ask for by number. None yet: Python models see the machine's own through their framework.
+# The GPUs that a model may name. None yet: Python models use the machine's GPUs through their framework.
 GPUS: Sequence[int] = ()
 
 
@@ -41,17 +41,17 @@ class Draft:
     processes: tuple[InstanceProcess, ...]
     versions: tuple[int, ...]
     missing: dict[int, str]
-    # The configuration says nothing of instances: a backend may have its own idea of how many there should be.
+    # The configuration sets no instances, so a backend may choose their number.
     default_instances: bool = False
 
     @property
     def newest(self) -> int:
-        """The version whose auto_complete_config speaks for all."""
+        """The version whose auto_complete_config holds for all."""
         return self.versions[-1]
 
 
 def read_draft(folder: ModelFolder, settings: ServerSettings, config: Config) -> Draft:
-    """Normalise a model's configuration, and see what there is to load. Raises LoadError."""
+    """Normalise a model's configuration, and find the versions to load. Raises LoadError."""
     if folder.problem:
         raise LoadError(folder.problem)
     default_instances = not config.instance_group
@@ -74,7 +74,7 @@ def read_draft(folder: ModelFolder, settings: ServerSettings, config: Config) ->
 
 
 def read_config(folder: ModelFolder, settings: ServerSettings) -> Config:
-    """A model's configuration as its folder has it. Raises LoadError."""
+    """A model's configuration from its folder, not normalised. Raises LoadError."""
     if folder.problem:
         raise LoadError(folder.problem)
     if folder.config_path is None:
@@ -88,18 +88,18 @@ def read_config(folder: ModelFolder, settings: ServerSettings) -> Config:
 
 
 def check_debug_model(name: str, found: Collection[str]) -> None:
-    """Raise SettingsError if `name`, "" for none, is not among the models of the repositories."""
+    """Raise SettingsError if `name`, unless it is "", is not among the models of the repositories."""
     if name and name not in found:
         names = ", ".join(sorted(found)[:NAMES_MAX]) or "none"
         raise SettingsError(f"--debug: there is no model '{name}' in the repositories; there are: {names}")
 
 
 def only_version(versions: Sequence[int]) -> tuple[int, ...]:
-    """Of the versions, oldest first, the one to debug."""
+    """The version to debug. `versions` are in ascending order."""
     return tuple(versions[-1:])
 
 
 def only_process(processes: Sequence[InstanceProcess]) -> tuple[InstanceProcess, ...]:
-    """The first process that takes requests, or else the first, executing one batch at a time."""
+    """The first process that accepts requests, or else the first one, with one batch at a time."""
     active = [process for process in processes if not process.instance.passive]
     return tuple(InstanceProcess(process.instance) for process in (active or processes)[:1])

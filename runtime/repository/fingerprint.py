@@ -1,9 +1,11 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a version was loaded from, as a value: while it is the same there is no need to load the version again.
+"""Computes fingerprints of the files and the configuration that a version is loaded from.
 
-Files count by path, size and time of change, and are not read. Python's caches and what editors leave lying about do
-not count, nor does anything of the versions that are not served.
+A version with an unchanged fingerprint need not be loaded again.
+
+Files count by path, size and time of change, and are not read. Python's caches, temporary files of editors and versions
+that are not served do not count.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _CONFIGURATION = ("config.pbtxt", "configs")
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """See the module. `shared` stands for the files that all versions of a model have, `own` for one version's."""
+    """See the module. `shared` is for the files that all versions of a model share, `own` for those of one version."""
 
     path: str
     config: bytes
@@ -34,7 +36,7 @@ class Fingerprint:
 def fingerprints(folder: ModelFolder, config: Config, versions: tuple[int, ...]) -> dict[int, Fingerprint]:
     """The fingerprint of each of `versions` of a model; `config` is its configuration before the model completes it."""
     root = Path(folder.path)
-    # Which versions are served says nothing about any one of them.
+    # The version policy does not change any version that it selects.
     relevant = type(config)()
     relevant.CopyFrom(config)
     relevant.ClearField("version_policy")
@@ -47,18 +49,18 @@ def fingerprints(folder: ModelFolder, config: Config, versions: tuple[int, ...])
 
 
 def whole_fingerprint(folder: ModelFolder, config: Config) -> Fingerprint:
-    """That of a model which agents put together from its folder: what they make of any file, nobody knows."""
+    """The fingerprint of a model with repository agents. It covers all files, because agents may use any of them."""
     files = _stamp(Path(folder.path), lambda name: name not in _CONFIGURATION)
     return Fingerprint(folder.path, config.SerializeToString(deterministic=True), files, b"")
 
 
 def folder_stamp(path: str) -> bytes:
-    """Changes whenever anything in a model's folder does that may matter to one of its versions."""
+    """A value that changes with any file in a model's folder that may affect one of its versions."""
     return _stamp(Path(path), lambda name: True)
 
 
 def config_stamp(folder: ModelFolder) -> tuple[int, int] | None:
-    """Changes whenever the file of a model's configuration does; None if there is no file."""
+    """A value that changes with the configuration file of a model; None if there is no such file."""
     if folder.config_path is None:
         return None
     try:
@@ -69,7 +71,7 @@ def config_stamp(folder: ModelFolder) -> tuple[int, int] | None:
 
 
 def _is_shared(name: str) -> bool:
-    """Whether what lies directly in a model's folder is every version's: the configuration counts by what it says."""
+    """Whether an entry of a model's folder belongs to all versions. The configuration counts by its contents."""
     return not version_numbers([name]) and name not in _CONFIGURATION
 
 
@@ -81,16 +83,16 @@ def _stamp(root: Path, counts: Callable[[str], bool]) -> bytes:
 
 
 def _files(root: Path, counts: Callable[[str], bool]) -> Iterator[tuple[str, int, int]]:
-    """(path, time of change, size) of all files below a folder, of its own entries only of those that count.
+    """(path, time of change, size) of all files below a folder. `counts` selects from the folder's own entries.
 
-    Links are followed. What cannot be read counts as not there: loading it says why it is not.
+    Follows links. Ignores unreadable entries, because the load then reports the error.
     """
     walked: set[tuple[int, int]] = set()
     _is_new(os.fspath(root), walked)
     for folder, folders, files in os.walk(root, followlinks=True):
         at_root = folder == os.fspath(root)
         entries = {name for name in (*folders, *files) if _is_meant(name) and (not at_root or counts(name))}
-        # In order, so that of two links to one folder it is always the same that is walked.
+        # Sorted, so that of two links to one folder always the same one is followed.
         folders[:] = [
             name for name in sorted(entries.intersection(folders)) if _is_new(os.path.join(folder, name), walked)
         ]
@@ -108,7 +110,7 @@ def _is_meant(name: str) -> bool:
 
 
 def _is_new(path: str, walked: set[tuple[int, int]]) -> bool:
-    """Whether a folder was not walked yet: links may lead in circles."""
+    """Whether a folder is visited for the first time. Links may form cycles."""
     try:
         found = os.stat(path)
     except OSError:

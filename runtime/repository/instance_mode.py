@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which instances of a model share a process, by its parameter INSTANCE_MODE. (pure)
+"""Decides which instances of a model share a process, by its parameter INSTANCE_MODE. (pure)
 
-`process`, the default, gives each instance a process of its own. `thread` makes the instances of a group one process
-that executes as many batches at a time as there are instances, in threads: they share what the model has in memory.
+`process`, the default, gives each instance a process of its own. `thread` gives the instances of a group one process,
+which executes as many batches at a time as there are instances, in threads that share the memory of the model.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ THREAD = "thread"
 
 @dataclass(frozen=True, slots=True)
 class InstanceProcess:
-    """One process: it goes by the name of its first instance, and executes `concurrency` batches at a time."""
+    """One process. It has the name of its first instance, and executes `concurrency` batches at a time."""
 
     instance: InstanceSpec
     concurrency: int = 1
 
 
 def instance_processes(spec: ModelSpec) -> tuple[InstanceProcess, ...]:
-    """The processes that the instances of a model are. Raises LoadError for a mode that there is not."""
+    """The processes for the instances of a model. Raises LoadError for an unknown mode."""
     mode = spec.parameters.get(PARAMETER, PROCESS)
     if mode == PROCESS:
         return tuple(map(InstanceProcess, spec.instances))
@@ -36,7 +36,7 @@ def instance_processes(spec: ModelSpec) -> tuple[InstanceProcess, ...]:
         raise LoadError(
             f"model '{spec.name}' has the parameter {PARAMETER} '{mode}', which must be '{PROCESS}' or '{THREAD}'"
         )
-    # A process is told one device, so that instances on several of them cannot share it.
+    # A process receives one device, so instances on several devices cannot share it.
     sizes = Counter(map(_group, spec.instances))
     firsts = {_group(instance): instance for instance in reversed(spec.instances)}
     return tuple(InstanceProcess(firsts[group], size) for group, size in sizes.items())

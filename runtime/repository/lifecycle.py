@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""In which state every version of every model is, and what serves it. (pure)
+"""Keeps the state of every version of every model, and the object that serves it. (pure)
 
-The table neither loads nor unloads: whoever does tells it, and it says what requests go to meanwhile. `H` is the
-object that requests of a version go to, which this table never looks into.
+The table neither loads nor unloads. Its callers report each step, and it resolves the names in requests. `H` is the
+type of the objects that serve versions; the table does not use their contents.
 
-A version that is loaded anew while it serves is RELOADING: it goes on serving, as READY, with what it has until the
-new load succeeds, and for good if that fails.
+A version that is loaded again while it serves is RELOADING: the old object serves, as READY, until the new load
+succeeds, and remains if the new load fails.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pyruntime.utils.errors import Code, InferenceError, LocalError
 
 H = TypeVar("H")
 
-# The reason of a version that is not there because somebody wanted it so; it does not make the server unready.
+# The reason of a version that was unloaded on request, which does not make the server unready.
 UNLOADED_REASON = "unloaded"
 # "Any version" in a request.
 LATEST = -1
 
 
 class State(Enum):
-    """The state of one version. Those that have no entry in the table are UNKNOWN."""
+    """The state of one version. Versions without an entry in the table are UNKNOWN."""
 
     UNKNOWN = auto()
     LOADING = auto()
@@ -38,7 +38,7 @@ class State(Enum):
 
 
 class Step(Enum):
-    """What is reported about a version."""
+    """A reported step of a version."""
 
     BEGIN_LOAD = auto()
     READY = auto()
@@ -47,7 +47,7 @@ class Step(Enum):
     UNLOADED = auto()
 
 
-# What is not here is illegal.
+# The legal steps; all others raise an error.
 NEXT = {
     (State.UNKNOWN, Step.BEGIN_LOAD): State.LOADING,
     (State.UNAVAILABLE, Step.BEGIN_LOAD): State.LOADING,
@@ -59,18 +59,18 @@ NEXT = {
     # All its instances are lost.
     (State.READY, Step.FAIL): State.UNAVAILABLE,
     (State.READY, Step.BEGIN_UNLOAD): State.UNLOADING,
-    # Unloading what failed to load is how an operator says that it is not wanted.
+    # By unloading a failed version an operator says that it is not wanted.
     (State.UNAVAILABLE, Step.BEGIN_UNLOAD): State.UNLOADING,
     (State.UNLOADING, Step.UNLOADED): State.UNAVAILABLE,
 }
 
-# Requests are served in these, so the repository index calls both READY.
+# Versions in these states serve requests, so the repository index calls both READY.
 _SERVING = (State.READY, State.RELOADING)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """One row of the repository index. All but the name are empty for a model that was never loaded."""
+    """One row of the repository index. All fields but the name are empty for a model that was never loaded."""
 
     name: str
     version: str = ""
@@ -86,24 +86,24 @@ class _Entry(Generic[H]):
 
 
 class LifecycleTable(Generic[H]):
-    """Every model that is known, its versions, their states, and where requests go.
+    """All known models, their versions and states, and the objects that serve them.
 
-    The methods that report a step raise LocalError, and change nothing, where NEXT has no such step. `on_change` is
-    called whenever requests go elsewhere from then on.
+    The methods that report a step raise LocalError, and change nothing, if NEXT lacks the step. `on_change` is called
+    whenever another object serves a version from then on.
     """
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self._models: dict[str, dict[int, _Entry[H]]] = {}
         self._repository: frozenset[str] = frozenset()
         self._problems: dict[str, str] = {}
-        # For every request: (model, version) and (model, LATEST) of what serves, and nothing else.
+        # Read for every request: only (model, version) and (model, LATEST) of versions that serve.
         self.serving: dict[tuple[str, int], H] = {}
         self._on_change = on_change
 
     def resolve(self, model: str, version: int = LATEST) -> H:
-        """What requests of a version go to; of the highest one that is ready for LATEST.
+        """The object that serves a version; for LATEST, that of the highest ready version.
 
-        Raises InferenceError: NOT_FOUND if there is no such model or version, UNAVAILABLE if it is not ready.
+        Raises InferenceError: NOT_FOUND for an unknown model or version, UNAVAILABLE if it is not ready.
         """
         handle = self.serving.get((model, version))
         if handle is None:
@@ -111,45 +111,45 @@ class LifecycleTable(Generic[H]):
         return handle
 
     def begin_load(self, model: str, version: int) -> None:
-        """A version is being loaded, for the first time or again. If it serves, it goes on serving."""
+        """A version is being loaded, for the first time or again. If it serves, it continues to do so."""
         self._step(model, version, Step.BEGIN_LOAD)
 
     def ready(self, model: str, version: int, handle: H) -> H | None:
-        """A load succeeded: requests go to `handle` from now on. Returns what they went to before, to be drained."""
+        """A load succeeded: `handle` serves from now on. Returns the previous handle, which the caller must drain."""
         entry = self._step(model, version, Step.READY)
         return self._replace_handle(model, version, entry, handle)
 
     def fail(self, model: str, version: int, reason: str) -> H | None:
-        """A load failed, or a version that was ready lost all its instances. Returns what is to be drained, or None.
+        """A load failed, or a ready version lost all its instances. Returns the handle to drain, or None.
 
-        A version that was being loaded anew stays ready with what it has.
+        A version that was being loaded again stays ready with its old handle.
         """
         entry = self._step(model, version, Step.FAIL, reason)
         return None if entry.state in _SERVING else self._replace_handle(model, version, entry, None)
 
     def begin_unload(self, model: str, version: int) -> H | None:
-        """A version takes no more requests. Returns what they went to, to be drained."""
+        """A version accepts no more requests. Returns the handle to drain."""
         entry = self._step(model, version, Step.BEGIN_UNLOAD)
         return self._replace_handle(model, version, entry, None)
 
     def unloaded(self, model: str, version: int) -> None:
-        """What begin_unload returned is drained and gone."""
+        """The handle that begin_unload returned is drained and has ended."""
         self._step(model, version, Step.UNLOADED, UNLOADED_REASON)
 
     def set_repository(self, names: Iterable[str]) -> None:
-        """These are the models that the repositories hold now. What is loaded stays, even if it is not among them."""
+        """Set the names of the models in the repositories. Loaded models stay, even if they are not among them."""
         self._repository = frozenset(names)
 
     def fail_model(self, model: str, reason: str) -> None:
-        """A model could not be loaded before it came to its versions. It stays so until one of them takes a step."""
+        """The load of a model failed before that of any version. Holds until one of its versions takes a step."""
         self._problems[model] = reason
 
     def dismiss(self, model: str) -> None:
-        """Forget why a model could not be loaded: it was unloaded, or has gone from the repositories."""
+        """Forget why a model could not be loaded, because it was unloaded or left the repositories."""
         self._problems.pop(model, None)
 
     def states(self, model: str) -> dict[int, State]:
-        """The state of every version that was ever loaded, or tried to; empty for any other model."""
+        """The state of every version for which a load was ever begun; empty for unknown models."""
         return {version: entry.state for version, entry in self._models.get(model, {}).items()}
 
     def ready_versions(self, model: str) -> tuple[int, ...]:
@@ -171,10 +171,9 @@ class LifecycleTable(Generic[H]):
         return rows
 
     def is_ready(self, strict: bool) -> bool:
-        """Whether the models let the server be called ready.
+        """Whether the server is ready as far as its models are concerned.
 
-        Strictly, every version has to serve, but for those that were unloaded; otherwise the server need not wait
-        for any model.
+        If `strict`, every version must serve, except those that were unloaded; otherwise no model needs to.
         """
         if not strict:
             return True
@@ -214,7 +213,7 @@ class LifecycleTable(Generic[H]):
         return old
 
     def _problem(self, model: str) -> str | None:
-        """Why no version of a model could be loaded; None if some version serves all the same."""
+        """Why no version of a model could be loaded; None if some version serves."""
         return None if (model, LATEST) in self.serving else self._problems.get(model)
 
     def _refuse(self, model: str, version: int) -> NoReturn:

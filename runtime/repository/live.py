@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every model version that has processes, from the end of its load until the last of them is gone.
+"""Keeps every model version that has processes, from the end of its load until its last process has ended.
 
-A version that is replaced, unloaded or lost takes no more requests from that moment on, answers those that it has, and
-is stopped in the background. Whatever happens to a version is reported to the lifecycle table here, and nowhere else.
+A version that is replaced, unloaded or lost accepts no more requests from that moment on, answers those that it has,
+and is stopped in the background. Only this module reports steps of a version to the lifecycle table.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ _LOG = logging.getLogger("pyruntime.repository")
 
 
 class Source(Protocol):
-    """What versions are loaded from, and what is to be seen to until the last of them is gone."""
+    """The origin of versions, for example a temporary folder, which is held until the last of them has ended."""
 
     def hold(self) -> None:
-        """A version was loaded from it."""
+        """A version was loaded from this source."""
 
     async def retire(self) -> None:
-        """A version that holds it is about to end."""
+        """A version that holds this source is about to end."""
 
     def release(self) -> None:
-        """A version that held it has ended."""
+        """A version that held this source has ended."""
 
 
 class LiveVersions:
-    """See the module. `tasks` runs what goes on in the background; `drain_s` is how long requests may take to end."""
+    """See the module. `tasks` runs the background work; `drain_s` limits the time for requests to end, in seconds."""
 
     def __init__(self, table: LifecycleTable[ModelVersion], tasks: asyncio.TaskGroup, drain_s: float) -> None:
         self._table = table
         self._tasks = tasks
         self._drain_s = drain_s
-        # Each with what it was loaded from, if that is more than a folder of a repository.
+        # Each with its source, if that is more than a folder of a repository.
         self._alive: dict[ModelVersion, Source | None] = {}
         self._lost: dict[ModelVersion, str] = {}
         self._retiring: dict[ModelVersion, asyncio.Task[None]] = {}
@@ -56,24 +56,24 @@ class LiveVersions:
         self.changed(name)
 
     def fail(self, name: str, version: int, reason: str) -> None:
-        """The load of a version failed. What serves goes on to."""
+        """The load of a version failed. A version that serves continues to do so."""
         self._table.fail(name, version, reason)
         if version in self._table.ready_versions(name):
             self._review(self._table.resolve(name, version))
         self.changed(name)
 
     def adopt(self, model: ModelVersion, source: Source | None) -> None:
-        """A version is loaded; it gets no requests yet. Its processes are our business from here on."""
+        """A version is loaded, and gets no requests yet. From here on this object ends its processes."""
         self._alive[model] = source
         if source is not None:
             source.hold()
 
     def why_lost(self, model: ModelVersion) -> str:
-        """Why a version cannot serve any more although it did load; "" if it can."""
+        """Why a loaded version can no longer serve; "" if it can."""
         return self._lost.get(model, "")
 
     def serve(self, model: ModelVersion) -> None:
-        """Requests go to this version from now on; what they went to before is retired."""
+        """Send requests to this version from now on, and retire the one that got them before."""
         old = self._table.ready(model.spec.name, model.version, model)
         if old is not None:
             self.retire(old)
@@ -83,7 +83,7 @@ class LiveVersions:
     # Ending.
 
     def unload(self, name: str, version: int) -> None:
-        """A version that is ready, or failed, takes no more requests; it is UNLOADING until its processes are gone."""
+        """Unload a ready or failed version. It accepts no requests, and is UNLOADING until its processes have ended."""
         model = self._table.begin_unload(name, version)
         if model is None:
             self._table.unloaded(name, version)
@@ -98,7 +98,7 @@ class LiveVersions:
         self._review(model)
 
     def retire(self, model: ModelVersion) -> asyncio.Task[None]:
-        """Let a version that gets no more requests finish those that it has, and end it."""
+        """Let a version that gets no more requests finish those that it has, then end it."""
         return self._retire(model, self._drain_s)
 
     async def wait_unloaded(self, name: str) -> None:
@@ -112,7 +112,7 @@ class LiveVersions:
             model.kill()
 
     async def stop(self, timeout_s: float) -> None:
-        """End everything; what takes longer than `timeout_s` is killed, except that finalize is granted a little."""
+        """End all versions. Kills those that take longer than `timeout_s`, after a short time for finalize."""
         for model in self._alive:
             self._retire(model, timeout_s)
         if self._retiring:
@@ -123,8 +123,8 @@ class LiveVersions:
         if task is None:
             name = f"retire {model.spec.name} {model.version}"
             task = self._retiring[model] = self._tasks.create_task(self._end(model, timeout_s), name=name)
-            # The parts of a version refer to each other, and a thread of a native instance ends only with its handle.
-            # The young generations take less than a millisecond.
+            # The parts of a version form reference cycles, and a thread of a native instance ends only with its handle.
+            # Collecting the young generations takes less than a millisecond.
             task.add_done_callback(lambda _: gc.collect(1))
         return task
 
@@ -142,7 +142,7 @@ class LiveVersions:
                 source.release()
 
     def _review(self, model: ModelVersion) -> None:
-        """Take a version out of service if it is lost. One that is being loaded again stays where it is meanwhile."""
+        """Take a version out of service if it is lost, unless it is being loaded again."""
         reason = self._lost.get(model)
         name, version = model.spec.name, model.version
         if reason is None or self._table.states(name).get(version) is not State.READY:
@@ -160,13 +160,13 @@ class LiveVersions:
     # Waiting.
 
     def changed(self, name: str) -> None:
-        """Wake who waits for news of a model."""
+        """Wake the tasks that wait for a change of a model."""
         for watcher in self._watchers.pop(name, ()):
             if not watcher.done():
                 watcher.set_result(None)
 
     async def wait_changed(self, name: str) -> None:
-        """Wait for news of a model. Cancelling it is safe."""
+        """Wait for a change of a model. Safe to cancel."""
         watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watchers.setdefault(name, []).append(watcher)
         await watcher

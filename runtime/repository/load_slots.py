@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Limits how many models load at a time: a load that waits for another one lends its slot meanwhile."""
+"""Limits the number of models that load at a time. A load that waits for another one lends its slot."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """What one load holds. `waits` is how many of its instances wait for other models.
+    """The slot of one load. `waits` is the number of its instances that wait for other models.
 
-    One of them at a time, which has the lock, wants the slot back.
+    One of them at a time, the holder of the lock, waits to get the slot back.
     """
 
     is_taken: bool = True
@@ -24,12 +24,12 @@ class _Slot:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the load goes on, and without a slot."""
+        """Whether the load runs without a slot."""
         return not (self.is_taken or self.waits or self.has_ended)
 
 
 class LoadSlots:
-    """At most `count` loads go on at a time, of at most one for each name."""
+    """At most `count` loads run at a time, at most one for each name."""
 
     def __init__(self, count: int) -> None:
         self._free = asyncio.Semaphore(count)
@@ -37,7 +37,7 @@ class LoadSlots:
 
     @asynccontextmanager
     async def hold(self, name: str) -> AsyncIterator[None]:
-        """Wait for a slot, and hold it while the load of a model goes on."""
+        """Wait for a slot, and hold it during the load of a model."""
         await self._free.acquire()
         slot = self._slots[name] = _Slot()
         try:
@@ -49,9 +49,9 @@ class LoadSlots:
 
     @asynccontextmanager
     async def lend(self, name: str) -> AsyncIterator[None]:
-        """Give up the slot of a load while it waits, and wait for one at the end. Does nothing for other models.
+        """Give up the slot of a load while it waits, and wait for one at the end. No effect for other models.
 
-        A task that is cancelled does not wait at the end.
+        A cancelled task does not wait at the end.
         """
         slot = self._slots.get(name)
         if slot is None:
@@ -78,5 +78,5 @@ class LoadSlots:
                 await self._free.acquire()
                 if slot.is_wanted:
                     slot.is_taken = True
-                else:  # an instance waits in turn meanwhile, or the load is over
+                else:  # another instance waits meanwhile, or the load has ended
                     self._free.release()

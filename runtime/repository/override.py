@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a request to load a model may bring instead of what is in the repository: a configuration, and files. (pure)"""
+"""Parses a configuration and files that a load request brings in place of those in the repository. (pure)"""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pyruntime.utils.errors import Code, InferenceError
 
 # The files of a model.py and its helpers, not of a data set.
 OVERRIDE_FILES_MAX = 1024
-# What a file's path begins with in a request.
+# The prefix of a file's path in a request.
 FILE_PREFIX = "file:"
 
 
 def parse_override(text: str) -> Config:
-    """The configuration that JSON `text` says. Raises InferenceError INVALID_ARG."""
+    """The configuration in the JSON `text`. Raises InferenceError INVALID_ARG."""
     if len(text) > CONFIG_BYTES_MAX:
         raise _invalid(f"it has {len(text)} characters, and may have {CONFIG_BYTES_MAX}")
     if not text.lstrip().startswith("{"):
-        raise _invalid("expected a JSON object")  # the parser takes an empty list for one
+        raise _invalid("expected a JSON object")  # the parser accepts an empty list
     config = new_model_config()
     try:
         json_format.Parse(text, config, descriptor_pool=POOL)
     except (json_format.ParseError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # Parse checks most values itself, and lets those of quite unexpected types fall through to Python.
+        # ParseDict raises ParseError for most invalid values, but Python's own errors for values of unexpected types.
         raise _invalid(str(error)[:COMPLAINT_CHARACTERS_MAX]) from error
     return config
 
@@ -38,9 +38,9 @@ def _invalid(complaint: str) -> InferenceError:
 
 
 def check_files(name: str, config: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files that come instead of a model's folder, by their paths in it, which lie below that folder for certain.
+    """The files that replace a model's folder, by their paths in it. No path leads out of that folder.
 
-    Raises InferenceError INVALID_ARG if they cannot be a model, which has a configuration too.
+    Raises InferenceError INVALID_ARG for an invalid path, or for files without a configuration.
     """
     if not config:
         raise _refused(name, "override model directory requires override model config")
@@ -58,7 +58,7 @@ def check_files(name: str, config: str, files: Mapping[str, bytes]) -> dict[str,
 
 
 def _is_plain(part: str) -> bool:
-    """Whether one part of a path names something in the folder that it stands in."""
+    """Whether one part of a path names an entry of its folder, unlike "." and ".."."""
     return part not in ("", ".", "..") and part.isprintable() and "\\" not in part
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model's folder made of the files that a request to load it brought."""
+"""Creates a model's folder from the files of a load request."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LOG = logging.getLogger("pyruntime.repository")
 
 
 class OverrideFolder:
-    """One such folder, which nobody else may look into. It is there while somebody holds it; who makes it does."""
+    """One such folder, which no other user can read. It exists while it has holders; its creator is the first one."""
 
     def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
-        """Write `files`, by their paths, which have been checked. Raises LoadError; nothing is left of it then."""
+        """Write `files`, by their paths, which must be checked before. Raises LoadError, and then leaves no files."""
         self._holders = 1
-        # A model is known by the name of its folder.
+        # The name of the folder is the name of the model.
         self._parent = tempfile.mkdtemp(prefix="pyruntime_override_")
         self.path = Path(self._parent, name)
         try:
@@ -37,18 +37,18 @@ class OverrideFolder:
             raise LoadError(f"the override files of model '{name}' cannot be written: {reason}") from exc
 
     def read(self) -> ModelFolder:
-        """The folder as the repository's own are seen. It has no configuration of its own."""
+        """The folder like those of a repository, but without a configuration file."""
         return read_folder(self.path, None)
 
     def hold(self) -> None:
-        """Somebody else needs the folder too."""
+        """Add a holder."""
         self._holders += 1
 
     async def retire(self) -> None:
-        """A version that was loaded from it is about to end, which changes nothing yet."""
+        """A version that was loaded from it is about to end. No effect."""
 
     def release(self) -> None:
-        """Who held it does not need it any more; the last one to say so removes it."""
+        """Release one hold. The last release removes the folder."""
         self._holders -= 1
         if not self._holders:
             try:

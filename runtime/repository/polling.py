@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a server's models as the repositories have them: looks at their folders every now and then.
+"""Keeps the models of a server equal to those in the repositories, by reading their folders periodically.
 
-Whether a version must be loaded anew is decided by its load. Here it is decided which models are worth a look: those
-that changed since the last one, and those whose load failed, because what was wrong with them may be elsewhere.
+The load itself decides whether a version must be loaded again. This module selects the models to load: those that
+changed since the last poll, and those whose load failed, because the cause may lie outside their folders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOG = logging.getLogger("pyruntime.repository")
 
 
 class Stamp(NamedTuple):
-    """What a model's folder was like: where it is, why it cannot be served ("" if it can), and its files."""
+    """A model's folder at one poll: its path, why it cannot be served ("" if it can), and its files."""
 
     path: str
     problem: str
@@ -31,20 +31,20 @@ class Stamp(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What is to be done, by name of model."""
+    """The models to load and to unload, by name."""
 
     refresh: list[str]
     remove: list[str]
 
 
 class Seen:
-    """What was seen of the models at the last look."""
+    """The models at the last poll."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, Stamp] = {}
 
     def look(self, found: Mapping[str, Stamp]) -> Changes:
-        """This is there now: what has changed since the last time. At first everything is new."""
+        """Replace the models by those `found` now, and return the changes. At first everything is new."""
         before, self._stamps = self._stamps, dict(found)
         return Changes(
             [name for name, stamp in found.items() if before.get(name) != stamp],
@@ -52,13 +52,13 @@ class Seen:
         )
 
     def forget(self, name: str) -> None:
-        """A model is not as it was seen: at the next look it is new."""
+        """Forget a model, so that it is new at the next poll."""
         if name in self._stamps:
             self._stamps[name] = Stamp("", "", b"")
 
 
 class Control(Protocol):
-    """What polling needs of model control: see ModelControl."""
+    """The part of ModelControl that polling uses."""
 
     def set_repository(self, names: Iterable[str]) -> None: ...
 
@@ -68,7 +68,7 @@ class Control(Protocol):
 
 
 class Polling:
-    """See the module. `sleep` waits for so many seconds."""
+    """See the module. `sleep` waits for a number of seconds."""
 
     def __init__(
         self, settings: ServerSettings, control: Control, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -80,7 +80,7 @@ class Polling:
         self._problem = ""
 
     async def run(self) -> None:
-        """Look for ever. What a look finds is done in the background. Cancelling it is safe."""
+        """Poll until cancelled. Loads and unloads run in the background. Safe to cancel."""
         while True:
             await self._sleep(self._settings.repository_poll_s)
             found = await self._look()
@@ -88,17 +88,17 @@ class Polling:
                 self._act(found)
 
     async def _look(self) -> dict[str, Stamp] | None:
-        """What is there; None if that cannot be said, which is no reason to unload anything."""
+        """The models in the repositories; None if they cannot be read, in which case no model is unloaded."""
         problem = ""
         try:
             return await asyncio.to_thread(look, self._settings)
         except LoadError as exc:
             problem = str(exc)
-            if problem != self._problem:  # once: it may last
+            if problem != self._problem:  # once, because the problem may last
                 _LOG.error("models stay as they are: %s", problem)
             return None
         except Exception:
-            # Whatever a folder led us into, it must not end the server.
+            # No error that a folder causes may end the server.
             _LOG.exception("models stay as they are: the repositories cannot be looked at")
             return None
         finally:
@@ -119,6 +119,6 @@ class Polling:
 
 
 def look(settings: ServerSettings) -> dict[str, Stamp]:
-    """What the repositories hold now, by name of model. Raises LoadError if one of them cannot be read."""
+    """The models in the repositories now, by name. Raises LoadError if a repository cannot be read."""
     folders = scan(settings.model_repositories, settings.model_config_name or None)
     return {folder.name: Stamp(folder.path, folder.problem or "", folder_stamp(folder.path)) for folder in folders}

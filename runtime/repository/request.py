@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""One wish to have a model loaded, and what it comes to when the model's folder is looked at."""
+"""Reads a model from disk for one load request, with the configuration and the files of that request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyruntime.utils.errors import InferenceError
 
 @dataclass(slots=True, eq=False)
 class LoadRequest:
-    """A model as it is in the repository, or with the configuration, and the files, that came with the request."""
+    """A request to load a model as it is in the repository, or with the request's own configuration and files."""
 
     config: Config | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A configuration that holds until the model's own changes: `stamp` is what its file was."""
+    """A configuration that holds until the model's own file changes: `stamp` is the stamp of that file."""
 
     config: Config
     stamp: tuple[int, int] | None
@@ -35,7 +35,7 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A model as it lies on disk. Once it is loaded `override` stands for requests to come."""
+    """A model on disk. After it is loaded, later load requests use `override` too."""
 
     folder: ModelFolder
     config: Config
@@ -43,11 +43,11 @@ class Sight:
 
     @property
     def has_agents(self) -> bool:
-        """Whether there are repository agents to be asked before it is loaded."""
+        """Whether repository agents must run before it is loaded."""
         return bool(self.config.model_repository_agents.agents)
 
     def relocated(self, location: str) -> Sight:
-        """The same model, whose files are in another folder. Its configuration stays what it was."""
+        """The same model with its files in another folder, and the same configuration."""
         found = read_folder(Path(location).absolute(), None)
         folder = replace(self.folder, path=found.path, version_dirs=found.version_dirs, problem=found.problem)
         return replace(self, folder=folder)
@@ -55,13 +55,13 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is to be loaded."""
+    """A model with everything that its load needs."""
 
     draft: Draft
     fingerprints: dict[int, Fingerprint]
 
     def of_load(self, number: int) -> Found:
-        """The same, of a load that makes everything anew."""
+        """The same, with fingerprints unique to one load, so that every version is loaded again."""
         fingerprints = {
             version: replace(found, own=b"%s %d" % (found.own, number)) for version, found in self.fingerprints.items()
         }
@@ -71,9 +71,9 @@ class Found:
 def look(
     name: str, request: LoadRequest, standing: Override | None, files: OverrideFolder | None, settings: ServerSettings
 ) -> Sight:
-    """Look at a model on disk. `files` are those of the request, if it has any.
+    """Read a model on disk. `files` are those of the request, if it has any.
 
-    Raises InferenceError if the model is not there, LoadError if it or its configuration cannot be read.
+    Raises InferenceError if the model does not exist, LoadError if it or its configuration cannot be read.
     """
     folder: ModelFolder | None
     if files is not None:
@@ -89,19 +89,19 @@ def look(
     elif standing is not None and standing.stamp == stamp:
         override = standing
     config = override.config if override else read_config(folder, settings)
-    # Files come with their configuration, and go with it.
+    # Files are valid only together with the configuration of the same request.
     return Sight(folder, config, None if files is not None else override)
 
 
 def read(sight: Sight, settings: ServerSettings) -> Found:
-    """What there is to load of a model. Raises LoadError if something is wrong with it."""
+    """The model as it is to be loaded. Raises LoadError if it is invalid."""
     draft = read_draft(sight.folder, settings, sight.config)
     loaded_from = {}
-    if settings.model_control_mode != "none":  # there nothing is ever loaded again
+    if settings.model_control_mode != "none":  # in mode "none" nothing is ever loaded again
         loaded_from = fingerprints(sight.folder, draft.config, draft.versions)
     return Found(draft, loaded_from)
 
 
 def unknown(name: str) -> InferenceError:
-    """What there is to say of a model that is in no repository; Triton says it of broken ones as well."""
+    """The error for a model that is in no repository. Triton uses it for broken models too."""
     return InferenceError(f"failed to load '{name}', failed to poll from model repository")

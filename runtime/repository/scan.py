@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What models the repositories hold, seen from their folders alone.
+"""Finds the models in repositories by their folders.
 
-Reads folders, and no file: whether a configuration is right is for whoever loads the model. A model that cannot be
-served is in the answer all the same, with its `problem`, so that it shows up where people look for it.
+Reads folders but no files; the load of a model validates its configuration. The result includes models that cannot be
+served, with their `problem`, so that the repository index can show them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyruntime.utils.errors import LoadError
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """One model's folder. `path` is absolute; `config_path` is None where no configuration is written down.
+    """One model's folder. `path` is absolute; `config_path` is None if there is no configuration file.
 
     `version_dirs` are all its versions, ascending. `problem` says why the model cannot be served, or is None.
     """
@@ -32,10 +32,10 @@ class ModelFolder:
 
 
 def scan(repositories: Sequence[str], config_name: str | None = None) -> list[ModelFolder]:
-    """Every model of the repositories, in order of name. `config_name` X prefers `configs/X.pbtxt` to `config.pbtxt`.
+    """All models of the repositories, sorted by name. `config_name` X prefers `configs/X.pbtxt` to `config.pbtxt`.
 
-    A name found in several repositories is there as often, each time with a problem. Symbolic links are followed.
-    Raises LoadError if a repository itself cannot be read.
+    A name in several repositories appears once for each, with a problem. Follows symbolic links. Raises LoadError if a
+    repository itself cannot be read.
     """
     folders: list[ModelFolder] = []
     for repository in dict.fromkeys(repositories):
@@ -48,7 +48,7 @@ def scan(repositories: Sequence[str], config_name: str | None = None) -> list[Mo
 
 
 def find_model(repositories: Sequence[str], name: str, config_name: str | None = None) -> ModelFolder | None:
-    """What `scan` would say of one model, of the first place that it is in; None if it is nowhere."""
+    """One model of the result of `scan`, from the first repository that has it; None if there is none."""
     if not _is_meant(name):
         return None
     paths = [Path(repository).absolute() / name for repository in dict.fromkeys(repositories)]
@@ -57,7 +57,7 @@ def find_model(repositories: Sequence[str], name: str, config_name: str | None =
 
 
 def _model_paths(repository: str) -> list[Path]:
-    """The folders in a repository that are meant as models, existing or not: links that lead nowhere are none."""
+    """The folders in a repository that are models. Ignores links to missing targets."""
     root = Path(repository).absolute()
     try:
         names = os.listdir(root)
@@ -67,12 +67,12 @@ def _model_paths(repository: str) -> list[Path]:
 
 
 def _is_meant(name: str) -> bool:
-    """Whether a folder of this name is a model: Python leaves __pycache__ wherever somebody imports a file beside."""
+    """Whether a folder of this name is a model. Python creates __pycache__ beside imported files."""
     return not name.startswith(".") and name != "__pycache__"
 
 
 def read_folder(path: Path, config_name: str | None) -> ModelFolder:
-    """One model's folder, wherever it is. See `scan`."""
+    """One model's folder at any path. See `scan`."""
     folder = ModelFolder(path.name, os.fspath(path))
     if not path.name.isprintable() or path.name != path.name.strip() or "\\" in path.name:
         problem = f"{path.name!r} is no name for a model: it has invalid characters"

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Brings the versions of one model up to date: loads what changed, and unloads what is not wanted any more.
+"""Brings the versions of one model up to date: loads changed ones, and unloads those that are not wanted any more.
 
-A model that serves nothing yet serves each version as soon as it is ready. One that does serve goes on with what it has
-until everything new is ready; if any of it fails, nothing changes.
+If no version of the model serves yet, each serves as soon as it is ready. Otherwise the old versions serve until all
+new ones are ready; if one of those fails, nothing changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOG = logging.getLogger("pyruntime.repository")
 
 
 class Loader(Protocol):
-    """What loads versions: see ModelLoader."""
+    """Loads versions: see ModelLoader."""
 
     async def load(
         self,
@@ -39,9 +39,9 @@ class Loader(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Served:
-    """What the versions of a model that serve were loaded from, and the configuration that they have.
+    """The origin of the versions of a model that serve, and their configuration.
 
-    `seen` is what its repository agents were shown, if it has any and all went well.
+    `seen` is the fingerprint that its repository agents got, if it has agents and the load succeeded.
     """
 
     fingerprints: dict[int, Fingerprint] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Served:
 
 
 class ModelUpdate:
-    """One such update, run once. `source` is held by every version that is loaded from it."""
+    """One such update, run once. Every version that is loaded from `source` holds it."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class ModelUpdate:
         self._source = source
         self._completed: asyncio.Future[Config] = asyncio.get_running_loop().create_future()
         self._at_once = not table.ready_versions(self._name)
-        # The versions of which the table does not know yet how their load ends; what of them is ready and waits for the
-        # others; the versions that requests have been sent to; and why others could not be loaded.
+        # The versions whose load the table considers open; those of them that are ready and wait for the others; the
+        # versions that serve now; and the reasons why others could not be loaded.
         self._loading: set[int] = set()
         self._waiting: dict[int, ModelVersion] = {}
         self._fresh: set[int] = set()
@@ -79,13 +79,13 @@ class ModelUpdate:
 
     @property
     def has_loaded(self) -> bool:
-        """Whether requests have been sent to a version of its."""
+        """Whether one of its versions serves now."""
         return bool(self._fresh)
 
     async def run(self, served: Served, begun: Callable[[], None]) -> dict[int, str]:
-        """Do it, and bring `served` up to date too. `begun` is called once it is known which versions are loaded.
+        """Perform the update, and update `served`. `begun` is called once the versions to load are known.
 
-        Returns why versions could not be loaded. Cancelling it kills what still loads; what serves goes on.
+        Returns why versions could not be loaded. Cancelling it kills versions that still load; others go on serving.
         """
         draft, name = self._draft, self._name
         serving = set(self._table.ready_versions(name))
@@ -101,7 +101,7 @@ class ModelUpdate:
             begun()
             await self._load(stale)
             if not self._failures and self._completed.result() != served.config:
-                # What the newest version completed the configuration to is that of all.
+                # The newest version completes the configuration for all.
                 rest = [version for version in draft.versions if version not in stale]
                 self._begin(rest)
                 await self._load(rest)
@@ -129,7 +129,7 @@ class ModelUpdate:
         await self._loader.load(self._draft, versions, self._completed, self._report)
 
     def _report(self, version: int, model: ModelVersion | LoadError) -> None:
-        """A version is ready, or is known not to become so."""
+        """A version is ready, or its load has failed."""
         if isinstance(model, LoadError):
             self._fail(version, model)
             return
@@ -151,13 +151,13 @@ class ModelUpdate:
         _LOG.error("failed to load '%s' version %d: %s", self._name, version, reason)
 
     def _record(self, version: int, error: LoadError) -> str:
-        """The load of a version has failed; why, as operators and clients read it."""
+        """Record the failed load of a version. Returns the reason for operators and clients."""
         reason = f"{error.code.words}: {error}"
         self._live.fail(self._name, version, reason)
         return reason
 
     def _switch(self) -> None:
-        """Let what waits take over if all of it is there, and drop it otherwise."""
+        """Let the waiting versions serve if all are ready; drop them otherwise."""
         for version, model in self._waiting.items():
             if reason := self._live.why_lost(model):
                 self._fail(version, LoadError(reason))
@@ -167,7 +167,7 @@ class ModelUpdate:
             self._serve(version, model)
 
     def _drop(self, reason: str) -> None:
-        """Give up what is being loaded, and what is ready and waits."""
+        """Give up the versions that load, and those that are ready and wait."""
         for version in self._loading:
             self._record(version, LoadError(reason, Code.UNAVAILABLE))
         for model in self._waiting.values():

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of versions, as clients write them, and the choice of those that a model serves. (pure)"""
+"""Parses the version numbers of clients, and selects the versions that a model serves. (pure)"""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.repository.lifecycle import LATEST
 from pyruntime.utils.errors import Code, InferenceError
 
-# What a specific policy may name. Each version that is named and not there is reported by itself.
+# The most versions that a specific policy may name. Each named version that does not exist gets an error of its own.
 SPECIFIC_VERSIONS_MAX = 1000
-# Triton keeps versions in signed 64-bit integers, which have at most 19 digits.
+# Triton stores versions in signed 64-bit integers, which have at most 19 digits.
 VERSION_MAX = (1 << 63) - 1
 VERSION_DIGITS_MAX = 19
 _VERSION = re.compile(r"[1-9][0-9]*", re.ASCII)
 
 
 def parse_version(text: str) -> int:
-    """The version that `text` names, LATEST for "". Raises InferenceError (INVALID_ARG)."""
+    """The version in `text`, LATEST for "". Raises InferenceError (INVALID_ARG)."""
     if not text:
         return LATEST
     version = int(text) if text.isascii() and text.isdigit() and len(text) <= VERSION_DIGITS_MAX else 0
@@ -57,9 +57,9 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The versions to serve, in ascending order, and why each version in `missing` cannot be served.
+    """The versions to serve, in ascending order, and the reason for each version in `missing` that cannot be served.
 
-    `problem` says why the model as a whole cannot be served: no version is left. None if at least one is.
+    `problem` says why no version of the model can be served; None if at least one can.
     """
 
     versions: tuple[int, ...]
@@ -74,7 +74,7 @@ def version_numbers(names: Iterable[str]) -> tuple[int, ...]:
 
 
 def select_versions(policy: VersionPolicy, names: Iterable[str], model: str) -> Selection:
-    """Apply the policy to the names of the folders in a model's folder. Other names than versions are ignored."""
+    """Apply the policy to the names of the folders in a model's folder. Ignores names that are not versions."""
     present = version_numbers(names)
     missing: dict[int, str] = {}
     match policy.choice:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which loads wait for which other ones, so that a wait that can never end is refused instead. (pure)"""
+"""Records which loads wait for which other ones, so that a wait that could never end is refused. (pure)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Wait:
 
 
 class WaitGraph:
-    """Models by name: the load of a waiter goes on only after that of its target."""
+    """Models by name. The load of a waiter continues only after the load of its target."""
 
     def __init__(self) -> None:
         self._waits: dict[str, set[Wait]] = {}
@@ -42,18 +42,18 @@ class WaitGraph:
         return []
 
     def add(self, waiter: str, target: str) -> Wait:
-        """`waiter` waits for `target` until the answer is removed, or its load ends."""
+        """Record that `waiter` waits for `target`, until the returned wait is removed or the waiter's load ends."""
         wait = Wait(waiter, target)
         self._waits.setdefault(waiter, set()).add(wait)
         return wait
 
     def remove(self, wait: Wait) -> None:
-        """A wait is over. Does nothing if it was already."""
+        """Remove a wait. No effect if it was removed before."""
         waits = self._waits.get(wait.waiter, set())
         waits.discard(wait)
         if not waits:
             self._waits.pop(wait.waiter, None)
 
     def end(self, waiter: str) -> None:
-        """The load of a model has ended, perhaps by a failure: whatever it waited for, it does not any more."""
+        """Remove all waits of a model whose load has ended, by success or failure."""
         self._waits.pop(waiter, None)

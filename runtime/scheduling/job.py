@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An accepted request on its way through a scheduler and an instance. (pure)
 
-A job has the request in the form in which stubs and native code are given it: see utils/request_codec.py.
+A job contains the request in the form for stubs and native code: see utils/request_codec.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyruntime.utils.request_codec import (
 )
 
 # Called on the event loop's thread with a response or an error, and with whether it is the last one. The last call may
-# have None, if no further response follows. Only decoupled models call it more than once, and nobody calls it again
+# have None, if no further response follows. Only decoupled models call it more than once; it is never called again
 # after the last one. It must not raise.
 Respond = Callable[[InferResponse | InferenceError | None, bool], None]
 
@@ -37,26 +37,26 @@ class Running(Protocol):
     """The instance that executes a job."""
 
     def worker_of(self, job: Job) -> Any:
-        """Who executes the job: see instances/deadlock.py."""
+        """The worker that executes the job: a `Waiting` of instances/deadlock.py. This package cannot import it."""
 
     def cancel(self, job: Job) -> None:
-        """Tell the model that this job is cancelled."""
+        """Notify the model that this job is cancelled."""
 
 
 class Job:
     """One accepted request.
 
-    `rows` is its batch size; `signature` says which others it may share a batch with; `arrived_ns` is on the monotonic
-    clock that host and stubs share. `tensors` refer to the inputs, and `slots` are the request memory that they lie in.
-    `options` may be shared with other jobs. `regions` are those of other models, and of clients, that it refers to;
-    `client` is what it has to do with the memory of a client, and `places` where that wants its outputs. `instance` is
-    where the job is, None while it queues, and `serial` its number there; `trace` is where its way is noted, None for
-    nearly all, and `trace_context` what the model may hand on of it.
+    `rows` is its batch size; only jobs with equal `signature` may share a batch; `arrived_ns` is on the monotonic clock
+    that host and stubs share. `tensors` refer to the inputs, and `slots` are the request memory that they lie in.
+    `options` may be shared with other jobs. `regions` are the regions of other models, and of clients, that it refers
+    to; `client` is its use of a client's memory, and `places` are the places for outputs there. `instance` executes the
+    job, None while it queues, and `serial` is its number there. `trace` records it, None for nearly all jobs, and
+    `trace_context` is the part of the trace that the model may pass on.
 
-    Of a job that belongs to a sequence, `sequence` is that (see sequences.py) and `states` are what is kept for it,
-    which the model may update: what they are before is among the inputs. `on_free` is called once, when its model is
-    done with the request. `is_padding` says that it stands in a batch for a sequence without a request: nobody sent it,
-    and it counts for nothing.
+    For a job in a sequence, `sequence` is that sequence (see sequences.py) and `states` are its implicit states, which
+    the model may update; their current values are among the inputs. `on_free` is called once, when its model has
+    finished the request. `is_padding`: it fills a batch in place of a sequence without a request, came from no client,
+    and does not count in statistics.
     """
 
     __slots__ = (
@@ -147,7 +147,7 @@ class Job:
         self.options = options._replace(correlation_id=sequence_id, flags=options.flags | SEQUENCE_START)
 
     def continue_sequence(self) -> None:
-        """Make it no first request of a sequence any more: its model has begun with it."""
+        """Clear its START flag, because its model has already begun the sequence."""
         options = self.options
         if options.flags & SEQUENCE_START:
             self.options = options._replace(flags=options.flags & ~SEQUENCE_START)
@@ -163,7 +163,7 @@ class Job:
 
 
 def request_options(request: InferRequest) -> RequestOptions:
-    """What a request says besides its id and its tensors."""
+    """The options of a request: all of it but its id and its tensors."""
     parameters = request.parameters
     return RequestOptions(
         request.sequence_id,

@@ -29,7 +29,7 @@ class JobScheduler(ABC):
         self._on_change = on_change
         self._statistics = statistics
         self._instances: Sequence[Executor] = ()
-        # The one instance of most models, for which nothing has to be compared.
+        # The only instance of most models, which needs no comparison.
         self._only: Executor | None = None
         self._empty: asyncio.Event | None = None
 
@@ -75,7 +75,7 @@ class JobScheduler(ABC):
     def fail_all(self, failure: InferenceError) -> None:
         """Fail all waiting requests."""
 
-    # What instances tell: see ExecutorOwner.
+    # Notifications of instances: see ExecutorOwner.
 
     @abstractmethod
     def capacity_freed(self) -> None:
@@ -155,7 +155,7 @@ class Scheduler(JobScheduler):
 
     def capacity_freed(self) -> None:
         """See JobScheduler."""
-        if self._batcher.queue:  # mostly there is nobody, and every request comes by here
+        if self._batcher.queue:  # mostly empty, and every request calls this
             self._dispatch()
 
     def put_back(self, batch: list[Job]) -> None:

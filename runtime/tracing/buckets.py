@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups traces into files. (pure)
 
-With a log frequency, so many traces go together to a file of their own, `<file>.0`, `<file>.1` and so on. All others go
-to one file, unless their number is limited: then they are kept until there are that many, for a file of their own.
+With a log frequency of n, each n traces go to a file of their own, `<file>.0`, `<file>.1` and so on. All others go to
+one file, unless their number is limited: then they are kept until there are that many, for a file of their own.
 """
 
 from __future__ import annotations

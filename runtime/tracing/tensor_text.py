@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import struct
 from array import array
-from typing import Any
+from typing import Literal
 
 from pyruntime.runtime.tracing.trace import TensorNote
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
@@ -16,7 +16,7 @@ from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 CUT = "..."
 
 # The format of `memoryview.cast` for each datatype of fixed size, except BF16, which Python does not support.
-_LETTERS: dict[str, Any] = {
+_LETTERS: dict[str, Literal["B", "H", "I", "Q", "b", "h", "i", "q", "f", "d"]] = {
     "BOOL": "B",
     "UINT8": "B",
     "UINT16": "H",

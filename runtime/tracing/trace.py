@@ -32,7 +32,7 @@ _Respond = Callable[[InferResponse | InferenceError | None, bool], None]
 
 
 class TracedJob(Protocol):
-    """What a trace needs of a job."""
+    """The properties of a job that a trace uses."""
 
     tensors: list[TensorRef]
     trace_context: str
@@ -80,10 +80,10 @@ class Tree:
 
 
 class Trace:
-    """One request's. `context` is what its model may hand on: see utils/request_codec.py.
+    """The trace of one request. `context` identifies it in the calls of its model: see utils/request_codec.py.
 
-    `notes` are activities and when they were, in nanoseconds of the monotonic clock, or the tensor that passed by.
-    `failure` is why there was no response, "" if there was one.
+    `notes` are activities with their times, in nanoseconds of the monotonic clock, or with a tensor. `failure` is the
+    error of the response, "" for none.
     """
 
     __slots__ = (
@@ -117,7 +117,7 @@ class Trace:
         clock: Callable[[], int],
         on_end: Callable[[Trace], None],
     ) -> None:
-        """`model` is its name and version; `clock` the monotonic one; `on_end` is called once it is complete."""
+        """`model` is name and version; `clock` is monotonic; `on_end` is called once the trace is complete."""
         self.tree = tree
         self.id = id
         self.parent_id = parent_id
@@ -151,9 +151,9 @@ class Trace:
         self._end()
 
     def attach(self, job: TracedJob, region: SharedRegion) -> None:
-        """The job that is about to start, to a model with this request region, is that of the request.
+        """Attach the job of the request, before it starts. `region` is the request region of its model.
 
-        From here on the trace sees all that happens to it.
+        From here on the trace records the steps of the job.
         """
         job.trace_context = self.context
         self.note("REQUEST_START", job.arrived_ns)
@@ -172,7 +172,7 @@ class Trace:
         job.respond = self.answering(job.respond)
 
     def refused(self, failure: InferenceError) -> None:
-        """The job that was attached cannot be started: it will not be answered."""
+        """The attached job could not start, and will not be answered."""
         self.failure = failure.message or failure.code.name
         self.note("REQUEST_END", self._clock())
         self._respond = None
@@ -198,7 +198,7 @@ class Trace:
             self.executed(begin_ns, begin_ns, end_ns)
 
     def answering(self, respond: _Respond) -> _Respond:
-        """`respond`, for a job, so that the trace hears of it."""
+        """A function like `respond` that records the response too."""
         self._respond = respond
         return self._answered
 

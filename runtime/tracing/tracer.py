@@ -104,7 +104,7 @@ class Tracer:
     def update(self, model: str, values: Mapping[str, Setting]) -> None:
         """Change the settings of a model, or of the server if `model` is "". None, or an empty list, clears a value.
 
-        What is no setting is ignored, as in Triton. Raises InferenceError, in its words, and changes nothing then.
+        Ignores unknown names, as in Triton. Raises InferenceError with Triton's message, and then changes nothing.
         """
         self._check_served(model)
         if "trace_file" in values:
@@ -133,7 +133,7 @@ class Tracer:
     def sample(self, model: TracedModel, request_id: str, traceparent: str) -> Trace | None:
         """Begin the trace of a client's request, if it is sampled.
 
-        With OpenTelemetry, one whose client traces it itself is, whatever the rate and the count.
+        With OpenTelemetry, a request that its client traces is always sampled, independent of the rate and the count.
         """
         if self._writer is None:
             return None

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypedDict
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.connection_limits import ConnectionChecks
@@ -67,11 +67,19 @@ class _Service(NamedTuple):
     reuse_port: bool
     connection: Callable[..., asyncio.BaseProtocol]
     # Its arguments besides the server's state and all connections.
-    arguments: tuple[Any, ...] = ()
+    arguments: tuple[object, ...] = ()
     tls: ssl.SSLContext | None = None
 
     def __str__(self) -> str:
         return f"{self.address}:{self.port}"
+
+
+class _Tls(TypedDict, total=False):
+    """How `create_server` serves over TLS. `ssl` is None for a port without TLS."""
+
+    ssl: ssl.SSLContext | None
+    ssl_handshake_timeout: float
+    ssl_shutdown_timeout: float
 
 
 class _Connections(set[Connection]):
@@ -107,7 +115,7 @@ class Listeners:
         loop = asyncio.get_running_loop()
         for service in self._services:
             connect = partial(service.connection, self._state, self._connections, *service.arguments)
-            tls: dict[str, Any] = {"ssl": service.tls}
+            tls: _Tls = {"ssl": service.tls}
             if service.tls is not None:
                 tls |= {"ssl_handshake_timeout": HANDSHAKE_S_MAX, "ssl_shutdown_timeout": TLS_SHUTDOWN_S_MAX}
             try:

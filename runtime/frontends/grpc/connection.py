@@ -65,7 +65,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
     _receiving = False
     _timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, state: ServerState, connections: set[Any], read_head: Callable[[bytes], CallHead]) -> None:
+    def __init__(self, state: ServerState, connections: set[object], read_head: Callable[[bytes], CallHead]) -> None:
         """`read_head`: see HeadReader.read."""
         self._state = state
         self._read_head = read_head
@@ -175,7 +175,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             call.fail(Status.INTERNAL, "the header grpc-timeout cannot be read")
 
     def _tell(self, call: Call, kind: int, value: Any, ended: bool) -> None:
-        """What is rarer than messages."""
+        """Handle an event that is rarer than a message. The type of `value` depends on `kind`: see _http2.pyi."""
         if kind == _http2.END:
             call.ended()
         elif kind == _http2.RESET:
@@ -236,7 +236,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if transport is None or self._write_paused or transport.is_closing():
             return
         parts, given = self.session.send()
-        releases: list[Any] = given  # what calls gave
+        releases: list[Callable[[], None]] = given  # type: ignore[assignment]  # they are what calls gave
         if parts:
             if len(parts) == 1:
                 transport.write(parts[0])

@@ -8,10 +8,9 @@ Each has a value of one of five types, which says itself which one it is: a numb
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pyruntime.runtime.frontends.common.request_parameters import PARAMETERS_MAX, UINT64_MAX, sequence_name
-from pyruntime.runtime.frontends.grpc.schema import Message
+from pyruntime.runtime.frontends.grpc.schema import FieldValue, Message
 from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -95,7 +94,7 @@ def read_classes(entries: Mapping[str, Message]) -> int:
     return count
 
 
-def _of_tensor(tensor: str, entries: Mapping[str, Message], name: str, kind: str) -> Any:
+def _of_tensor(tensor: str, entries: Mapping[str, Message], name: str, kind: str) -> FieldValue:
     if name not in entries:
         return None
     parameter = entries[name]
@@ -104,7 +103,7 @@ def _of_tensor(tensor: str, entries: Mapping[str, Message], name: str, kind: str
     return getattr(parameter, kind)
 
 
-def _value(name: str, parameter: Message, *kinds: str) -> Any:
+def _value(name: str, parameter: Message, *kinds: str) -> FieldValue:
     kind = parameter.WhichOneof("parameter_choice")
     if kind not in kinds:
         raise _wrong_type(name, " or ".join(kinds))

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from typing import Any
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.grpc.method import Reply
 from pyruntime.runtime.frontends.grpc.schema import (
+    FieldValue,
     Message,
     RepositoryIndexResponse,
     RepositoryModelLoadResponse,
@@ -79,7 +79,7 @@ def _read_unload_dependents(parameters: Mapping[str, Message]) -> bool:
     return bool(_read(parameters["unload_dependents"], "bool_param", "'unload_dependents' parameter"))
 
 
-def _read(value: Message, kind: str, what: str) -> Any:
+def _read(value: Message, kind: str, what: str) -> FieldValue:
     if value.WhichOneof("parameter_choice") != kind:
         raise InferenceError(f"invalid value type for {what}, expected {kind}.", Code.INVALID_ARG)
     return getattr(value, kind)

@@ -8,7 +8,7 @@ They are in the pool of config/schema.py, which says why it is not protobuf's ow
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, ServiceDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -16,9 +16,11 @@ from google.protobuf.message_factory import GetMessageClass
 
 from pyruntime.runtime.config.schema import POOL
 
-# A message of any class. Their attributes are made at run time, so a type checker cannot know them; nor the classes.
-Message = Any
-MessageClass = Any
+# A message of any class, a class of messages, and the value of a field. Their attributes are made at run time, hence a
+# type checker cannot know them.
+Message: TypeAlias = Any
+MessageClass: TypeAlias = Message
+FieldValue: TypeAlias = Message
 
 _FILES = ("grpc_service", "health", "reflection", "reflection_v1alpha")
 

@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.client_timeouts import ClientTimeouts, Phase
@@ -37,6 +36,7 @@ from pyruntime.runtime.frontends.http.request_head import (
 from pyruntime.runtime.frontends.http.response_head import CONTINUE
 from pyruntime.runtime.frontends.http.response_head import head as response_head
 from pyruntime.runtime.frontends.http.routes import Endpoint
+from pyruntime.runtime.instances.executor import ClientSocket
 
 # Requests of one connection that are answered at a time; more wait in the socket.
 PIPELINED_MAX = 64
@@ -95,7 +95,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     _stall_timer: asyncio.TimerHandle | None = None
     _connections_max = connections_max()
 
-    def __init__(self, state: ServerState, connections: set[Any], read_head: Callable[[bytes], Head]) -> None:
+    def __init__(self, state: ServerState, connections: set[object], read_head: Callable[[bytes], Head]) -> None:
         """`connections` are those of all ports; it adds itself to them, and takes itself out."""
         self._state = state
         self._connections = connections
@@ -474,7 +474,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """See LendableConnection. The last ones that connect have none."""
         return len(self._connections) <= self._connections_max * CLIENT_SOCKETS_SHARE
 
-    def client_socket(self, make: Callable[[int], Any]) -> Any | None:
+    def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
         """See KnownConnection."""
         return self._lending.client_socket(make)
 
@@ -498,5 +498,5 @@ class MetricsConnection(HttpConnection):
 
     _connections_max = connections_max() + METRICS_CONNECTIONS_MAX
 
-    def __init__(self, state: ServerState, connections: set[Any]) -> None:
+    def __init__(self, state: ServerState, connections: set[object]) -> None:
         super().__init__(state, connections, parse_metrics_head)

@@ -20,6 +20,7 @@ from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.response_head import infer_head
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.request_plans import RequestPlan
+from pyruntime.runtime.instances.executor import ClientSocket, KnownRequestExecutor
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import InferenceError
 
@@ -73,14 +74,14 @@ def may_be_known(state: ServerState, head: Head) -> bool:
 class KnownConnection(Connection, Protocol):
     """What a known exchange needs of its connection besides."""
 
-    def client_socket(self, make: Callable[[int], Any]) -> Any | None:
+    def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
         """The socket for a native thread, made by `make` from its descriptor; None while something else may be sent."""
 
     def sent(self) -> None:
         """A native thread has sent the response of the only exchange that was due."""
 
 
-def find_lendable(state: ServerState, head: Head) -> tuple[RequestPlan, Any] | None:
+def find_lendable(state: ServerState, head: Head) -> tuple[RequestPlan, KnownRequestExecutor] | None:
     """The plan of requests with this head, and the executor that may read the connection; None if none may."""
     found = None if _is_watched(state) else _find(state, head)
     if found is None:
@@ -118,7 +119,7 @@ class KnownExchange(Exchange):
     _counted = True
     _may_be_sent = False
     # Of a job. Most say that it is an ordinary one.
-    instance: Any
+    instance: Any  # the executor of native code, which has more methods than a job needs
     serial: int
     id = ""
     client = None
@@ -179,7 +180,7 @@ class KnownExchange(Exchange):
         if is_kept and self.length <= JOINED_BYTES_MAX:
             self._plan.known.remember(b"".join((head, document)), outputs)
 
-    def client_socket(self, make: Callable[[int], Any]) -> Any | None:
+    def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
         """The socket over which the instance may send the response, None if it may not: see KnownConnection."""
         client = self._connection.client_socket(make)
         self._may_be_sent = client is not None

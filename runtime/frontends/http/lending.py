@@ -12,13 +12,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Literal, Protocol
 
 from pyruntime.runtime.app.state import LentConnection, ServerState
 from pyruntime.runtime.frontends.http.exchange import Exchange
 from pyruntime.runtime.frontends.http.known_exchange import KnownConnection, KnownExchange, find_lendable
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.inference.request_plans import RequestPlan
+from pyruntime.runtime.instances.executor import ClientSocket, KnownRequestExecutor, Loan
 
 # A connection is lent after so many known requests in a row, which native threads have answered.
 ALIKE_MIN = 4
@@ -53,15 +54,15 @@ class Lending:
         self.alike = 0
         self._alike_min = ALIKE_MIN
         # The connection as native threads have it: None before they need it, False if they cannot have it.
-        self._client: Any = None
+        self._client: ClientSocket | Literal[False] | None = None
         # While it is lent: the loan, the instance that reads it, and the plan of its requests. `begun` is how many of
         # them there were when `check` looked.
-        self._lent: Any = None
-        self._reader: Any = None
+        self._lent: Loan | None = None
+        self._reader: KnownRequestExecutor | None = None
         self._plan: RequestPlan | None = None
         self._begun = 0
 
-    def client_socket(self, make: Callable[[int], Any]) -> Any | None:
+    def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
         """See KnownConnection. It takes one more descriptor."""
         transport = self._connection.transport
         if self._connection.exchanges or transport is None or transport.get_write_buffer_size():
@@ -97,8 +98,9 @@ class Lending:
         if self._lent is None:
             return False
         self._state.settle()
-        if self._lent is not None and self._lent.begun != self._begun and self._reader.may_read:
-            self._begun = self._lent.begun
+        lent, reader = self._lent, self._reader
+        if lent is not None and reader is not None and lent.begun != self._begun and reader.may_read:
+            self._begun = lent.begun
             return True
         self.take_back()
         return False
@@ -123,6 +125,7 @@ class Lending:
     def adopt(self, serial: int, arrived_ns: int) -> KnownExchange:
         """A request that arrived while the connection was lent is not over: the exchange for it."""
         assert self._plan is not None  # the connection is lent
+        assert self._reader is not None
         exchange = KnownExchange(self._state, self._connection, self._plan)
         exchange.begin_sent(arrived_ns)
         self._connection.exchanges.append(exchange)
@@ -139,6 +142,7 @@ class Lending:
             self.take_back()
 
     def _adapt(self) -> None:
+        assert self._lent is not None  # the callers look
         was_long = self._lent.begun > ALIKE_MAX
         self._alike_min = ALIKE_MIN if was_long else min(2 * self._alike_min, ALIKE_MAX)
 

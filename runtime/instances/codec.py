@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Between the host's values and the arrays that messages carry (see utils/messages.py). (pure)
+"""Converts between the host's values and the arrays in messages (see utils/messages.py). (pure)
 
-What a stub sends is not trusted: a model can write anything into its own process. Whatever does not check out here is
-a PeerError, and the stub dies of it; nothing a stub says makes the host read outside that stub's own region.
+Messages of a stub are not trusted: a model can write anything into its own process. Invalid content raises PeerError,
+for which the stub is killed; no message makes the host read outside that stub's own region. Arrays in messages have the
+type Any, because they are checked here.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
 _SCALARS = (str, int, float, bool)
 
-# What comes of one request of a batch: a response, an error, or what stands in place of them (see utils/messages.py).
+# The outcome of one request of a batch: a response, an error, or a value in place of both (see utils/messages.py).
 Outcome = InferResponse | InferenceError | int | None
 
 
 class ResponseReader:
-    """Reads responses, and their tensors out of one stub's response region."""
+    """Decodes responses, whose tensors lie in one stub's response region."""
 
     def __init__(
         self, spec: ModelSpec, version: int, region: SharedRegion, release: Callable[[int, int], None]
@@ -49,7 +50,7 @@ class ResponseReader:
         self._reshapes = any(output.reshape is not None for output in spec.outputs.values())
 
     def responses(self, batch: Sequence[Job], responses: Sequence[object]) -> list[Outcome]:
-        """An outcome for each job, or what stands in place of one. Raises PeerError if any of them is bad."""
+        """The outcome of each job. Raises PeerError if any of them is invalid."""
         if len(batch) != len(responses):
             raise PeerError("responses that do not match the batch")
         read = self.response
@@ -116,7 +117,7 @@ class ResponseReader:
 
 
 def _place_of(client: ClientUse | None, name: str, at: int, size: int) -> OutputPlace | None:
-    """Where in a client's memory an output lies, None if it may not lie there."""
+    """The place of an output in a client's memory, None if it may not lie there."""
     place = None if client is None else client.places.get(name)
     if place is None or at != place.contents.address or not 0 <= size <= place.byte_size:
         return None
@@ -127,7 +128,7 @@ _NO_PARAMETERS: dict[str, Parameter] = {}
 
 
 def _nothing() -> None:
-    """How a response without memory is released."""
+    """Release a response without memory."""
 
 
 _NOT_RESCHEDULABLE = (
@@ -137,14 +138,14 @@ _NOT_RESCHEDULABLE = (
 
 
 def as_outcome(outcome: object) -> InferResponse | InferenceError:
-    """What a client is answered, where a request cannot be executed again."""
+    """The outcome as a client gets it, where a request cannot be executed again."""
     if isinstance(outcome, (InferResponse, InferenceError)):
         return outcome
     return not_reschedulable()
 
 
 def not_reschedulable() -> InferenceError:
-    """The error of a request that is to be executed again by a model that may not ask for it."""
+    """The error of a request that the model wants to execute again and may not."""
     return InferenceError(_NOT_RESCHEDULABLE, Code.INVALID_ARG)
 
 
@@ -155,9 +156,9 @@ def _no_response(wire: object) -> int | None:
 
 
 def response_wire(response: InferResponse, hold: int, inline: bool = False) -> WireResponse:
-    """A response as the stub reads it whose model asked for it. `hold` is the number of its memory, or NO_SLOT.
+    """The response to a call, as the caller's stub reads it. `hold` is the number of its memory, or NO_SLOT.
 
-    `inline` if the contents are to stand in the message.
+    With `inline` the message itself has the contents.
     """
     tensors: list[TensorRef] = []
     for tensor in response.outputs:
@@ -168,7 +169,7 @@ def response_wire(response: InferResponse, hold: int, inline: bool = False) -> W
 
 
 def error_wire(error: InferenceError) -> WireResponse:
-    """A failure as the stub reads it whose model made the call."""
+    """The failure of a call, as the caller's stub reads it."""
     return encode_error(int(error.code), error.message)
 
 

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a call from one model to another can ever be served. (pure)
+"""Finds deadlocks of calls between models. (pure)
 
 A *worker* is a thread that executes a batch: the one of an instance, or one of several. It is *stuck* if its batch
-waits for a call that is. A call is stuck if it is with a worker that is, or if it queues and every worker of its model
-is stuck. What is left when everything that can go on has been struck out is a deadlock, and it is there as soon as the
-last call of a cycle begins to wait: so that call is refused.
+waits for a stuck call. A call is stuck if a stuck worker executes it, or if it queues and every worker of its model is
+stuck. All workers and calls that remain after those that can continue are removed are in a deadlock. It arises when the
+last call of a cycle begins to wait, so that call is refused.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Protocol
 
 
 class Waiting(Protocol):
-    """A worker, as this module sees it."""
+    """A worker."""
 
     @property
     def model_name(self) -> str:
         """The model that it executes."""
 
     def waiting_calls(self) -> Sequence[tuple[Sequence[Waiting], str]]:
-        """For each call that its batch waits for: who could serve it, and the model's name.
+        """For each call that its batch waits for: the workers that could serve it, and the name of their model.
 
-        That is the one worker that it is with, or all of its model while it queues.
+        These are the one worker that executes the call, or all workers of the model while the call queues.
         """
 
 
 class Free:
-    """A worker that has nothing to wait for."""
+    """A worker that waits for no call."""
 
     model_name = ""
 
@@ -42,9 +42,9 @@ FREE = Free()
 
 
 def explain_deadlock(caller_name: str, callee_name: str, servers: Sequence[Waiting]) -> str:
-    """The cycle (`a -> b -> a`) that a call closes which queues for the workers `servers`; "" if one can go on."""
+    """The cycle (`a -> b -> a`) that a call to the workers `servers` closes; "" if one of them can continue."""
     stuck: dict[int, Waiting] = {}
-    # The caller is stuck if somebody leads to it: to begin with its own calls, which may be thousands, is in vain.
+    # Starts at the servers: the caller matters only if one of them waits for it, and it may have thousands of calls.
     frontier: list[Waiting] = [*servers]
     while frontier:
         instance = frontier.pop()
@@ -72,7 +72,7 @@ def explain_deadlock(caller_name: str, callee_name: str, servers: Sequence[Waiti
 
 
 def _path(caller_name: str, callee_name: str, servers: Sequence[Waiting], stuck: dict[int, Waiting]) -> list[str]:
-    """Model names from the caller on, until one comes for the second time."""
+    """The names of the models from the caller on, until a name repeats."""
     path = [caller_name]
     name, instance = callee_name, servers[0]
     while name not in path:

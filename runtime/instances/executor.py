@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The contract between a model version and what executes its requests. (pure)
+"""The contract between a model version and the executors of its requests. (pure)
 
-An executor takes batches as long as it has capacity, answers each job, and tells its owner what that changes. A Python
+An executor takes batches as long as it has capacity, answers each job, and notifies its owner of changes. A Python
 instance executes in a stub process and a native instance on a thread of this process; a C++ backend in a process of its
-own is a Python instance whose model is the backend. Nobody above this contract knows which of them it has.
+own is a Python instance whose model is the backend. Users of this contract do not depend on the kind of executor.
 
-Everything here belongs to the event loop's thread.
+All methods belong to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyruntime.runtime.scheduling.job import Job
 
 Batch = list[Job]
 
-# An is_ready of a model that takes longer than this means that it is not ready, in seconds. Triton's own limit.
+# A model whose is_ready takes longer than this, in seconds, is not ready. Triton has the same limit.
 IS_READY_TIMEOUT_S = 5.0
 # Called with whether a model is ready.
 CallBack = Callable[[bool], None]
@@ -28,10 +28,10 @@ CallBack = Callable[[bool], None]
 class Executor(Protocol):
     """Executes batches of one model version.
 
-    `down` says why it was given up, or is "". `restarts` is how often its process was started again.
+    `down` is the reason why it was given up, or "". `restarts` is how often its process was started again.
 
-    A job that it is executing is told so by `Job.instance`, by which it is cancelled: see scheduling.job.Running. It
-    takes a batch back by itself where that has not begun and cannot begin soon: see ExecutorOwner.put_back.
+    While it executes a job, `Job.instance` refers to it, to cancel the job: see scheduling.job.Running. A batch that
+    has not begun and cannot begin soon goes back to the owner: see ExecutorOwner.put_back.
     """
 
     name: str
@@ -48,11 +48,11 @@ class Executor(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes requests now. What its model keeps is lost when it is not."""
+        """Whether it takes requests now. When it does not, the state of its model is lost."""
 
     @property
     def waiting(self) -> int:
-        """How many requests it has been given that wait behind others."""
+        """How many of its requests wait behind others."""
 
     @property
     def response_bytes(self) -> int:
@@ -60,10 +60,10 @@ class Executor(Protocol):
 
     @property
     def known(self) -> KnownRequestExecutor | None:
-        """How it executes requests that native code recognises; None if it cannot."""
+        """Executes requests that native code recognises; None if the executor cannot."""
 
     def execute(self, batch: Batch) -> None:
-        """Execute a batch. There must be capacity. Each job's `respond` will be called, whatever happens."""
+        """Execute a batch. There must be capacity. Each job's `respond` is called in any case."""
 
     def check_ready(self, call_back: CallBack) -> None:
         """Call back, at once or later, with whether it takes requests and its model says that it is ready."""
@@ -72,26 +72,26 @@ class Executor(Protocol):
         """The threads that execute its requests, now or after a restart: see deadlock.py."""
 
     async def stop(self, timeout_s: float) -> None:
-        """Finish what was accepted and finalize; end by force what takes longer than `timeout_s` seconds.
+        """Finish all accepted batches and finalize; after `timeout_s` seconds, end it by force.
 
         Cancelling it leaves the executor stopping.
         """
 
     def kill(self) -> None:
-        """End it at once, where that is possible."""
+        """End it at once, if that is possible."""
 
 
 class ExecutorOwner(Protocol):
-    """Gives executors their work. No method may raise."""
+    """The model version that gives an executor its work. No method may raise."""
 
     def capacity_freed(self) -> None:
         """An executor can take another batch."""
 
     def put_back(self, batch: Batch) -> None:
-        """A batch that never started; it goes to the front of the queue."""
+        """Return a batch that never started to the front of the queue."""
 
     def reschedule(self, job: Job) -> None:
-        """The model wants this job executed again; it goes to the end of the queue."""
+        """Append a job to the queue, because its model wants to execute it again."""
 
     def executor_changed(self) -> None:
         """An executor became ready, died, or was given up."""
@@ -158,32 +158,29 @@ class Loan(Protocol):
 
 
 class KnownRequestExecutor(Protocol):
-    """Executes requests that native code recognises by their bytes: see docs/decisions/0021 and 0022."""
+    """Executes requests that native code recognises by their bytes: see docs/explanation/decisions/0021 and 0022."""
 
     def know(self, document: bytes, size: int, pattern: list[object]) -> KnownRequest | None:
-        """Something by which `execute_known` finds requests like this one; None if nothing is gained by it.
+        """The common part of requests, with which `execute_known` finds them; None if that is not worthwhile.
 
         Their bodies are `size` bytes long and begin with `document`, and addresses in `pattern` count from its end.
         """
 
     def execute_known(self, known: KnownRequest, job: KnownJob, data: bytes, at: int) -> bool:
-        """Execute a request that is known, if one begins at `at` in `data`. There must be capacity.
+        """Execute the known request that begins at `at` in `data`; False if there is none. There must be capacity.
 
-        `job` is as good as a Job, without memory of its model's. It may be answered by `encoded`.
+        The job is answered by one of `respond`, `encoded` and `sent`.
         """
 
     @property
     def may_read(self) -> bool:
-        """Whether it may have connections lent to it, for now."""
+        """Whether connections may be lent to it now."""
 
     def lend(self, known: KnownRequest, connection: LendableConnection, data: bytes, at: int, rows: int) -> Loan | None:
-        """Execute the known request that is all of `data`, and read the connection for more that are like it.
+        """Execute the known request that is all of `data`, and read the connection for more requests like it.
 
-        `at` is where its body begins, and `rows` what each request has. What is returned gives the connection back when
-        it is asked to (`take_back`), and says how many requests have begun (`begun`); None if nothing is lent. The
-        connection is told when it is to be had back (`returned`), and makes a job of a request that is not over within
-        its execution (`adopt`).
+        Its body begins at `at`, and each request has `rows` rows. Returns None if the connection is not lent.
         """
 
     def adopt(self, job: KnownJob, serial: int) -> None:
-        """A request that came over a connection that was lent is this job from now on."""
+        """Use this job for the request `serial`, which arrived over a lent connection."""

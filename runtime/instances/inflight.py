@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The batches that are with an executor: what is the same wherever they are executed. (pure)
+"""The batches of an executor: the part that all kinds of executors share. (pure)
 
-How a batch is posted, how its results come back and how it is cancelled is up to the subclass: a stub's connection and
-an instance of the native extension are two such ways.
+Subclasses post batches, receive their results and cancel their jobs: one over a stub's connection, another with an
+instance of the native extension.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pyruntime.runtime.observe.statistics import ModelStatistics, reason_of
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError
 
-# What is noted of a batch.
+# The inflight value: what a subclass keeps for a batch.
 B = TypeVar("B")
 
 
 class InflightBatches(ABC, Generic[B]):
-    """See the module. `capacity` is how many more batches may be posted now."""
+    """See the module. `capacity` is how many more batches the executor takes now."""
 
     def __init__(self, statistics: ModelStatistics, owner: ExecutorOwner, limit: AdaptiveCapacity) -> None:
         self.capacity = 0
@@ -39,20 +39,20 @@ class InflightBatches(ABC, Generic[B]):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How much is not answered; 0 if nothing is, and nothing is in use."""
+        """How many batches and requests have not ended; 0 if no memory is in use any more."""
 
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """How many requests are with the executor, behind those that it executes."""
+        """How many requests of the executor wait behind those that it executes."""
 
     @abstractmethod
     def execute(self, batch: Batch) -> None:
-        """Post a batch. There must be capacity. Each job's `respond` will be called, whatever happens."""
+        """Post a batch. There must be capacity. Each job's `respond` is called in any case."""
 
     @abstractmethod
     def cancel(self, job: Job) -> None:
-        """See scheduling.job.Running. The model may look, or not; it goes on either way."""
+        """See scheduling.job.Running. The model need not notice; it continues either way."""
 
     @abstractmethod
     def worker_of(self, job: Job) -> Waiting:
@@ -69,14 +69,14 @@ class InflightBatches(ABC, Generic[B]):
         self._update_capacity()
 
     def close(self, when_idle: Callable[[], None] | None = None) -> None:
-        """Nothing more may be posted. `when_idle` is called once, when everything that was posted is over."""
+        """Take no more batches. `when_idle` is called once, when all that were posted have ended."""
         self._is_open = False
         self.capacity = 0
-        self._when_idle = when_idle or self._when_idle  # a stub that hangs up may have been told to stop before
+        self._when_idle = when_idle or self._when_idle  # a stub that hangs up may be stopping already
         self._notify_if_idle()
 
     def expect_calls(self) -> None:
-        """The model has called another one."""
+        """The model has called another model."""
         self._limit.expect_calls()
         self._update_capacity()
 
@@ -85,14 +85,14 @@ class InflightBatches(ABC, Generic[B]):
             self.capacity = self._limit.total - len(self._inflight)
 
     def _fail(self, job: Job, failure: InferenceError, now_ns: int) -> None:
-        """Answer a job that has no result."""
+        """Answer a job with a failure."""
         if not job.is_padding:
             self._statistics.failure(now_ns - job.arrived_ns, reason_of(failure, job.cancelled))
         job.free()
         job.respond(failure, True)
 
     def _reschedule(self, job: Job) -> None:
-        """The model wants to be given a job again, as it may in an iterative model."""
+        """Return a job to the queue, because an iterative model wants to execute it again."""
         job.continue_sequence()
         job.instance = None
         self._owner.reschedule(job)

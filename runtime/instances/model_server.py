@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the models of a server may ask of it, and of one another. (pure)"""
+"""The server as its models see it. (pure)"""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pyruntime.runtime.scheduling.job import Job
 
 
 class ModelServer(Protocol):
-    """What a server does for the models that it serves. `owner` stands for one life of one stub."""
+    """The services of a server for its models. `owner` identifies one life of one stub."""
 
     def find(self, name: str, version: int) -> Callee:
-        """The model that a call goes to. Raises InferenceError if it does not serve."""
+        """The model to call. Raises InferenceError if it does not serve."""
 
     def query(self, method: str, arguments: tuple[object, ...]) -> bool | int | bytes:
         """See app/queries.py. Raises InferenceError."""
@@ -25,7 +25,7 @@ class ModelServer(Protocol):
     ) -> Callable[[], object]:
         """Find a model for a `caller` that is being loaded itself: if the model is being loaded, wait for it.
 
-        `call_back` gets the model, or the InferenceError why it does not serve. The function returned ends the wait.
+        `call_back` gets the model, or an InferenceError if it does not serve. The function returned ends the wait.
         """
 
     def trace_call(self, callee: Callee, job: Job, context: str) -> None:
@@ -36,11 +36,11 @@ class ModelServer(Protocol):
     ) -> None:
         """See Ask in utils/messages.py; `reply` is called with the fields of the Reply.
 
-        `loading` is the name of the model that asks, if it is itself being loaded.
+        `loading` is the name of the asking model while it is being loaded itself, otherwise "".
         """
 
     def measure(self, owner: object, metric: int, operation: str, value: float) -> None:
         """See Measure in utils/messages.py. Raises InferenceError."""
 
     def gone(self, owner: object) -> None:
-        """The stub has ended: drop its metrics."""
+        """A stub has ended: delete its metrics."""

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The batches that are with one native instance.
+"""The batches of one native instance.
 
-Its thread executes them one after the other. A request is over when two things have happened, in whatever order: the
-backend has sent its final response, and it has released the request, whose memory is free from then on.
+Its thread executes them one after the other. A request ends when the backend has both sent its final response and
+released it, in either order. Its memory is free from the release on.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from pyruntime.utils.request_codec import encode_request, encode_requests
 
 _LOG = logging.getLogger("pyruntime.native")
 
-# More than a stub's: each batch that is posted past the queue of its model costs less by far.
+# More than a stub's, because batches of a thread cost far less.
 CAPACITY_MAX = 64
 
 
 class NativeBatches(InflightBatches[int]):
-    """See the module. Of a batch its rows are noted. `handle` is the instance as the extension has it."""
+    """See the module. The inflight value of a batch is its number of rows. `handle` is the extension's instance."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class NativeBatches(InflightBatches[int]):
         native: NativeExtension,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
-        """`call_soon` has a function called when all that has come in is seen to."""
+        """`call_soon` schedules a function for when all that has arrived is handled: see the event loop's method."""
         spec = instance_spec.spec
         super().__init__(instance_spec.statistics, owner, AdaptiveCapacity(CAPACITY_MAX, 1, spec.is_batched))
         self._spec = instance_spec
@@ -56,14 +56,14 @@ class NativeBatches(InflightBatches[int]):
         self.worker = NativeWorker(spec.name, self.expect_calls)
         self._base = base_of(instance_spec.memory.region)
         self._responses = NativeResponses(spec, instance_spec.version)
-        # The jobs that the backend has, with when each was given to it; and those of them that it has answered for
-        # good, or has released. With both a job is gone.
+        # The jobs of the backend, with the time when it was given each; and those of them that have their final
+        # response, or are released. A job with both is removed.
         self._jobs: dict[Job, int] = {}
         self._answered: set[Job] = set()
         self._released: set[Job] = set()
-        # Of models that are not decoupled the one response, until it is known to be that.
+        # For models that are not decoupled: the response, until the backend says that it is the last.
         self._kept: dict[Job, Outcome | None] = {}
-        # The last response to a job that is traced, until its times are known.
+        # The last responses to jobs that are traced, until their times are known.
         self._held: dict[Job, Outcome | None] = {}
         self._failures: dict[Job, InferenceError] = {}
         self.handle = create_handle(native, instance_spec, self)
@@ -77,7 +77,7 @@ class NativeBatches(InflightBatches[int]):
         return sum(list(self._inflight.values())[1:])
 
     def doing(self, now_ns: int) -> str:
-        """What it does, in words; `now_ns` is a time of the monotonic clock."""
+        """What the instance does, in words; `now_ns` is the time on the monotonic clock."""
         return describe(self._inflight, self._jobs, now_ns)
 
     def worker_of(self, job: Job) -> Waiting:
@@ -96,11 +96,11 @@ class NativeBatches(InflightBatches[int]):
                 batch, wires = self._prepared(batch, now_ns)
                 break
         if not batch:
-            return  # the scheduler goes on: the capacity is unchanged
+            return  # the scheduler continues, because the capacity is unchanged
         self._serial = serial + len(batch)
         try:
             self.handle.execute(batch, wires, serial, self._base, False)
-        except Exception:  # whatever it is: the clients must be answered
+        except Exception:  # the clients must be answered after any failure
             _LOG.exception("%s: a batch could not be given to the backend", self._spec.instance.name)
             for job in batch:
                 self._fail(job, InferenceError("the request could not be given to the backend"), now_ns)
@@ -115,7 +115,7 @@ class NativeBatches(InflightBatches[int]):
         self._wake_soon()
 
     def _prepared(self, batch: Batch, now_ns: int) -> tuple[Batch, list[list[object]]]:
-        """Those jobs of a batch that can be executed, and their requests as the extension reads them."""
+        """The jobs of a batch that can be executed, and their requests in the form that the extension reads."""
         ready: Batch = []
         wires: list[list[object]] = []
         for job in batch:
@@ -132,7 +132,7 @@ class NativeBatches(InflightBatches[int]):
         return ready, wires
 
     def _wake_soon(self) -> None:
-        """Have the instance begin with what it was given, together with what it is given until then."""
+        """Wake the instance once for all batches that it gets until the event loop has handled what has arrived."""
         if not self._wakes:
             self._wakes = True
             self._call_soon(self._wake)
@@ -147,7 +147,7 @@ class NativeBatches(InflightBatches[int]):
             job.cancelled = True
             self.handle.cancel(job.serial)
 
-    # What the backend does, as events.py tells it.
+    # Events of the backend: see events.py.
 
     def answered(
         self,
@@ -158,7 +158,7 @@ class NativeBatches(InflightBatches[int]):
         times: Times | None,
         execution: Execution | None = None,
     ) -> None:
-        """The backend has sent the final response and released the request; with `execution`, it is done with both."""
+        """The backend has sent the final response and released the request; with `execution`, Execute has ended."""
         plain = failure is None and outputs is not None and job.trace is None and times is not None and times[0]
         if not plain or job in self._answered or job in self._kept:
             self.responded(job, True, failure, outputs, parameters)
@@ -174,7 +174,7 @@ class NativeBatches(InflightBatches[int]):
         self._has_ended(execution)
 
     def _has_ended(self, execution: Execution | None) -> None:
-        """One request is over, and so may be its batch."""
+        """A request has ended, and its batch if `execution` is given."""
         if execution is not None:
             self.executed(*execution)
         elif self._when_idle is not None:
@@ -188,9 +188,9 @@ class NativeBatches(InflightBatches[int]):
         outputs: list[NativeOutput] | None,
         parameters: dict[str, Parameter] | None,
     ) -> None:
-        """The backend has sent a response, or said that there are no more."""
+        """The backend has sent a response, or has said that no further response follows."""
         if not self._is_unanswered(job):
-            return  # it was answered when the instance was given up
+            return  # answered by `give_up`
         outcome: Outcome | None = None
         if failure is not None:
             outcome = self._failures[job] = InferenceError(failure[1], Code(failure[0]))
@@ -213,7 +213,7 @@ class NativeBatches(InflightBatches[int]):
             self._notify_if_idle()
 
     def released(self, job: Job, reschedule: bool, times: Times | None) -> None:
-        """The backend is done with a request's inputs, and tells how long it took."""
+        """The backend has released a request; `times` are those that it reports."""
         sent_ns = self._jobs.get(job)
         if sent_ns is None or job in self._released:
             return
@@ -238,7 +238,7 @@ class NativeBatches(InflightBatches[int]):
             self._notify_if_idle()
 
     def executed(self, serial: int, start_ns: int, end_ns: int, reported: BatchTimes | None = None) -> None:
-        """Execute has returned, and the backend may tell how long the batch took."""
+        """Execute has returned; `reported` are the times that the backend reports, if any."""
         rows = self._inflight.pop(serial, None)
         if rows is None:
             return
@@ -253,22 +253,22 @@ class NativeBatches(InflightBatches[int]):
 
     # Any: a Buffer, which is no `memoryview` to type checkers.
     def state_updated(self, job: Job, name: str, datatype: str, shape: list[int], contents: Any) -> None:
-        """The backend has written a state of the job's sequence."""
+        """The backend has updated a state of the job's sequence."""
         if job.states is not None:
             job.states.update(name, datatype, shape, contents)
 
     def noted(self, job: Job, ns: int, activity: str) -> None:
-        """The backend tells that something happened to a request that is traced."""
+        """The backend reports an activity of a request that is traced."""
         if job.trace is not None:
             job.trace.note(activity, ns)
 
     def give_up(self, failure: InferenceError) -> None:
-        """The backend does not come to an end: answer for it. Its threads still read the memory of their requests."""
+        """Fail all jobs of a backend that does not finish. Their memory stays: its threads may still read it."""
         for job in [job for job in self._jobs if job not in self._answered]:
             if not self.handle.claim(job.serial):
-                continue  # its client is being answered
+                continue  # a native thread answers its client
             self._answer(job)
-            self.handle.cancel(job.serial)  # a thread of the backend's may wait for the client
+            self.handle.cancel(job.serial)  # a thread of the backend may wait for the client
             self._statistics.failure(time.monotonic_ns() - job.arrived_ns, reason_of(failure, job.cancelled))
             job.respond(failure, True)
 
@@ -299,5 +299,5 @@ class NativeBatches(InflightBatches[int]):
         return failure
 
     def _count(self, job: Job, times: Times) -> None:
-        """Record how long a job took, whose backend is done with it."""
+        """Record the times of a job that the backend has released."""
         self.times.request(job, times, self._failures.pop(job, None), time.monotonic_ns())

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What native code asks of the server, and the requests that it makes to models.
+"""The calls of native code to the server, among them requests to models.
 
-Native threads wait for the answers. A request's inputs are copied into the memory of the model that it goes to before
-it is answered that the request is taken; its responses are copied on native threads, and released after that.
+Native threads wait for the answers. The inputs of a request are copied into the callee's memory before native code is
+told that the request is taken; native threads copy the responses, which are then released.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Outcome = InferResponse | InferenceError | None
 
 
 class _OpenRequest(ModelCall):
-    """A request of native code that has not had its last response. `worker` is the thread that made it, if known."""
+    """A request of native code without its last response. `worker` is the thread that made it, if known."""
 
     __slots__ = ("_call", "_early", "_on_end", "worker")
 
@@ -43,7 +43,7 @@ class _OpenRequest(ModelCall):
         self.worker = worker
         self._call = call
         self._on_end = on_end
-        # Responses from before native code was told that the request is taken.
+        # Responses that arrive before native code is told that the request is taken.
         self._early: list[tuple[Outcome, bool]] | None = []
 
     def is_waited_for(self) -> bool:
@@ -51,7 +51,7 @@ class _OpenRequest(ModelCall):
         return self.worker is not None and self.worker.is_waiting(self)
 
     def taken(self) -> None:
-        """Tell native code that the model has the request, and what it has answered already."""
+        """Tell native code that the model has the request, and pass on the responses so far."""
         self._call.answer(None)
         early, self._early = self._early, None
         for outcome, final in early or ():
@@ -94,7 +94,7 @@ class NativeCalls:
         return len(self._open)
 
     def call(self, call: _triton.Call) -> None:
-        """Native code wants something. What it is answered is said at once, or when the server can say it."""
+        """Handle a call of native code. It is answered at once, or as soon as the server knows the answer."""
         try:
             match call.method, call.arguments:
                 case "infer", arguments:
@@ -113,13 +113,13 @@ class NativeCalls:
             call.fail(int(exc.code), exc.message)
 
     def close(self) -> None:
-        """The server stops: nobody is answered any more."""
+        """The server stops: fail and cancel all calls."""
         self._accept_calls(False)
         for request in list(self._open.values()):
             request.cancel()
 
     def _find(self, call: _triton.Call, name: str, version: int, loading: str) -> None:
-        """Answer whether there is a model to make a request to; wait for one that loads if the caller does, too."""
+        """Answer whether a model can be called. While the caller loads itself, wait for a model that loads, too."""
 
         def found(callee: Callee | Exception) -> None:
             try:
@@ -148,7 +148,7 @@ class NativeCalls:
     # Requests.
 
     def _infer(self, call: _triton.Call, request: NativeRequest) -> None:
-        """Have a model execute a request. Raises InferenceError if it will not: native code still owns it then."""
+        """Have a model execute a request. Raises InferenceError if it refuses; native code keeps the request then."""
         if len(self._open) >= CALLS_MAX:
             raise too_many_calls()
         number = request.number

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Brings what happens on native threads to those whom it concerns.
+"""Handles events of native threads on the event loop.
 
-Native threads put events into a queue and never wait for Python. A descriptor becomes readable with the first one; the
-event loop then takes all there are at once.
+Native threads put events into a queue and never wait for Python. The first event makes a descriptor readable; the
+event loop then handles all events of the queue.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Job(Protocol):
 
 
 class NativeEvents:
-    """See the module. `on_call` is called with what native code wants of the server: see native_calls.py."""
+    """See the module. `on_call` handles the calls of native code to the server: see calls.py."""
 
     def __init__(self, native: ModuleType, on_call: Callable[[_triton.Call], None]) -> None:
         self._native = native
@@ -60,24 +60,24 @@ class NativeEvents:
         self._draining = False
 
     def begin(self) -> None:
-        """Listen, from now on, on the running event loop."""
+        """Handle events on the running event loop, from now on."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._native.descriptor(), self.drain)
 
     def end(self) -> None:
-        """Listen no more: what is in the queue is passed on now."""
+        """Handle the events that are in the queue, and no later ones."""
         if self._loop is not None:
             self._loop.remove_reader(self._native.descriptor())
             self._loop = None
             self.drain()
 
     def settle(self) -> None:
-        """Pass on all events so far, unless that is being done."""
+        """Handle all events so far. Does nothing while `drain` runs."""
         if not self._draining:
             self.drain()
 
     def drain(self) -> None:
-        """Pass on all events so far."""
+        """Handle all events so far."""
         self._draining = True
         try:
             self._pass_on()
@@ -90,7 +90,7 @@ class NativeEvents:
         for event in self._native.drain():
             kind = event[0]
             try:
-                # Nearly all are one of these.
+                # Nearly all events are of these kinds.
                 if kind == sent:
                     _, job, rest, sent_ns, released, times, execution = event
                     job.instance.sent(job, rest, sent_ns, released, times, execution)
@@ -105,7 +105,7 @@ class NativeEvents:
                     batches.executed(*execution)
                 else:
                     self._acts[kind](*event[1:])
-            except Exception:  # one event must not cost the others
+            except Exception:  # a failure must not affect the other events
                 _LOG.exception("an event of a native backend could not be handled")
 
 

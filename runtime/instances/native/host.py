@@ -44,7 +44,7 @@ _BROKEN = (
 
 @dataclass(slots=True, eq=False)
 class _Loaded:
-    """A backend, or the one that is being loaded; `users` are how many models count on it."""
+    """A backend, which may still be loading; `users` is the number of models that use it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     backend: _triton.Backend | None = None
@@ -55,7 +55,7 @@ class NativeHost:
     """See the module. It costs nothing until the first native model loads."""
 
     def __init__(self, server: ModelServer, tasks: asyncio.TaskGroup, patience_s: float) -> None:
-        """`patience_s` is how long a backend may take to end what it is to end, in seconds."""
+        """`patience_s` is how long a backend may take to finalise something, in seconds."""
         self._server = server
         self._patience_s = patience_s
         self._tasks = tasks
@@ -65,42 +65,42 @@ class NativeHost:
         self._stacks: NativeStacks | None = None
         self._calls: NativeCalls | None = None
         self._loaded: dict[str, _Loaded] = {}
-        # Which levels native code is to log, and its verbose level, as _triton.set_log has them.
+        # The levels that native code logs, and its verbose level: the arguments of _triton.set_log.
         self._log = (0, 0)
 
     @property
     def native(self) -> ModuleType:
-        """The extension; there is one after `begin`, and so once a backend was loaded."""
-        assert self._native is not None  # who asks has seen to it
+        """The extension. It is there after `begin`, which `load` calls."""
+        assert self._native is not None  # the caller has called `begin`
         return self._native
 
     @property
     def threads(self) -> NativeThreads:
-        """Threads that may wait for backends."""
+        """The threads that wait for backends."""
         assert self._threads is not None  # made with the extension
         return self._threads
 
     @property
     def stacks(self) -> NativeStacks:
-        """Who answers `pyruntime stack`."""
+        """The answers to `pyruntime stack`."""
         assert self._stacks is not None  # made with the extension
         return self._stacks
 
     def adjust_log(self, settings: ServerSettings) -> None:
-        """Have native code log what `settings` say, from now on: what is not to be written is then not made either."""
+        """Have native code log as `settings` say, from now on. It does not even make records of other levels."""
         self._log = (settings.log_error | settings.log_warning << 1 | settings.log_info << 2, settings.log_verbose)
         if self._native is not None:
             self._native.set_log(*self._log)
 
     async def load(self, name: str, path: str, model: str, config: bytes, preload: list[str]) -> _triton.Backend:
-        """The backend whose library is at `path`, initialised; `config` is what it is to know of the command line.
+        """The backend whose library is at `path`, initialised; `config` are its settings of the command line, as JSON.
 
-        Raises LoadError for `model`. Whoever gets it gives it back to `unload`.
+        Raises LoadError for `model`. The caller gives the backend back with `release`.
         """
         self.begin(f"the native backend '{name}'", model)
         loaded = self._loaded.setdefault(path, _Loaded())
         async with loaded.lock:
-            # For each model anew: its libraries may be others than those of the model that came first.
+            # For each model again: it may preload other libraries than the first model.
             await asyncio.to_thread(prepare, path, model=model, preload=preload)
             if loaded.backend is None:
                 backend = self.native.Backend(name, path, os.path.dirname(path), config.decode())
@@ -114,27 +114,27 @@ class NativeHost:
             return loaded.backend
 
     def release(self, backend: object) -> None:
-        """A model does not count on this backend any more. Like Triton, it stays: the next model finds it at once."""
+        """A model no longer uses this backend. As in Triton, the backend stays loaded for the next model."""
         for loaded in self._loaded.values():
             if loaded.backend is backend:
                 loaded.users -= 1
 
     def settle(self) -> None:
-        """Have that told now of which one hears late: what native threads have sent to clients themselves."""
+        """Handle all events now: those of responses that native threads send themselves are otherwise handled late."""
         if self._events is not None:
             self._events.settle()
 
     def hurry(self) -> None:
-        """Have all of it told at once from now on."""
+        """Have every event wake the event loop at once, from now on."""
         if self._native is not None:
             self._native.set_hurried(True)
 
     def metrics(self) -> Snapshot:
-        """The metrics that backends have made: see _triton.pyi."""
+        """The metrics that backends have created: see _triton.pyi."""
         return self._native.metrics() if self._native is not None else []
 
     async def close(self) -> None:
-        """Finalise all backends that no model uses any more, and listen no longer."""
+        """Finalise all backends that no model uses any more, and stop to handle events."""
         if self._threads is None or self._events is None or self._calls is None:
             return
         self._calls.close()
@@ -148,7 +148,7 @@ class NativeHost:
         self.stacks.close()
 
     def begin(self, what: str, model: str) -> None:
-        """Bring the extension in, for `what` a model needs. Raises LoadError where there is none."""
+        """Import the extension, for `what` a model needs. Raises LoadError if that is not possible."""
         if self._native is not None:
             return
         try:
@@ -163,12 +163,12 @@ class NativeHost:
         self._events = NativeEvents(native, self._calls.call)
         self._events.begin()
         native.set_log(*self._log)
-        # What kills a backend kills the server: it is to say so, and where its threads were.
+        # A crash of a backend is a crash of the server: have it print the stacks of all threads.
         faulthandler.enable()
         prepare_process(native)
         self._native = native
 
 
 def backend_config(cmdline: dict[str, str]) -> bytes:
-    """What TRITONBACKEND_BackendConfig gives out: every value is text."""
+    """The configuration that TRITONBACKEND_BackendConfig returns: every value is text."""
     return orjson.dumps({"cmdline": cmdline})

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One instance of a native model, which runs on a thread of this process.
 
-There is no stub to be restarted: what kills a backend kills the server. A model that is not to be trusted that far runs
-in a process of its own, see backends/native.
+There is no stub to restart: a crash of the backend is a crash of the server. A model that is not trusted that far can
+run in a process of its own: see backends/native.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pyruntime.utils.errors import InferenceError, LoadError
 
 _LOG = logging.getLogger("pyruntime.native")
 
-# What Linux keeps of a thread's name.
+# Linux truncates the names of threads to this length.
 THREAD_NAME_MAX = 15
-# Handles of instances whose backend did not come to an end. It may still use them, so they are never given back.
+# Handles of instances whose backend did not finish. The backend may still use them, so they are never freed.
 _ABANDONED: list[NativeHandle] = []
 
 
@@ -46,7 +46,7 @@ class NativeInstance:
         self._threads = threads
         self._batches = KnownBatches(spec, owner, native, asyncio.get_running_loop().call_soon)
         self._handle = self._batches.handle
-        # Nearly every request comes by one of these.
+        # Attributes rather than methods, because nearly every request uses one of these.
         self.execute = self._batches.execute
         self.known: KnownRequestExecutor = self._batches
         self._initialized = False
@@ -71,11 +71,11 @@ class NativeInstance:
 
     @property
     def memory_usage(self) -> list[MemoryUsage]:
-        """What memory it takes, as its backend says."""
+        """The memory that the instance uses, as its backend reports it."""
         return self._handle.memory_usage
 
     def tell(self) -> str:
-        """What `pyruntime stack` says of it."""
+        """The text that `pyruntime stack` shows for the instance."""
         knows = self._initialized or self._batches.running
         doing = self._batches.doing(time.monotonic_ns()) if knows else "begins, or ends"
         return f"Thread {self.name[:THREAD_NAME_MAX]} of the server (native code): {doing}\n"
@@ -99,9 +99,9 @@ class NativeInstance:
     # Starting and stopping.
 
     async def start(self) -> None:
-        """Initialise the instance and begin to serve. Raises LoadError; the instance is of no use then.
+        """Initialise the instance and begin to serve. Raises LoadError; the instance cannot be used then.
 
-        Cancelling it waits for the backend all the same, if that does not take too long.
+        A cancelled call still waits for the backend: see NativeThreads.run.
         """
         await self._threads.run(self._handle.initialize, undo=self._handle.finalize)
         self._initialized = True
@@ -109,7 +109,7 @@ class NativeInstance:
         self._batches.open()
 
     async def stop(self, timeout_s: float) -> None:
-        """Let the backend finish what it was given, and finalize. What takes longer than `timeout_s` is abandoned."""
+        """Let the backend finish its batches, and finalize. After `timeout_s` seconds the backend is abandoned."""
         self.is_ready = False
         if not self._initialized:
             return
@@ -132,7 +132,7 @@ class NativeInstance:
             _ABANDONED.append(self._handle)
 
     def _abandon(self, timeout_s: float) -> None:
-        """Go on without a backend that does not finish. It may still read its requests: their memory stays."""
+        """Continue without a backend that does not finish. It may still read its requests, so their memory stays."""
         _LOG.error("%s: did not finish within %g s; what it holds is not freed", self.name, timeout_s)
         self.down = "its backend did not finish"
         self._spec.memory.region.count_on()
@@ -140,4 +140,4 @@ class NativeInstance:
         self._batches.give_up(InferenceError(f"instance '{self.name}' did not finish in time"))
 
     def kill(self) -> None:
-        """A thread cannot be ended: the instance goes with its process."""
+        """Does nothing: a thread cannot be killed."""

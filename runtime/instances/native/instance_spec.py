@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a native instance is made from, and what the extension offers for it. (pure)"""
+"""The parameters of a native instance, and the parts of the extension that it uses. (pure)"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {"AUTO": 0, "CPU": 1, "GPU": 2, "MODEL": 3}
 
 
 class NativeHandle(Protocol):
-    """An instance of the extension's: see native/_triton.pyi."""
+    """The extension's Instance: see native/_triton.pyi."""
 
     def initialize(self) -> None: ...
 
@@ -53,7 +53,7 @@ class NativeHandle(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NativeInstanceSpec:
-    """All that it takes to start a native instance of one model version; `model` is the extension's."""
+    """All parameters of a native instance of one model version; `model` is the extension's."""
 
     instance: InstanceSpec
     spec: ModelSpec
@@ -67,7 +67,7 @@ class NativeInstanceSpec:
 
 
 class NativeExtension(Protocol):
-    """What the extension has for an instance: see native/_triton.pyi."""
+    """The functions of the extension that an instance uses: see native/_triton.pyi."""
 
     def Instance(
         self,
@@ -91,7 +91,7 @@ class NativeExtension(Protocol):
 
 
 def create_handle(native: NativeExtension, spec: NativeInstanceSpec, owner: object) -> NativeHandle:
-    """The extension's instance, not initialised yet. `owner` is told when Execute has returned: see events.py."""
+    """The extension's instance, not initialised yet. `owner` receives its events: see events.py."""
     instance = spec.instance
     return native.Instance(
         spec.model,
@@ -107,7 +107,7 @@ def create_handle(native: NativeExtension, spec: NativeInstanceSpec, owner: obje
 
 
 def facts(spec: ModelSpec) -> tuple[bool, list[str], bool, list[tuple[str, str, list[int]]]]:
-    """What the extension's model is told of its configuration, besides the text: see Model.configure."""
+    """The arguments of the extension's Model.configure behind the text of the configuration."""
     states = () if spec.sequence_batching is None else spec.sequence_batching.states
     return (
         spec.decoupled,

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a native instance does with known requests, besides: it finds them, answers them, and reads connections of them.
+"""Known requests of a native instance: finding them, answering them, and reading connections that bring them.
 
 See docs/explanation/decisions/0021 and 0022.
 """
@@ -17,8 +17,8 @@ from pyruntime.runtime.instances.native.instance_spec import NativeExtension, Na
 from pyruntime.runtime.instances.native.times import Execution, Times
 from pyruntime.runtime.native.parameters import read_parameters
 
-# An instance whose executions take longer than this on average, in nanoseconds, reads no connections by itself: while
-# it executes, nobody would notice that a client hangs up.
+# An instance whose executions take longer than this on average, in nanoseconds, reads no connections itself: while it
+# executes, it does not notice that a client hangs up.
 LENDING_NS_MAX = 1_000_000
 
 # A KnownJob, which has the attributes of a Job as well. Any: a type of both would be neither class, and the methods of
@@ -49,13 +49,13 @@ class KnownBatches(NativeBatches):
         """See KnownRequestExecutor."""
         serial = job.serial = self._serial
         job.instance = self
-        # The event of a response that a native thread sends comes late: do not use that while others may need capacity.
+        # The event of a response that a native thread sends is late, so not while other requests may need the capacity.
         client = job.client_socket(self._native.ClientSocket) if self.capacity > len(self._inflight) else None
         try:
             if not self.handle.execute_known(known, job, data, at, serial, client):
                 return False
         except MemoryError:
-            return False  # it is given as others are, or refused
+            return False  # it takes the path of other requests, or is refused there
         self._serial = serial + 1
         self._jobs[job] = job.arrived_ns
         self._inflight[serial] = job.rows
@@ -64,11 +64,11 @@ class KnownBatches(NativeBatches):
         return True
 
     def claim(self, job: _KnownJob) -> bool:
-        """Have no native thread answer a known request. False if one has: `sent` is told with the next events."""
+        """Keep native threads from answering a known request. False if one has: `sent` follows with the next events."""
         return self.handle.claim(job.serial)
 
     def encoded(self, job: _KnownJob, response: bytes, times: Times, execution: Execution | None) -> None:
-        """As `answered`, for a request that is known, whose response is there as the client gets it."""
+        """As `answered`, for a known request whose response is already encoded for the client."""
         if job in self._answered:
             self.released(job, False, times)
         else:
@@ -86,7 +86,7 @@ class KnownBatches(NativeBatches):
         times: Times | None,
         execution: Execution | None,
     ) -> None:
-        """The same for one whose response the client was sent already, but for the rest; the request may be in use."""
+        """As `encoded`, for a response that was sent to the client except for `rest`; it may not be released."""
         if released and job not in self._answered:
             given_ns = self._jobs.pop(job)
             self.times.request(job, times or (True, given_ns, given_ns, sent_ns, sent_ns), None, sent_ns)
@@ -97,11 +97,11 @@ class KnownBatches(NativeBatches):
         job.sent(rest)
         self._has_ended(execution)
 
-    # Connections that the instance reads by itself.
+    # Connections that the instance reads itself.
 
     @property
     def may_read(self) -> bool:
-        """Whether it may read connections by itself: nothing of a request is of interest but its response, and soon."""
+        """Whether it may read connections itself: executions are short, make no calls, and need no latencies."""
         return (
             self._is_open
             and self._limit.average_ns <= LENDING_NS_MAX
@@ -125,7 +125,7 @@ class KnownBatches(NativeBatches):
         self.capacity -= 1
 
     def counted(self, count: int, rows: int, sums: tuple[int, ...]) -> None:
-        """So many requests of so many rows each came and went, every one a batch of its own; `sums` are of times."""
+        """`count` requests of `rows` rows each have ended, each a batch of its own; `sums` are of their times."""
         *times, execution_ns = sums
         self._statistics.counted(count, rows, times, time.time_ns() // 1_000_000)
         self._limit.observe_sum(count, execution_ns)

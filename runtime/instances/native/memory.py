@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the tensors of a native model lie, which runs in the host's own process.
+"""The tensors of native models, which run in the host's own process.
 
-A native instance is given addresses in the model's request region, which the host maps. Regions of other models are
-mapped as well, and are pointed to in the same way. The memory of clients is not: it may shrink at any time, and what
-reads beyond its end dies. So inputs in it are copied into the request region, and outputs are written through the
-descriptor.
+A native instance gets addresses in the model's request region, which the host maps. The regions of other models are
+mapped as well, and are addressed in the same way. The memory of clients is not mapped: it may shrink at any time, and
+an access beyond its end is a bus error. So inputs in it are copied into the request region, and outputs are written
+through its descriptor.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def base_of(region: SharedRegion) -> int:
 
 
 def is_inline(tensors: list[TensorRef]) -> bool:
-    """Whether the contents of inputs stand in the request: those of all, or of none."""
+    """Whether the request itself has the contents of its inputs. It has all of them, or none."""
     return bool(tensors) and type(tensors[0][3]) is bytes
 
 
 def resolved(job: Job, memory: RequestMemory, base: int) -> list[TensorRef]:
-    """The inputs of a job, with every tensor's offset counted from `base`, which is where `memory` begins.
+    """The inputs of a job, with the offset of each tensor from `base`, the address of `memory`.
 
     Raises InferenceError if a client's memory cannot be read, or there is no room for a copy of it.
     """
@@ -73,7 +73,7 @@ def _copied(job: Job, memory: RequestMemory, region: ClientRegion, offset: int, 
 
 
 def put_in_place(response: InferResponse, client: ClientUse) -> InferResponse:
-    """Write the outputs that a client wants in its own memory to there. Raises InferenceError if that cannot be."""
+    """Write outputs to the client's memory where the client wants that. Raises InferenceError if it is too small."""
     outputs = []
     for output in response.outputs:
         place = client.places.get(output.name)
@@ -92,7 +92,7 @@ def put_in_place(response: InferResponse, client: ClientUse) -> InferResponse:
 
 
 def _write(region: ClientRegion, offset: int, data: memoryview) -> None:
-    if offset + len(data) > region.size():  # writing would make it larger, which is for the client to do
+    if offset + len(data) > region.size():  # a write would make the file larger, which only the client may do
         raise InferenceError("the shared memory of an output is smaller than it was when it was registered")
     at = 0
     while at < len(data):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A request that native code makes, from the arguments of its call to what a model version accepts. (pure)"""
+"""Converts a request from native code to an InferRequest. (pure)"""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pyruntime.utils.request_codec import SEQUENCE_END, SEQUENCE_START
 
 @dataclass(slots=True)
 class NativeInput:
-    """One input; `datatype` is None for a raw one, whose datatype and shape are the model's to say.
+    """One input. `datatype` is None for a raw input, which has the datatype and shape of the model's configuration.
 
-    `contents` are the caller's memory until its call is answered.
+    `contents` is the caller's memory, valid until its call is answered.
     """
 
     name: str
@@ -33,8 +33,8 @@ class NativeInput:
 class NativeRequest:
     """The arguments of a call "infer": see runtime/native/triton/inference.h, in the same order.
 
-    `trace` is the context of the trace that it belongs to, "" for none; `loading` the model that makes it while it is
-    itself being loaded, or ""; `caller` the job that it is made for, if that is known.
+    `trace` is the context of the trace that it belongs to, "" for none. `loading` is the model that makes the request
+    while it is loaded itself, or "". `caller` is the job that the request is made for, if that is known.
     """
 
     number: int
@@ -57,7 +57,7 @@ class NativeRequest:
         return callee.accept(self.infer_request(callee.spec), respond)
 
     def infer_request(self, spec: ModelSpec) -> InferRequest:
-        """The request as the model's version accepts it, if it does. Raises InferenceError INVALID_ARG."""
+        """The request for a model version. Raises InferenceError INVALID_ARG if it is not valid."""
         inputs = [NativeInput(*fields) for fields in self.inputs]
         request = InferRequest(
             self.model,
@@ -85,7 +85,7 @@ class NativeRequest:
 
 
 def _deduced(spec: ModelSpec, request: InferRequest, inputs: list[NativeInput]) -> InputTensor:
-    """The one input of a raw request, in the only form that the model takes."""
+    """The input of a raw request, with the datatype and shape of the model's only input."""
     if len(inputs) != 1 or len(spec.inputs) != 1:
         raise _failure(
             request,
@@ -102,7 +102,7 @@ def _deduced(spec: ModelSpec, request: InferRequest, inputs: list[NativeInput]) 
 
 
 def _deduced_shape(request: InferRequest, tensor: TensorSpec, size: int) -> list[int]:
-    """The shape, without the batch dimension, that so many bytes have."""
+    """The shape, without the batch dimension, of an input of `size` bytes."""
     if tensor.dims.count(-1) > 1:
         raise _failure(
             request,

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Responses of native backends, as everybody else has them. (pure)
+"""Converts responses of native backends to InferResponses. (pure)
 
-A thread of a backend that sends a response to a request waits while too many of those before are not taken: see
+A backend's thread that sends a response waits while the client has not taken too many of the earlier ones: see
 runtime/native/triton/response_window.h.
 """
 
@@ -42,7 +42,7 @@ class NativeResponses:
         outputs: list[NativeOutput],
         parameters: dict[str, Parameter] | None,
     ) -> Outcome:
-        """The response to a job; or why there is none: its client wants it in memory where it cannot be put."""
+        """The response to a job, or the error if it cannot be written to the client's shared memory."""
         spec = self._spec
         if self._reshapes:
             outputs = [(name, kind, client_shape(spec, name, shape), data) for name, kind, shape, data in outputs]
@@ -62,7 +62,7 @@ class NativeResponses:
 
 
 class _Take:
-    """The `take` and `release` of one response among many to the request of a serial: says once that it is taken."""
+    """The `take` and `release` of one of several responses to a request: the first call tells the backend."""
 
     __slots__ = ("_handle", "_serial")
 
@@ -78,7 +78,7 @@ class _Take:
 
 
 def take_with(handle: NativeHandle, serial: int, outcome: object) -> None:
-    """Tell the backend when a response to the request of this serial is taken. Anything else is taken at once."""
+    """Tell the backend when the client takes a response to the request `serial`. An error counts as taken at once."""
     if isinstance(outcome, InferResponse):
         outcome.take = outcome.release = _Take(handle, serial).take
     else:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Has the server answer `pyruntime stack` for its native instances: see utils/stacks.py for how it is asked.
+"""Answers `pyruntime stack` for the native instances of the server: see utils/stacks.py for the protocol.
 
-Native code has no Python stack, and is not disturbed to look at its own. What is told is what the event loop knows. All
-instances have one bell, and each has a file of its own.
+Native code has no Python stack, and its own stack is not examined. The answer is what the event loop knows. All
+instances share one bell; each has a file of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyruntime.utils.stacks import END, FILE_NAME, Heading, encode_heading
 
 _LOG = logging.getLogger("pyruntime.native")
 
-# Those who rang while an answer was written get one answer.
+# Requests that arrive while an answer is written share the next answer.
 _RINGS_AT_ONCE = 4096
 
 
@@ -28,15 +28,15 @@ class NativeStacks:
     def __init__(self) -> None:
         """Raises OSError."""
         self._loop = asyncio.get_running_loop()
-        # By file: the size of its heading, and who tells the rest.
+        # By file: the size of its heading, and the function that returns the rest.
         self._files: dict[int, tuple[int, Callable[[], str]]] = {}
         self._bell, self._ringing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._loop.add_reader(self._bell, self._answer)
 
     def open(self, model: str, version: int, instance: str, tell: Callable[[], str]) -> Callable[[], None]:
-        """Answer for an instance, with what `tell` says, until what is returned is called.
+        """Answer for an instance with the text that `tell` returns. Call the function returned to stop.
 
-        Where the system does not permit that it is logged, and the model is served all the same.
+        A system that does not permit this is logged; the model is served nevertheless.
         """
         heading = Heading(os.getpid(), os.readlink(f"/proc/self/fd/{self._bell}"), model, str(version), instance)
         text = encode_heading(heading)
@@ -50,7 +50,7 @@ class NativeStacks:
         return lambda: self._close(file)
 
     def close(self) -> None:
-        """Answer for nobody any more."""
+        """Stop to answer for any instance."""
         self._loop.remove_reader(self._bell)
         for fd in (self._bell, self._ringing, *self._files):
             os.close(fd)
@@ -63,16 +63,16 @@ class NativeStacks:
     def _answer(self) -> None:
         os.read(self._bell, _RINGS_AT_ONCE)
         for file, (start, tell) in self._files.items():
-            if os.fstat(file).st_size == start:  # whoever asks empties it first: who is not asked has answered before
+            if os.fstat(file).st_size == start:  # the asker truncates it first; a longer one is answered
                 os.pwrite(file, tell().encode("utf-8", "backslashreplace") + END, start)
 
 
 def describe(inflight: Iterable[int], jobs: Mapping[Job, int], now_ns: int) -> str:
-    """What an instance does that was given batches with these serials, and has these jobs, with when it got them."""
+    """What an instance does, in words. `inflight` are serials of batches; `jobs` are jobs with their send times."""
     serials = list(inflight)
     if not serials:
         return f"executes nothing; {len(jobs)} requests are not done with"
-    # It may be done with that job already.
+    # The backend may have finished that job already.
     given_ns = next((ns for job, ns in jobs.items() if job.serial == serials[0]), None)
     since = "" if given_ns is None else f", which it was given {(now_ns - given_ns) / 1e9:.3f} s ago"
     return f"executes a batch{since}; {len(serials) - 1} wait behind it"

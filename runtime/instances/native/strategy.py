@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A library that says which requests of a native model are executed together.
+"""Custom batching: a library that decides which requests of a native model are executed together.
 
-It is asked on the event loop's thread, while a batch is formed: there is no time to ask it elsewhere.
+It is called on the event loop's thread while a batch is formed, because another thread would delay each batch.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class StrategyHandle(Protocol):
 
 
 class NativeStrategy:
-    """See scheduling.batcher.Strategy. What the library fails at is logged, and means that it has no objection.
+    """See scheduling.batcher.Strategy. A failure of the library is logged.
 
-    `handle` is the extension's; `memory` is where the model's requests lie.
+    If `begin` fails, the library is not asked about that batch. `handle` is the extension's strategy; `memory` is the
+    model's request memory.
     """
 
     def __init__(self, handle: StrategyHandle, failure: type[Exception], model: str, memory: RequestMemory) -> None:
@@ -51,14 +52,19 @@ class NativeStrategy:
         self._begun = self._try("initialization", lambda: self._handle.begin() is None)
 
     def include(self, job: Job) -> bool:
-        """See Strategy. As in Triton, who fails at the question has not said yes."""
+        """See Strategy. As in Triton, a failure of the library counts as a no."""
         if not self._begun:
             return True
         try:
             wire = self._question(job)
             return self._try("include", lambda: self._handle.include(wire, self._base))
-        except (InferenceError, OverflowError, TypeError, ValueError):  # such as a number that native code has not
-            return True  # its execution says what is wrong with it
+        except (
+            InferenceError,
+            OverflowError,
+            TypeError,
+            ValueError,
+        ):  # such as a number beyond int64_t
+            return True  # its execution reports the error
 
     def end(self) -> None:
         """See Strategy."""
@@ -74,8 +80,8 @@ class NativeStrategy:
             return False
 
     def _question(self, job: Job) -> list[object]:
-        """The request as the extension reads it. Raises InferenceError if its memory cannot be read."""
-        # What stands in the request itself is where it is: nobody needs a copy that lasts longer than the question.
+        """The request in the form that the extension reads. Raises InferenceError if its memory cannot be read."""
+        # Contents inside the request are not copied: the library reads them only during this call.
         tensors: list[TensorRef] = [
             (name, datatype, shape, _address(at) - self._base if isinstance(at, bytes) else at, size, kind, device)
             for name, datatype, shape, at, size, kind, device in (

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Threads for what backends take their time over: initialising, finalising, saying whether they are ready.
+"""Threads for the slow calls of backends: to initialise, to finalise, and to say whether they are ready.
 
-They are nobody's to wait for: a backend that does not come back from a call keeps neither the process alive, nor those
-who have something else for a thread to do.
+Each call has a daemon thread of its own. A backend that never returns from a call therefore neither keeps the process
+alive nor takes a thread from other calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from pyruntime.utils.errors import Code, LoadError
 
-# As many instances are initialised at a time; the others wait for their turn.
+# At most so many instances are initialised at the same time; the others wait.
 THREADS_MAX = 32
 
 T = TypeVar("T")
@@ -25,21 +25,21 @@ V = TypeVar("V")
 
 
 class NativeThreads:
-    """See the module. `failure` is the extension's exception; `patience_s` how long a backend may take to end."""
+    """See the module. `failure` is the extension's exception; a backend may take `patience_s` seconds to end."""
 
     def __init__(self, failure: type[Exception], tasks: asyncio.TaskGroup, patience_s: float) -> None:
         self._failure = failure
         self._tasks = tasks
         self._patience_s = None if math.isinf(patience_s) else patience_s
         self._places = asyncio.Semaphore(THREADS_MAX)
-        # Questions that are not answered yet.
+        # The questions without an answer yet.
         self._asked: dict[Callable[[], object], asyncio.Future[object]] = {}
 
     async def run(self, step: Callable[[], T], undo: Callable[[], object] | None = None) -> T:
-        """The result of `step`. Raises LoadError with what the backend says.
+        """Run `step` and return its result. Raises LoadError with the backend's message.
 
-        A backend cannot be interrupted: cancelling this waits for it as long as for one that ends, and has `undo` done
-        if it succeeds all the same, be it later.
+        A backend cannot be interrupted: a cancelled call still waits for up to `patience_s`. If `step` succeeds after
+        all, even later than that, `undo` is run.
         """
         async with self._places:
             future = _begin(step)
@@ -51,9 +51,9 @@ class NativeThreads:
             return self._result(future)
 
     async def end(self, step: Callable[[], object]) -> None:
-        """Do `step`, by which something of a backend's ends. Raises LoadError, also if it takes too long.
+        """Run `step`, which finalises something. Raises LoadError if it fails, or takes longer than `patience_s`.
 
-        The thread goes on then, and nobody hears of it any more.
+        In the second case the thread continues, and its result is ignored.
         """
         async with self._places:
             future = _begin(step)
@@ -73,9 +73,9 @@ class NativeThreads:
             raise LoadError(exc.args[1], Code(exc.args[0])) from exc
 
     def ask(self, question: Callable[[], object], timeout_s: float, call_back: Callable[[object], None]) -> None:
-        """Call back with the answer to `question`, or with why there is none after `timeout_s` seconds.
+        """Call back with the answer to `question`; with a text if it fails, or takes longer than `timeout_s` seconds.
 
-        Who asks the same while it is not answered waits for the same answer.
+        Callers that ask the same question at the same time share one answer.
         """
 
         async def ask() -> None:
@@ -99,16 +99,16 @@ class NativeThreads:
 
     def _answered(self, question: Callable[[], object], done: asyncio.Future[object]) -> None:
         del self._asked[question]
-        done.exception()  # seen, if nobody waits for it any longer
+        done.exception()  # retrieved, so that asyncio logs no failure that no caller waits for
 
 
 def _seen(future: asyncio.Future[T]) -> None:
-    """Nobody waits for what comes of it."""
+    """Retrieve the failure of a step that no caller waits for, so that asyncio does not log it."""
     future.exception()
 
 
 def _undone(future: asyncio.Future[T], undo: Callable[[], object] | None) -> asyncio.Future[None]:
-    """Done when a step is, and `undo` after it if it has succeeded."""
+    """A future that is done when the step is done, and `undo` after it if the step succeeded."""
     undone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def end(done: asyncio.Future[object]) -> None:
@@ -126,7 +126,7 @@ def _undone(future: asyncio.Future[T], undo: Callable[[], object] | None) -> asy
 
 
 def _begin(step: Callable[[], T]) -> asyncio.Future[T]:
-    """What a step comes to, on a thread of its own."""
+    """Run a step in a thread of its own. Returns the future of its result."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -139,7 +139,7 @@ def _begin(step: Callable[[], T]) -> asyncio.Future[T]:
             tell(future.set_result, result)
 
     def tell(setter: Callable[[V], None], value: V) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+        with suppress(RuntimeError):  # the loop is closed, so no caller waits
             loop.call_soon_threadsafe(setter, value)
 
     threading.Thread(target=do, name="native", daemon=True).start()

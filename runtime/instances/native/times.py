@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What native backends report of how long things took, on its way into the statistics. (pure)
+"""Records the times that native backends report in the statistics. (pure)
 
-A backend that reports nothing is taken at its word for nothing: what it took from execution to release counts as
-computing. All times are on the monotonic clock, in nanoseconds.
+Where a backend reports no times, the whole time from the execution of a request to its release counts as computing. All
+times are on the monotonic clock, in nanoseconds.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from pyruntime.runtime.observe.statistics import ModelStatistics, reason_of
 from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError
 
-# Success, and when execution began, computing began, computing ended and execution ended.
+# Whether the request succeeded; the start of execution, the start and end of computing, and the end of execution.
 Times = tuple[bool, int, int, int, int]
-# Rows, and the same times.
+# The number of rows, and the same times.
 BatchTimes = tuple[int, int, int, int, int]
-# The serial of a batch, when Execute was called and when it returned, and what its backend reports, if anything.
+# The serial of a batch, the times when Execute was called and returned, and the times that the backend reports.
 Execution = tuple[int, int, int, BatchTimes | None]
 
-# Stands for a failure of which the backend has told only that there was one.
+# Stands for a failure that the backend reports without a reason.
 _FAILED = InferenceError("")
 
 
 class NativeTimes:
-    """Where an instance's times go. Those that cannot be, because one comes before the one it follows, are 0."""
+    """Records the times of one instance. A span whose end is before its start counts as 0."""
 
     def __init__(self, statistics: ModelStatistics) -> None:
         self._statistics = statistics
 
     def request(self, job: Job, times: Times, failure: InferenceError | None, now_ns: int) -> None:
-        """A backend is done with a job, which has failed for this reason, if any."""
+        """Record that a backend has finished a job; `failure` is why the job failed, if it did."""
         success, begin_ns, start_ns, end_ns, over_ns = times
         total_ns = now_ns - job.arrived_ns
         if job.is_padding:
@@ -43,17 +43,17 @@ class NativeTimes:
             job.trace.executed(begin_ns, start_ns, end_ns)
 
     def batch(self, times: BatchTimes, now_ms: int) -> None:
-        """A batch was executed; `now_ms` is the time of day, since the epoch."""
+        """Record that a batch was executed; `now_ms` is the time since the epoch, in milliseconds."""
         rows, begin_ns, start_ns, end_ns, over_ns = times
         _, input_ns, infer_ns, output_ns = _spans(begin_ns, begin_ns, start_ns, end_ns, over_ns)
         self._statistics.execution(rows, input_ns, infer_ns, output_ns, now_ms)
 
     def response(self, index: int, kind: str, start_ns: int, output_ns: int, end_ns: int) -> None:
-        """The response at a place in a backend's answers was made."""
+        """Record a response; `index` is its place among the responses to its request."""
         responses = self._statistics.response(index)
         if responses is None:
             return
-        # An error may come before there is anything to put out.
+        # After an error there may be no time of the output.
         put_out_ns = output_ns or end_ns
         infer_ns, output_ns = max(0, put_out_ns - start_ns), max(0, end_ns - put_out_ns)
         if kind == "success":
@@ -67,8 +67,8 @@ class NativeTimes:
 
 
 def _spans(arrived_ns: int, begin_ns: int, start_ns: int, end_ns: int, over_ns: int) -> tuple[int, int, int, int]:
-    """How long a request queued, and how long its inputs, its computation and its outputs took."""
-    if arrived_ns <= begin_ns <= start_ns <= end_ns <= over_ns:  # as nearly always
+    """The durations of the queueing, the inputs, the computation and the outputs of a request."""
+    if arrived_ns <= begin_ns <= start_ns <= end_ns <= over_ns:  # nearly always
         return begin_ns - arrived_ns, start_ns - begin_ns, end_ns - start_ns, over_ns - end_ns
     return (
         max(0, begin_ns - arrived_ns),

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The thread of a native instance, for whoever looks for deadlocks. (pure)
+"""The thread of a native instance, as the search for deadlocks sees it: see deadlock.py. (pure)
 
-See deadlock.py. Whether a backend waits for the requests that it makes during Execute is not to be seen; most do. They
-count as waited for until Execute returns: who refuses one for that reason has to leave it some time to return first.
+The host cannot see whether a backend waits for the requests that it makes during Execute; most backends do. So these
+requests count as waited for until Execute returns. A call that would be refused as a deadlock for that reason is
+reviewed only after some time, in which Execute may return.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from pyruntime.runtime.scheduling.job import Job
 
 
 class MadeCall(Protocol):
-    """A request that a backend has made."""
+    """A request from a backend to a model."""
 
     def servers(self) -> tuple[Sequence[Waiting], str]:
-        """Who could serve it now, and the name of its model: see Waiting.waiting_calls."""
+        """The workers that could serve it now, and the name of its model: see Waiting.waiting_calls."""
 
 
 class NativeWorker:
-    """See the module. `on_first` is called before the first call: what waits behind one had better wait elsewhere."""
+    """See the module. `on_first` is called before the first call: from then on, no batch is queued behind another."""
 
     def __init__(self, model_name: str, on_first: Callable[[], None]) -> None:
         self.model_name = model_name
@@ -42,11 +43,11 @@ class NativeWorker:
             self._on_first()
 
     def made(self, call: MadeCall) -> None:
-        """The request has a job."""
+        """A request was queued: it has a job now."""
         self._calls.append(call)
 
     def ended(self, call: MadeCall) -> None:
-        """A request has its last response. Does nothing if Execute has returned."""
+        """A request has received its last response. Does nothing if Execute has returned."""
         if call in self._calls:
             self._calls.remove(call)
 
@@ -55,10 +56,10 @@ class NativeWorker:
         return call in self._calls
 
     def returned(self) -> None:
-        """Execute has returned, and waits for nothing."""
+        """Execute has returned: it waits for no request."""
         self._calls.clear()
 
 
 def worker_of(job: Job | None) -> NativeWorker | None:
-    """The thread that executes a job of a native model, None if there is none."""
+    """The thread that executes a job of a native model; None for any other job."""
     return getattr(job.instance, "worker", None) if job is not None else None

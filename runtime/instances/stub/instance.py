@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""One model instance over all the lives of its stub: loads the model into it, stops it, starts it again when it died.
+"""One model instance over all lives of its stub: loads the model, stops the stub, and restarts it after a death.
 
-What a stub is given to do is the business of its StubBatches, which live as long as it does.
+The batches of a stub belong to its StubBatches, which live as long as the stub.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LOG = logging.getLogger("pyruntime.instances")
 class PythonInstance:
     """See the module, and Executor."""
 
-    # A stub reads the requests that the host writes: it recognises none by itself.
+    # No known requests: a stub reads only requests that the host has encoded.
     known: None = None
 
     def __init__(self, instance_spec: StubInstanceSpec, owner: ExecutorOwner, tasks: asyncio.TaskGroup) -> None:
@@ -125,7 +125,7 @@ class PythonInstance:
     # Starting and stopping.
 
     async def start(self, connection: StubConnection) -> None:
-        """Load the model into a fresh stub and begin to serve. Raises LoadError; the instance is of no use then.
+        """Load the model into a fresh stub and begin to serve. Raises LoadError; the instance cannot be used then.
 
         Cancelling it kills the stub.
         """
@@ -134,7 +134,7 @@ class PythonInstance:
         await self._load()
 
     async def stop(self, timeout_s: float) -> None:
-        """Let the stub finish what it was given, finalize and exit; kill it after `timeout_s` seconds.
+        """Let the stub finish its batches, finalize and exit; kill it after `timeout_s` seconds.
 
         Cancelling it leaves the stub stopping.
         """
@@ -153,14 +153,14 @@ class PythonInstance:
             await self._stopped.wait()
 
     async def _drain(self) -> None:
-        """Take no more batches, and wait until all requests are answered that senders have still to answer."""
+        """Take no more batches, and wait until all requests are answered, also those that senders answer."""
         if self._batches is not None:
             drained = asyncio.Event()
             self._batches.close(drained.set)
             await drained.wait()
 
     def kill(self) -> None:
-        """End the stub at once, whatever it does."""
+        """Kill the stub at once."""
         if self._connection is not None:
             self._connection.kill()
 
@@ -190,7 +190,7 @@ class PythonInstance:
     def _handlers(
         self, connection: StubConnection, batches: StubBatches, calls: Calls, readiness: Readiness
     ) -> Handlers:
-        """What to do with each kind of message."""
+        """The handlers of the messages from a serving stub."""
         server = self._spec.server
 
         def call(message: Call) -> None:
@@ -221,7 +221,7 @@ class PythonInstance:
         return handlers
 
     def _lost(self) -> None:
-        """The stub hung up: it is dead, or will be in a moment, and how it died is known then."""
+        """The stub closed its socket: it is dead, or will be in a moment. `_watch` then learns how it died."""
         self._hung_up = True
         if self._batches is not None:
             self._batches.close()
@@ -229,7 +229,7 @@ class PythonInstance:
     async def _watch(
         self, connection: StubConnection, batches: StubBatches, calls: Calls, readiness: Readiness
     ) -> None:
-        """Wait for the stub's end and act on it."""
+        """Wait for the end of the stub and handle it."""
         exit = await connection.wait_exited()
         self._connection = self._batches = self._readiness = None
         self._spec.server.gone(connection)
@@ -253,7 +253,7 @@ class PythonInstance:
         self._take(connection)
         self._handle(Started())
         if self._supervisor.state is not State.REINITIALIZING:
-            return  # it was told to stop meanwhile
+            return  # the instance was stopped meanwhile
         try:
             await self._load()
         except LoadError as exc:
@@ -290,9 +290,9 @@ class PythonInstance:
 
 
 def _reply(connection: StubConnection, question: int, code: int, value: object) -> None:
-    """Answer what a model asked, if it is still there."""
+    """Answer a question of a model, if its stub still listens."""
     if question and connection.is_listening:
         try:
             connection.send(Reply(question, code, value))
-        except LocalError as exc:  # it quotes what the model said, and that was as long as a frame
+        except LocalError as exc:  # the answer quotes the question, which may fill a frame by itself
             connection.send(Reply(question, int(Code.INTERNAL), f"the answer cannot be sent: {exc}"))

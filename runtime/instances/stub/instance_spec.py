@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a Python instance is made from. (pure)"""
+"""The parameters of a Python instance. (pure)"""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pyruntime.runtime.observe.statistics import ModelStatistics
 
 @dataclass(frozen=True, slots=True)
 class StubInstanceSpec:
-    """All that it takes to start an instance of one model version.
+    """All parameters of an instance of one model version.
 
-    `concurrency` is how many threads of one process execute; `environment` is the Python that the model wants instead
+    `concurrency` is how many threads of the process execute; `environment` is the Python that the model wants instead
     of the host's.
     """
 

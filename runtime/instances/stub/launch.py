@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Starts stub processes and learns how they end.
+"""Starts stub processes of the host's own interpreter, and watches for their ends.
 
-Stubs of the host's own interpreter are forked from a server process that has numpy and the stub's code loaded already:
-8 ms and a few MiB each, instead of 70 ms and 18 MiB for a fresh interpreter. The forkserver also reaps them, and
-reports each one's exit status on a descriptor of its own, which the event loop watches: a death is an event.
+They are forked from a server process that has numpy and the stub's code loaded already: 8 ms and a few MiB each,
+instead of 70 ms and 18 MiB for a fresh interpreter. The forkserver also reaps them, and reports each exit status on a
+descriptor of its own, which the event loop watches.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class _Child(Protocol):
 
 
 class StubProcess:
-    """A stub that was started. `exited` resolves, once, to how it ended. Cancelling a wait on it harms nothing."""
+    """A stub process. `exited` resolves, once, to how it ended. Cancelling a wait for it is harmless."""
 
     def __init__(self, process: _Child, loop: asyncio.AbstractEventLoop) -> None:
         self._process = process
         self._loop = loop
         self.pid: int = process.pid
         self.exited: asyncio.Future[ProcessExit] = loop.create_future()
-        # A number may be another process by the time we signal it; a pidfd cannot be.
+        # The number may belong to another process by the time of a signal; a pidfd never does.
         try:
             self._pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -61,7 +61,7 @@ class StubProcess:
         loop.add_reader(process.sentinel, self._on_exit)
 
     def kill(self) -> None:
-        """Send SIGKILL, if the process still is."""
+        """Send SIGKILL, if the process still exists."""
         if self._pidfd >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
@@ -71,7 +71,7 @@ class StubProcess:
         self._process.join()
         exit = ProcessExit(self._process.exitcode)
         self._process.close()
-        # The processes that its model started and did not end. SIGTERM, for some have to clean up after themselves.
+        # The processes that its model started and did not end. SIGTERM, because some of them have to clean up.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGTERM)
         if self._pidfd >= 0:
@@ -93,7 +93,7 @@ def launch_stub(
 ) -> StubProcess:
     """Start the stub of instance `name`; it inherits copies of the descriptors. The caller closes its own.
 
-    Blocks for the fork, milliseconds once the forkserver is up.
+    Blocks for the fork, which takes milliseconds once the forkserver runs.
     """
     with _no_main_module():
         process = _Process(
@@ -111,7 +111,7 @@ _target = start_stub
 
 
 class _Fd:
-    """A descriptor on its way to a child, which receives a descriptor of its own in its place."""
+    """A descriptor in the arguments of a child, which receives a duplicate in its place."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -122,7 +122,7 @@ class _Fd:
 
 @contextmanager
 def _no_main_module() -> Iterator[None]:
-    """Hide `__main__` while a child starts: it would be imported again there, and a stub needs nothing of it."""
+    """Hide `__main__` while a child starts: the child would import it again, and a stub does not need it."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a stub prints and logs, on its way into the server's log, under its name."""
+"""Logs the output and the log records of a stub in the server's log, under the stub's name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyruntime.runtime.observe.lines import LineSplitter
 
 _LOG = logging.getLogger("pyruntime.instances")
 
-# Lines of a model's output that are logged in one go; a flood must not keep the server from its requests.
+# At most so many lines of a model's output are logged at once: a flood must not keep the server from its requests.
 LINES_AT_ONCE_MAX = 500
 
 
@@ -34,13 +34,13 @@ class OutputLog(asyncio.Protocol):
 
 
 def log_for_stub(name: str, level: int, text: str, file: str, line: int) -> None:
-    """Log a record of the model's, of this level, from this line of this file."""
+    """Log a log record of the model, which has its own file and line."""
     for part in _bounded(text.splitlines() or [""]):
         _LOG.log(level, "%s: %s", name, part, extra={"stub_file": file, "stub_line": line})
 
 
 def _bounded(lines: list[str]) -> list[str]:
-    """At most LINES_AT_ONCE_MAX of `lines`, and how many there were besides."""
+    """The first LINES_AT_ONCE_MAX of `lines`, and a line with the number of the others."""
     if len(lines) <= LINES_AT_ONCE_MAX:
         return lines
     return [*lines[:LINES_AT_ONCE_MAX], f"... and {len(lines) - LINES_AT_ONCE_MAX} more lines at once"]

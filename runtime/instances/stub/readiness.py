@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a model's own is_ready, once for all who want to know at the same time."""
+"""Calls a model's own is_ready, once for all callers at the same time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _LOG = logging.getLogger("pyruntime.instances")
 
 
 class Readiness:
-    """See the module; of one stub. `timeout_s` is None for a model that somebody debugs."""
+    """See the module, for one stub. `timeout_s` is None for a model in a debugger."""
 
     def __init__(self, connection: StubConnection, timeout_s: float | None = IS_READY_TIMEOUT_S) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
         self._waiting: list[CallBack] = []
-        # One question at a time: a model that does not answer is not to gather threads that try.
+        # One question at a time: each one takes a thread of the stub until the model answers.
         self._asked = False
         self._timer: asyncio.TimerHandle | None = None
 
     def check(self, call_back: CallBack) -> None:
-        """Call back with whether the model is ready: at once where it has no is_ready."""
+        """Call back with whether the model is ready: at once if it has no is_ready."""
         if not self._connection.checks_ready:
             call_back(True)
             return
@@ -40,7 +40,7 @@ class Readiness:
             self._connection.check_ready()
 
     def answered(self, message: IsReady) -> None:
-        """What the model said."""
+        """The model has answered."""
         self._asked = False
         if message.problem:
             _LOG.error("%s: %s", self._connection.name, message.problem)

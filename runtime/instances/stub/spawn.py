@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts stub processes under an interpreter of their own, for models that have an environment.
 
-Those of the host's interpreter come from the forkserver instead, see launch.py, which is faster. To whoever has a stub
-both kinds are the same.
+Stubs of the host's interpreter come from the forkserver instead, which is faster: see launch.py. Both kinds have the
+same methods.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ import msgpack
 from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 
-# Named by its path: the host imports nothing of the stub.
+# Named by its path, because the host imports no code of the stub.
 BOOTSTRAP = Path(__file__).resolve().parents[3] / "stub" / "bootstrap.py"
 
 
 class SpawnedStub:
-    """A stub that was started. `exited` resolves, once, to how it ended. Cancelling a wait on it harms nothing."""
+    """A stub process. `exited` resolves, once, to how it ended. Cancelling a wait for it is harmless."""
 
     def __init__(self, process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> None:
         self._process = process
         self._loop = loop
         self.pid = process.pid
         self.exited: asyncio.Future[ProcessExit] = loop.create_future()
-        # Readable once the process has ended; it is ours, so its number is its own until we have waited for it.
+        # Readable once the process has ended. Its number is not reused before we wait for it, because it is our child.
         self._pidfd = os.pidfd_open(self.pid)
         loop.add_reader(self._pidfd, self._on_exit)
 
     def kill(self) -> None:
-        """Send SIGKILL, if the process still is."""
+        """Send SIGKILL, if the process still exists."""
         if self._pidfd >= 0:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
@@ -47,7 +47,7 @@ class SpawnedStub:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1
-        # The processes that its model started and did not end. SIGTERM, for some have to clean up after themselves.
+        # The processes that its model started and did not end. SIGTERM, because some of them have to clean up.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGTERM)
         code = self._process.wait()
@@ -68,7 +68,7 @@ def spawn_stub(
 ) -> SpawnedStub:
     """Start the stub of instance `name`; it inherits copies of the descriptors. The caller closes its own.
 
-    Blocks until the interpreter has been executed, milliseconds. Raises OSError if it cannot be.
+    Blocks until the interpreter has been executed, milliseconds. Raises OSError if that fails.
     """
     arguments = {
         "name": name,
@@ -81,12 +81,12 @@ def spawn_stub(
         "msgpack": os.path.dirname(msgpack.__file__),
         "at_terminal": environment.at_terminal,
     }
-    # Only our own process group can read our terminal.
+    # Only our own process group can read from our terminal.
     shared = environment.at_terminal
     process = subprocess.Popen(
         [environment.interpreter, str(BOOTSTRAP), json.dumps(arguments)],
         stdin=None if shared else subprocess.DEVNULL,
-        # What it says before it is our stub is logged as well, such as that it cannot be.
+        # Output from before the stub's own code runs is logged as well, such as why the interpreter fails.
         stdout=None if shared else output_fd,
         stderr=None if shared else output_fd,
         env=environment.variables,
@@ -95,7 +95,7 @@ def spawn_stub(
     )
     try:
         return SpawnedStub(process, loop)
-    except OSError:  # there are no descriptors left to watch it by
+    except OSError:  # no descriptors are left to watch it with
         process.kill()
         process.wait()
         raise

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests with one stub that are answered by a sender, from their first response to their last.
+"""Requests of one stub that a response sender answers, from their first response to their last.
 
-Any number of responses is for decoupled models only. Of any other model the one response is kept until the model has
-said that it was the last.
+Only decoupled models may send any number of responses. For other models, the one response is kept until the model says
+that it is the last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Outcome = InferResponse | InferenceError
 
 
 class TakenOnce:
-    """The `take` and `release` of one response among many: says once that the client has taken it."""
+    """The `take` and `release` of one of several responses: the first call credits the sender."""
 
     __slots__ = ("_connection", "_serial", "_size", "_slot", "_streams", "_taken")
 
@@ -50,7 +50,7 @@ class TakenOnce:
 class _Stream:
     job: Job
     sent_ns: int
-    # When the response before the next one was passed on.
+    # When the latest response was passed on.
     last_ns: int
     count: int = 0
     failure: InferenceError | None = None
@@ -58,7 +58,7 @@ class _Stream:
 
 
 class Streams:
-    """See the module. `by_serial` are those that are open, for the caller to look at."""
+    """See the module. `by_serial` are the open streams, for the caller to read."""
 
     def __init__(self, connection: StubConnection, statistics: ModelStatistics, decoupled: bool) -> None:
         self._connection = connection
@@ -73,11 +73,11 @@ class Streams:
         return serial in self.by_serial
 
     def jobs(self) -> list[Job]:
-        """The jobs of all that are open."""
+        """The jobs of all open streams."""
         return [stream.job for stream in self.by_serial.values()]
 
     def job(self, serial: int) -> Job:
-        """The job of one that is open."""
+        """The job of an open stream."""
         return self.by_serial[serial].job
 
     def open(self, serial: int, job: Job, sent_ns: int) -> None:
@@ -86,16 +86,16 @@ class Streams:
             self.by_serial[serial] = _Stream(job, sent_ns, sent_ns)
 
     def once(self, serial: int, slot: int, size: int) -> TakenOnce:
-        """For a response that others follow, in a slot (or none) and of a size."""
+        """The `take` and `release` of a response that others follow; `slot` may be NO_SLOT."""
         return TakenOnce(self, self._connection, serial, slot, size)
 
     def taken(self, serial: int, size: int) -> None:
-        """The client has taken a response. Where none follows, nobody has to know."""
+        """The client has taken a response. The stub is told, unless the stream has ended."""
         if serial in self.by_serial:
             self._connection.credit(serial, size)
 
     def respond(self, serial: int, outcome: Outcome | None, size: int, final: bool) -> None:
-        """A response, or None for none, of `size` bytes. Raises PeerError if it makes no sense."""
+        """Handle a response of `size` bytes, or None for an end without one. Raises PeerError if it is not legal."""
         came_ns = time.monotonic_ns()
         stream = self.by_serial.get(serial)
         if stream is None or (outcome is None and not final) or (stream.kept is not None and outcome is not None):
@@ -114,12 +114,12 @@ class Streams:
             self._count(stream, outcome, came_ns)
 
     def leave(self, serial: int) -> None:
-        """The job of an open stream is executed again, and goes on under another serial."""
+        """The job of an open stream is executed again, under another serial."""
         del self.by_serial[serial]
         self._connection.forget_credit(serial)
 
     def end(self, serial: int, failure: Outcome) -> None:
-        """An open stream ends otherwise than by its sender."""
+        """End an open stream with a failure that its sender did not send."""
         came_ns = time.monotonic_ns()
         stream = self.by_serial[serial]
         self._end(stream, serial, failure)
@@ -127,7 +127,7 @@ class Streams:
             self._count(stream, failure, came_ns)
 
     def _end(self, stream: _Stream, serial: int, outcome: Outcome | None) -> None:
-        """The last response of an open stream, or None for none."""
+        """End an open stream with its last response, or None for none."""
         del self.by_serial[serial]
         self._connection.forget_credit(serial)
         if stream.kept is not None and stream.kept is not outcome and isinstance(stream.kept, InferResponse):
@@ -141,7 +141,7 @@ class Streams:
             outcome = InferenceError("the model ended the request without a response")
         failure = outcome if isinstance(outcome, InferenceError) else stream.failure
         if job.is_padding:
-            pass  # it counts for nothing
+            pass  # padding is not counted
         elif failure is not None:
             self._statistics.failure(total_ns, reason_of(failure, job.cancelled))
         else:
@@ -150,7 +150,7 @@ class Streams:
         job.respond(outcome, True)
 
     def _count(self, stream: _Stream, outcome: Outcome | None, came_ns: int) -> None:
-        """Record a response of a decoupled model, or its end without one, that came at `came_ns` and is passed on."""
+        """Record a response of a decoupled model, or the end without one, that arrived at `came_ns`."""
         index, last_ns, now_ns = stream.count, stream.last_ns, time.monotonic_ns()
         stream.count, stream.last_ns = index + 1, now_ns
         if index == 0 and outcome is not None and not stream.job.is_padding:

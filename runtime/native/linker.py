@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Loads libraries by the dynamic loader of this process. Nothing is ever unloaded.
+"""Loads libraries by the dynamic loader of this process. It never unloads them.
 
 It calls dlopen as a C function and not by ctypes.CDLL(path), which holds the GIL while a library of a gigabyte is
 mapped, relocated and initialised; every request would wait for that.

@@ -1,14 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The batches that are with one stub, from its first to its death.
+"""The batches of one stub, from its first to its death.
 
-Some batches may be with the stub at a time, so that it need not wait for the host between them. The stub answers one
-before it starts the next; so after a death the first unanswered batch is what was running, and it fails, while those
-behind it had not begun and go back to the scheduler. Nothing is lost and nothing runs twice. A stub that executes in
-several threads is given no more than those can run.
+The stub may have several batches at a time, so that it does not wait for the host between them. It answers each batch
+before it starts the next. So after a death the first unanswered batch was running, and fails, while those behind it had
+not begun and go back to the scheduler: no request is lost, and none is executed twice. A stub that executes in several
+threads gets no more batches than those can run.
 
-Requests that are to be answered by a sender live on after their batch: see streams.py. How the stub came to be, and
-what follows its death, is the business of PythonInstance.
+Requests that a sender answers outlive their batch: see streams.py. PythonInstance starts and restarts the stub.
 """
 
 from __future__ import annotations
@@ -39,23 +38,23 @@ CAPACITY_MAX = 8
 
 
 class BatchCalls(Protocol):
-    """The calls to other models that the batches make. A batch is known by its number."""
+    """The calls of the batches to other models. A batch is identified by its number."""
 
     def waiting(self, batch: int) -> Sequence[tuple[Sequence[Waiting], str]]:
         """See Waiting.waiting_calls."""
 
     def cancel_batch(self, number: int) -> None:
-        """Nobody waits for a batch any longer, so nobody waits for its calls."""
+        """A batch is cancelled, and so are the calls that it waits for."""
 
     def free_unread(self, slots: list[Slot]) -> None:
-        """Free request memory that the dead stub leaves, as soon as nobody reads it."""
+        """Free request memory of the dead stub as soon as no called model reads it."""
 
 
 @dataclass(slots=True, eq=False)
 class InflightBatch:
-    """One batch. It was sent at `sent_ns`, or waited from then on behind another one that ended at that time.
+    """One batch. `sent_ns` is when it was sent, or later, when the batch before it ended.
 
-    It is a worker, too (see deadlock.py): the thread that the batch has, or will have.
+    It is also a worker (see deadlock.py): the thread that executes the batch, or will execute it.
     """
 
     number: int
@@ -88,9 +87,9 @@ class StubBatches(InflightBatches[InflightBatch]):
         self._calls = calls
         self._reader = ResponseReader(spec, instance_spec.version, connection.responses, connection.release)
         self._streams = Streams(connection, instance_spec.statistics, spec.decoupled)
-        # Request memory that the model holds on to, by the serial of the request.
+        # Request memory that the model keeps, by the serial of the request.
         self._retained: dict[int, list[Slot]] = {}
-        # Serials of requests whose flags are set.
+        # Serials of the requests whose flags are set.
         self._flagged: set[int] = set()
         self._last_end_ns = 0
 
@@ -98,12 +97,12 @@ class StubBatches(InflightBatches[InflightBatch]):
         return len(self._inflight) + len(self._streams)
 
     def workers(self) -> Sequence[Waiting]:
-        """Who executes its batches: see deadlock.py. Where a thread is idle, that one stands for all."""
+        """The workers that execute its batches: see deadlock.py. An idle thread stands for all of them."""
         running = list(self._inflight.values())[: self._concurrency]
         return running if len(running) == self._concurrency else (FREE,)
 
     def worker_of(self, job: Job) -> Waiting:
-        """See scheduling.job.Running. What waits behind a batch waits for that."""
+        """See scheduling.job.Running. A batch that waits behind another one has the worker of that."""
         inflight = self._batch_with(job.serial)
         if inflight is None:
             return FREE
@@ -135,7 +134,7 @@ class StubBatches(InflightBatches[InflightBatch]):
             job.serial = serial
             serial += 1
         self._serial = serial
-        if self._flagged:  # one of these may have the flag of an older one that is cancelled
+        if self._flagged:  # a new request may share the flag of a cancelled one
             for job in batch:
                 self._clear_flag(job.serial)
         self.capacity -= 1
@@ -154,7 +153,7 @@ class StubBatches(InflightBatches[InflightBatch]):
         if inflight is not None and all(each.cancelled for each in inflight.batch):
             self._calls.cancel_batch(inflight.number)
 
-    # What the stub says while it serves. All of these raise PeerError.
+    # Messages from the serving stub. The handlers raise PeerError.
 
     def answered(self, message: Result | Failed) -> None:
         """Execute has returned."""
@@ -163,7 +162,8 @@ class StubBatches(InflightBatches[InflightBatch]):
         if inflight is None or (number != next(iter(self._inflight)) and self._concurrency == 1):
             raise PeerError(f"batch {number} is answered and is not the one that is due")
         batch = inflight.batch
-        # Reading the answer may still find it to be nonsense, so the batch counts as running until that is done.
+        # The answer may still turn out to be invalid, so the batch counts as running until it is decoded. Any: of the
+        # outcomes that `_settle` leaves, each is an InferResponse.
         outcomes: list[Any] = (
             [InferenceError(message.message)] * len(batch)
             if isinstance(message, Failed)
@@ -174,9 +174,9 @@ class StubBatches(InflightBatches[InflightBatch]):
         del self._inflight[number]
         now_ns = time.monotonic_ns()
         begin_ns, start_ns, end_ns = inflight.sent_ns, message.start_ns, message.end_ns
-        if begin_ns < self._last_end_ns and self._concurrency == 1:  # it waited behind another
+        if begin_ns < self._last_end_ns and self._concurrency == 1:  # it waited behind another batch
             begin_ns = inflight.sent_ns = self._last_end_ns
-        if not begin_ns <= start_ns <= end_ns <= now_ns:  # a stub may say anything
+        if not begin_ns <= start_ns <= end_ns <= now_ns:  # a stub may send any times
             start_ns = end_ns = now_ns
         self._last_end_ns = end_ns
         input_ns, infer_ns, output_ns = start_ns - begin_ns, end_ns - start_ns, now_ns - end_ns
@@ -235,7 +235,7 @@ class StubBatches(InflightBatches[InflightBatch]):
             self._notify_if_idle()
 
     def put_back(self, message: Requeue) -> None:
-        """Batches that have not begun, and will not: the batch that runs waits for another model."""
+        """The stub returns batches that have not begun, because the running one waits for another model."""
         self.expect_calls()
         for number in reversed(message.batches):
             inflight = self._inflight.get(number) if type(number) is int else None
@@ -245,11 +245,11 @@ class StubBatches(InflightBatches[InflightBatch]):
             self._recall(inflight.batch)
         if self._is_open:
             self._update_capacity()
-            self._owner.capacity_freed()  # the batch that waited may have ended meanwhile
+            self._owner.capacity_freed()  # the waiting batch may have ended meanwhile
         self._notify_if_idle()
 
     def retired(self, message: Retired) -> None:
-        """Requests that the model kept and has let go of."""
+        """The model has released requests whose inputs it kept."""
         for serial in message.requests:
             slots = self._retained.pop(serial, None) if type(serial) is int else None
             if slots is None:
@@ -259,7 +259,7 @@ class StubBatches(InflightBatches[InflightBatch]):
     # Settling answers.
 
     def _settle(self, job: Job, outcome: Outcome, inflight: InflightBatch, now_ns: int) -> bool:
-        """See to everything but a response that execute returned; False if it is that."""
+        """Handle any outcome except a response that execute returned; False if it is one."""
         serial = job.serial
         if serial in inflight.finished:
             if type(outcome) is InferResponse:
@@ -297,7 +297,7 @@ class StubBatches(InflightBatches[InflightBatch]):
             self._fail(job, not_reschedulable(), now_ns)
 
     def _recall(self, batch: Batch) -> None:
-        """A batch that is not with the stub any more, and has not begun: it is executed later."""
+        """Put back a batch that the stub has not begun, to execute it later."""
         for job in batch:
             self._clear_flag(job.serial)
             job.instance = None
@@ -316,20 +316,20 @@ class StubBatches(InflightBatches[InflightBatch]):
     # Flags of cancelled requests.
 
     def _shares_flag(self, job: Job) -> bool:
-        """Whether another request is with the stub whose flag is the same: that one is not cancelled."""
+        """Whether the stub has another request with the same flag, which is not cancelled."""
         others = [each for inflight in self._inflight.values() for each in inflight.batch] + self._streams.jobs()
         return any(each is not job and (each.serial - job.serial) % FLAGS_BYTES == 0 for each in others)
 
     def _clear_flag(self, serial: int) -> None:
-        """Nobody is to see a request as cancelled, though it may share its flag with one that is."""
+        """Clear the flag of a request, even if it shares the flag with a cancelled one."""
         for flagged in [each for each in self._flagged if (each - serial) % FLAGS_BYTES == 0]:
             self._flagged.discard(flagged)
             self._connection.set_flag(serial, 0)
 
-    # Memory that a model holds on to, and death.
+    # Memory that a model keeps, and the death of the stub.
 
     def _retain(self, number: int, batch: Batch, indexes: Sequence[object]) -> None:
-        """Move the slots of requests whose inputs the model kept out of reach, so that nothing overwrites them."""
+        """Take the slots of requests whose inputs the model keeps from their jobs, so that they are not reused."""
         for index in indexes:
             if type(index) is not int or not 0 <= index < len(batch) or number + index in self._retained:
                 raise PeerError(f"request {index!r} is retained and does not exist, or is retained twice")
@@ -341,7 +341,7 @@ class StubBatches(InflightBatches[InflightBatch]):
                 self._retained[number + index], job.slots = job.slots, []
 
     def died(self, exit: ProcessExit, restarts: bool) -> None:
-        """The stub is gone: fail what it was running, and what it had not begun too unless the instance restarts."""
+        """The stub has ended: fail the batches that it ran, and also the others unless the instance restarts."""
         self.close()
         for slots in self._retained.values():
             self._calls.free_unread(slots)

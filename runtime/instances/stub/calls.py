@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The calls that one stub makes to other models (BLS), from its first to its death.
+"""The calls of one stub to other models (BLS), from its first message to its death.
 
 Translates the stub's messages into calls (see calls/model_call.py), and their responses into messages. The stub is
-given the regions that responses lie in, and told when nobody reads the inputs of its calls any longer.
+granted the regions of responses, and notified when the inputs of its calls are no longer read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from pyruntime.utils.messages import (
 
 
 class _OpenCall(ModelCall):
-    """A call that has not had its last response. `waiting` is the batch that waits for it, 0 for none."""
+    """A call without its last response. `waiting` is the number of the batch that waits for it, 0 for none."""
 
     __slots__ = ("end_wait", "takes", "waiting")
 
@@ -57,11 +57,11 @@ class _OpenCall(ModelCall):
         self.waiting = waiting
         # Ends the wait for a callee that is being loaded.
         self.end_wait: Callable[[], object] = _nothing
-        # What to call when the model takes its next response, and the next.
+        # The functions to call when the model takes its next responses, one each.
         self.takes: list[Callable[[], None]] = []
 
     def cancel(self) -> None:
-        """See ModelCall. Responses that the model has not taken count as taken: their sender must not wait."""
+        """See ModelCall. Its remaining responses count as taken, so that their sender does not wait."""
         super().cancel()
         takes, self.takes = self.takes, []
         for take in takes:
@@ -69,7 +69,7 @@ class _OpenCall(ModelCall):
 
 
 def _nothing() -> None:
-    """There is no wait to end, and no response to take."""
+    """End no wait, and take no response."""
 
 
 class Calls:
@@ -81,7 +81,7 @@ class Calls:
         self._open: dict[int, _OpenCall] = {}
         self._holds: dict[int, HeldResponse] = {}
         self._last_hold = 0
-        # Calls whose inputs nobody reads any longer, which the stub has not been told of.
+        # Calls whose inputs are no longer read, which the stub does not know of yet.
         self._unread: list[int] = []
         self._left = LeftMemory()
         self._over = False
@@ -93,10 +93,10 @@ class Calls:
         """See Waiting.waiting_calls, of a batch."""
         return [call.servers() for call in self._open.values() if call.waiting == batch and call.job is not None]
 
-    # Messages of the stub. All of these raise PeerError.
+    # Messages from the stub. The handlers raise PeerError.
 
     def call(self, message: Call) -> None:
-        """The model calls another one."""
+        """The model calls another model."""
         number = message.call
         if number in self._open:
             raise PeerError(f"call {number} is made twice")
@@ -117,19 +117,19 @@ class Calls:
                 self._refuse(call, message, not_ready(message.model))
             else:
                 self._start(call, message, callee)
-        else:  # its own initialize: the models that it needs may be loading, too
+        else:  # in the model's `initialize`: the models that it needs may be loading, too
             call.end_wait = self._plan.server.when_ready(
                 message.model, message.version, self._plan.spec.name, partial(self._found, call, message)
             )
 
     def cancel(self, message: CancelCall) -> None:
-        """The model does not wait for this call any longer."""
+        """The model no longer waits for this call."""
         call = self._open.get(message.call)
         if call is not None:
             call.cancel()
 
     def took(self, message: Consumed) -> None:
-        """The model has taken so many responses of these calls."""
+        """The model has taken these numbers of responses of these calls."""
         for pair in message.calls:
             if type(pair) is not list or [type(each) for each in pair] != [int, int]:
                 raise PeerError(f"{pair!r} is not a call and a number of responses")
@@ -140,7 +140,7 @@ class Calls:
                 del call.takes[: pair[1]]
 
     def drop(self, message: ReleaseHold) -> None:
-        """The model does not read these responses any longer."""
+        """The model no longer reads these responses."""
         for hold in message.holds:
             held = self._holds.pop(hold, None) if type(hold) is int else None
             if held is None:
@@ -150,13 +150,13 @@ class Calls:
     # Events of the batches, and the stub's death.
 
     def cancel_batch(self, number: int) -> None:
-        """Nobody waits for a batch any longer, so nobody waits for its calls."""
+        """A batch is cancelled, and so are the calls that it waits for."""
         for call in list(self._open.values()):
             if call.waiting == number:
                 call.cancel()
 
     def died(self) -> None:
-        """The stub is gone: nobody waits for its calls, and nobody reads what it held."""
+        """The stub has ended: cancel its calls, and release the responses that it held."""
         self._over = True
         for call in list(self._open.values()):
             call.end_wait()
@@ -169,7 +169,7 @@ class Calls:
         self._left.free_unread()
 
     def free_unread(self, slots: list[Slot]) -> None:
-        """Free request memory that the dead stub leaves, as soon as no model that it called reads it."""
+        """Free request memory of the dead stub as soon as no called model reads it."""
         for slot in slots:
             if isinstance(slot, CallInputs):  # of a call to the stub itself
                 slot.free()
@@ -212,7 +212,9 @@ class Calls:
             if final:
                 self._open.pop(number, None)
             return
-        if call.is_cancelled and not final:  # nobody takes it, and its sender must not wait for that
+        if (
+            call.is_cancelled and not final
+        ):  # the model takes no more responses, and their sender must not wait for that
             if isinstance(outcome, InferResponse):
                 outcome.release()
             return
@@ -242,10 +244,10 @@ class Calls:
             self._connection.send(*told, Answer(number, error_wire(failure), final))
 
     def _encode(self, response: InferResponse, callee: Callee) -> tuple[WireResponse, Callable[[], None]]:
-        """A response as the stub reads it, and what to call when the model takes it.
+        """A response as the stub reads it, and the function to call when the model takes it.
 
-        A small one has its contents in the message and is released when it is taken. Others are held until the stub
-        drops them.
+        The message has the contents of a small response, which is released when it is taken. Larger ones are held
+        until the stub drops them.
         """
         size = 0
         for output in response.outputs:
@@ -266,11 +268,11 @@ class Calls:
         return response_wire(held.response, hold), held.response.take
 
     def _end_reading(self, number: int, regions: Sequence[SharedRegion]) -> None:
-        """Nobody reads the inputs of a call any longer, which lie in these regions."""
+        """The inputs of a call, which lie in these regions, are no longer read."""
         self._left.end_reading(regions)
         if self._over:
             return
         self._unread.append(number)
-        if number not in self._open and self._connection.is_listening:  # else the answer takes it along
+        if number not in self._open and self._connection.is_listening:  # otherwise the answer brings it
             unread, self._unread = self._unread, []
             self._connection.send(Unread(unread))

@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One life of one stub: its process, its socket, its response region, its log pipe.
 
-A connection is made by `StubConnection.open`, lives until the process is gone, and is never used again. What the stub
-says while serving goes to its owner, the instance; a stub that breaks the protocol is killed, which is an exit like
-any other.
+A connection is made by `StubConnection.open`, lives until the process ends, and is never used again. Messages of a
+serving stub go to its instance. A stub that breaks the protocol is killed, and its end is handled like any other.
 """
 
 from __future__ import annotations
@@ -48,18 +47,18 @@ from pyruntime.utils.messages import (
 
 _LOG = logging.getLogger("pyruntime.instances")
 
-# Response slots that wait for the next Infer to carry them back; beyond either limit they go in a frame of their own.
+# Response slots that wait for the next Infer, which takes them back; beyond either limit they have their own frame.
 RELEASES_WAITING_MAX = 64
 RELEASE_BYTES_WAITING_MAX = 1 << 20
 
-# Responses of one request that its client has taken, which the stub has not been told of. Much less than what a sender
-# may be ahead (see utils/flow_control.py), so that none waits for the last of them.
+# Responses of one request that its client has taken and the stub does not know of yet. Much less than a sender may be
+# ahead (see utils/flow_control.py), so that no sender waits for the last of them.
 CREDITS_WAITING_MAX = 16
 CREDIT_BYTES_WAITING_MAX = 16 << 20
 _LISTENING = (State.LOADING, State.SERVING, State.STOPPING)
-# How a region is announced on the grants socket: its number, little-endian; the descriptor goes with it.
+# A grant on the grants socket: the region's number, little-endian, together with its descriptor.
 GRANT_BYTES = 8
-# How much is read at a time of what a stub had said before it died.
+# The size of each read of the messages that a dead stub left in the socket, in bytes.
 REST_BYTES = 64 << 10
 
 # How to handle each kind of message. Any: each handler takes messages of its own kind.
@@ -85,7 +84,7 @@ class StubConnection(asyncio.Protocol):
         self._credits: dict[int, tuple[int, int]] = {}
         self._granted: dict[int, GrantedRegion] = {}
         self._grants: socket.socket | None = None
-        # The transport's socket, once more: what has come in can still be read when the transport is gone.
+        # A duplicate of the transport's socket, to read what has arrived after the transport is closed.
         self._rest: socket.socket | None = None
         self._closed = False
         self._corked: list[bytes] | None = None
@@ -100,7 +99,7 @@ class StubConnection(asyncio.Protocol):
     async def open(
         cls, name: str, memory: RequestMemory, growth_bytes: int, environment: Environment | None = None
     ) -> StubConnection:
-        """Start a stub and wait for its Hello. Raises LoadError if it dies or is of another version first.
+        """Start a stub and wait for its Hello. Raises LoadError if it dies first, or has another version.
 
         `environment` is the Python to start it with, None for the host's. Cancelling it kills the stub.
         """
@@ -122,7 +121,7 @@ class StubConnection(asyncio.Protocol):
         return connection
 
     async def _start(self, growth_bytes: int, environment: Environment | None) -> None:
-        """Make the sockets and the pipe, and a process at their other ends. Raises OSError."""
+        """Create the sockets, the pipe and the process at their other ends. Raises OSError."""
         with ExitStack() as ours:
             our_sock, their_sock = socket.socketpair()
             ours.callback(our_sock.close)
@@ -145,7 +144,7 @@ class StubConnection(asyncio.Protocol):
                     )
                 finally:
                     os.close(write_fd)
-            # A process that the model forked may hold the other end of the socket open, so its end is no sign of life.
+            # Not the end of the socket: a process that the model forked may keep that open.
             self._process.exited.add_done_callback(lambda _: self._replies.put_nowait(None))
             our_sock.setblocking(False)
             self._rest = our_sock.dup()
@@ -153,49 +152,49 @@ class StubConnection(asyncio.Protocol):
             self._output, _ = await self._loop.connect_read_pipe(lambda: OutputLog(self.name), output)
             our_grants.setblocking(False)
             self._grants = our_grants
-            ours.pop_all()  # the transports' from here on, and our own
+            ours.pop_all()  # from here on, the transports and this object own them
 
     @property
     def state(self) -> State:
-        """Where the conversation with the stub is."""
+        """The state of the protocol with the stub."""
         return self._channel.state
 
     @property
     def is_serving(self) -> bool:
-        """Whether the model is loaded, and not told to stop."""
+        """Whether the model is loaded, and the stub does not stop."""
         return self._channel.state is State.SERVING
 
     @property
     def is_listening(self) -> bool:
-        """Whether the stub can be told what becomes of its calls, or of regions: a dying one cannot."""
+        """Whether the stub accepts messages about its calls and its regions. A dead one does not."""
         return self._channel.state in _LISTENING
 
     def attach(self, handlers: Handlers, on_lost: Callable[[], None]) -> None:
-        """Tell an instance what the stub says while it loads and serves its model, and when it has hung up."""
+        """Pass messages of the stub to an instance from now on. `on_lost` is called when the stub has hung up."""
         self._handlers = handlers
         self._on_lost = on_lost
 
-    # What an instance asks of its stub.
+    # Messages to the stub.
 
     async def complete(self, location: dict[str, str], config: str) -> str:
-        """The model's completed configuration as JSON, "" if it completes nothing. Raises LoadError."""
+        """The model's completed configuration as JSON, "" if the model does not complete it. Raises LoadError."""
         self.send(AutoComplete(location, config))
         reply = await self._reply()
-        assert isinstance(reply, Completed)  # the channel's table admits nothing else
+        assert isinstance(reply, Completed)  # the channel's table permits no other message
         return reply.config
 
     async def load(self, location: dict[str, str], args: dict[str, str], concurrency: int) -> None:
         """Import and initialise the model. Raises LoadError. Cancelling leaves the stub loading: kill it then."""
         self.send(Load(location, args, concurrency, self._requests.number))
         reply = await self._reply()
-        assert isinstance(reply, Ready)  # the channel's table admits nothing else
+        assert isinstance(reply, Ready)  # the channel's table permits no other message
         self.checks_ready = reply.checks
 
     def infer(self, batch: int, requests: list[list[object]]) -> None:
         """Post a batch. Raises LocalError if it does not fit a frame."""
         if self._transport is None:
-            return  # the stub hung up; its batches fail, or are put back, when it is known how it ended
-        # As Infer() and `send` do: this is on the path of every request.
+            return  # the stub hung up; its batches fail, or are put back, once its process has ended
+        # As Infer(...) and `send`, but with fewer calls: every request takes this path.
         data = self._channel.send(tuple.__new__(Infer, (batch, requests, self._released)))
         if self._corked is not None:
             self._corked.append(data)
@@ -206,7 +205,7 @@ class StubConnection(asyncio.Protocol):
             self._released_bytes = 0
 
     def release(self, slot: int, size: int) -> None:
-        """Give a response slot of `size` bytes back to the stub. Does nothing once the stub is gone."""
+        """Give a response slot of `size` bytes back to the stub. Does nothing once the stub has ended."""
         self._released.append(slot)
         self._released_bytes += size
         if len(self._released) >= RELEASES_WAITING_MAX or self._released_bytes >= RELEASE_BYTES_WAITING_MAX:
@@ -216,7 +215,7 @@ class StubConnection(asyncio.Protocol):
             self._released_bytes = 0
 
     def credit(self, serial: int, size: int) -> None:
-        """A client has taken another response, of `size` bytes, of a request that is answered by a sender."""
+        """A client has taken another response, of `size` bytes, from a sender."""
         count, total = self._credits.get(serial, (0, 0))
         count, total = count + 1, total + size
         if count < CREDITS_WAITING_MAX and total < CREDIT_BYTES_WAITING_MAX:
@@ -227,27 +226,27 @@ class StubConnection(asyncio.Protocol):
             self.send(Credit([[serial, count]]))
 
     def forget_credit(self, serial: int) -> None:
-        """A request has ended: its sender waits for nothing."""
+        """A request has ended: its sender needs no more credit."""
         self._credits.pop(serial, None)
 
     def set_flag(self, serial: int, value: int) -> None:
-        """Set the flag by which the model sees that nobody waits for a request."""
+        """Set the flag that tells the model whether a request is cancelled."""
         if not self._closed:
             self.responses.set_flag(serial, value)
 
     def region(self, number: int) -> SharedRegion:
-        """The region that the stub knows by this number, 0 for its own. Raises PeerError if there is none."""
+        """The region that the stub knows by this number, 0 for its own. Raises PeerError if it knows none."""
         if number == 0:
             return self.responses
         if number == self._requests.number:
             return self._requests
         region = self._granted.get(number)
-        if not isinstance(region, SharedRegion):  # a client's memory is not to be passed on
+        if not isinstance(region, SharedRegion):  # a stub must not pass on a client's memory
             raise PeerError(f"there is no region {number}, or it is none of the stub's business")
         return region
 
     def grant(self, region: GrantedRegion) -> None:
-        """Make sure that the stub can map a region, before it reads of it. Raises LocalError if that cannot be."""
+        """Grant the stub a region, if it does not have it, before it reads there. Raises LocalError if that fails."""
         if region is self._requests or region.number in self._granted or self._grants is None:
             return
         try:
@@ -268,31 +267,31 @@ class StubConnection(asyncio.Protocol):
             self.send(CheckReady())
 
     def stop(self) -> None:
-        """Ask for finalize and exit. A stub that cannot hear that yet is killed."""
+        """Ask the stub to finalize and exit. A stub that does not accept that yet is killed."""
         if self._channel.state in (State.IDLE, State.SERVING):
             self.send(Stop())
         elif self._channel.state is not State.STOPPING:
             self.kill()
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process at once."""
         if self._process is not None:
             self._process.kill()
 
     async def wait_exited(self) -> ProcessExit:
-        """Wait for the process to be gone, then free what it leaves. Cancelling the wait is safe."""
+        """Wait for the end of the process, then free its resources. Cancelling the wait is safe."""
         assert self._process is not None  # set by open
         exit = await asyncio.shield(self._process.exited)
         self._close()
         return exit
 
-    # What the event loop tells us.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        # Answers free capacity, and so new batches are posted: all of them go out in one write.
+        # Answers free capacity, so that new batches are posted. All of these are written at once.
         corked: list[bytes] = []
         self._corked = corked
         try:
@@ -312,7 +311,7 @@ class StubConnection(asyncio.Protocol):
                 self._transport.write(b"".join(corked))
 
     def eof_received(self) -> None:
-        # Sooner than connection_lost, so that no request goes to a stub that is known to be gone.
+        # Before connection_lost, so that no request goes to a stub that has hung up.
         self._on_lost()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -325,11 +324,11 @@ class StubConnection(asyncio.Protocol):
         except PeerError as error:
             _LOG.error("%s: its stub %s", self.name, error)
         self._replies.put_nowait(None)
-        if not finished:  # it died, or hung up: then it is of no use any more
+        if not finished:  # it died, or hung up: it cannot be used any more
             self.kill()
 
     def _read_rest(self) -> None:
-        """Take what the stub has said and nobody has read: the transport ends as soon as it cannot write any more."""
+        """Handle the unread messages of the stub: a transport closes without them once it cannot write."""
         if self._rest is None:
             return
         with self._rest as rest:
@@ -337,7 +336,7 @@ class StubConnection(asyncio.Protocol):
             while self._channel.state is not State.CLOSED:
                 try:
                     data = rest.recv(REST_BYTES)
-                except OSError:  # such as that there is no more, though a fork of the stub could say more
+                except OSError:  # such as BlockingIOError, while a fork of the stub keeps the socket open
                     break
                 if not data:
                     break
@@ -350,7 +349,7 @@ class StubConnection(asyncio.Protocol):
             case Hello() | Completed() | Ready() | LoadFailed():
                 self._replies.put_nowait(message)
             case Stopped():
-                # The exit that follows is what counts. A thread of the model's that waits for us must not put it off.
+                # The process exits next. A thread of the model that waits for the host must not delay that.
                 if self._transport is not None:
                     self._transport.close()
             case _:
@@ -378,7 +377,7 @@ class StubConnection(asyncio.Protocol):
     def send(self, *messages: Message) -> None:
         """Send messages. Raises LocalError if one is illegal now or too large."""
         if self._transport is None:
-            return  # the stub hung up, and whoever waits for its answer hears of that
+            return  # the stub hung up; `connection_lost` notifies those who wait for its answer
         data = self._channel.send(messages[0])
         for message in messages[1:]:
             data += self._channel.send(message)

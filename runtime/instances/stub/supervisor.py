@@ -1,18 +1,18 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether, and when, the process of one instance is started again after it died. (pure)
+"""Decides whether, and when, the process of one instance is started again after a death. (pure)
 
-It neither starts nor stops anything: events tell it what happened to the process, and the commands it answers are for
-the shell to perform. One supervisor sees one instance from its first process to its last:
+It neither starts nor stops processes: it receives events of the process, and returns commands for the caller to
+perform. A supervisor accompanies one instance from its first process to its last:
 
 NEW ── Started ─► INITIALIZING ── Ready ─► READY ── Exited ─► RESTARTING ── Started ─► REINITIALIZING ── Ready ─► READY
 
-- A death before the first Ready is no crash: whoever loads the model waits for that Ready, and fails the load.
-- The first death of a row is followed by a restart at once, since requests wait; the next ones after
+- A death before the first Ready is no crash: the load of the model waits for that Ready, and fails.
+- The first death of a row is followed by a restart at once, because requests wait; the next ones after
   `backoff_s_first`, doubled each time up to `backoff_s_max`.
 - A row ends when the instance stays ready for `healthy_s`. It is given up when it reaches `deaths_max`. A process that
   dies while it initializes again, or that cannot be started at all, counts like any other death.
-- A stop may be asked for at any time, also while a restart is under way: what starts after that is stopped.
+- A stop may be requested at any time, also during a restart: a process that starts after that is stopped.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from signal import Signals
 
 from pyruntime.utils.errors import LocalError
 
-# The second restart of a row waits this long, in seconds: enough for what a crash left behind to be cleared away.
+# The wait before the second restart of a row, in seconds: enough to clear away what a crash left behind.
 BACKOFF_S_FIRST = 0.1
-# No wait is longer, in seconds: an instance whose cause of death has gone should not be missed for minutes.
+# No wait is longer, in seconds: an instance should not be missing for minutes after the cause of its death is gone.
 BACKOFF_S_MAX = 10.0
-# Ready for this long, in seconds, an instance has recovered: its next death is the first of a new row.
+# After this long without a death, in seconds, an instance has recovered: its next death begins a new row.
 HEALTHY_S = 30.0
-# Deaths of one row before the instance is given up: a model that cannot run must not start processes for ever.
+# Deaths in a row before the instance is given up: a model that cannot run must not start processes for ever.
 QUICK_DEATHS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How patient a supervisor is. All times in seconds."""
+    """The limits of a supervisor. All times are in seconds."""
 
     backoff_s_first: float = BACKOFF_S_FIRST
     backoff_s_max: float = BACKOFF_S_MAX
@@ -50,7 +50,7 @@ class ProcessExit:
     code: int
 
     def describe(self) -> str:
-        """The end in words, to stand behind a colon: `killed by SIGSEGV`, `exited with code 3`."""
+        """The end in words, for use after a colon: `killed by SIGSEGV`, `exited with code 3`."""
         if self.code >= 0:
             return f"exited with code {self.code}"
         try:
@@ -74,14 +74,14 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The process ended by itself, or as it was asked to."""
+    """The process has ended, by itself or on request."""
 
     exit: ProcessExit
 
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """There is no process (any more): it could not be started, or the model failed to initialize. `error` says why."""
+    """The process could not be started, or the model failed to initialize. `error` is the reason."""
 
     error: str
 
@@ -103,17 +103,17 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class CancelRestart:
-    """Forget the Restart. If its process is being started already, report that as ever: Started or StartFailed."""
+    """Cancel the Restart. If its process is being started already, report Started or StartFailed as usual."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop the process, in whatever way the shell thinks fit, and report its Exited."""
+    """Stop the process, and report its Exited."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Start no process any more: the instance is lost. `reason` is for operators and the repository index."""
+    """Start no more processes: the instance is lost. `reason` is for operators and the repository index."""
 
     reason: str
 
@@ -122,7 +122,7 @@ Command = Restart | CancelRestart | Stop | GiveUp
 
 
 class State(Enum):
-    """Where an instance is in its life. RESTARTING: no process, but one is due or being started."""
+    """The state of an instance. RESTARTING: it has no process, but one is due or being started."""
 
     NEW = auto()
     INITIALIZING = auto()
@@ -134,7 +134,7 @@ class State(Enum):
     FAILED = auto()
 
 
-# What is not here is illegal. RESTARTING after a death becomes FAILED instead when the instance is given up.
+# Other transitions are illegal. RESTARTING after a death becomes FAILED instead when the instance is given up.
 NEXT: dict[tuple[State, type[Event]], State] = {
     (State.NEW, Started): State.INITIALIZING,
     (State.NEW, StartFailed): State.FAILED,
@@ -152,7 +152,7 @@ NEXT: dict[tuple[State, type[Event]], State] = {
     (State.REINITIALIZING, Exited): State.RESTARTING,
     (State.REINITIALIZING, StartFailed): State.RESTARTING,
     (State.REINITIALIZING, StopRequested): State.STOPPING,
-    # A process may become ready, or fail to, just before it hears that it should stop.
+    # A process may become ready, or fail to, just before it receives the stop.
     (State.STOPPING, Ready): State.STOPPING,
     (State.STOPPING, Exited): State.STOPPED,
     (State.STOPPING, StartFailed): State.STOPPED,
@@ -166,7 +166,7 @@ NEXT: dict[tuple[State, type[Event]], State] = {
 
 
 class Supervisor:
-    """The restart policy of one instance. `state` is for display and for asserting."""
+    """The restart policy of one instance. `state` is for display and assertions."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.state = State.NEW
@@ -176,7 +176,7 @@ class Supervisor:
         self._ready_at: float | None = None
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Take note of an event at `now`, in seconds, and answer what is to be done, in this order.
+        """Handle an event at `now`, in seconds. Returns the commands to perform, in this order.
 
         Raises LocalError, and changes nothing, if the event cannot happen in this state.
         """

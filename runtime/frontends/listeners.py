@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The ports that the server answers at, HTTP, gRPC and metrics, and the connections of all."""
+"""Opens the ports of the server, HTTP, gRPC and metrics, and keeps their connections."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ from pyruntime.runtime.settings import ServerSettings, SettingsError
 
 _LOG = logging.getLogger("pyruntime.server")
 
-# Connections that the kernel holds for us while we are busy: a burst of clients, no more.
+# Connections that the kernel queues while the event loop is busy: enough for a burst of clients.
 BACKLOG = 1024
-# Listeners that share one socket. Each accepts one connection whenever the event loop looks at the network, and the
-# loop looks the more seldom the more there is to do: with one listener new clients wait for seconds behind those that
-# are connected, and the backlog fills.
+# Listeners that share one socket. Each accepts one connection per iteration of the event loop, and iterations take
+# longer under load. With one listener new clients would wait for seconds, and the backlog would fill.
 LISTENERS = 16
-# How long TLS may take to begin and to end, in seconds: a slower client is cut off.
+# Limits of the TLS handshake and shutdown, in seconds: a slower client is cut off.
 HANDSHAKE_S_MAX = 20.0
 TLS_SHUTDOWN_S_MAX = 5.0
-# How long clients may take to receive their last responses once a server that exits has answered all, in seconds.
+# How long clients may take to receive their last responses from a server that exits, in seconds.
 LAST_WORDS_S_MAX = 2.0
 
 
@@ -48,17 +47,17 @@ class Connection(Protocol):
     """One client."""
 
     def shut_down(self) -> None:
-        """The server is about to stop: tell the client so, if the protocol can."""
+        """Tell the client that the server is about to stop, if the protocol can say so."""
 
     def close_idle(self) -> None:
-        """Close the connection once what is under way is answered."""
+        """Close the connection once its requests in flight are answered."""
 
     def abort(self) -> None:
         """Cut the connection."""
 
 
 class _Service(NamedTuple):
-    """What is served at a port: `title` as Triton's log has it."""
+    """The service at a port. `title` is its name in Triton's log."""
 
     name: str
     title: str
@@ -93,7 +92,7 @@ class _Connections(set[Connection]):
             self._gone.set()
 
     async def wait_gone(self) -> None:
-        """Wait until there are none. Cancelling it changes nothing."""
+        """Wait until all connections are closed. Safe to cancel."""
         if self:
             self._gone = asyncio.Event()
             await self._gone.wait()
@@ -110,7 +109,7 @@ class Listeners:
         self._checks = ConnectionChecks(self._connections, HttpConnection)
 
     async def open(self) -> None:
-        """Listen at all ports. Raises SettingsError, with none of them open, if one cannot be opened."""
+        """Listen at all ports. If one cannot be opened, close all and raise SettingsError."""
         self._services = _services(self._state.settings)
         loop = asyncio.get_running_loop()
         for service in self._services:
@@ -133,36 +132,36 @@ class Listeners:
         self._checks.begin()
 
     def log_started(self) -> None:
-        """Say in the log what is served where."""
+        """Log each service and its address."""
         for service in self._services:
             _LOG.info("Started %s at %s", service.title, service)
 
     def connections(self) -> dict[str, int]:
-        """How many connections are open, by protocol."""
+        """The number of open connections, by protocol."""
         counts: Counter[object] = Counter(map(type, self._connections))
         return {service.name.lower(): counts[service.connection] for service in self._services}
 
     def shut_down(self) -> None:
-        """Tell clients that the server is about to stop. What is under way is answered."""
+        """Tell clients that the server is about to stop. Requests in flight are answered."""
         for connection in list(self._connections):
             connection.shut_down()
 
     def close(self) -> None:
-        """Take no more connections, and close each once it has its answers."""
+        """Accept no more connections, and close each one once its requests are answered."""
         for listener in self._listeners:
             listener.close()
         for connection in list(self._connections):
             connection.close_idle()
 
     async def finish(self) -> None:
-        """After `close`: let clients take what is written for them, for LAST_WORDS_S_MAX at most, and cut the rest."""
+        """After `close`: let clients receive their responses for LAST_WORDS_S_MAX at most, then cut the rest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S_MAX):
                 await self._connections.wait_gone()
         self.abort()
 
     def abort(self) -> None:
-        """Cut the connections that are left."""
+        """Cut the remaining connections."""
         self._checks.end()
         for connection in list(self._connections):
             connection.abort()

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the HTTP and gRPC frontends share."""
+"""The parts that the HTTP and gRPC frontends share."""

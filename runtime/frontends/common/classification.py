@@ -23,10 +23,10 @@ from pyruntime.utils.errors import Code, InferenceError
 if TYPE_CHECKING:
     import numpy as np
 
-# Triton's. An output with more elements has something else in it than scores of classes.
+# Triton's limit. An output with more elements does not hold scores of classes.
 ELEMENTS_MAX = 1_000_000
 
-# How values are written, of those datatypes whose values have an order that is of use.
+# How values are written, by datatype. Values of other datatypes have no useful order.
 _INTEGER, _FLOAT = "%d", "%f"
 _FORMS = dict.fromkeys(("UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"), _INTEGER)
 _FORMS |= dict.fromkeys(("FP32", "FP64"), _FLOAT)
@@ -46,8 +46,8 @@ def classified(response: InferResponse, classes: Mapping[str, int], spec: ModelS
 def classify(output: OutputTensor, count: int, labels: Sequence[str], batched: bool) -> OutputTensor:
     """The `count` largest elements of `output`, or all if it has fewer: of all of it, or of each row of a batch.
 
-    The largest come first, those that are no numbers last, and of equal ones that of the smallest index. Labels that
-    are empty are none. Raises InferenceError: INVALID_ARG for a datatype without an order and for too many elements,
+    The largest come first, NaN comes last, and equal ones come in the order of their indexes. Empty labels are left
+    out. Raises InferenceError: INVALID_ARG for a datatype without an order and for too many elements,
     INTERNAL where the contents do not fill the output's shape.
     """
     if output.datatype not in _FORMS:
@@ -81,18 +81,18 @@ def classify(output: OutputTensor, count: int, labels: Sequence[str], batched: b
 
 def _largest(np: ModuleType, row: np.ndarray, count: int) -> np.ndarray:
     """The indexes of the largest elements of a row, in order."""
-    # In ascending order; `-` would overflow for integers.
+    # Ascending keys give the largest first. `-` would overflow for integers, so they use `~`.
     keys = -row if row.dtype.kind == "f" else ~row
     if count >= len(keys):
         return np.argsort(keys, kind="stable")  # type: ignore[no-any-return]
-    # What is no number comes last, and is not larger than anything.
+    # NaN sorts last and compares false, so `~(keys > last)` keeps it among the candidates.
     last = np.partition(keys, count - 1)[count - 1]
     candidates = np.flatnonzero(~(keys > last))
     return candidates[np.argsort(keys[candidates], kind="stable")[:count]]  # type: ignore[no-any-return]
 
 
 def _join(strings: list[str]) -> bytes:
-    # Labels are as they stand in the model's file, whatever their encoding.
+    # Labels keep the bytes of the model's file, whatever their encoding.
     encoded = [string.encode(errors="surrogateescape") for string in strings]
     return b"".join([len(each).to_bytes(BYTES_PREFIX_SIZE, "little") + each for each in encoded])
 

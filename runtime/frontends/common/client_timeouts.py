@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""How long clients of HTTP may keep a connection waiting. (pure)
+"""Limits how long HTTP clients may keep a connection waiting. (pure)
 
-Every connection is checked every few seconds, and a request costs nothing: so all limits are exceeded by up to one such
-interval. When connections become scarce, idle ones have less time.
+Every connection is checked every few seconds, so that a request needs no timer. Hence a client may exceed a limit by up
+to one such interval. When connections become scarce, idle ones have less time.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from enum import Enum, auto
 # How often connections are checked, in seconds.
 CHECK_S = 5.0
 
-# Between requests. Clients and load balancers keep connections for up to an hour or so, and who closes an idle one
-# before they do makes requests fail that are on their way: so this is for those who are gone without a word.
+# Between requests. Clients and load balancers keep connections for up to an hour or so, and a server that closes an
+# idle one before they do makes requests fail that are on their way. So this limit is for clients that vanished.
 IDLE_S_MAX = 7200.0
-# From the first byte of a head that is not whole to the last. nginx takes 60 s.
+# From the first byte of a head to its last. nginx allows 60 s.
 HEAD_S_MAX = 60.0
-# The same two when connections become scarce.
+# The same two limits when connections become scarce.
 CROWDED_IDLE_S_MAX = 15.0
 CROWDED_HEAD_S_MAX = 15.0
-# A body of which nothing more comes.
+# The longest pause within a body.
 BODY_STALLED_S_MAX = 30.0
-# A body must not only come, but be there at some time: from this time on, at no less than so many bytes a second.
+# After the grace period a body must have arrived at this average rate at least.
 BODY_GRACE_S = 60.0
 BODY_BYTES_PER_S_MIN = 16 << 10
 
 
 class Phase(Enum):
-    """What a connection waits for."""
+    """What a connection waits for: the server, a request, the rest of a head, or the rest of a body."""
 
     SERVER = auto()
     REQUEST = auto()
@@ -51,9 +51,9 @@ class ClientTimeouts:
         return f"<ClientTimeouts {self._phase.name}>"
 
     def are_exceeded(self, now: float, phase: Phase, *, anew: bool, taken: int, crowded: bool) -> bool:
-        """Whether the client has taken too long. `anew`: a request has begun since the last time.
+        """Whether the client has taken too long. `anew`: a request has begun since the last check.
 
-        `taken` grows by the bytes of the body that come in; how much it is to begin with means nothing.
+        `taken` grows by the bytes of the body that come in; its first value has no meaning.
         """
         if anew or phase is not self._phase:
             self._phase = phase

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies and messages that are compressed, both ways: gzip, and deflate, which is the zlib format. (pure)
+"""Compresses and decompresses bodies and messages: gzip, and deflate, which is the zlib format. (pure)
 
-As in Triton, what is called by one of the names may be in the other's format: each says itself which one it is.
+As in Triton, data named gzip may be in the format of deflate and vice versa: the data itself says which one it is.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ from collections.abc import Iterable
 
 from pyruntime.utils.errors import Code, InferenceError
 
-# What a client may compress with, and what it is told where it used something else.
+# The encodings that clients may use. An error for any other one lists them.
 ENCODINGS = ("gzip", "deflate")
 
-# What a compressed message of gRPC may become, in bytes; a body of HTTP may become what --http-max-input-size says. It
-# becomes a thousand times as large at worst.
+# The limit of a decompressed gRPC message, in bytes; --http-max-input-size limits HTTP bodies. Data grows by a factor
+# of a thousand at worst.
 DECOMPRESSED_BYTES_MAX = 64 << 20
 
-# zlib's level. The zlib library's default takes six times as long as this, and makes floats in JSON 7 % smaller.
+# zlib's level. The library's default takes six times as long, and makes floats in JSON 7 % smaller.
 LEVEL = 1
 
-# A file of gzip may be made of several, one after another: parallel compressors make one of every 64 KiB or more. Each
-# costs as much as a few KiB of contents, however small it is.
+# A gzip file may have several members: parallel compressors make one for every 64 KiB or more. Each member costs as
+# much time as a few KiB of contents, however small it is.
 MEMBERS_MAX = 4096
 
-# So much is fed to zlib, and taken from it, at a time: a few milliseconds' work. What it leaves is copied.
+# The bytes that one call gives to zlib, and takes from it: a few milliseconds' work. zlib copies the input that it
+# leaves.
 _INPUT_BYTES = 64 << 10
 _OUTPUT_BYTES = 1 << 20
 
-# zlib's names for formats: the largest window, and which header.
+# zlib's numbers for formats: the size of the window, plus a number for the header.
 _WINDOW = 15
 _EITHER = _WINDOW + 32
 _FORMATS = {"gzip": _WINDOW + 16, "deflate": _WINDOW}
@@ -40,12 +41,12 @@ _QUALITY = re.compile(r"q\s*=\s*([0-9](?:\.[0-9]*)?)")
 
 
 def compress(data: bytes | memoryview, encoding: str, level: int = LEVEL) -> bytes:
-    """`data` in the format of `encoding`, one of ENCODINGS; `level` is zlib's, from 1 to 9."""
+    """Compress `data` with `encoding`, one of ENCODINGS; `level` is zlib's, from 1 to 9."""
     return compress_all([data], encoding, level)
 
 
 def compress_all(parts: Iterable[bytes | memoryview], encoding: str, level: int = LEVEL) -> bytes:
-    """As `compress`, of all parts, one after the other."""
+    """Compress all parts, joined, as `compress` does."""
     compressor = zlib.compressobj(level, zlib.DEFLATED, _FORMATS[encoding])
     pieces = [compressor.compress(part) for part in parts]
     pieces.append(compressor.flush())
@@ -53,9 +54,9 @@ def compress_all(parts: Iterable[bytes | memoryview], encoding: str, level: int 
 
 
 def decompress(data: bytes | bytearray | memoryview, encoding: str, limit: int) -> bytes:
-    """What `data` was before it was compressed: at most `limit` bytes, and no more memory is used to find that out.
+    """Decompress `data` to at most `limit` bytes, without using more memory than that.
 
-    Raises InferenceError (INVALID_ARG) where there would be more, and where `data` is not whole, is followed by
+    Raises InferenceError (INVALID_ARG) for more than `limit` bytes, and where `data` is cut short, is followed by
     something else or is not compressed at all.
     """
     pieces: list[bytes] = []
@@ -83,7 +84,7 @@ def decompress(data: bytes | bytearray | memoryview, encoding: str, limit: int) 
                 raise _invalid(f"the request has more than {limit} bytes once decompressed, the server accepts {limit}")
             pieces.append(piece)
             rest = stream.unused_data if stream.eof else stream.unconsumed_tail
-            # There may be more to come even though all input was taken.
+            # zlib may hold more output although it has taken all input.
             if not rest and (stream.eof or len(piece) < wanted):
                 break
     if not stream.eof:
@@ -92,10 +93,10 @@ def decompress(data: bytes | bytearray | memoryview, encoding: str, limit: int) 
 
 
 def accepted_encoding(header: str) -> str:
-    """The encoding for a response, by its request's Accept-Encoding; "" for none at all.
+    """The encoding for a response, by its request's Accept-Encoding; "" for an uncompressed response.
 
-    It is the one of the largest weight, and of several with it the one that stands first. What "*" stands for may be
-    sent as it is. A header that makes no sense is as good as none.
+    The encoding with the largest weight is chosen, the first one of several. "*" includes "identity", which wins over
+    the others that it stands for. A malformed header counts as none.
     """
     weights: dict[str, float] = {}
     for item in header.lower().split(","):

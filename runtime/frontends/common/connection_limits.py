@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""All connections of a server: how many there may be, when transports report back, and the checks of slow clients."""
+"""The limit of connections, the settings of their transports, and the periodic checks for slow clients."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pyruntime.runtime.frontends.common.client_timeouts import CHECK_S
 
 # Connections at a time. Each takes some 10 KiB here, and more in the kernel.
 CONNECTIONS_MAX = 16384
-# They leave descriptors for everything else, or half of them where there are few: a server that has none can load no
-# model.
+# Connections leave this many descriptors for everything else, or half of all where there are few: a server without free
+# descriptors cannot load a model.
 DESCRIPTORS_KEPT = 256
-# From this share on connections are scarce.
+# Connections are scarce from this share of the limit on.
 CROWDED_SHARE = 0.5
 
 
@@ -31,7 +31,7 @@ def connections_max() -> int:
 def report_unsent(transport: asyncio.BaseTransport) -> None:
     """Have a transport call `pause_writing` whenever it has not sent everything, and `resume_writing` when it has."""
     assert hasattr(transport, "set_write_buffer_limits")
-    # The one with TLS pauses at its limit, all others above it.
+    # A transport with TLS pauses at its limit, all others above it.
     transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0)
 
 
@@ -39,11 +39,11 @@ class CheckedConnection(Protocol):
     """A connection that is checked."""
 
     def check(self, now: float, crowded: bool) -> None:
-        """End the connection if its client takes too long. `crowded`: connections are scarce."""
+        """End the connection if its client is too slow. `crowded`: connections are scarce."""
 
 
 class ConnectionChecks:
-    """Checks those of `connections` that are of one `kind` every few seconds; the others check themselves."""
+    """Checks all `connections` of one `kind` every few seconds. Connections of other kinds check themselves."""
 
     def __init__(self, connections: Collection[object], kind: type[CheckedConnection]) -> None:
         self._connections = connections
@@ -52,11 +52,11 @@ class ConnectionChecks:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Check them, until `end`."""
+        """Start the checks."""
         self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
 
     def end(self) -> None:
-        """Check no more."""
+        """Stop the checks."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

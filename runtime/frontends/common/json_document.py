@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON documents that clients send, as Python values. (pure)
+"""Parses the JSON documents that clients send. (pure)
 
-What is a document and what is not is decided here once, for every endpoint: Triton's depth limit, its NaN and Infinity,
-and its words for a document that cannot be read. Which members there must be is up to each endpoint.
+The rules for a document are the same for every endpoint: Triton's depth limit, its NaN and Infinity, and its messages
+for a document that cannot be read. Each endpoint checks the members itself.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import orjson
 from pyruntime.runtime.json_types import JsonObject, JsonValue
 from pyruntime.utils.errors import Code, InferenceError
 
-# Triton's own limit. It makes recursion over nested values safe.
+# Triton's limit. It makes recursion over nested values safe.
 JSON_DEPTH_MAX = 100
-# The slow way of reading NaN is for small documents: a large one would block the server.
+# Documents with NaN take a slow parser, so a large one would block the server.
 NON_FINITE_BYTES_MAX = 1 << 20
-# The search for duplicate members is also for small documents only.
+# The search for duplicate members is slow as well.
 DUPLICATE_BYTES_MAX = 1 << 20
 
 # A message shows this many characters of a value that is wrong: enough to find it, too few to fill a log.
@@ -47,7 +47,7 @@ def json_name(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """The JSON value `value` for a message: itself where it is short, else what it is."""
+    """The JSON value `value` for a message. A long one is cut; of an object or a list the kind is named."""
     if isinstance(value, (dict, list)):
         return json_name(value)
     text = json.dumps(value, ensure_ascii=False)
@@ -64,14 +64,14 @@ def parse_document(text: bytes) -> JsonObject:
         document = _parse_non_finite(text, error)
     if type(document) is not dict:
         raise invalid(f"the request must be a JSON object, got {json_name(document)}")
-    # Depth takes as many opening brackets, which are quickly counted; few documents have enough of them.
+    # Each level has an opening bracket. Counting them is fast, and few documents have enough of them.
     if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX and _is_too_deep(document):
         raise invalid(f"failed to parse the request JSON buffer: it is nested deeper than {JSON_DEPTH_MAX} levels")
     return document
 
 
 def parse_elements(text: bytes, at: int) -> list[JsonValue]:
-    """The elements that stand in `text` one after another, as in a list; they are found `at` bytes into a document.
+    """The elements in `text`, which is the inside of a list. It begins `at` bytes into a document, for messages.
 
     Raises InferenceError (INVALID_ARG).
     """
@@ -80,17 +80,17 @@ def parse_elements(text: bytes, at: int) -> list[JsonValue]:
         elements = orjson.loads(enclosed)
     except orjson.JSONDecodeError as error:
         elements = _parse_non_finite(enclosed, error, at - 1)
-    assert type(elements) is list  # whatever it is that reads it
+    assert type(elements) is list  # both parsers return one
     return elements
 
 
 def find_duplicate(text: bytes, document: JsonObject) -> str | None:
-    """The name of a member that some object in `text` has twice, None if there is none; `document` is `text`, parsed.
+    """The name of a member that some object in `text` has twice, or None; `document` is `text`, parsed.
 
-    Of a document above DUPLICATE_BYTES_MAX the last member with a name counts, as everywhere else.
+    Documents above DUPLICATE_BYTES_MAX are not searched: the last member with a name counts, as everywhere else.
     """
     members = len(document) + sum(len(value) for value in document.values() if type(value) is dict)
-    # Every member has a colon. Are there no others, then none of them got lost.
+    # Every member has a colon. If there are no other colons, no member got lost.
     if text.count(b":") == members or len(text) > DUPLICATE_BYTES_MAX:
         return None
     found: list[str] = []
@@ -102,17 +102,17 @@ def find_duplicate(text: bytes, document: JsonObject) -> str | None:
                 found.append(name)
             names.add(name)
 
-    # Numbers are not looked at, so they need not be made.
+    # Numbers do not matter here, so they stay strings.
     json.loads(text.decode(), object_pairs_hook=look, parse_int=str, parse_float=str)
     return found[0] if found else None
 
 
 def _parse_non_finite(text: bytes, error: orjson.JSONDecodeError, at: int = 0) -> JsonValue:
-    """`text`, which is not JSON, read with NaN, Infinity and -Infinity as numbers: Triton and its clients have them."""
+    """Parse `text`, which is not JSON, with NaN, Infinity and -Infinity as numbers, as Triton and its clients do."""
     if len(text) <= NON_FINITE_BYTES_MAX and (b"NaN" in text or b"Infinity" in text):
         try:
             document: JsonValue = json.loads(text.decode())
-            # The standard library lets lone surrogates through; no string with one could be sent on.
+            # The standard library accepts lone surrogates, but no string with one could be sent on.
             json.dumps(document, ensure_ascii=False).encode()
             return document
         except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model version, or the server, is ready: some models must be asked, so the answer may come later."""
+"""Checks whether a model version, or the server, is ready. Some models must be asked, so the answer may come later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Answer = Callable[[bool], None]
 
 
 def check_model_ready(state: ServerState, name: str, version: int, done: Answer) -> None:
-    """Ask whether a version of a model is ready. Raises InferenceError NOT_FOUND if there is no such one."""
+    """Ask whether a version of a model is ready. Raises InferenceError NOT_FOUND if it does not exist."""
     try:
         model = state.resolve(name, version)
     except InferenceError as exc:
@@ -26,7 +26,7 @@ def check_model_ready(state: ServerState, name: str, version: int, done: Answer)
 
 
 def check_server_ready(state: ServerState, done: Answer) -> None:
-    """Ask whether the server is ready, by --strict-readiness: a strict one is when all its models say that they are."""
+    """Ask whether the server is ready. With --strict-readiness it is ready when all its models say that they are."""
     models = state.models() if state.settings.strict_readiness else []
     if not state.is_ready() or not models:
         done(state.is_ready())

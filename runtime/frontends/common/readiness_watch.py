@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tells its listeners whether the server is ready, and when that changes.
+"""Tells listeners whether the server is ready, and when that changes.
 
-Models come and go, restart, and may change their minds without telling anybody, so the server is asked again and again,
-as long as somebody listens: once for all who do. All of it belongs to the event loop's thread.
+Models are loaded and unloaded, restart, and may change their readiness without a notice. So the server is asked
+periodically while there are listeners, once for all of them. All of this belongs to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.readiness import check_server_ready
 
-# From one answer to the next question, in seconds. A load balancer should soon know, and each question asks the models.
+# From one answer to the next question, in seconds. Load balancers need fresh answers, and each question asks the
+# models.
 INTERVAL_S = 1.0
 
 # It must not raise, and may stop listening while it is called.
@@ -45,7 +46,7 @@ class _Watch:
 
     def _answered(self, ready: bool) -> None:
         if not self.listeners:
-            return  # they left while the models were asked
+            return  # all were removed while the models were asked
         self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._ask)
         if ready is not self._ready:
             self._ready = ready
@@ -66,7 +67,7 @@ def watch_ready(state: ServerState, listener: Listener) -> None:
 
 
 def unwatch_ready(state: ServerState, listener: Listener) -> None:
-    """Call a listener no more. It has no effect on one that is not known."""
+    """Stop calling a listener. It has no effect on an unknown one."""
     watch = _watches.get(state)
     if watch is None or listener not in watch.listeners:
         return

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Verbose lines about requests: what was asked for, how it was answered, and how long that took.
+"""Logs each request at the verbose level: its method and path, its status, and the time that it took.
 
-They cost nothing while they are off. While they are on, what answers a request talks to its connection through a proxy,
-which sees the answer pass.
+The log costs nothing while it is off. While it is on, an exchange or a call reaches its connection through a proxy,
+which logs the answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 _LOG = logging.getLogger("pyruntime.frontends")
 
-# A request line is shown up to here: enough for any URL that means something to us.
+# A longer path is cut: no URL of ours needs more.
 SHOWN_LENGTH_MAX = 512
 
 # "HTTP/1.1 " stands before the status of a response.
@@ -34,7 +34,7 @@ class ExchangeConnection(Protocol):
 
 
 class LoggedExchange(Protocol):
-    """The exchange of a request. `parts` are its response, None while there is none, or if it is a stream."""
+    """The exchange of a request. `parts` are its response; None before there is one, and for a stream."""
 
     parts: list[bytes | memoryview] | None
 
@@ -62,7 +62,7 @@ class LoggedConnection:
         self._begun_ns = time.monotonic_ns()
 
     def answered(self) -> None:
-        """See Connection. The first answer is the one that is logged: of a stream, when it began."""
+        """See Connection. Only the first answer is logged: for a stream, its beginning."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             parts = exchange.parts
@@ -93,7 +93,7 @@ class LoggedCalls(Generic[S_co]):
         self._connection.said()
 
     def over(self, stream: int) -> None:
-        """See Connection. A call ends once, however it does."""
+        """See Connection. Every call ends exactly once."""
         _LOG.debug("gRPC call: %s ended after %.3f ms", self._path, _since_ms(self._begun_ns))
         self._connection.over(stream)
 
@@ -103,12 +103,12 @@ class LoggedCalls(Generic[S_co]):
 
 
 def log_failed_call(path: str, status: int, message: str) -> None:
-    """A call is about to end with an error."""
+    """Log that a call ends with an error."""
     _LOG.debug("gRPC call: %s fails with status %d: %s", path, status, message[:SHOWN_LENGTH_MAX])
 
 
 def request_line(method: str, url: bytes) -> str:
-    """Method and path, with nothing in them that acts on a terminal. A query, which may be secret, is left out."""
+    """Method and path, without control characters. The query is left out, as it may hold secrets."""
     path = url.partition(b"?")[0][:SHOWN_LENGTH_MAX]
     shown = path.decode("ascii", "backslashreplace")
     return f"{method} " + "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in shown)

@@ -13,7 +13,7 @@ from pyruntime.runtime.frontends.common.json_document import invalid, json_name,
 from pyruntime.runtime.requests.types import InferRequest, Parameter
 from pyruntime.utils.errors import Code, InferenceError
 
-# A model reads its parameters one by one, from a JSON string; a list beyond this is no honest request.
+# A model reads its parameters from a JSON string, one by one. No honest request has more of them.
 PARAMETERS_MAX = 1024
 
 # Triton keeps integer parameters in signed 64-bit integers,
@@ -35,7 +35,7 @@ def read_id(value: object) -> str:
 
 
 def read_parameters(request: InferRequest, parameters: object) -> bool:
-    """Put the JSON value `parameters` into `request`; the answer is whether outputs are binary unless said otherwise.
+    """Put the JSON value `parameters` into `request`. Returns whether outputs are binary by default.
 
     `sequence_id`, `sequence_start`, `sequence_end`, `priority` and `timeout` (in microseconds) become fields of the
     request. Raises InferenceError, INVALID_ARG among others for names that start with `triton_`, and UNSUPPORTED where
@@ -68,7 +68,7 @@ def read_parameters(request: InferRequest, parameters: object) -> bool:
 
 
 def sequence_name(name: str) -> str:
-    """The name that a sequence goes by. Raises InferenceError (UNSUPPORTED) if it is too long."""
+    """Check the name of a sequence, and return it. Raises InferenceError (UNSUPPORTED) if it is too long."""
     if len(name.encode()) > SEQUENCE_NAME_MAX:
         raise InferenceError(
             f"string correlation ID cannot be longer than {SEQUENCE_NAME_MAX} characters", Code.UNSUPPORTED
@@ -77,7 +77,7 @@ def sequence_name(name: str) -> str:
 
 
 def read_custom_parameters(request: InferRequest, parameters: Mapping[str, object]) -> None:
-    """Put all `parameters` into `request` as they are, for the model; none means anything to the server.
+    """Put all `parameters` into `request` as they are, for the model. The server acts on none of them.
 
     Raises InferenceError (INVALID_ARG) for values that are neither strings nor numbers nor booleans, and for too many.
     """

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which of Triton's APIs an endpoint belongs to, and the refusal of those that are not open to all. (pure)
+"""Maps endpoints to Triton's APIs, and refuses requests to restricted ones. (pure)
 
-Operators restrict APIs by name, over HTTP with --http-restricted-api. gRPC's procedures say themselves what they are.
+Operators restrict APIs by name, over HTTP with --http-restricted-api. The gRPC methods name their API themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hmac import compare_digest
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route
 from pyruntime.runtime.settings import Restriction
 
-# What is in no API is open to all: the metrics have a port of their own.
+# Endpoints that are in no API are open to all. The metrics have a port of their own.
 API_OF = {
     Endpoint.SERVER_LIVE: "health",
     Endpoint.SERVER_READY: "health",
@@ -44,7 +44,7 @@ API_OF = {
 
 
 def restrict(route: Route, headers: Mapping[bytes, bytes], restrictions: Mapping[str, Restriction]) -> Route:
-    """Where a request goes whose client may not be let in: `route`, or a refusal. Names of `headers` are in lower case.
+    """Return `route` if the client may use it, else a refusal. Names of `headers` are in lower case.
 
     `restrictions` are by API.
     """
@@ -58,6 +58,6 @@ def restrict(route: Route, headers: Mapping[bytes, bytes], restrictions: Mapping
 
 
 def opens(restriction: Restriction, shown: bytes | None) -> bool:
-    """Whether a client may pass whose header of the restriction has this value, None for no such header."""
-    # The time that it takes must not tell how much of the value is right.
+    """Whether `shown`, the client's value of the restriction's header, opens it. None stands for no such header."""
+    # The time of the comparison must not tell how much of the value is right.
     return shown is not None and compare_digest(shown, restriction.value.encode())

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates of endpoints that are served over TLS, read once, when the server starts."""
+"""Reads the certificates of endpoints with TLS, once, when the server starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyruntime.runtime.settings import SettingsError, TlsSettings
 
 
 def server_context(tls: TlsSettings, alpn: Sequence[str]) -> ssl.SSLContext:
-    """How to speak TLS with clients: 1.2 or later. `alpn` are the protocols that are spoken over it, the best first.
+    """The context of a port with TLS 1.2 or later. `alpn` are the protocols that run over it, the preferred one first.
 
     Raises SettingsError where a file cannot be used.
     """
@@ -33,7 +33,7 @@ def server_context(tls: TlsSettings, alpn: Sequence[str]) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Called for an encrypted key; otherwise OpenSSL asks for the password at the terminal."""
+    """Refuse an encrypted key. Without this callback OpenSSL would ask for the password at the terminal."""
     raise SettingsError("the key of a certificate must not be encrypted: there is nobody to ask for its password")
 
 

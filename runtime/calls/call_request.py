@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The request of a call whose tensors are passed by reference, from the message that brings it to the callee's job.
+"""Converts the message of a call to a job of the callee. Tensors are passed by reference.
 
-No tensor is copied: the callee reads it where the caller has put it. Most calls of a model differ only in the contents
-of their tensors; such a call is not validated again.
+No tensor is copied: the callee reads it where the caller has written it. Most calls of a model differ only in the
+contents of their tensors; such a call is not validated again.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from pyruntime.utils.request_codec import (
     decode_request,
 )
 
-# Kinds of calls remembered for one model.
+# The number of signatures that are kept for one model.
 SIGNATURES_KEPT_MAX = 256
 
 
 class ValidatedSignatures:
-    """The calls to one model version that were validated before, by everything but ids and contents."""
+    """The signatures of valid calls to one model version: all of a call except its id and its contents."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[int, Hashable | None]] = {}
-        # Rows and signature of a call of this kind; None if it has to be checked. A method of the dict, because each
-        # call comes by here.
+        # Rows and batch signature of a call of this kind; None if it must be validated. The dict's own method, because
+        # every call uses it.
         self.find: Callable[[Hashable], tuple[int, Hashable | None] | None] = self._known.get
 
     def remember(self, kind: Hashable, rows: int, signature: Hashable | None) -> None:
-        """All calls of this kind are valid."""
+        """Record that all calls of this kind are valid."""
         if len(self._known) >= SIGNATURES_KEPT_MAX:
             self._known.clear()
         self._known[kind] = (rows, signature)
 
 
 class Version(Protocol):
-    """What a request asks of its callee."""
+    """The part of a Callee that a request uses."""
 
     spec: ModelSpec
     validated: ValidatedSignatures
 
 
 class CallRequest:
-    """What a call asks for: `tensors` refer to the inputs, which lie in `regions` or are in the references themselves.
+    """The request of a call: `tensors` refer to the inputs, in `regions` or in the references themselves.
 
-    `parameters` are those of `options`, read. `trace` is the context of the trace that the call belongs to, "" for
-    none.
+    `parameters` are the decoded parameters of `options`. `trace` is the context of the trace that the call belongs to,
+    "" for none.
     """
 
     __slots__ = ("_id", "_model", "_options", "_parameters", "_tensors", "_version", "regions", "trace")
@@ -141,9 +141,9 @@ _NO_PARAMETERS: dict[str, Parameter] = {}
 
 
 def read_call(message: Call, region_of: Callable[[int], SharedRegion]) -> CallRequest:
-    """The request in a message of a stub's. `region_of` finds a region by the number that the stub knows it by.
+    """Decode the request in a message from a stub. `region_of` finds a region by the number that the stub uses.
 
-    Raises PeerError for what is no request, or refers to memory that the stub was not given.
+    Raises PeerError if the request is not valid, or refers to memory that the stub has no access to.
     """
     regions: dict[int, SharedRegion] = {}
     id, options, refs, trace = decode_request(message.request)

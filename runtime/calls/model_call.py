@@ -3,8 +3,7 @@
 """One call from a model to another: the request becomes a job of the callee, and the job's responses are the call's.
 
 Tensors are passed by reference: the job refers to the regions that its inputs lie in, and each response names the
-region of its outputs (see tensors.py). Whoever makes calls translates own messages into a ModelCall, and its responses
-back.
+region of its outputs (see tensors.py). Callers translate their own messages into a ModelCall, and its responses back.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from pyruntime.runtime.requests.types import InferRequest, Slot, free_slots
 from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.errors import Code, InferenceError
 
-# Calls of one stub, or of all native code in the server, that are under way. A model that makes more of them does not
-# wait for any.
+# The limit of open calls of one stub, or of all native code in the server. A model that exceeds it does not wait for
+# its calls.
 CALLS_MAX = 10_000
-# How long a call may queue behind the very batch that made it, in seconds, where it cannot be seen whether that waits
-# for it. Native code that does not wait for its calls has returned from Execute long before.
+# How long a call may queue behind the batch that made it, in seconds, if the host cannot see whether the batch waits
+# for the call. Native code that does not wait for its calls returns from Execute long before.
 DEADLOCK_AFTER_S = 5.0
 
 _IS_DECOUPLED = (
@@ -57,14 +56,14 @@ class Callee(Protocol):
 
 
 class CallTracer(Protocol):
-    """Records calls in the traces of the requests that they are made for."""
+    """Records calls in the traces of the requests that cause them."""
 
     def trace_call(self, callee: Callee, job: Job, context: str) -> None:
-        """A call that is made for a request with this trace context is about to start."""
+        """Record that a call for a request with this trace context is about to start."""
 
 
 class OutgoingRequest(Protocol):
-    """What a call asks for. `trace` is the context of the trace that it belongs to, "" for none."""
+    """The request of a call. `trace` is the context of the trace that it belongs to, "" for none."""
 
     @property
     def trace(self) -> str: ...
@@ -82,9 +81,9 @@ class ModelCall:
     __slots__ = ("_on_response", "_request", "_slots", "_tracer", "callee", "is_cancelled", "job")
 
     def __init__(self, tracer: CallTracer, request: OutgoingRequest, slots: list[Slot], on_response: Respond) -> None:
-        """`slots` are the memory of the inputs: the call frees them where no job is made of it.
+        """`slots` are the memory of the inputs: the call frees them if it does not become a job.
 
-        `on_response` is called as scheduling.job.Respond says. Its InferResponses are the receiver's to release.
+        `on_response` is called as scheduling.job.Respond says; the receiver releases the InferResponses.
         """
         self.callee: Callee | None = None
         self.job: Job | None = None
@@ -97,7 +96,7 @@ class ModelCall:
     def start(self, callee: Callee) -> None:
         """Have a model execute the request.
 
-        Raises InferenceError if it does not: the inputs are free then, and `on_response` is not called. A call that was
+        Raises InferenceError if it refuses: the inputs are free then, and `on_response` is not called. A call that was
         cancelled before fails with CANCELLED.
         """
         request = self._request
@@ -120,7 +119,7 @@ class ModelCall:
         free_slots(slots)
 
     def cancel(self) -> None:
-        """The caller waits no longer: the callee may see it. Idempotent; a call that has started is answered anyway."""
+        """Cancel the job of the call, if it has started; it is answered nevertheless. Idempotent."""
         if self.is_cancelled:
             return
         self.is_cancelled = True
@@ -138,15 +137,15 @@ class ModelCall:
         return workers, callee.spec.name
 
     def refuse_deadlock(self, caller: str, subject: str) -> None:
-        """Fail the call if it queues, and waits for ever: its caller, a worker of model `caller`, waits for it.
+        """Fail the call if it queues in a deadlock. Its caller, a worker of model `caller`, waits for it.
 
-        `subject` is what the message calls it.
+        `subject` is the name of the call in the message.
         """
         cycle = self._cycle(caller)
         if not cycle:
             return
         job, callee, on_response = self.job, self.callee, self._on_response
-        assert callee is not None  # it queues for that
+        assert callee is not None  # a call without one is in no cycle
         assert job is not None
         refusal = InferenceError(
             f"{subject} would wait for ever, because every instance that could serve it waits for this one: {cycle}. "
@@ -159,7 +158,7 @@ class ModelCall:
         callee.cancel(job)
 
     def refuse_deadlock_later(self, caller: str, subject: str, is_waited_for: Callable[[], bool]) -> None:
-        """The same after DEADLOCK_AFTER_S, for a caller of which one sees only whether it may still wait."""
+        """As `refuse_deadlock`, after DEADLOCK_AFTER_S and only if the caller may still wait for the call then."""
 
         def review() -> None:
             if is_waited_for():
@@ -169,14 +168,14 @@ class ModelCall:
             asyncio.get_running_loop().call_later(DEADLOCK_AFTER_S, review)
 
     def _cycle(self, caller: str) -> str:
-        """The models that wait for one another if the call queues for ever; "" if it does not."""
+        """The cycle of models if the call queues in a deadlock; "" otherwise."""
         callee, job = self.callee, self.job
         if callee is None or job is None or job.instance is not None:
             return ""
         return explain_deadlock(caller, callee.spec.name, callee.workers)
 
 
-# Why calls fail, as their callers read it.
+# The errors of calls.
 
 
 def too_many_calls() -> InferenceError:

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of tensors that models pass to one another by reference: how long it stays.
+"""The lifetime of tensors that models pass to one another by reference.
 
-Inputs stay until the callee has read them: a CallInputs, which is a slot of the callee's job. Outputs stay until the
-caller drops the response: a HeldResponse. What a dead caller leaves in a region stays until no callee reads there: see
-LeftMemory.
+Inputs stay until the callee has read them: CallInputs, a slot of the callee's job, holds them. Outputs stay until the
+caller drops the response: HeldResponse holds them. Memory of a dead caller stays until no callee reads from its region:
+see LeftMemory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CallInputs:
     view = memoryview(b"")
 
     def __init__(self, regions: Sequence[GrantedRegion], on_free: Callable[[], None]) -> None:
-        """`on_free` is called when nobody reads the inputs any longer."""
+        """`on_free` is called when the inputs are no longer read."""
         self._regions = regions
         self._on_free = on_free
         for region in regions:
@@ -50,7 +50,7 @@ class HeldResponse:
     __slots__ = ("region", "response")
 
     def __init__(self, response: InferResponse, memory: RequestMemory) -> None:
-        """`memory` is the callee's: a response that lies in the host alone is copied there.
+        """`memory` is the callee's: a response in private memory of the host is copied there.
 
         Raises InferenceError UNAVAILABLE if there is no room for the copy; the response is not released then.
         """
@@ -62,16 +62,16 @@ class HeldResponse:
         self.region = region
 
     def release(self) -> None:
-        """Nobody reads the outputs any longer. Call it once."""
+        """Free the outputs, which are no longer read. Call it once."""
         self.response.release()
         self.region.close()
 
 
 class LeftMemory:
-    """Memory that a dead stub leaves, in regions that others may still read. Each piece is freed once nobody does."""
+    """Memory of a dead stub, in regions that callees may still read. Each piece is freed when no callee does."""
 
     def __init__(self) -> None:
-        # How many calls have inputs in a region that somebody may read.
+        # How many calls have inputs in a region that their callees may read.
         self._readers: dict[SharedRegion, int] = {}
         self._left: list[tuple[SharedRegion, Callable[[], None]]] = []
 
@@ -82,7 +82,7 @@ class LeftMemory:
             readers[region] = readers.get(region, 0) + 1
 
     def end_reading(self, regions: Sequence[SharedRegion]) -> None:
-        """The inputs of a call in these regions are read by nobody any longer."""
+        """The inputs of a call in these regions are no longer read."""
         readers = self._readers
         for region in regions:
             readers[region] -= 1
@@ -92,11 +92,11 @@ class LeftMemory:
             self.free_unread()
 
     def leave(self, region: SharedRegion, free: Callable[[], None]) -> None:
-        """Call `free` with `free_unread` when no call has inputs in the region."""
+        """Have `free_unread` call `free` as soon as no call has inputs in the region."""
         self._left.append((region, free))
 
     def free_unread(self) -> None:
-        """Free what nobody reads."""
+        """Free the memory in regions without readers."""
         left, self._left = self._left, []
         for region, free in left:
             if region in self._readers:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of HTTP and metadata of gRPC that become parameters of inference requests. (pure)
+"""HTTP headers and gRPC metadata that become parameters of inference requests. (pure)
 
-Operators say which by a pattern: --http-header-forward-pattern and --grpc-header-forward-pattern. It may match any part
-of a name, in any case; what it matches goes to the model under the name as the client wrote it.
+Operators select them by a pattern: --http-header-forward-pattern and --grpc-header-forward-pattern. It may match any
+part of a name, in any case; the model gets the names as the client wrote them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pyruntime.utils.errors import Code, InferenceError
 # The names and values of headers.
 Forwarded = tuple[tuple[str, str], ...]
 
-# No client has longer names, and there are patterns for which the time grows with the square of a name's length.
+# The longest name that is matched: some patterns take time in the square of the length, and real names are shorter.
 NAME_LENGTH_MAX = 256
 
-# Parameters that have a meaning of their own.
+# Parameters with a meaning of their own.
 RESERVED = frozenset(
     ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output")
 )
@@ -28,17 +28,17 @@ RESERVED_PREFIX = "triton_"
 
 
 class HeaderPattern:
-    """Which headers are forwarded, by their names."""
+    """Selects the headers to forward by their names."""
 
     def __init__(self, pattern: str) -> None:
-        """`pattern` is a regular expression, as settings make sure; "" is for no header at all."""
+        """`pattern` is a regular expression, which the settings have checked; "" selects no headers."""
         self._pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
 
     def __repr__(self) -> str:
         return f"<HeaderPattern {self._pattern.pattern if self._pattern else ''!r}>"
 
     def select(self, headers: Iterable[tuple[str, str]]) -> Forwarded:
-        """Those of `headers` that are forwarded, in order."""
+        """The headers to forward, in order."""
         pattern = self._pattern
         if pattern is None:
             return ()
@@ -46,9 +46,9 @@ class HeaderPattern:
 
 
 def forward(request: InferRequest, forwarded: Forwarded) -> None:
-    """Make parameters of headers; one takes the place of a parameter with its name.
+    """Add headers to the parameters; a header replaces a parameter with the same name.
 
-    Raises InferenceError (INVALID_ARG) for a name that means something else.
+    Raises InferenceError (INVALID_ARG) for a reserved name.
     """
     for name, value in forwarded:
         small = name.lower()

@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The intake of inference requests, from the bytes that arrive to the job that is queued, for all protocols.
 
-A frontend turns bytes into requests and responses into bytes. The steps between them are the same for every protocol
-and are taken here: find the model, reserve memory for a body that is still to arrive, find the plan of an earlier
-request or decode and check this one, begin its trace, and queue it. Calls between models take the last two steps in
-calls/model_call.py.
+A frontend converts bytes to requests and responses to bytes. The steps between them are the same for all protocols:
+find the model, reserve memory for a body that is still to arrive, find the plan of an earlier request or decode and
+check this one, begin its trace, and queue it. Calls between models take the last two steps in calls/model_call.py.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import InferenceError
 
 # Memory reserved for bodies of which only the beginning has arrived, of all requests together, in bytes. Beyond it a
-# body gets memory as it arrives and is copied once more: a client must not get memory for what it merely announces.
+# body gets memory as it arrives and is copied once more: a client must not get memory by announcing a body alone.
 EXPECTED_BYTES_MAX = 1 << 30
 
 O = TypeVar("O")  # noqa: E741 - the options of a frontend
 
 
 class Activities(NamedTuple):
-    """The names under which a protocol notes in traces what it does with a request.
+    """The names of a protocol's activities in traces.
 
     `sends_in_respond`: a response is sent when the request's `respond` returns. Otherwise the frontend notes when it
     sends one, and closes the trace.
@@ -50,7 +49,7 @@ class Activities(NamedTuple):
 
 
 class RequestHead(Protocol):
-    """What the head of a request, in any protocol, says to the intake."""
+    """The part of a request's head that the intake reads, in any protocol."""
 
     @property
     def forwarded(self) -> Forwarded: ...
@@ -60,12 +59,12 @@ class RequestHead(Protocol):
 
 
 class IncomingRequest(Protocol[O]):
-    """One request of a client, as its frontend keeps it.
+    """One request of a client, in its frontend.
 
-    `slot` is the memory that it arrived in, until a job owns that; `job` is the job from just before it is queued.
-    `options` is how the client wants its response, in the frontend's terms. `received_ns` is when it began to arrive,
-    on the monotonic clock, 0 if nobody noted it. `is_ordered`: the requests behind it must not overtake it, so no step
-    may be left to a thread.
+    `slot` is the memory that it arrived in, until a job owns the slot; `job` is set just before the job is queued.
+    `options` is the form of the response, in the frontend's terms. `received_ns` is when it began to arrive, on the
+    monotonic clock, 0 if that is unknown. `is_ordered`: later requests must not overtake it, so a thread may take none
+    of the steps.
     """
 
     activities: Activities
@@ -92,11 +91,11 @@ class IncomingRequest(Protocol[O]):
         """See scheduling.job.Respond."""
 
     def reject(self, failure: InferenceError) -> None:
-        """The request is refused after `submit` has returned."""
+        """Refuse the request, after `submit` has returned."""
 
 
 class Reservation:
-    """Memory for a body that is still to arrive. Its model does not stop before the body has arrived, or never will."""
+    """Memory for a body that is still to arrive. Until `end`, its model does not stop."""
 
     __slots__ = ("_intake", "_size", "model", "slot")
 
@@ -109,7 +108,7 @@ class Reservation:
         model.expect()
 
     def end(self) -> RequestSlot:
-        """The body has arrived, or never will: the slot, which belongs to the caller from here on. Call it once."""
+        """The body has arrived, or never will. Returns the slot, which the caller owns from here on. Call it once."""
         self._intake.expected_bytes -= self._size
         self.model.arrived()
         return self.slot
@@ -118,8 +117,8 @@ class Reservation:
 class Intake:
     """See the module. All methods belong to the event loop's thread.
 
-    `resolve` finds the version that serves requests for a model by its name and version, and raises InferenceError if
-    there is none. `tasks` gives the group of those tasks that the server waits for.
+    `resolve` finds the model version for a name and a version, and raises InferenceError if there is none. `tasks`
+    returns the group of the tasks that the server waits for.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class Intake:
         self.resolve = resolve
         self._tracer = tracer
         self._tasks = tasks
-        # Reserved for bodies that are still to arrive.
+        # Memory reserved for bodies that are still to arrive, in bytes.
         self.expected_bytes = 0
 
     def reserve(self, model: ModelVersion, size: int, slot_size: int, lead: int = 0) -> Reservation | None:
@@ -146,18 +145,18 @@ class Intake:
     def submit(
         self, incoming: IncomingRequest[O], model: ModelVersion, key: PlanKey | None = None, id: str = ""
     ) -> RequestPlan | None:
-        """Queue a request whose bytes are all there. Returns the plan that it followed, None if it had to be decoded.
+        """Queue a request that has arrived completely. Returns its plan, None if it had no plan and was decoded.
 
         Requests with the same `key` differ at most in `id` and in the contents of their tensors, which lie in the slot;
-        None is for one whose like is not expected again. Raises InferenceError for a request that is refused; its
-        memory is free then, unless it is still in `slot`. A request with many strings is checked by a thread first.
+        `key` is None for requests that are not expected again. Raises InferenceError if the request is refused; its
+        memory is free then, unless it is still in `slot`. A thread first checks a request with many strings.
         """
         slot = incoming.slot
         plan = None
         if slot is not None and key is not None and not incoming.head.forwarded:
             plan = model.plans.find(key)
         if plan is not None:
-            assert slot is not None  # or no plan was looked for
+            assert slot is not None  # the condition of the search
             incoming.options = plan.options
             incoming.slot = None
             job = plan.job(slot, incoming.respond, time.monotonic_ns(), id)
@@ -187,7 +186,7 @@ class Intake:
             in_thread(self._tasks(), partial(check_strings, request), then, "count strings")
             return None
         job = model.accept(request, incoming.respond)
-        # A key that holds the id does not come again.
+        # A key that contains the id is not expected again.
         if slot is not None and key is not None and not forwarded and request.id == id:
             model.plans.remember(key, job, slot, incoming.options)
         return job
@@ -226,7 +225,7 @@ class Intake:
 
 
 def _noting(trace: Trace, activities: Activities, respond: Respond) -> Respond:
-    """`respond`, for a protocol that has sent a response when it returns."""
+    """`respond` with notes in a trace, for a protocol whose `respond` sends the response."""
 
     def send(outcome: InferResponse | InferenceError | None, final: bool) -> None:
         trace.note(activities.send_start, time.monotonic_ns())

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""One version of one model, being served: where steps three and four of a request happen.
+"""One version of one model that is served: accepts requests, queues their jobs, and executes them.
 
 It owns the version's request memory, its scheduler, its instances and its statistics.
 """
@@ -31,20 +31,20 @@ from pyruntime.runtime.scheduling.job import Job, Respond, place_refs, request_o
 from pyruntime.runtime.scheduling.signature import signature_of
 from pyruntime.utils.errors import Code, InferenceError
 
-# What finalize is granted after what was accepted has used up all the time, in seconds.
+# The time for finalize when the accepted requests have used up all of the timeout, in seconds.
 FINALIZE_S_MIN = 2.0
 
 
 async def nothing_to_finalize() -> None:
-    """Stubs take their model with them."""
+    """Finalize nothing: a model in a stub ends with the stub."""
 
 
 class ModelVersion:
-    """See the module. `on_lost` is called, once, with the reason when the last instance was given up.
+    """See the module. `on_lost` is called, once, with the reason when the last instance is given up.
 
-    With a `cache`, requests are answered from it that were answered before. A `strategy` has a say in which requests
-    are executed together, if the model has dynamic batching. `finalize` is awaited when all instances have stopped.
-    `load_s` is how long it took to load, in seconds.
+    `cache` answers requests that were answered before. `strategy` decides with the dynamic batcher which requests are
+    executed together. `finalize` is awaited when all instances have stopped. `load_s` is the duration of the load, in
+    seconds.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ModelVersion:
         self._on_lost = on_lost
         self._expected = 0
         self._all_arrived: asyncio.Event | None = None
-        # Whether no request can be served any more, and why.
+        # Whether requests can no longer be served, and the reason.
         self.is_gone = False
         self._gone: InferenceError | None = None
         self._finalize = finalize
@@ -89,24 +89,24 @@ class ModelVersion:
 
     @property
     def problem(self) -> str:
-        """Which instances were given up and why; "" if none."""
+        """The instances that were given up, with the reasons; "" if there are none."""
         return "; ".join(
             f"instance {instance.name} is down: {instance.down}" for instance in self._instances if instance.down
         )
 
     @property
     def instances(self) -> Sequence[Executor]:
-        """All of them, once they are loaded."""
+        """All instances; empty until they are loaded."""
         return self._instances
 
     @property
     def pending(self) -> int:
-        """How many requests have been accepted and wait for their execution."""
+        """How many accepted requests wait for their execution."""
         looked_up = 0 if self._cached is None else len(self._cached)
         return looked_up + len(self.scheduler) + sum(instance.waiting for instance in self._instances)
 
     def serve(self, instances: Sequence[Executor], load_s: float = 0.0) -> None:
-        """Give these instances work: they are ready. The load took `load_s` seconds."""
+        """Serve with these instances, which are ready. The load took `load_s` seconds."""
         self._instances = instances
         self.load_s = load_s
         passive = {instance.name for instance in self.spec.instances if instance.passive}
@@ -114,25 +114,25 @@ class ModelVersion:
         self.scheduler.serve(self._active)
 
     def expect(self) -> None:
-        """A request is coming in to this version's memory."""
+        """A request is arriving in this version's memory."""
         self._expected += 1
 
     def arrived(self) -> None:
-        """A request that was expected has come in, or will not."""
+        """An expected request has arrived, or will not arrive."""
         self._expected -= 1
         if not self._expected and self._all_arrived is not None:
             self._all_arrived.set()
 
     def check_serving(self) -> None:
-        """Raise InferenceError if no request can be served any more: there is no memory to put one into, then."""
+        """Raise InferenceError if requests can no longer be served: there is no request memory then."""
         if self._gone is not None:
-            # A new one each time: what is raised keeps the frames that it was raised through.
+            # A new one each time, because a raised exception keeps the frames that it has passed.
             raise InferenceError(self._gone.message, self._gone.code)
 
     def accept(self, request: InferRequest, respond: Respond) -> Job:
-        """Check a request and bring its tensors into the request region; the job is to be given to `start`.
+        """Check a request and copy its tensors to the request region. The caller gives the job to `start`.
 
-        Raises InferenceError for a request that is refused: its memory is free then, and `respond` is not called.
+        Raises InferenceError if the request is refused: its memory is free then, and `respond` is not called.
         """
         arrived_ns = time.monotonic_ns()
         try:
@@ -157,10 +157,10 @@ class ModelVersion:
         return job
 
     def start(self, job: Job) -> None:
-        """Queue a job; its `respond` is called once with the response or the failure.
+        """Queue a job. Its `respond` is called with the response or the failure.
 
-        Raises InferenceError UNAVAILABLE if the queue is full, and INVALID_ARG if it is not a request that its sequence
-        may have now: the job's memory is free then, and `respond` not called.
+        Raises InferenceError UNAVAILABLE if the queue is full, and INVALID_ARG if its sequence does not permit the
+        request now. The job's memory is free then, and `respond` is not called.
         """
         if self.spec.iterative_sequence and self.spec.sequence_batching is None and not job.sequence_id:
             job.begin_sequence(next(self._sequence_ids))
@@ -180,9 +180,9 @@ class ModelVersion:
             raise failure from exc.__cause__
 
     def know(self, document: bytes, size: int, pattern: list[object]) -> KnownRequest | None:
-        """Something by which instances find requests like one that was accepted: see KnownRequestExecutor.
+        """The common part of requests like an accepted one: see KnownRequestExecutor.
 
-        None where each has to be looked at, or nothing is gained.
+        None if each request must be examined, or if that is not worthwhile.
         """
         spec = self.spec
         if spec.is_batched or spec.iterative_sequence or self._cached is not None or not self._active:
@@ -193,7 +193,7 @@ class ModelVersion:
         return None if known is None else known.know(document, size, pattern)
 
     def queue(self, job: Job) -> None:
-        """Queue a job that the cache has no response for. Raises InferenceError; the memory of the job is free then."""
+        """Queue a job that the cache cannot answer. Raises InferenceError; the memory of the job is free then."""
         try:
             self.check_serving()
             self.scheduler.submit(job)
@@ -201,7 +201,7 @@ class ModelVersion:
             raise self._refuse(job, exc) from exc.__cause__
 
     def _refuse(self, job: Job, cause: QueueFull | InferenceError) -> InferenceError:
-        """The failure of a job that cannot be queued. It is counted, and the job's memory is free."""
+        """Count the failure of a job that cannot be queued, and free its memory. Returns the failure."""
         if isinstance(cause, QueueFull):
             failure, reason = request_failure(job.id, str(cause), Code.UNAVAILABLE), FailureReason.REJECTED
         else:
@@ -211,15 +211,15 @@ class ModelVersion:
         return failure
 
     def infer(self, request: InferRequest, respond: Respond) -> Job:
-        """Accept a request and start it. Raises InferenceError for what either refuses."""
+        """Accept a request and start its job. Raises InferenceError if either refuses it."""
         job = self.accept(request, respond)
         self.start(job)
         return job
 
     def cancel(self, job: Job) -> None:
-        """Nobody waits for a job any longer: it ends at once if it queues, and otherwise its model can see it.
+        """Cancel a job: it ends at once if it queues; otherwise its model can see that it is cancelled.
 
-        Its `respond` is called all the same, as often as the model sees fit.
+        Its `respond` is called nevertheless, as often as the model answers.
         """
         if self._cached is not None and self._cached.cancel(job):
             return
@@ -230,11 +230,11 @@ class ModelVersion:
 
     @property
     def workers(self) -> Sequence[Waiting]:
-        """All who execute its requests: see instances/deadlock.py."""
+        """The workers that execute its requests: see instances/deadlock.py."""
         return [worker for instance in self._active for worker in instance.workers()]
 
     def check_ready(self, call_back: Callable[[bool], None]) -> None:
-        """Call back, at once or later, with whether the version is ready: its instances, and what its model says."""
+        """Call back, at once or later, with whether instances are ready, and the model in each of them."""
         waiting = [instance for instance in self._instances if instance.is_ready]
         if not waiting:
             call_back(False)
@@ -251,7 +251,7 @@ class ModelVersion:
             instance.check_ready(checked)
 
     async def stop(self, timeout_s: float) -> None:
-        """Finish what was accepted, finalize all instances, free the memory; kill what takes longer than `timeout_s`.
+        """Finish all accepted requests, finalize all instances and free the memory; kill after `timeout_s` seconds.
 
         Cancelling it leaves instances stopping.
         """
@@ -287,7 +287,7 @@ class ModelVersion:
             instance.kill()
 
     def review_instances(self) -> None:
-        """Report the version lost if all its instances are: after a change, and once when it is known to the server."""
+        """Report the version as lost if all instances are down. Called after each change, and after the load."""
         if self._gone is not None or not self._instances or any(not instance.down for instance in self._instances):
             return
         first = self._instances[0]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Work of requests that would block the event loop for too long, and the sizes from which a thread does it."""
+"""Runs work that would block the event loop for too long in threads; and the sizes from which that is so."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TypeVar
 
 from pyruntime.utils.errors import Code, InferenceError
 
-# A compressed body is decompressed at once up to this size, in bytes: it becomes a thousand times as large at worst,
-# which takes 30 ms then.
+# A compressed body is decompressed at once up to this size, in bytes: at worst, it becomes a thousand times as large,
+# which takes 30 ms.
 DECOMPRESSED_AT_ONCE_MAX = 16 << 10
-# A JSON document is parsed at once up to this size, in bytes: at most some ten milliseconds' work.
+# A JSON document is parsed at once up to this size, in bytes: about ten milliseconds of work at most.
 PARSED_AT_ONCE_MAX = 128 << 10
-# A response is classified, compressed or written as JSON at once up to this size, in bytes: at most a few milliseconds'
-# work.
+# A response is classified, compressed or written as JSON at once up to this size, in bytes: a few milliseconds of
+# work at most.
 ANSWERED_AT_ONCE_MAX = 64 << 10
 
 _LOG = logging.getLogger("pyruntime.frontends")
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def at_once(work: Callable[[], T], then: Callable[[T | InferenceError], None]) -> None:
-    """Do `work` at once, and call `then` with what it returned, or with the InferenceError that it raised."""
+    """Run `work` at once, and call `then` with its result, or with the InferenceError that it raises."""
     result: T | InferenceError
     try:
         result = work()
@@ -38,10 +38,10 @@ def at_once(work: Callable[[], T], then: Callable[[T | InferenceError], None]) -
 def in_thread(
     tasks: asyncio.TaskGroup, work: Callable[[], T], then: Callable[[T | InferenceError], None], name: str
 ) -> None:
-    """As `at_once`, but a thread does `work`; `then` is called later, on the event loop's thread.
+    """As `at_once`, but a thread runs `work`; `then` is called later, on the event loop's thread.
 
-    Every other exception becomes an InferenceError, so that it affects nothing but this piece of work. `then` must not
-    raise; it is not called if `tasks` are cancelled before, though the thread goes on.
+    Every other exception becomes an InferenceError, so that it affects only this piece of work. `then` must not raise.
+    It is not called if `tasks` are cancelled before, while the thread continues.
     """
 
     async def attempt() -> None:

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A request and its response as values: what frontends make, schedulers queue and instances answer. (pure)
+"""A request and its response as values, between frontends and models. (pure)
 
-The hot path handles a few of these for every request, hence plain slotted classes rather than frozen ones.
+Every request creates some of these, so they are plain slotted classes: frozen ones are slower.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Protocol
 from pyruntime.runtime.regions import ClientRegion
 from pyruntime.utils.errors import Code, InferenceError
 
-# What a client may put under "parameters", and what a response carries back.
+# A value of the "parameters" of a request or a response.
 Parameter = str | int | bool | float
 
 
 class Slot(Protocol):
-    """A piece of a model's request region. The owner frees it exactly once, when nobody reads it any more."""
+    """A piece of a model's request region. The owner frees it exactly once, when it is no longer read."""
 
     @property
     def offset(self) -> int: ...
@@ -49,7 +49,7 @@ class ClientContents:
 class OutputPlace:
     """Where an output goes, or lies: `byte_size` bytes of a region that a client has registered under this name.
 
-    `contents` are the bytes that the stub may write, for whoever sends it there.
+    `contents` is the memory that the stub may write.
     """
 
     region: str
@@ -58,7 +58,7 @@ class OutputPlace:
     contents: ClientContents = field(compare=False, repr=False)
 
     def filled(self, size: int) -> OutputPlace:
-        """The place of an output that has turned out to have so many bytes."""
+        """The place of an output of `size` bytes."""
         return replace(self, byte_size=size)
 
 
@@ -68,7 +68,7 @@ class InputTensor:
 
     `offset` says where the contents lie in the model's request region, in bytes, or is their address in another region;
     -1 while they lie elsewhere. With `client` they lie in a client's memory, and `data` is empty. `strings` is how many
-    elements BYTES are known to have, -1 while nobody has counted them.
+    elements BYTES have, -1 while they are not counted.
     """
 
     name: str
@@ -81,7 +81,7 @@ class InputTensor:
 
     @property
     def byte_size(self) -> int:
-        """How many bytes the contents have, wherever they are."""
+        """The size of the contents, in bytes."""
         return len(self.data) if self.client is None else self.client.size
 
 
@@ -89,8 +89,8 @@ class InputTensor:
 class OutputTensor:
     """One output: `data` is a view of the instance's response region, valid until the response is released.
 
-    `address` is where that is for other stubs: see utils/addresses.py. With `place` the client finds the output in its
-    own memory, and `data` is empty.
+    `address` is the address of the view for other stubs: see utils/addresses.py. With `place` the client finds the
+    output in its own memory, and `data` is empty.
     """
 
     name: str
@@ -102,7 +102,7 @@ class OutputTensor:
 
     @property
     def byte_size(self) -> int:
-        """How many bytes the contents have, wherever they are."""
+        """The size of the contents, in bytes."""
         return len(self.data) if self.place is None else self.place.byte_size
 
 
@@ -110,8 +110,8 @@ class OutputTensor:
 class InferRequest:
     """One inference request. `version` is -1 for "by the version policy"; `timeout_us` is 0 for none.
 
-    `requested_outputs` is None where the client named none, which means all of them; `output_places` are those that go
-    to the client's own memory.
+    `requested_outputs` is None if the client names none, which means all of them; `output_places` are the places of
+    those that go to the client's own memory.
     """
 
     model_name: str
@@ -131,7 +131,7 @@ class InferRequest:
     output_places: dict[str, OutputPlace] = field(default_factory=dict)
 
     def free(self) -> None:
-        """Give back the request memory. Safe to call again: the slots are forgotten."""
+        """Free the request memory. Idempotent: the slots are forgotten."""
         slots, self.slots = self.slots, []
         free_slots(slots)
 
@@ -151,10 +151,10 @@ def _nothing_to_release() -> None:
 
 @dataclass(slots=True)
 class InferResponse:
-    """One successful response. `release` gives its memory back once nobody reads the outputs any more; call it once.
+    """One successful response. `release` frees its memory when the outputs are no longer read; call it once.
 
-    A model that sends many responses to one request waits while too many of them are not taken. `take` says that this
-    one is, for those who keep it longer; `release` says so too. `region` is where the outputs lie, if anywhere.
+    A model that sends many responses to one request waits while too many of them are not taken. `take` marks this one
+    as taken, for receivers that keep it longer; `release` does so, too. `region` is where the outputs lie, if anywhere.
     """
 
     model_name: str

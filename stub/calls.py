@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls to other models (BLS): what was asked, what has been answered, and which memory both still need.
+"""Calls to other models (BLS): their requests, their responses, and the memory of both.
 
-The inputs of a call stay where they are until the host says that nobody reads them any longer, and a large response
-stays with the model that wrote it until no array here looks into it: that is its *hold*.
+The inputs of a call stay in place until the host says that they are no longer read. A large response stays in the
+memory of the model that wrote it until no array here is a view of it: this is its *hold*.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import threading
 import weakref
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+from typing import Callable, Deque, Dict, List, Optional, Tuple
 
 from pyruntime.stub.host import Answers
 from pyruntime.stub.link import Link
@@ -25,12 +25,12 @@ from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.errors import Code, PyruntimeError
 from pyruntime.utils.messages import NO_SLOT, OK, SLOT, Answer, Call, CancelCall, Consumed, ReleaseHold, WireResponse
 
-# Small holds that are given back together, with the next message that goes out.
+# At most so many small holds wait for the next message, which gives them back together.
 DROPS_WAITING_MAX = 16
 
 
 class _Hold:
-    """Keeps a response's memory. Gives it back when the last array that looks into it is gone."""
+    """Keeps the memory of a response. Gives it back when the last array with a view of it is deleted."""
 
     __slots__ = ("_calls", "_number")
 
@@ -43,7 +43,7 @@ class _Hold:
 
 
 class _Call(Answers):
-    """One call. `inputs` keeps what it was made of, until nobody reads it."""
+    """One call, from its request to its last response."""
 
     def __init__(self, calls: Calls, number: int) -> None:
         self.number = number
@@ -55,9 +55,9 @@ class _Call(Answers):
         self._lock = threading.Lock()
 
     def arrived(self, response: Optional[WireResponse], final: bool) -> bool:
-        """The host has answered. False if nobody will take it."""
+        """The host has sent a response. False if the model will not take it."""
         with self._lock:
-            if self._forgotten:  # its destructor runs: only then do references to it go
+            if self._forgotten:  # its destructor runs, after which references to it are invalid
                 return False
             self._arrived.append((response, final))
             wake, self._wake = self._wake, None
@@ -75,7 +75,7 @@ class _Call(Answers):
         wake()
 
     def lost(self) -> None:
-        """The host is gone."""
+        """The host has ended: wake the task that waits for a response."""
         with self._lock:
             wake, self._wake = self._wake, None
         if wake is not None:
@@ -90,7 +90,7 @@ class _Call(Answers):
         wire, self.finished = self._arrived.popleft()
         if not self.finished:
             self._calls.took(self.number)
-        # An end that came alone is a response, too, though one of nothing: it is in Triton.
+        # As in Triton, an end without a response is an empty response.
         return InferenceResponse() if wire is None else self._calls.read(wire)
 
     def cancel(self) -> None:
@@ -101,7 +101,7 @@ class _Call(Answers):
     def __del__(self) -> None:
         if self.finished or self._calls.link.closed:
             return
-        # Nobody will ask for the rest: what has arrived is given back, and so is what still comes.
+        # The model will not take the rest: give back the responses that have arrived, and those that still arrive.
         with self._lock:
             self._forgotten = True
         for wire, _ in self._arrived:
@@ -111,14 +111,14 @@ class _Call(Answers):
 
 
 class Calls:
-    """All calls of a stub, of all its threads."""
+    """The calls of all threads of a stub."""
 
     def __init__(self, link: Link, regions: Regions, writer: ResponseWriter) -> None:
         self.link = link
-        # The calls under way that a batch waits for, and the batch: until execute has returned.
+        # The open calls that a batch waits for, with the number of the batch, until execute has returned.
         self.waiting: Dict[int, int] = {}
-        # The event loop that reads from the link itself.
-        self.loop: Any = None
+        # The event loop that itself reads from the link, once it runs: see worker.py.
+        self.loop: Optional[asyncio.AbstractEventLoop] = None
         self._regions = regions
         self._writer = writer
         self._lock = threading.RLock()
@@ -128,7 +128,7 @@ class Calls:
         self._drops: Deque[int] = deque()
 
     def start(self, request: InferenceRequest, decoupled: bool, waiting: int) -> Answers:
-        """Call a model on behalf of batch `waiting`, or of none that waits. Raises TritonModelException."""
+        """Call a model. `waiting` is the batch that waits for it, 0 for none. Raises TritonModelException."""
         tensors = request._inputs
         assert tensors is not None  # the model has made the request
         slot, refs = self._writer.place(tensors, self._regions)
@@ -136,7 +136,7 @@ class Calls:
             self._number = number = self._number + 1
             call = _Call(self, number)
             self._open[number] = weakref.ref(call)
-            if refs and type(refs[0][3]) is int:  # else it all goes along
+            if refs and type(refs[0][3]) is int:  # otherwise the message contains all inputs
                 self._inputs[number] = (slot, tensors)
             if waiting:
                 self.waiting[number] = waiting
@@ -152,14 +152,14 @@ class Calls:
         return call
 
     def _forget(self, number: int) -> None:
-        """A call that never began."""
+        """Remove a call that could not be sent."""
         with self._lock:
             del self._open[number]
             self.waiting.pop(number, None)
         self.unread([number])
 
     def answered(self, message: Answer) -> None:
-        """The host's answer to a call."""
+        """Handle a response to a call."""
         with self._lock:
             reference = self._open[message.call]
             if message.final:
@@ -171,7 +171,7 @@ class Calls:
             self.drop(message.response[SLOT], at_once=True)
 
     def lost(self) -> None:
-        """The host is gone: whoever awaits an answer is told, because it will not come."""
+        """The host has ended: wake all tasks that wait for responses, because none will arrive."""
         with self._lock:
             calls = [reference() for reference in self._open.values()]
         for call in calls:
@@ -179,14 +179,14 @@ class Calls:
                 call.lost()
 
     def unread(self, calls: List[int]) -> None:
-        """Nobody reads the inputs of these calls any longer."""
+        """Free the inputs of these calls, which are no longer read."""
         for number in calls:
             slot, _ = self._inputs.pop(number, (NO_SLOT, None))
             if slot != NO_SLOT:
                 self._writer.free([slot])
 
     def read(self, wire: WireResponse) -> InferenceResponse:
-        """The response that arrived, its small tensors copied and its large ones mapped."""
+        """Decode a response. Small tensors are copied, large ones mapped."""
         code, text, slot, tensors, parameters = wire
         if code != OK:
             return InferenceResponse(error=TritonError(text, Code(code)))
@@ -206,16 +206,16 @@ class Calls:
         return Held(self._regions, hold) if is_large(size) else Copied(self._regions.read(at, size))
 
     def attend(self) -> None:
-        """A running event loop waits for an answer: somebody has to read it while it does."""
+        """Have a thread read from the link while a running event loop waits that does not read from it itself."""
         if asyncio.get_running_loop() is not self.loop:
             self.link.attend()
 
     def took(self, number: int) -> None:
-        """The model has taken a response, and more may come."""
+        """The model has taken a response, and more may follow."""
         self.link.send(Consumed([[number, 1]]))
 
     def cancel(self, number: int) -> None:
-        """Nobody waits for this call any longer."""
+        """Cancel a call, if it is open."""
         with self._lock:
             if number not in self._open:
                 return
@@ -223,18 +223,18 @@ class Calls:
             self.link.send(CancelCall(number))
 
     def drop(self, hold: int, at_once: bool) -> None:
-        """Nobody looks into this hold any longer."""
+        """Give back a hold, at once or with the next message."""
         self._drops.append(hold)
         if at_once or len(self._drops) >= DROPS_WAITING_MAX:
             self.flush()
 
     def flush(self, send: Optional[Callable[[ReleaseHold], None]] = None) -> None:
-        """Tell the host of all holds that are not needed."""
+        """Give all dropped holds back to the host."""
         drops = []
         while self._drops:
             try:
                 drops.append(self._drops.popleft())
-            except IndexError:  # another thread, or a destructor in the midst of this one
+            except IndexError:  # another thread took it, or a destructor that runs during this loop
                 break
         if drops and not self.link.closed:
             (send or self.link.send)(ReleaseHold(drops))

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the extension is told of a model and its instance, out of the configuration and `initialize`'s arguments. (pure)
+"""The extension's arguments for a model and its instance, from the configuration and `initialize`'s arguments. (pure)
 
-A configuration is the model's, normalised, as parsed JSON.
+A configuration is that of the model, normalised, as parsed JSON. Its values have the type Any, because the server has
+checked it already.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _LIBRARY_NAME = re.compile(r"libtriton_(.+)\.so")
 
 
 def check(config: Mapping[str, Any]) -> None:
-    """Raise LoadError for what a native model in a process of its own cannot be."""
+    """Raise LoadError for a configuration that is not possible in a process of its own."""
     name = config["name"]
     if config["parameters"].get(INSTANCE_MODE, {}).get("string_value") == THREAD:
         raise LoadError(f"model '{name}' has instances in threads, and with EXECUTION_MODE 'process' each is a process")
@@ -32,13 +33,13 @@ def check(config: Mapping[str, Any]) -> None:
         )
 
 
-def as_json(document: Any) -> str:
-    """A document as Triton writes it, without blanks: there are backends that search it for text."""
+def as_json(document: object) -> str:
+    """A document as Triton writes it, without blanks: some backends search it for text."""
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
 def backend_name(config: Mapping[str, Any], path: str) -> str:
-    """The backend's name; of a library that the configuration names no backend for, what it is called."""
+    """The name of the backend: that of the configuration, or else that in the name of the library."""
     name: str = config.get("backend", "")
     found = _LIBRARY_NAME.search(path)
     return name or (found[1] if found else "")
@@ -59,7 +60,7 @@ def is_iterative(config: Mapping[str, Any]) -> bool:
     return bool(config.get("sequence_batching", {}).get("iterative_sequence", False))
 
 
-def instance(config: Mapping[str, Any], args: Mapping[str, str], policies: Mapping[str, Any]) -> tuple[Any, ...]:
+def instance(config: Mapping[str, Any], args: Mapping[str, str], policies: Mapping[str, Any]) -> tuple[object, ...]:
     """The arguments of the extension's Instance, from the name on; `policies` are the host policies by their names."""
     kind, device = args["model_instance_kind"], int(args["model_instance_device_id"])
     group = _group(config, args["model_instance_name"])
@@ -76,7 +77,7 @@ def instance(config: Mapping[str, Any], args: Mapping[str, str], policies: Mappi
 
 
 def _group(config: Mapping[str, Any], instance_name: str) -> Mapping[str, Any]:
-    """The instance group that an instance is of."""
+    """The instance group of an instance."""
     name = instance_name.rpartition("_")[0]
     found: Mapping[str, Any] = next((each for each in config.get("instance_group", []) if each["name"] == name), {})
     return found

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The requests that are with a native instance.
+"""The requests of a native instance.
 
-`execute` returns as soon as the backend's Execute has. What the backend has answered by then is returned; all else is
-answered by senders, when it comes. A request is let go of when the backend has released it: until then its memory is
-in use, which the stub tells the host.
+`execute` returns as soon as the backend's Execute has returned. It returns the responses until then; senders send all
+later ones. A request is kept until the backend releases it: its memory is in use until then, as the stub reports to the
+host.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from pyruntime.backends.native.events import LOOK_S, Events
 from pyruntime.backends.native.tensors import Inputs, response_of
+from pyruntime.runtime.native.parameters import Parameter
 from pyruntime.stub.host import Host
 from pyruntime.stub.pb_utils import (
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
@@ -53,24 +54,24 @@ class Job:
         self.batches = batches
         # Until the backend has released it.
         self.request: InferenceRequest | None = request
-        self.memory: list[Any] = []
-        # By which the host, and the extension, know it.
+        self.memory: list[object] = []
+        # The number of the request for the host, and that for the extension.
         self.serial = request._serial
         self.number = 0
-        # What answers it; for a model that is not decoupled `execute` does, until it has returned.
+        # Sends its responses. None while `execute` can still return the response, which decoupled models do not do.
         self.sender = sender
-        # The one response of a model that is not decoupled, until it is sure that it is the one.
+        # The response of a model that is not decoupled, until it is final.
         self.response: InferenceResponse | None = None
         self.is_answered = False
         self.is_returned = False
         self.is_cancelled = False
-        # Responses that wait until the client has taken others, and whether a thread waits with them.
+        # Responses that wait until the client has taken earlier ones, and whether a thread sends these.
         self.waiting: deque[tuple[InferenceResponse | None, bool]] = deque()
         self.is_sending = False
 
 
 class Batches:
-    """See the module. `handle` is the extension's instance; `run` has a function run in a thread that may wait."""
+    """See the module. `handle` is the extension's instance; `run` runs a function in a thread that may block."""
 
     handle: Any
 
@@ -80,15 +81,15 @@ class Batches:
         self._decoupled = decoupled
         self._run = run
         self._inputs = Inputs()
-        # For what waits for clients. A thread that sends it must not need the lock of the events, which the model's
-        # thread has while the backend executes: and that may wait for what was sent before.
+        # Guards the responses that wait for clients. A thread that sends them must not need the lock of the events: the
+        # model's thread holds that while the backend executes, and the backend may wait for earlier responses.
         self._sending = threading.Lock()
         self._number = 1
         self._is_executing = False
         self._open: dict[Job, None] = {}
 
     def execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse | None] | None:
-        """Have the backend execute a batch; what TritonPythonModel.execute returns."""
+        """Have the backend execute a batch. Returns the result of TritonPythonModel.execute."""
         jobs = [self._job(request) for request in requests]
         with self._events.lock:
             ready, wires = self._prepared(jobs)
@@ -98,7 +99,7 @@ class Batches:
             outcomes = [self._outcome(job, request) for job, request in zip(jobs, requests, strict=True)]
         return None if self._decoupled else outcomes
 
-    def _begin(self, jobs: list[Job], wires: list[list[Any]]) -> None:
+    def _begin(self, jobs: list[Job], wires: list[list[object]]) -> None:
         try:
             self.handle.execute(jobs, wires, jobs[0].number, 0)
         except BaseException:  # the batch fails as a whole
@@ -111,12 +112,12 @@ class Batches:
     def _job(self, request: InferenceRequest) -> Job:
         return Job(self, request, request.get_response_sender() if self._decoupled else None)
 
-    def _prepared(self, jobs: list[Job]) -> tuple[list[Job], list[list[Any]]]:
-        """Those jobs that can be executed, and their requests as the extension reads them. The others are answered."""
+    def _prepared(self, jobs: list[Job]) -> tuple[list[Job], list[list[object]]]:
+        """The jobs that can be executed, and their requests as the extension reads them. The others are answered."""
         ready, wires = [], []
         for job in jobs:
             request = job.request
-            assert request is not None  # nobody has released it
+            assert request is not None  # it is not released yet
             try:
                 wires.append(self._inputs.encode(request, job.memory))
             except LocalError as exc:
@@ -127,14 +128,14 @@ class Batches:
         return ready, wires
 
     def look(self) -> float | None:
-        """Let the backend see who is not waited for any more; for how long that need not be asked again."""
+        """Cancel the jobs whose requests are cancelled. Returns after how many seconds to look again, if at all."""
         for job in self._open:
             if not job.is_cancelled and self._host.is_cancelled(job.serial):
                 job.is_cancelled = True
                 self.handle.cancel(job.number)
         return LOOK_S if self._open else None
 
-    # What the backend does.
+    # Events of the backend.
 
     def responded(
         self,
@@ -142,9 +143,9 @@ class Batches:
         final: bool,
         failure: tuple[int, str] | None,
         outputs: Sequence[tuple[str, str, Sequence[int], Any]] | None,
-        parameters: Mapping[str, Any] | None,
+        parameters: Mapping[str, Parameter] | None,
     ) -> None:
-        """The backend has sent a response, or said that there are no more."""
+        """The backend has sent a response, or has said that no further response follows."""
         if job.is_answered:
             return
         response = None
@@ -161,7 +162,7 @@ class Batches:
             self._answer(job, job.response or _failed(Code.INTERNAL, _NO_RESPONSE), True)
 
     def released(self, job: Job, reschedule: bool) -> None:
-        """The backend is done with a request's inputs, or wants the request again."""
+        """The backend has released a request, or wants to execute it again."""
         request, job.request = job.request, None
         job.memory.clear()
         if not reschedule or job.is_answered or request is None:
@@ -178,10 +179,10 @@ class Batches:
         job: Job,
         failure: tuple[int, str] | None,
         outputs: Sequence[tuple[str, str, Sequence[int], Any]] | None,
-        parameters: Mapping[str, Any] | None,
+        parameters: Mapping[str, Parameter] | None,
         *_: object,
     ) -> None:
-        """The backend has sent the final response, and is done with the inputs."""
+        """The backend has sent the final response and released the request."""
         self.released(job, False)
         self.responded(job, True, failure, outputs, parameters)
 
@@ -192,7 +193,7 @@ class Batches:
     # Answering.
 
     def _outcome(self, job: Job, request: InferenceRequest) -> InferenceResponse | None:
-        """What `execute` returns for a request."""
+        """The result of `execute` for a request."""
         job.is_returned = True
         if not job.is_answered:
             job.sender = job.sender or request.get_response_sender()
@@ -212,12 +213,12 @@ class Batches:
             return
         self._send(job, sender, response, final)
         if final:
-            job.sender = None  # for the extension may keep the job
+            job.sender = None  # the extension may keep the job
 
     def _has_to_wait(
         self, job: Job, sender: InferenceResponseSender, response: InferenceResponse | None, final: bool
     ) -> bool:
-        """Have a response sent later that cannot be sent now."""
+        """Whether a response must wait for the client. If so, a thread sends it later."""
         with self._sending:
             if not job.is_sending:
                 if response is None or final or self._host.has_room(job.serial):
@@ -228,7 +229,7 @@ class Batches:
             return True
 
     def _send_waiting(self, job: Job, sender: InferenceResponseSender) -> None:
-        """Send what waits for the client, in a thread that nobody waits for."""
+        """Send the waiting responses of a job, in a thread of their own."""
         final = False
         while not final:
             with self._sending:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What native code asks of the server, and the requests that it makes to models, from within a stub.
+"""The calls of native code in a stub to the server, among them requests to models.
 
-All of it goes the way that the calls of a Python model go. Requests are sent where events are passed on, so that it is
-known which batch waits for them; who waits for answers is a thread of a pool.
+They take the same path as the calls of a Python model. Requests are sent by the thread that handles events, so that it
+is known which batch waits for them; threads of a pool wait for the answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pyruntime.backends.native.tensors import native_tensor
-from pyruntime.runtime.native.parameters import as_json
+from pyruntime.runtime.native.parameters import Parameter, as_json
 from pyruntime.stub.host import Answers, Host
 from pyruntime.stub.pb_utils import InferenceRequest, InferenceResponse, TritonModelException
 from pyruntime.stub.pb_utils.placement import InferenceTrace
@@ -23,7 +23,7 @@ from pyruntime.utils.errors import Code, InferenceError
 if TYPE_CHECKING:
     from pyruntime.runtime.native import _triton
 
-# Each call that waits for its answers takes a thread. No more calls than this are under way.
+# Each call takes a thread that waits for its answers. At most this many calls are open.
 THREADS_MAX = 1024
 
 _RAW = "raw inputs are not supported, where the model that calls runs in a process: state datatype and shape"
@@ -31,20 +31,20 @@ _NO_RESPONSE = "a response of the model that was called cannot be handed over: {
 
 
 class Calls:
-    """See the module. `call` is called by whoever passes on events."""
+    """See the module. The thread that handles events calls `call`."""
 
     def __init__(self, host: Callable[[], Host]) -> None:
-        """`host` is the server; it raises TritonModelException while there is none."""
+        """`host` returns the server. It raises TritonModelException while there is none."""
         self._host = host
         self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="pyruntime native call")
         self._open: dict[int, Answers] = {}
 
-    def run(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Run a function, which must not raise, in a thread that may wait."""
+    def run(self, function: Callable[..., object], *arguments: object) -> None:
+        """Run a function, which must not raise, in a thread that may block."""
         self._pool.submit(function, *arguments)
 
     def call(self, call: _triton.Call) -> None:
-        """Native code wants something. See native/_triton.pyi for what a call is."""
+        """Handle a call of native code: see Call in native/_triton.pyi."""
         match call.method, call.arguments:
             case "infer", arguments:
                 self._infer(call, *arguments)
@@ -52,7 +52,7 @@ class Calls:
                 if (answers := self._open.get(number)) is not None:
                     self.run(answers.cancel)
             case "InferenceRequestNew", _:
-                call.answer(None)  # whether there is such a model is seen when it is asked
+                call.answer(None)  # a missing model fails the request itself
             case "ServerLoadModel", (name, config, files, _):
                 self.run(self._ask, call, "load_model", [name, config, files], False)
             case "ServerUnloadModel", (name, dependents, _):
@@ -61,12 +61,12 @@ class Calls:
                 self.run(self._ask, call, method, list(arguments), True)
 
     def close(self) -> None:
-        """Nobody is answered any more."""
+        """Cancel all calls."""
         for answers in list(self._open.values()):
             answers.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, call: _triton.Call, method: str, arguments: list[Any], has_result: bool) -> None:
+    def _ask(self, call: _triton.Call, method: str, arguments: list[object], has_result: bool) -> None:
         try:
             result = self._host().ask(method, arguments)
         except TritonModelException as exc:
@@ -88,13 +88,13 @@ class Calls:
         flags: int,
         _priority: int,
         timeout_us: int,
-        parameters: dict[str, Any],
+        parameters: dict[str, Parameter],
         inputs: Sequence[tuple[str, str | None, list[int], Any]],
         outputs: list[str] | None,
         trace: str,
         *_: object,
     ) -> None:
-        """Have a model execute a request, or say why not: it is its maker's then."""
+        """Have a model execute a request, or fail the call; native code then still owns the request."""
         if any(datatype is None for _, datatype, _, _ in inputs):
             call.fail(Code.UNSUPPORTED, _RAW)
             return
@@ -124,12 +124,12 @@ class Calls:
         self.run(self._pass_on, call, number, answers, model, max(version, 1))
 
     def _pass_on(self, call: _triton.Call, number: int, answers: Answers, model: str, version: int) -> None:
-        """Hand the answers to a request over, as they come; one that cannot be handed over is an error."""
+        """Pass the answers to a request to native code. One that cannot be passed becomes an error."""
         final = False
         while not final:
             try:
                 response = answers.next()
-            except Exception as exc:  # the server is gone; if not, the rest is cancelled with the last reference to it
+            except Exception as exc:  # the server is gone; otherwise the last reference to `answers` cancels the rest
                 call.respond(True, None, {}, (int(Code.INTERNAL), str(exc)), model, version, None)
                 break
             final = answers.finished or response is None
@@ -141,7 +141,7 @@ class Calls:
 
 
 def _respond(call: _triton.Call, response: InferenceResponse | None, final: bool, model: str, version: int) -> None:
-    """Hand one answer over; an end that came without a response, too."""
+    """Pass one answer to native code, or an end without a response."""
     outputs = None if response is None else response.output_tensors()
     if response is None or (final and not outputs and not response.has_error()):
         call.respond(final, None, {}, None, model, version, None)

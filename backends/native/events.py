@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Brings what happens on native threads to those whom it concerns.
+"""Handles events of native threads.
 
-Native threads put events into a queue and never wait for Python; a descriptor is readable while there are any. While
-the model's thread waits for its batch, it takes them itself, so that nothing costs a switch of threads. At all other
-times a thread does that has nothing else to do: backends respond, log and call when it suits them.
+Native threads put events into a queue and never wait for Python; a descriptor is readable while there are events. While
+the model's thread waits for its batch, it handles them itself, which saves a switch of threads. At all other times a
+thread of its own handles them, because backends respond, log and call at any time.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import threading
 import time
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from pyruntime.stub.logs import LOGGER
 
-# How often it is looked whether anybody has cancelled a request, and what metrics are now, in seconds: while somebody
-# waits for a request. Nothing tells a native thread's Python of either.
+# The interval of checks for cancelled requests and changed metrics while requests are open, in seconds. Neither of them
+# is an event.
 LOOK_S = 0.05
-# How long the thread may take to let go of what it has in hand, in seconds.
+# How long the thread may take to finish its current events, in seconds.
 _END_S = 5.0
 
 
 class Events:
-    """See the module. `acts` says what to do with an event, by its kind.
+    """See the module. `acts` are the handlers of events, by their kinds.
 
-    `look` is called after events, and at the latest LOOK_S seconds later while somebody waits; it returns after how
-    many seconds it wants to be called again while nobody does, or None. It and `acts` are called with `lock` held.
+    `look` checks for changes that are no events. While a batch is executed, it is called every LOOK_S seconds; at other
+    times after events, and again after the number of seconds that it returns, if any. It and `acts` are called with
+    `lock` held.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Events:
         self._thread.start()
 
     def wait(self, begin: Callable[[], object], done: Callable[[], object]) -> None:
-        """Do `begin`, and pass on events until `done()`, which an event makes true. The caller holds `lock`."""
-        # Before anything happens: the other thread shall sleep on.
+        """Call `begin`, and handle events until `done()`, which an event makes true. The caller holds `lock`."""
+        # Before any event, so that the other thread does not wake up.
         self._epoll.modify(self._descriptor, 0)
         look_at = time.monotonic() + LOOK_S
         try:
@@ -73,13 +73,13 @@ class Events:
                 os.eventfd_write(self._wake, 1)
 
     def settle(self) -> None:
-        """Pass on what there is."""
+        """Handle all events so far."""
         with self.lock:
             self._pass_on()
             self._look()
 
     def end(self) -> None:
-        """Pass on what there is, and then no more."""
+        """Handle all events so far, and no later ones."""
         self._has_ended = True
         os.eventfd_write(self._wake, 1)
         self._thread.join(_END_S)
@@ -92,7 +92,7 @@ class Events:
         while not self._has_ended:
             self._epoll.poll(-1 if self._again_s is None else self._again_s)
             with self.lock:
-                with contextlib.suppress(BlockingIOError):  # it was something else
+                with contextlib.suppress(BlockingIOError):  # it woke for another reason
                     os.eventfd_read(self._wake)
                 if not self._has_ended:
                     self._pass_on()
@@ -103,11 +103,11 @@ class Events:
         for kind, *fields in self._drain():
             try:
                 acts[kind](*fields)
-            except Exception:  # one event must not cost the others
+            except Exception:  # a failure must not affect the other events
                 LOGGER.exception("an event of a native backend could not be handled")
 
 
-def log(levels: tuple[int, ...], level: int, file: str, line: int, message: Any) -> None:
-    """Log what a backend says, with its own file and line; `levels` are those of `logging`, by the backend's."""
+def log(levels: tuple[int, ...], level: int, file: str, line: int, message: str) -> None:
+    """Log a message of a backend, with its own file and line; `levels` maps its levels to those of `logging`."""
     for part in message.splitlines() or [""]:
         LOGGER.handle(LOGGER.makeRecord(LOGGER.name, levels[level], file, line, "%s", (part,), None))

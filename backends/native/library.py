@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A native backend in this process, and the model that it runs: loaded once, by whichever step comes first.
+"""A native backend in this process and its model, which the first step of the stub loads.
 
-`location` is what the stub was told of the model (see utils/messages.py), with `library`, the path of the backend;
-`command_line`, what the backend is told of that, as JSON; `preload`, a list of libraries that come first, as JSON; and
-`log_verbose`.
+`location` is the location in messages to the stub (see utils/messages.py), with `library`, the path of the backend;
+`command_line`, the backend's settings of the command line, as JSON; `preload`, a list of libraries to load first, as
+JSON; `host_policies`, as JSON; and `log_verbose`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _MISSING = (
     "model '{model}' runs a native backend in a process, and that process has no native backends: {reason}. It takes "
     "CPython 3.11 or newer and a pyruntime that was built with a C++ compiler"
 )
-# All of TRITONSERVER_LogLevel but the verbose one, by their bits.
+# The bits of all levels of TRITONSERVER_LogLevel except verbose.
 _ALL_LEVELS = 7
 
 
 def import_extension(model: str) -> ModuleType:
-    """The extension, which is the server's library to backends. Raises LoadError for `model`."""
+    """Import the extension, which backends see as the server's library. Raises LoadError for `model`."""
     try:
         return importlib.import_module(EXTENSION)
     except ImportError as exc:
@@ -40,7 +40,7 @@ def import_extension(model: str) -> ModuleType:
 
 
 class NativeModel:
-    """One model, from the load of its backend's library to the end. All methods raise LoadError, and wait."""
+    """One model, from the load of its backend's library to its end. All methods block, and raise LoadError."""
 
     def __init__(self, native: ModuleType, location: Mapping[str, str], config: Mapping[str, Any]) -> None:
         """Load the library and initialise the backend."""
@@ -61,18 +61,18 @@ class NativeModel:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the backend has something to say when it is asked if an instance is ready."""
+        """Whether the backend can be asked if an instance is ready."""
         _, symbols = read_library(self._location["library"])
         return READY in symbols.exported
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Initialise the model; its configuration as the backend has completed it, None if it has not."""
+        """Initialise the model. Returns the configuration that the backend has completed, None if it has not."""
         self._initialize(config, completes=True)
         completed: str | None = self.handle.config
         return None if completed is None else json.loads(completed)
 
     def configure(self, config: Mapping[str, Any], text: str) -> None:
-        """The configuration is final; initialise the model, if that is not done. `text` is it as JSON."""
+        """Set the final configuration, and initialise the model if necessary. `text` is `config` as JSON."""
         if self.handle is None:
             self._initialize(config, completes=False)
         self.handle.configure(
@@ -80,14 +80,14 @@ class NativeModel:
         )
 
     def instance(self, owner: object, config: Mapping[str, Any], args: Mapping[str, str]) -> Any:
-        """An instance, initialised."""
+        """Create an instance and initialise it."""
         policies = json.loads(self._location["host_policies"])
         handle = self.native.Instance(self.handle, owner, *arguments.instance(config, args, policies))
         self._call(handle.initialize)
         return handle
 
     def finalize(self, instance: Any) -> list[str]:
-        """End the instance, if there is one, the model and the backend, whatever they say to it, which is returned."""
+        """Finalise the instance, if there is one, the model and the backend. Returns their errors."""
         problems = []
         for step in (instance, self.handle, self._backend):
             if step is not None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shows the metrics that a backend makes in this process on the server's page, as if a Python model had made them."""
+"""Shows the metrics of a backend in this process on the server's page, like the metrics of a Python model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils import MetricFamily, TritonModelException
 from pyruntime.stub.pb_utils.metrics import Metric, MetricKind
 
-# Bounds of buckets; how many observations are not above each of them, and how many there are; their sum; their count.
+# The bounds of the buckets; the cumulative counts of the buckets, the last one for all; the sum; the count.
 Histogram = tuple[list[float], list[int], float, int]
 _NO_HISTOGRAM: Histogram = ([], [], 0.0, 0)
 _BY_NUMBER = (MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM)
 
 
 class _Shown:
-    """A metric of the server's, and what it is there."""
+    """A metric of the server, and its value there."""
 
     __slots__ = ("metric", "value")
 
@@ -29,7 +29,7 @@ class _Shown:
 
 
 class NativeMetrics:
-    """See the module. `read` gives those of the process, `host` is the server."""
+    """See the module. `read` returns the metrics of this process."""
 
     def __init__(self, read: Callable[[], list[tuple[str, int, str, list[tuple[dict[str, str], Any]]]]]) -> None:
         self._read = read
@@ -38,7 +38,7 @@ class NativeMetrics:
         self._refused: set[str] = set()
 
     def show(self, host: Host) -> bool:
-        """Tell the server what has changed since the last time. Whether there is any metric at all."""
+        """Send the changes since the last call to the server. Returns whether there are metrics."""
         families = self._read()
         for name in self._families.keys() - {name for name, *_ in families}:
             del self._shown[name], self._families[name]
@@ -83,7 +83,7 @@ def _update(host: Host, metric: Metric, kind: MetricKind, before: Any, now: Any)
 
 
 def _difference(before: Histogram, now: Histogram) -> tuple[list[int], float]:
-    """What was observed in between: how often in each bucket, and what it adds up to."""
+    """The observations in between: their number in each bucket, and their sum."""
     old = before[1] or [0] * len(now[1])
     rises = [count - less for count, less in zip(now[1], old, strict=True)]
     return [rise - lower for rise, lower in zip(rises, [0, *rises[:-1]], strict=True)], now[2] - before[2]

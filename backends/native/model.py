@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The backend of models that run a native backend in a process of their own, by their parameter EXECUTION_MODE.
+"""The Python backend of models that run a native backend in a process of their own: see their parameter EXECUTION_MODE.
 
-Every instance is a stub that loads the backend's library, as the server does otherwise. So a backend that crashes takes
-one instance with it, which is started again; libraries that get in one another's way need not meet; and what one model
-has preloaded is no other's.
+Every instance is a stub that loads the backend's library, which otherwise the server loads. So a crash of the backend
+ends one instance only, which is restarted; libraries that conflict are loaded in different processes; and libraries
+that one model preloads affect no other model.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pyruntime.backends.native.server import Server
 class TritonPythonModel:
     """One instance of a native backend."""
 
-    # What the stub was told of the model: see library.py. It is set before anything of this is called.
+    # The location of the model: see library.py. The stub sets it before it calls any method.
     location: ClassVar[dict[str, str]]
-    # What auto_complete_config has begun with; `initialize` goes on with it.
+    # The server and the model of auto_complete_config, which `initialize` continues to use.
     _begun: ClassVar[tuple[Server, NativeModel] | None] = None
 
     @classmethod
@@ -46,7 +46,7 @@ class TritonPythonModel:
         return auto_complete_model_config
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Initialise the backend and the model, if that is not done, and the instance. Raises LoadError."""
+        """Initialise the backend and the model, unless they are initialised, and the instance. Raises LoadError."""
         config = json.loads(args["model_config"])
         self._server, self._model = self._begun or self._begin(config)
         type(self)._begun = None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the server is to the native backend of one model: events, calls and metrics, from the first to the last."""
+"""The server as the native backend of one model sees it: handles its events, calls and metrics."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from pyruntime.stub.host import Host, get_host
 
 # The levels of TRITONSERVER_LogMessage, verbose last.
 _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
-# How often metrics are read while the instance has nothing to do, in seconds: more often than they are scraped.
+# The interval at which metrics are read while the instance is idle, in seconds: shorter than that of scrapes.
 _METRICS_S = 1.0
 
 
 class Server:
     """See the module. `native` is the extension."""
 
-    # When it serves.
+    # Set by `serve`.
     _host: Host
 
     def __init__(self, model: str) -> None:
-        """Raises LoadError if this process cannot have the extension."""
+        """Raises LoadError if this process cannot load the extension."""
         self.native = native = import_extension(model)
         prepare_process(native)
         self._calls = Calls(get_host)
@@ -43,33 +43,33 @@ class Server:
             native.LOG: partial(log, _LEVELS),
             native.CALL: self._calls.call,
         }
-        # The stub measures by itself, and the server keeps the traces; states are refused.
+        # The stub measures times itself, and the server keeps the traces; states are refused.
         for kind in (native.BATCH_STATISTICS, native.RESPONSE_STATISTICS, native.ACTIVITY, native.STATE):
             acts[kind] = _ignore
         self._events = Events(native, acts, self._look)
 
     def serve(self, decoupled: bool) -> Batches:
-        """Where requests go, from now on; a server is there to send responses to."""
+        """Begin to serve: the host exists now. Returns the batches, which requests go to."""
         self._host = get_host()
         self._batches = Batches(self._events, self._host, decoupled, self._calls.run)
         return self._batches
 
     def settle(self) -> None:
-        """Pass on what the backend has said."""
+        """Handle all events of the backend so far."""
         self._events.settle()
 
     def end(self) -> None:
-        """The backend is finalised: pass on what it has said, and nothing any more."""
+        """The backend is finalised: handle its events, and no later ones."""
         self._events.end()
         self._calls.close()
 
     def _look(self) -> float | None:
         """See Events."""
         if self._batches is None:
-            return None  # metrics that are made while the model loads are seen when it has
+            return None  # metrics that are created during the load are shown after it
         has_metrics = self._metrics.show(self._host)
         return self._batches.look() or (_METRICS_S if has_metrics else None)
 
 
 def _ignore(*_: object) -> None:
-    """Nobody wants to know."""
+    """Ignore an event."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors between a stub and native code: as they are encoded on the wire, which is how both have them. (pure)"""
+"""Converts tensors between a stub and native code. Both use the encoding of the wire. (pure)"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyruntime.runtime.native.parameters import as_json, read_parameters
+from pyruntime.runtime.native.parameters import Parameter, as_json, read_parameters
 from pyruntime.stub.memory import Source
 from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.pb_utils.response import InferenceResponse
@@ -19,16 +19,17 @@ from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
 
 class Inputs:
-    """Where native code finds the inputs of requests: almost always in the one region that the host writes them to."""
+    """Finds the addresses of inputs for native code: almost all lie in the one region that the host writes to."""
 
     def __init__(self) -> None:
         self._region: mmap.mmap | None = None
         self._address = 0
 
-    def encode(self, request: InferenceRequest, memory: list[Any]) -> list[object]:
-        """A request as the extension reads it, from how it came: with addresses of this process.
+    def encode(self, request: InferenceRequest, memory: list[object]) -> list[object]:
+        """A request in the form that the extension reads, with addresses of this process.
 
-        `memory` gets what has to live for as long as those are used. Raises LocalError if memory of a client's is gone.
+        `memory` gets the objects that must live as long as the addresses are used. Raises LocalError if a client's
+        memory is gone.
         """
         tensors: list[TensorRef] = []
         for name, datatype, shape, at, size, memory_kind, device_id in request._tensors:
@@ -38,12 +39,12 @@ class Inputs:
         read_parameters(encoded)
         return encoded
 
-    def _find(self, region: Source, at: Any, size: int, memory: list[Any]) -> int:
+    def _find(self, region: Source, at: int | bytes, size: int, memory: list[object]) -> int:
         buffer, offset = region.buffer(at, size)
         if buffer is self._region:
             return self._address + offset
         address = address_of(buffer)
-        if type(buffer) is mmap.mmap:  # the region that is mapped for good
+        if type(buffer) is mmap.mmap:  # the region that stays mapped
             self._region, self._address = buffer, address
         else:
             memory.append(buffer)
@@ -51,7 +52,7 @@ class Inputs:
 
 
 class NativeMemory(Source):
-    """Memory that holds one tensor: anything with the buffer protocol."""
+    """Memory with one tensor: any object with the buffer protocol."""
 
     __slots__ = ("contents",)
 
@@ -68,30 +69,30 @@ class NativeMemory(Source):
 
 
 class NativeTensor(Tensor):
-    """A tensor whose contents go out as native code has encoded them, whatever its shape says."""
+    """A tensor whose contents are sent as native code has encoded them."""
 
     __slots__ = ()
 
     def _encoded(self) -> Any:
         region = self._region
-        assert isinstance(region, NativeMemory)  # it is made by `native_tensor` alone
+        assert isinstance(region, NativeMemory)  # only `native_tensor` creates these
         return np.frombuffer(region.contents, np.uint8) if self._size else b""
 
 
 def native_tensor(name: str, datatype: str, shape: Sequence[int], contents: Any) -> Tensor:
-    """A tensor of native code's."""
+    """A tensor from native code."""
     ref = (name, datatype, list(shape), 0, len(contents), MEMORY_CPU, 0)
     return NativeTensor._from_region(NativeMemory(contents), ref)
 
 
 def response_of(
-    outputs: Sequence[tuple[str, str, Sequence[int], Any]], parameters: Mapping[str, Any] | None
+    outputs: Sequence[tuple[str, str, Sequence[int], Any]], parameters: Mapping[str, Parameter] | None
 ) -> InferenceResponse:
-    """A backend's response."""
+    """A response from a backend."""
     return InferenceResponse._from_wire([native_tensor(*output) for output in outputs], as_json(parameters or {}))
 
 
 def address_of(buffer: Any) -> int:
-    """Where a buffer that is not empty begins."""
+    """The address of a buffer that is not empty."""
     address: int = np.frombuffer(buffer, np.uint8, 1).__array_interface__["data"][0]
     return address

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a repository agent may ask and do (TRITONREPOAGENT_*).
+// The functions for repository agents (TRITONREPOAGENT_*).
 
 #include "agents.h"
 #include "arguments.h"
@@ -58,7 +58,7 @@ TRITONSERVER_Error* TRITONREPOAGENT_ModelRepositoryLocationRelease(
     TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model, const char* location) {
   PYRUNTIME_REQUIRE(agent);
   PYRUNTIME_REQUIRE(model);
-  // There is one at most, so that Triton does not look at which one is meant, and we do not.
+  // There is at most one, so the index is ignored, as in Triton.
   static_cast<void>(location);
   if (model->RemovePlace()) return nullptr;
   return pyruntime::NewError(TRITONSERVER_ERROR_UNAVAILABLE, "No mutable location to be deleted");

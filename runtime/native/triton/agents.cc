@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Repository agents: when they begin and end, and what happens to their models.
+// Repository agents: begin, end, and actions on their models.
 
 #include "agents.h"
 
@@ -85,7 +85,7 @@ const std::string& TRITONREPOAGENT_AgentModel::MakePlace() {
 
 bool TRITONREPOAGENT_AgentModel::RemovePlace() noexcept {
   if (place_.empty()) return false;
-  std::error_code ignored;  // whoever put there what cannot be removed knows of it
+  std::error_code ignored;  // no harm: only files that the agent made unremovable remain
   std::filesystem::remove_all(place_, ignored);
   place_.clear();
   return true;

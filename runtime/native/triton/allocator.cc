@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Response allocators, and how the outputs of a response come to lie in what they give.
+// Response allocators, and the placement of outputs in their buffers.
 
 #include <cstring>
 #include <utility>
@@ -15,7 +15,7 @@ namespace {
 
 using Output = TRITONSERVER_InferenceResponse::Output;
 
-// Tells the allocator how large a buffer of its own is, and what memory, if it wants to know.
+// Reports the size and the memory type of a buffer to its allocator, if that has a function for it.
 std::optional<Failure> Describe(const ResponseTarget& target, const Output& output) {
   const auto describe = target.allocator->buffer_attributes;
   if (describe == nullptr) return std::nullopt;
@@ -29,7 +29,7 @@ std::optional<Failure> Describe(const ResponseTarget& target, const Output& outp
   return TakeFailure(error);
 }
 
-// The allocator's query function is not asked: outputs are in memory of the CPU, wherever it would like them.
+// The allocator's query function is not called, because outputs are always in CPU memory.
 std::optional<Failure> Place(
     const ResponseTarget& target, OutputView view, TRITONSERVER_InferenceResponse* response) {
   Output output{std::move(view.name), view.datatype,          std::move(view.shape), nullptr,

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Backends: when they begin and end, and what they may ask and set (TRITONBACKEND_Backend*).
+// Backends: begin, end, and the functions TRITONBACKEND_Backend*.
 
 #include "backend.h"
 

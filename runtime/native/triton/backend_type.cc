@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// _triton.Backend, and what the types of backends, models and instances share.
+// _triton.Backend, and the common parts of the types of backends, models and instances.
 
 #include <new>
 

@@ -55,7 +55,7 @@ PyObject* StrategyFinalize(PyObject* self, PyObject* /*unused*/) {
   return NoneOrRaise(WithoutGil([&strategy = *StrategyOf(self)] { return strategy.Finalize(); }));
 }
 
-// What the library asks the server on this thread, nobody could answer: it is refused where the GIL is known to be held.
+// A call of the library to the server on this thread could not be answered, so it is refused while the GIL is held.
 PyObject* StrategyBegin(PyObject* self, PyObject* /*unused*/) {
   const HoldsGil holds_gil;
   return NoneOrRaise(StrategyOf(self)->Begin());
@@ -75,7 +75,7 @@ PyObject* StrategyInclude(PyObject* self, PyObject* arguments) {
   const std::unique_ptr<TRITONBACKEND_Request> request =
       ReadRequest(Py_None, wire, 0, static_cast<uintptr_t>(base), strategy.model());
   if (request == nullptr) return nullptr;
-  // It is there for the question alone: nobody will answer it, and nobody shall hear of that.
+  // It exists for this query only: it gets no answer, and causes no event.
   request->state->Finish();
   bool included = false;
   if (const std::optional<Failure> failure = strategy.Include(request.get(), &included)) {

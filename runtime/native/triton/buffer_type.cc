@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// _triton.Buffer, an output's memory as Python has it, and views of memory that is native code's own.
+// _triton.Buffer, the memory of an output for Python, and views of memory that native code owns.
 
 #include <Python.h>
 
@@ -21,7 +21,7 @@ struct BufferObject {
   Buffer buffer;
 };
 
-// What a memoryview of native memory is a view of. Unlike a buffer it can be part of a cycle, by its owner.
+// The exporter of memoryviews of native memory. Unlike a buffer it can be part of a reference cycle, by its owner.
 struct ViewObject {
   PyObject_HEAD
   const void* data;

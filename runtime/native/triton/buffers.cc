@@ -84,7 +84,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   return *this;
 }
 
-// As many as can be kept, so that giving a block back never allocates.
+// Has capacity for all blocks that can be kept, so that returning one never allocates.
 BufferPool::BufferPool() { free_.reserve(kKeptBytesMax / kKeptBlockBytesMin); }
 
 BufferPool::~BufferPool() {
@@ -96,7 +96,7 @@ BufferPool::Block BufferPool::Take(size_t size) {
   const size_t capacity = CapacityOf(size);
   if (capacity >= kKeptBlockBytesMin && capacity <= kKeptBytesMax) {
     std::lock_guard<std::mutex> lock(mutex_);
-    // The latest first: what of it is in the processor's caches still may be.
+    // The latest first, because parts of it may still be in the processor's caches.
     for (auto block = free_.rbegin(); block != free_.rend(); ++block) {
       if (block->capacity != capacity) continue;
       const Block found = *block;
@@ -118,7 +118,7 @@ void BufferPool::Give(Block block) noexcept {
     const Block oldest = free_.front();
     free_.erase(free_.begin());
     kept_ -= oldest.capacity;
-    // Outside of the lock: that takes long where blocks are large.
+    // Outside of the lock, because it takes long for large blocks.
     lock.unlock();
     std::free(oldest.data);
     lock.lock();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a response cache may ask and do (TRITONCACHE_*).
+// The functions for response caches (TRITONCACHE_*).
 
 #include <cstring>
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// _triton.Call: what native code wants of the server, for Python to answer.
+// _triton.Call: a call from native code to the server, which Python answers.
 
 #include <Python.h>
 #include <structmember.h>
@@ -72,7 +72,7 @@ PyObject* CallFail(PyObject* self, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
-// As PyArg_ParseTuple, to which all but a tuple is a fault of ours.
+// Like PyArg_ParseTuple, which treats anything but a tuple as a programming error.
 bool RequireTuple(PyObject* object) {
   if (PyTuple_Check(object)) return true;
   PyErr_SetString(PyExc_TypeError, "an output and a failure are tuples");

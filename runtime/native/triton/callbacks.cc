@@ -48,7 +48,7 @@ bool CallbackPool::Start(void (CallbackPool::*loop)()) {
     std::thread(loop, this).detach();
     return true;
   } catch (const std::system_error&) {
-    return false;  // The system has no more: those that there are do the work, and the next piece of it tries again.
+    return false;  // No more threads: the existing ones do the work; the next piece tries again.
   }
 }
 
@@ -77,7 +77,7 @@ void CallbackPool::Run() {
   --threads_;
 }
 
-// Adds a thread whenever work waits and none was taken up for a while.
+// Adds a thread whenever work waits and no thread took any for a while.
 void CallbackPool::Watch() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {

@@ -30,7 +30,7 @@ TRITONSERVER_Error* ToError(std::optional<Failure> failure) {
 using pyruntime::ErrorPtr;
 
 TRITONSERVER_Error* TRITONSERVER_ErrorNew(TRITONSERVER_Error_Code code, const char* msg) {
-  // Python knows these codes and no others.
+  // Python has only these codes.
   const bool known = code >= TRITONSERVER_ERROR_UNKNOWN && code <= TRITONSERVER_ERROR_CANCELLED;
   return pyruntime::NewError(known ? code : TRITONSERVER_ERROR_UNKNOWN, msg == nullptr ? "" : msg);
 }

@@ -8,7 +8,7 @@
 
 namespace pyruntime {
 
-// The buffers on their way back to Python.
+// The buffers to be released by Python.
 class HeldBuffers::Return : public Event {
  public:
   explicit Return(PyObject* done) : done_(Py_NewRef(done)) {}

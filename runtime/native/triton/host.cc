@@ -6,7 +6,7 @@
 namespace pyruntime {
 
 Host& Host::Get() {
-  // Not destroyed on purpose, see the header: the one object of ours without an owner.
+  // Deliberately not destroyed, see the header: the only object without an owner.
   static Host* const host = new Host;
   return *host;
 }

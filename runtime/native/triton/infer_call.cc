@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A request of native code on its way: to Python, and its responses back.
+// A request from native code: passes it to Python, and the responses back.
 
 #include <algorithm>
 #include <utility>
@@ -150,7 +150,7 @@ void InferCall::RunNext() {
   const std::lock_guard<std::mutex> lock(mutex_);
   running_ = !deliveries_.empty();
   if (!running_) return;
-  // Behind what others have to do: a model that responds without end must not keep a thread to itself.
+  // Queued after other work, so that a model with endless responses does not occupy a thread.
   TRITONSERVER_Server::Get().callbacks().Post([self = shared_from_this()] { self->RunNext(); });
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// TRITONSERVER_InferenceRequest*: how native code puts a request together. Messages are Triton's.
+// TRITONSERVER_InferenceRequest*: native code builds a request. Messages are Triton's.
 
 #include "inference.h"
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// TRITONSERVER_InferenceResponse*: what native code reads of the response to its request.
+// TRITONSERVER_InferenceResponse*: native code reads the response to its request.
 
 #include "arguments.h"
 #include "inference.h"
@@ -43,7 +43,7 @@ TRITONSERVER_Error* TRITONSERVER_InferenceResponseDelete(Response* inference_res
   });
 }
 
-// A new error each time: those who ask delete it.
+// A new error each time, because the caller deletes it.
 TRITONSERVER_Error* TRITONSERVER_InferenceResponseError(Response* inference_response) {
   PYRUNTIME_REQUIRE(inference_response);
   PYRUNTIME_GUARD({ return pyruntime::ToError(inference_response->failure); });

@@ -28,7 +28,7 @@ TRITONSERVER_Error* TRITONBACKEND_InputPropertiesForHostPolicy(
   return TRITONBACKEND_InputProperties(input, name, datatype, shape, dims_count, byte_size, buffer_count);
 }
 
-// A buffer that there is not is null and empty, as it is in Triton: backends ask an empty input for its first one.
+// A missing buffer is null and empty, as in Triton, because backends request the first one of an empty input.
 TRITONSERVER_Error* TRITONBACKEND_InputBuffer(
     TRITONBACKEND_Input* input, const uint32_t index, const void** buffer, uint64_t* buffer_byte_size,
     TRITONSERVER_MemoryType* memory_type, int64_t* memory_type_id) {

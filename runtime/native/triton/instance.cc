@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Instances: their thread, and how it executes batches.
+// Instances: the thread of each, which executes batches.
 
 #include <algorithm>
 #include <array>
@@ -155,7 +155,7 @@ std::optional<Failure> TRITONBACKEND_ModelInstance::IsReady() {
 
 void TRITONBACKEND_ModelInstance::Execute(Batch batch) {
   for (const std::unique_ptr<TRITONBACKEND_Request>& request : batch.requests) Remember(request->state);
-  auto shared = std::make_shared<Batch>(std::move(batch));  // std::function wants what can be copied
+  auto shared = std::make_shared<Batch>(std::move(batch));  // std::function requires a copyable type
   worker_->Post([this, shared] { Run(*shared); });
 }
 
@@ -165,7 +165,7 @@ void TRITONBACKEND_ModelInstance::Wake() {
 
 void TRITONBACKEND_ModelInstance::Read(std::shared_ptr<pyruntime::Source> source) {
   worker_->Watch(source);
-  // What was read already makes no descriptor readable.
+  // Data that was read already does not make the descriptor readable.
   worker_->Post([this, source] {
     if (!source->Read()) worker_->Forget(source.get());
   });
@@ -185,14 +185,14 @@ void TRITONBACKEND_ModelInstance::Run(Batch& batch) {
   const pyruntime::Execution execution{batch.serial, start, pyruntime::Now(), reported_};
   if (lent != nullptr && lent->Ended(execution, &answer)) return;
   pyruntime::EventQueue& queue = pyruntime::Host::Get().queue();
-  // As a part of the answer, if Python has not taken that yet: two events cost nearly twice as much as one.
+  // Part of the answer's event, if Python has not taken it yet, because two events cost nearly twice as much as one.
   const bool is_told = queue.AmendLast(answer, [&](pyruntime::Event* event) {
     return static_cast<pyruntime::ResponseEvent*>(event)->Execute(execution);
   });
   if (!is_told) queue.Push(std::make_unique<pyruntime::ExecutedEvent>(shared_from_this(), execution));
 }
 
-// Nothing of the requests is left here when it returns: Python may count on that when it hears of it.
+// Keeps no reference to the requests when it returns; Python relies on that when it gets the event.
 pyruntime::EventPlace TRITONBACKEND_ModelInstance::Call(Batch& batch) {
   std::vector<TRITONBACKEND_Request*> requests;
   std::vector<pyruntime::RequestStatePtr> states;
@@ -214,7 +214,7 @@ pyruntime::EventPlace TRITONBACKEND_ModelInstance::Call(Batch& batch) {
     pyruntime::executing = nullptr;
   }
   for (size_t index = 0; failure && index < requests.size(); ++index) {
-    // A backend must not release any where it fails; one that has thrown an exception may have got as far as that.
+    // A backend that fails must not release requests, but one that threw an exception may have released some.
     if (states[index]->IsReleased()) continue;
     pyruntime::FailRequest(std::unique_ptr<TRITONBACKEND_Request>(requests[index]), failure->code, failure->message);
   }
@@ -263,7 +263,7 @@ bool TRITONBACKEND_ModelInstance::Claim(uint64_t serial) {
   if (state == nullptr) return true;
   pyruntime::ClientSocket* client = state->known() ? state->known()->client.get() : nullptr;
   if (client == nullptr) return state->Claim();
-  // Where the client is answered the event that says so is in the queue after this.
+  // If the client is answered here, the event for it is in the queue after this.
   const std::lock_guard<std::mutex> lock(client->mutex());
   return state->Claim();
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a backend may ask of an instance, and set (TRITONBACKEND_ModelInstance*).
+// The functions for instances (TRITONBACKEND_ModelInstance*).
 
 #include <string>
 

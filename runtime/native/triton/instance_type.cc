@@ -114,7 +114,7 @@ PyObject* InstanceIsReady(PyObject* self, PyObject* /*unused*/) {
   return ToPython(failure->message);
 }
 
-// Reads a batch; false with a Python exception set. What was read until then is as if it had never been.
+// Reads a batch; false with a Python exception set, and then no effect.
 bool ReadBatch(
     PyObject* jobs, PyObject* wires, uint64_t base, const std::shared_ptr<TRITONBACKEND_Model>& model, Batch* batch) {
   const Py_ssize_t count = PyList_Size(jobs);

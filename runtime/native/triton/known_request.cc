@@ -81,7 +81,7 @@ std::unique_ptr<TRITONBACKEND_Request> KnownRequest::Make(
   for (TRITONBACKEND_Input& input : request->inputs) {
     if (input.attributes.byte_size != 0) input.data = contents + reinterpret_cast<uintptr_t>(input.data);
   }
-  // Last: a state that goes without an answer says that its request is lost.
+  // Last, because a state that is destroyed without an answer reports its request as lost.
   request->state = std::make_shared<RequestState>(job, model_, std::string(), serial, std::move(known));
   return request;
 }

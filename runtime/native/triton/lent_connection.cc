@@ -17,10 +17,10 @@
 namespace pyruntime {
 namespace {
 
-// Who has to do with a request that is over: the connection, the event that it keeps, and the response in that.
+// The references to an ended request: the connection, the event that it keeps, and the response in that event.
 constexpr long kOwners = 3;
 
-// Python is to take the connection back.
+// The event by which Python takes the connection back.
 class ReturnedEvent : public Event {
  public:
   explicit ReturnedEvent(std::shared_ptr<LentConnection> connection) : connection_(std::move(connection)) {}
@@ -30,7 +30,7 @@ class ReturnedEvent : public Event {
   std::shared_ptr<LentConnection> connection_;
 };
 
-// Python is to have a request. It is heard of before what happens to that.
+// The event by which Python adopts a request. It precedes all other events of the request.
 class AdoptEvent : public Event {
  public:
   explicit AdoptEvent(RequestStatePtr state) : state_(std::move(state)) {}
@@ -104,7 +104,7 @@ std::unique_ptr<TRITONBACKEND_Request> LentConnection::ReadRequest() {
   return request;
 }
 
-// Whether what there is of a request may become a known one.
+// Whether the part of a request that was read may become a known one.
 bool LentConnection::Matches() const {
   const std::string_view data = data_;
   const std::string_view head = data.substr(0, terms_.head.size());
@@ -126,7 +126,7 @@ bool LentConnection::Ended(const Execution& execution, EventPlace* answer) {
   return false;
 }
 
-// From now on everything that happens to the current request is told as it is of others, in the same order.
+// From now on the current request has the usual events, in the usual order.
 void LentConnection::BecomePythons() {
   ended_ = true;
   EventQueue& queue = Host::Get().queue();

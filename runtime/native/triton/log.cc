@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What backends log goes through the queue, like everything else, and into the server's log.
+// Log messages of backends go through the queue of events into the server's log.
 
 #include <cstring>
 #include <memory>

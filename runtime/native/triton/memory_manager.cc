@@ -20,7 +20,7 @@ TRITONSERVER_Error* TRITONBACKEND_MemoryManagerAllocate(
   PYRUNTIME_GUARD({
     *buffer = nullptr;
     if (memory_type != TRITONSERVER_MEMORY_CPU) {
-      // The code by which backends know that they are to try another kind.
+      // With this code backends try another kind of memory.
       return pyruntime::NewError(
           TRITONSERVER_ERROR_UNAVAILABLE,
           std::string(TRITONSERVER_MemoryTypeString(memory_type)) + " memory allocation is not supported");

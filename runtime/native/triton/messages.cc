@@ -14,7 +14,7 @@ TRITONSERVER_Error* TRITONSERVER_MessageNewFromSerializedJson(
   if (byte_size != 0) PYRUNTIME_REQUIRE(base);
   PYRUNTIME_GUARD({
     auto made = std::make_unique<TRITONSERVER_Message>();
-    // As Triton does, the text is taken as it is: whoever reads it finds out whether it is JSON.
+    // As in Triton, the text is not checked here; its reader reports invalid JSON.
     if (byte_size != 0) made->json.assign(base, byte_size);
     *message = made.release();
     return nullptr;

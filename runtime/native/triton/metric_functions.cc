@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of the C interface for metrics that native code makes.
+// The functions of the C interface for metrics of native code.
 
 #include <atomic>
 #include <cmath>
@@ -19,7 +19,7 @@
 
 struct TRITONSERVER_MetricFamily {
   std::shared_ptr<pyruntime::FamilyData> data;
-  // Handles of metrics that were made with this one, which must be gone before it.
+  // Handles of metrics that were created from this one, and must be deleted before it.
   std::atomic<size_t> metrics{0};
 
   ~TRITONSERVER_MetricFamily() {
@@ -72,14 +72,14 @@ TRITONSERVER_Error* Unsupported(const Metric* metric, const char* operation) {
       TRITONSERVER_ERROR_UNSUPPORTED, std::string(NameOf(KindOf(metric))) + " does not support " + operation);
 }
 
-// What is not finite would stay so for good.
+// A value that is not finite would stay so forever.
 TRITONSERVER_Error* CheckFinite(const char* what, double value) {
   if (std::isfinite(value)) return nullptr;
   const char* text = std::isnan(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf";
   return Invalid(std::string(what) + " a finite number, not " + text);
 }
 
-// The arguments that a kind of metric wants, in Triton's words.
+// Checks the arguments for a kind of metric, with Triton's messages.
 TRITONSERVER_Error* CheckArgs(TRITONSERVER_MetricKind kind, const MetricArgs* args) {
   if (kind == TRITONSERVER_METRIC_KIND_HISTOGRAM) {
     if (args == nullptr) return Invalid("Bucket boundaries not found in Metric args.");

@@ -14,7 +14,7 @@
 namespace pyruntime {
 namespace {
 
-// As in runtime/observe/metric_checks.py, and for its reasons.
+// The same limits as in runtime/observe/metric_checks.py, which has the reasons.
 constexpr size_t kNameCharsMax = 256;
 constexpr size_t kDescriptionBytesMax = 4096;
 constexpr size_t kLabelsMax = 64;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Models: when they begin and end, and what a backend may ask and set (TRITONBACKEND_Model*).
+// Models: begin, end, and the functions TRITONBACKEND_Model*.
 
 #include <utility>
 

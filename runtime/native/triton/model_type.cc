@@ -13,7 +13,7 @@ namespace {
 
 std::shared_ptr<TRITONBACKEND_Model>& ModelOf(PyObject* self) { return reinterpret_cast<ModelObject*>(self)->model; }
 
-// What a model's configuration says that is looked at here.
+// The parts of a model's configuration that the extension uses.
 struct Facts {
   int decoupled = 0;
   int iterative = 0;

@@ -29,7 +29,7 @@ PyObject* Drain(PyObject* /*module*/, PyObject* /*unused*/) {
     if (tuple ? PyList_Append(list.get(), tuple.get()) < 0 : PyErr_Occurred() != nullptr) {
       PyErr_WriteUnraisable(nullptr);
     }
-    event = nullptr;  // now, one after the other: what it holds need not outlive its turn
+    event = nullptr;  // now, one by one, so that memory of the event is freed early
   }
   return list.release();
 }

@@ -6,7 +6,7 @@
 namespace pyruntime {
 namespace {
 
-// What the loader last had to complain of on this thread.
+// The last error of the loader on this thread.
 std::string LoaderMessage() {
   const char* message = dlerror();
   return message == nullptr ? "unknown error" : message;

@@ -17,19 +17,19 @@
 namespace pyruntime {
 namespace {
 
-// Deeper recursion than this explains nothing more.
+// Deeper frames of a recursion have no further information.
 constexpr int kFramesMax = 64;
-// A path, a name and two numbers. What is longer is cut.
+// A path, a name and two numbers. Longer lines are cut.
 constexpr size_t kLineBytesMax = 1024;
 // Signals beyond these have no bit; none of them ends a process that was asked to end.
 constexpr int kSignalMax = 63;
 
 void Write(const char* text) {
-  // There is nobody to tell that it cannot be written.
+  // A failed write cannot be reported.
   if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
 }
 
-// As newer Pythons write it.
+// The format of newer Python versions.
 void WriteFrame(void* address) {
   char line[kLineBytesMax];
   Dl_info place{};
@@ -45,7 +45,7 @@ void WriteFrame(void* address) {
   Write(line);
 }
 
-// Writes where the thread is, and leaves the rest to whoever was there before.
+// Writes the stack of the thread, then calls the previous handler.
 void OnCrash(int signum) {
   const ProcessSignals& signals = Host::Get().signals();
   for (size_t index = 0; index < kCrashSignals.size(); ++index) {
@@ -64,7 +64,7 @@ PyObject* TraceCrashes(PyObject* /*module*/, PyObject* /*unused*/) {
   if (signals.traces_crashes) Py_RETURN_NONE;
   signals.traces_crashes = true;
   void* frame = nullptr;
-  backtrace(&frame, 1);  // what it needs is loaded now: in a crash that may be impossible
+  backtrace(&frame, 1);  // loads its libraries now, because a crash may prevent that
   struct sigaction action {};
   action.sa_handler = OnCrash;
   // Its own stack, if the thread has one; and no wait, where the next one raises the signal again.
@@ -76,7 +76,7 @@ PyObject* TraceCrashes(PyObject* /*module*/, PyObject* /*unused*/) {
 }
 
 // A signal that comes to the child before it is reset there would be lost: from before the fork until then they wait.
-// What the thread that forks had to wait for before is kept here meanwhile.
+// Keeps the signal mask of the forking thread meanwhile.
 thread_local sigset_t waiting_before;
 
 sigset_t Chosen() {

@@ -17,7 +17,7 @@ namespace {
 
 thread_local int gil_depth = 0;
 
-// Carries a reference to where it can be given back.
+// Carries a reference to a place where it can be released.
 class DropEvent : public Event {
  public:
   explicit DropEvent(PyObject* object) : object_(object) {}
@@ -45,7 +45,7 @@ void EventQueue::Push(std::unique_ptr<Event> event, EventPlace* place, Hurry hur
     signals = !signalled_ && (hurried_ > 0 || hurry == kSoon);
     signalled_ = signalled_ || signals;
   }
-  // It can only fail where the counter is at its end, and then it is readable anyway.
+  // It fails only if the counter is at its maximum, and then the descriptor is readable anyway.
   if (signals) eventfd_write(descriptor_, 1);
 }
 
@@ -68,7 +68,7 @@ std::vector<std::unique_ptr<Event>> EventQueue::TakeAll() {
   std::vector<std::unique_ptr<Event>> events;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (signalled_) {
-    // What was pushed, and is written to it only after this, makes Python look once in vain.
+    // A push that writes to the descriptor only after this makes Python drain once in vain.
     eventfd_t count;
     eventfd_read(descriptor_, &count);
     signalled_ = false;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// TRITONBACKEND_Request*: what a backend asks a request. Inputs have functions of their own.
+// TRITONBACKEND_Request*: the properties of a request. For inputs see input_functions.cc.
 
 #include <memory>
 #include <string>
@@ -14,7 +14,7 @@
 namespace pyruntime {
 namespace {
 
-// How messages about a request begin.
+// The beginning of messages about a request.
 std::string Prefix(const TRITONBACKEND_Request& request) {
   const std::string& id = request.state->id();
   return "[request id: " + (id.empty() ? "<id_unknown>" : id) + "] ";

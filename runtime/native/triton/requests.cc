@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How requests come, from Python, and how they go.
+// Requests: their creation from Python's data, and their end.
 
 #include <new>
 #include <utility>
@@ -194,7 +194,7 @@ bool RequestState::Finish() {
   return true;
 }
 
-// Who takes its responses takes those of the next execution, as far as we can tell.
+// The client that receives its responses is assumed to receive those of the next execution too.
 void RequestState::Reschedule() {
   rescheduled_ = true;
   LetGo();
@@ -210,7 +210,7 @@ std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
     auto request = std::make_unique<TRITONBACKEND_Request>();
     std::string id;
     if (!Read(wire, base, *model, &id, request.get())) return nullptr;
-    // Last: a state that goes without an answer says that its request is lost.
+    // Last, because a state that is destroyed without an answer reports its request as lost.
     request->state = std::make_shared<RequestState>(job, model, std::move(id), serial);
     return request;
   } catch (const std::bad_alloc&) {
@@ -228,11 +228,11 @@ std::unique_ptr<TRITONBACKEND_Request> ReadPattern(PyObject* wire, const TRITONB
 void ReleaseRequest(std::unique_ptr<TRITONBACKEND_Request> request, bool reschedule) {
   const RequestStatePtr state = request->state;
   const std::optional<Statistics> statistics = request->statistics;
-  // What else the backend has told of the request, Python is to hear before.
+  // After all other events of the backend for this request.
   const bool told_more = !request->states.empty() || !request->trace_context.empty();
   state->Release();
   if (reschedule) state->Reschedule();
-  // Before Python hears of it, and uses the memory of the inputs for something else.
+  // Before the event, after which Python reuses the memory of the inputs.
   request.reset();
   const bool is_plain = !reschedule && !told_more;
   if (is_plain && state->lent() != nullptr && state->lent()->Release(statistics)) return;

@@ -21,7 +21,7 @@ struct CacheObject {
 
 CachePtr& CacheOf(PyObject* self) { return reinterpret_cast<CacheObject*>(self)->cache; }
 
-// Holds on to memory of a Python object, which is readable until then.
+// Holds the memory of a Python object, which is readable until its release.
 class Held {
  public:
   Held() = default;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// TRITONBACKEND_Response* and Output*: how a backend makes and sends responses.
+// TRITONBACKEND_Response* and Output*: backends create and send responses.
 
 #include <algorithm>
 #include <memory>
@@ -28,7 +28,7 @@ TRITONSERVER_Error* AddParameter(
   });
 }
 
-// Gives an event to Python unless the request was answered for good before.
+// Queues an event unless the request already had its final response.
 TRITONSERVER_Error* Send(const RequestStatePtr& state, std::unique_ptr<ResponseEvent> event, bool final) {
   if (final ? !state->Finish() : state->IsFinished()) {
     return NewError(
@@ -53,7 +53,7 @@ TRITONSERVER_Error* Send(const RequestStatePtr& state, std::unique_ptr<ResponseE
   return nullptr;
 }
 
-// Whether a model has an output, which nobody who reads its responses could make sense of otherwise.
+// Whether a model has an output. Readers of a response could not interpret an unknown one.
 bool HasOutput(const TRITONBACKEND_Model& model, const char* name) {
   return std::find(model.outputs.begin(), model.outputs.end(), name) != model.outputs.end();
 }
@@ -193,7 +193,7 @@ TRITONSERVER_Error* TRITONBACKEND_ResponseOutput(
   });
 }
 
-// Wherever a backend would like to have it: the memory is the host's, and the backend is told so.
+// Ignores the preferred memory type: the memory is always on the host, and the result says so.
 TRITONSERVER_Error* TRITONBACKEND_OutputBuffer(
     TRITONBACKEND_Output* output, void** buffer, const uint64_t buffer_byte_size, TRITONSERVER_MemoryType* memory_type,
     int64_t* memory_type_id) {
@@ -239,7 +239,7 @@ TRITONSERVER_Error* TRITONBACKEND_ResponseSend(
     const bool final = (send_flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) != 0;
     std::optional<pyruntime::Failure> failure;
     if (error != nullptr) {
-      // A failure has no outputs: their memory is of use to others now.
+      // A failed response has no outputs, so their memory is freed early.
       owned.reset();
       failure = pyruntime::Failure{error->code, error->message};
     }

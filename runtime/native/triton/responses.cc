@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Responses as Python sees them.
+// Responses as Python objects.
 
 #include <string>
 #include <utility>
@@ -83,7 +83,7 @@ Statistics ResponseEvent::times(uint64_t arrived_ns) const {
 }
 
 PyObject* ResponseEvent::ToPython() {
-  state_->job();  // before anything is locked: a lent connection has to be taken back
+  state_->job();  // before any lock: a lent connection must be taken back
   if (!final_ && state_->window() != nullptr) state_->window()->Deliver(bytes_);
   if (claimed_) return Sent();
   if (PyObject* encoded = Encoded(); encoded != nullptr || PyErr_Occurred() != nullptr) return encoded;
@@ -100,7 +100,7 @@ PyObject* ResponseEvent::ToPython() {
       parameters.release());
 }
 
-// What the response is like; null if nothing is known of that.
+// The remembered form of the response; null if there is none.
 const KnownAnswer* ResponseEvent::Answer() const {
   const auto& known = state_->known();
   if (!known || !known->answer || !response_ || failure_) return nullptr;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// TRITONSERVER_Server*: what native code may ask of the server that runs it, and InferAsync.
+// TRITONSERVER_Server*: queries of native code to its server, and InferAsync.
 
 #include "server.h"
 
@@ -14,7 +14,7 @@ using pyruntime::Answer;
 using pyruntime::Query;
 using Server = TRITONSERVER_Server;
 
-// A page of metrics, as it was when it was asked for.
+// The metrics page at the time of its request.
 struct TRITONSERVER_Metrics {
   std::string text;
 };
@@ -23,7 +23,7 @@ namespace {
 
 using Arguments = std::vector<Query::Argument>;
 
-// Asks Python, and gives the answer, which is of this type, to `take`.
+// Calls Python, and passes the answer, which has this type, to `take`.
 template <typename Result, typename Take>
 TRITONSERVER_Error* Ask(Server* server, const char* method, Arguments arguments, const Take& take) {
   PYRUNTIME_GUARD({
@@ -64,7 +64,7 @@ TRITONSERVER_Error* AskNothing(Server* server, const char* method, Arguments arg
   return Ask<std::monostate>(server, method, std::move(arguments), [](std::monostate) {});
 }
 
-// What comes with a request to load a model: its configuration, and files by their names.
+// The contents of a request to load a model: its configuration, and files by their names.
 TRITONSERVER_Error* ReadParameters(
     const TRITONSERVER_Parameter** parameters, uint64_t count, std::string* config, Query::Files* files) {
   for (uint64_t index = 0; index < count; ++index) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How native code asks Python, and waits.
+// Calls from native code to Python, and the wait for their answers.
 
 #include <utility>
 
@@ -18,19 +18,19 @@ const char kAbandoned[] = "the server has not answered";
 
 thread_local const CallerScope* t_caller = nullptr;
 
-// A call on its way to Python.
+// The event of a call.
 class CallEvent : public Event {
  public:
   explicit CallEvent(ServerCallPtr call) : call_(std::move(call)) {}
 
-  // One that nobody takes, because Python is no more, is abandoned as well.
+  // A call that is never drained, because Python has ended, is abandoned too.
   ~CallEvent() override {
     if (call_ != nullptr) call_->Abandon();
   }
 
   PyObject* ToPython() override {
     TRITONSERVER_Server::Get().python_thread = std::this_thread::get_id();
-    // One that has failed meanwhile has nobody who waits, and nothing that can be read.
+    // A call that failed meanwhile has no waiting thread, and no readable arguments.
     if (call_->state() != ServerCall::State::kOpen) return nullptr;
     Ref call(NewCall(call_));
     if (!call) return nullptr;

@@ -21,7 +21,7 @@ namespace {
 
 class StateEvent : public Event {
  public:
-  // Takes the contents of the state over.
+  // Takes ownership of the contents of the state.
   explicit StateEvent(TRITONBACKEND_State* state)
       : request_(state->request),
         name_(state->name),
@@ -83,7 +83,7 @@ TRITONSERVER_Error* Check(const TRITONBACKEND_Model& model, const TRITONBACKEND_
   return nullptr;
 }
 
-// Whether its contents are as long as its shape says.
+// Whether the size of its contents fits its shape.
 TRITONSERVER_Error* CheckSize(const TRITONBACKEND_State& state) {
   size_t size = TRITONSERVER_DataTypeByteSize(state.datatype);
   if (size == 0) return nullptr;  // strings
@@ -159,7 +159,7 @@ TRITONSERVER_Error* TRITONBACKEND_StateBufferAttributes(
   PYRUNTIME_GET(state, buffer_attributes, &state->attributes);
 }
 
-// A second time without a new buffer says nothing new.
+// A second update without a new buffer has no effect.
 TRITONSERVER_Error* TRITONBACKEND_StateUpdate(TRITONBACKEND_State* state) {
   PYRUNTIME_REQUIRE(state);
   PYRUNTIME_GUARD({

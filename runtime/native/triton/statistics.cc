@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What backends report of the times that they took: of requests, of batches, and of responses of decoupled models.
+// Times that backends report: of requests, of batches, and of responses of decoupled models.
 
 #include <memory>
 #include <optional>

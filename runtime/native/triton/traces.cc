@@ -17,7 +17,7 @@ using Trace = TRITONSERVER_InferenceTrace;
 namespace pyruntime {
 namespace {
 
-// Something that a backend did for a request that is traced.
+// An activity of a backend for a traced request.
 class ActivityEvent : public Event {
  public:
   ActivityEvent(RequestStatePtr state, uint64_t timestamp_ns, std::string name)
@@ -44,7 +44,7 @@ Trace* TraceOf(TRITONBACKEND_Request* request) {
   if (request->trace_context.empty() || request->trace != nullptr) return request->trace.get();
   auto trace = std::make_unique<Trace>();
   trace->server_context = request->trace_context;
-  // A trace that only the server knows has its number for a context.
+  // The context of a trace of the server alone is its number.
   if (trace->server_context.front() == '{') trace->context = trace->server_context;
   trace->id = Host::Get().NextTraceId();
   trace->model_name = request->state->model()->name;

@@ -15,12 +15,12 @@
 namespace pyruntime {
 namespace {
 
-// What Linux keeps of a thread's name.
+// The length of a thread's name in Linux.
 constexpr size_t kThreadNameMax = 15;
-// Sources that are asked for at a time. There may be any number.
+// The number of events to read at a time. There may be any number of sources.
 constexpr int kReadyMax = 16;
 
-// Has a descriptor watched; throws std::system_error if there is none, or it cannot be.
+// Watches a descriptor; throws std::system_error if that fails.
 void Add(int poll, int descriptor, const void* source) {
   epoll_event event{};
   event.events = EPOLLIN;
@@ -99,7 +99,7 @@ void Worker::Run(const std::function<void()>& work) {
   bool is_done = false;
   Post([&] {
     work();
-    // Told with the mutex held: as soon as it is free, all of these are gone.
+    // Notified while the mutex is held, because all of these may be destroyed once it is free.
     const std::lock_guard<std::mutex> lock(mutex);
     is_done = true;
     ended.notify_one();
@@ -132,7 +132,7 @@ void Worker::RunNext(std::unique_lock<std::mutex>* lock) {
   lock->lock();
 }
 
-// Each of those that are ready, once, and in between what was posted: nobody waits for more than one of the others.
+// Runs each ready source once, and posted work in between, so that each waits for one step of the other at most.
 void Worker::ReadNext(std::unique_lock<std::mutex>* lock) {
   polls_ = queue_.empty() && !stopping_;
   const int timeout = polls_ ? -1 : 0;

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The base of all calls of gRPC. A call does no I/O: it writes to the HTTP/2 session.
+"""The base of all gRPC calls. A call does no I/O: it writes to the HTTP/2 session.
 
-There is a class for each way to act on a request: see calls.py.
+Each way to act on a request has a class of its own: see calls.py.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from pyruntime.utils.errors import InferenceError
 # For each of the raw contents of a message: its offset in the buffer, and its length, in bytes.
 Raws = tuple[tuple[int, int], ...]
 
-# Triton's, and what gRPC's own messages have for their length: the largest signed 32-bit integer.
+# Triton's limit: the largest signed 32-bit integer.
 MESSAGE_BYTES_MAX = 2**31 - 1
-# How long a client may take to send a message that a call waits for: so many seconds, and as long as its size takes at
-# this rate.
+# A client may take this long to send a message that a call waits for, plus the time for its size at this rate.
 MESSAGE_S_MAX = 60.0
 BYTES_PER_S_MIN = 64 << 10
 
 
 class Connection(Protocol):
-    """What a call asks of its connection."""
+    """The connection as its calls see it."""
 
     @property
     def session(self) -> Session: ...
@@ -40,14 +39,14 @@ class Connection(Protocol):
         """The session has something to send."""
 
     def over(self, stream: int) -> None:
-        """The call on this stream is over: what still arrives on it is dropped."""
+        """The call on this stream is over: later events of the stream are dropped."""
 
     def call_later(self, delay_s: float, call_back: Callable[[], None]) -> Callable[[], None]:
-        """Call back after a while. The function that is returned cancels that."""
+        """Call back after `delay_s` seconds. The returned function cancels this."""
 
 
 class Call(ABC):
-    """See the module. Its connection calls the methods, and what answers the call."""
+    """See the module. The connection reports what the client does; the handlers of the request call the rest."""
 
     # Defaults are class attributes: most calls change few of them, and every attribute set in __init__ costs time.
     _end_deadline: Callable[[], None] | None = None
@@ -71,10 +70,10 @@ class Call(ABC):
 
     @property
     def path(self) -> str:
-        """The name of the procedure, which exists."""
+        """The path of an existing procedure."""
         return self._head.path
 
-    # What the client does.
+    # Events of the client.
 
     @abstractmethod
     def message(self, message: bytes, ended: bool) -> None:
@@ -94,11 +93,11 @@ class Call(ABC):
         self.message(message, ended)
 
     def place(self, meta: bytes, left: int) -> memoryview | Literal[False] | None:
-        """Where a large message may go: see Place in native/_http2.pyi. Calls of no inference have no such place."""
+        """Where a large message may go: see Place in native/_http2.pyi. Only inference calls have such a place."""
         return None
 
     def placed(self, meta: bytes, raws: Raws, ended: bool) -> None:
-        """A message has arrived whose raw contents went where `place` said."""
+        """A message has arrived. Its raw contents are in the buffer that `place` returned."""
         raise AssertionError("no place was given for it")
 
     @abstractmethod
@@ -106,12 +105,12 @@ class Call(ABC):
         """The client sends no more; it ended the stream without another message."""
 
     def cancelled(self) -> None:
-        """The client has cancelled the call, or is gone: nothing that is sent on this call reaches it."""
+        """The client has cancelled the call or disconnected: no response reaches it."""
         self._leave()
         self._cancel()
 
     def begin_deadline(self, timeout_s: float) -> None:
-        """Fail the call with DEADLINE_EXCEEDED after so many seconds."""
+        """Fail the call with DEADLINE_EXCEEDED after `timeout_s` seconds."""
         self._end_deadline = self._connection.call_later(max(timeout_s, 0.0), self._expired)
 
     @property
@@ -129,9 +128,9 @@ class Call(ABC):
             self.fail(Status.DEADLINE_EXCEEDED, f"the request did not come in within {self._message_s_max:.0f} s")
 
     def drain(self) -> None:  # noqa: B027 - most wait for their answer
-        """The server is about to stop: end a call that is idle."""
+        """End the call if it is idle: the server is about to stop."""
 
-    # What is said to the client.
+    # Responses.
 
     def fail(self, status: int, message: str) -> None:
         """End the call with an error. It has no effect once the call is over."""
@@ -154,7 +153,7 @@ class Call(ABC):
             self._connection.session.begin(self._stream, self._head_of_response)
 
     def _leave(self) -> None:
-        """The call is over, whatever the reason."""
+        """Mark the call as over, stop its deadline, and leave the connection."""
         self._over = True
         if self._end_deadline is not None:
             self._end_deadline()
@@ -167,4 +166,4 @@ class Call(ABC):
 
     @abstractmethod
     def _cancel(self) -> None:
-        """The call is over: stop what is under way, and free what the call holds."""
+        """Stop the work for the call, which is over, and free its memory."""

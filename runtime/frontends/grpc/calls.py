@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which call handles a request, or why none does."""
+"""Chooses the call that handles a request, or refuses the request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STREAM_INFER = f"{_SERVICE}/ModelStreamInfer"
 
 
 def begin_call(state: ServerState, connection: Connection, stream: int, head: CallHead) -> Call | bytes:
-    """The call on a stream; or the packed response to a request that is refused."""
+    """The call on a stream, or the packed response to a refused request."""
     if head.refusal:
         return head.refusal
     restrictions = state.settings.grpc_restricted_protocols
@@ -40,7 +40,7 @@ def begin_call(state: ServerState, connection: Connection, stream: int, head: Ca
 
 
 def _restricted(state: ServerState, head: CallHead) -> bytes:
-    """The refusal of a call of a restricted API whose client does not show what it needs, else b""."""
+    """The refusal of a call whose API is restricted and whose client lacks the header for it, else b""."""
     if head.path in (INFER, STREAM_INFER):
         api = "inference"
     elif head.path in METHODS:

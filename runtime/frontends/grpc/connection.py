@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""One gRPC client's connection: bytes to the HTTP/2 session, its events to calls, what they say to the socket."""
+"""The connection of one gRPC client: passes bytes to HTTP/2, events to calls, and responses to the socket."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from pyruntime.runtime.native import _http2
 from pyruntime.runtime.native._http2 import Http2Error, Session
 from pyruntime.utils.arena import ALIGNMENT
 
-# Calls of one connection at a time. More are refused by HTTP/2, and clients wait or connect again.
+# Concurrent calls of one connection. HTTP/2 refuses more; clients then wait or connect again.
 STREAMS_MAX = 1024
-# What a client may send ahead of us on one stream, and on all of them. The session opens them again as it takes it.
+# The bytes that a client may send ahead on one stream, and on all of them. The session reopens the windows as it reads.
 STREAM_WINDOW = 8 << 20
 CONNECTION_WINDOW = 64 << 20
-# Metadata of one call. gRPC's own servers take 16 KiB.
+# The limit of the metadata of one call. gRPC's own servers accept 16 KiB as well.
 HEADER_LIST_BYTES_MAX = 16 << 10
-# Messages above this go to shared memory as they come.
+# Larger messages go to shared memory as they arrive.
 LARGE_BYTES = 64 << 10
-# The largest frame that is accepted: fewer frames are less work.
+# The largest accepted frame. Large frames take less work than many small ones.
 FRAME_BYTES_MAX = 1 << 20
-# How often a connection is looked at, in seconds; what is too old is found so much later.
+# How often a connection is checked, in seconds. Timeouts are noticed up to this much late.
 CHECK_S = 5.0
 
 _ENHANCE_YOUR_CALM = 0xB
@@ -44,24 +44,24 @@ _MESSAGE = _http2.MESSAGE
 
 _LOG = logging.getLogger("pyruntime.frontends")
 
-# One read buffer for all connections: what a read brings is taken care of before the next one starts.
+# One read buffer for all connections: the bytes of a read are handled before the next read starts.
 _READ_BUFFER = memoryview(bytearray(256 << 10))
 
 
 class GrpcConnection(asyncio.BufferedProtocol):
     """See the module. All methods belong to the event loop's thread."""
 
-    # Defaults stand here, not in __init__: a connection changes few of them in its life.
+    # Defaults are class attributes: a connection changes few of them in its life.
     _transport: asyncio.Transport | None = None
     _write_paused = False
     _read_paused = False
     _flush_due = False
-    # Whether the client knows that it is to open no more calls.
+    # Whether the client was told to open no more calls.
     _shut_down = False
     _connections_max = connections_max()
-    # Whether something waits for the client to take it.
+    # Whether bytes wait for the client to read them.
     _unsent = False
-    # While the session takes bytes apart, nothing can be sent; what is said meanwhile goes out afterwards.
+    # The session cannot send while it parses received bytes. Responses of that time are sent afterwards.
     _receiving = False
     _timer: asyncio.TimerHandle | None = None
 
@@ -91,14 +91,14 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def __repr__(self) -> str:
         return f"<GrpcConnection [{len(self._calls)} calls]>"
 
-    # What the transport tells us.
+    # Events of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # what a server's connections have
         if len(self._connections) >= self._connections_max:
             transport.abort()  # type: ignore[attr-defined]
             return
-        # Being told to pause says that something is still on its way.
+        # A paused transport still has bytes to send.
         report_unsent(transport)
         self._connections.add(self)
         self._timer = self._loop.call_later(CHECK_S, self._check)
@@ -146,7 +146,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
                         call.message(value, ended)  # type: ignore[arg-type]
                     else:
                         self._tell(call, kind, value, ended)
-                except Exception:  # a bug of ours costs this call alone
+                except Exception:  # a bug of the server fails this call only
                     _LOG.exception("a call of %s failed", call.path)
                     call.fail(Status.INTERNAL, "the server failed to handle the request")
         self._flush()
@@ -202,15 +202,15 @@ class GrpcConnection(asyncio.BufferedProtocol):
             return False
         try:
             return call.place(meta, left)
-        except Exception:  # a bug of ours costs this call alone
+        except Exception:  # a bug of the server fails this call only
             _LOG.exception("a call of %s failed", call.path)
             call.fail(Status.INTERNAL, "the server failed to handle the request")
             return False
 
-    # What calls ask for.
+    # Requests of calls.
 
     def said(self) -> None:
-        """See call.Connection. What several calls say at a time goes out together."""
+        """See call.Connection. Responses of several calls are written together."""
         self._keepalive.said()
         if self._receiving:
             return
@@ -241,7 +241,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             if len(parts) == 1:
                 transport.write(parts[0])
             else:
-                # Views of what a large message has are among them. Clients ping while they take one.
+                # Several parts mean a large message, and clients ping while they receive one: pings count from here.
                 transport.writelines(parts)
                 self._keepalive.said()
             self._keepalive.took()
@@ -256,7 +256,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self._count_unsent()
 
     def _count_unsent(self) -> None:
-        """A server that stops waits for clients to take what there is for them, as for requests that are under way."""
+        """Count unsent bytes as a request in flight: a server that stops waits for clients to read."""
         self._unsent = not self._unsent
         if self._unsent:
             self._state.in_flight += 1
@@ -264,7 +264,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self._state.end_request()
 
     def _close(self) -> None:
-        """Hang up, with what there is still to say about it."""
+        """Send what is left, such as the reason, and close the connection."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
@@ -272,14 +272,14 @@ class GrpcConnection(asyncio.BufferedProtocol):
     # Closing.
 
     def shut_down(self) -> None:
-        """Tell the client to open no more calls; those that are under way go on."""
+        """Tell the client to open no more calls. Calls in flight go on."""
         if not self._shut_down:
             self._shut_down = True
             self.session.shut_down()
             self._flush()
 
     def close_idle(self) -> None:
-        """Take no more calls, and close the connection once those that are under way are answered."""
+        """Accept no more calls, and close the connection once the calls in flight are answered."""
         self.shut_down()
         for call in list(self._calls.values()):
             call.drain()
@@ -309,7 +309,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._flush()
 
     def _end_stalled(self, now: float) -> None:
-        """End the calls whose clients do not go on with what they send, or take nothing of what they wait for."""
+        """End calls whose client stopped within a message, or reads none of its responses."""
         silent, stuck = self._stalls.look(now, self.session.waiting())
         for stream in silent:
             call = self._calls.get(stream)

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The head of a call: which procedure, how its messages are compressed, and what metadata came with it. (pure)
+"""Reads the head of a call: its procedure, the compression of its messages, and its metadata. (pure)
 
-A client sends the same head over and over (a deadline, which changes, is no part of it here), so heads are remembered.
+A client sends the same head repeatedly, as the deadline is not part of it here, so heads are remembered.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from pyruntime.runtime.frontends.grpc.status import http_error, unsupported_encoding
 from pyruntime.runtime.inference.forwarding import Forwarded, HeaderPattern
 
-# Heads remembered, and how long one may be: 4 MiB of them, with what is made of them.
+# How many heads are remembered, and the largest one that is: 4 MiB, with their parsed forms.
 HEADS_KEPT_MAX = 512
 HEAD_KEPT_BYTES_MAX = 2048
 
 ENCODINGS = ("identity", "gzip", "deflate")
 
-# zlib's levels for the words of --grpc-infer-response-compression-level.
+# zlib's levels for the values of --grpc-infer-response-compression-level.
 _LEVELS = {"low": 1, "medium": 6, "high": 9}
 
-# How messages are compressed, and zlib's level of it.
+# The encoding of messages, and zlib's level.
 Encoding = tuple[str, int]
 
 # Headers of HTTP and of gRPC itself, which are no metadata.
@@ -32,9 +32,9 @@ _TRACE_CONTEXT = b"traceparent\x00"
 
 @dataclass(frozen=True, slots=True)
 class CallHead:
-    """One call's head. `refusal` is the packed response to a request that is no call of gRPC, b"" for a call.
+    """One call's head. `refusal` is the packed response to a request that is no gRPC call, b"" for a call.
 
-    `encoding` is what compressed messages are compressed with, `accepts` what the client takes. `metadata` is the
+    `encoding` is that of compressed messages, `accepts` are those that the client accepts. `metadata` is the
     client's own, by name in small letters; several values of one name are joined by ",". `forwarded` are those of them
     that go to the model, and `traceparent` is a trace context, "" for none.
     """
@@ -61,7 +61,7 @@ class HeadReader:
         head = heads.get(packed)
         if head is None:
             head = self._read(packed)
-            # One with a trace context never comes again.
+            # A head with a trace context does not come again.
             if len(packed) <= HEAD_KEPT_BYTES_MAX and _TRACE_CONTEXT not in packed:
                 if len(heads) >= HEADS_KEPT_MAX:
                     heads.clear()
@@ -91,7 +91,7 @@ class HeadReader:
 
 
 def _is_grpc(content_type: str) -> bool:
-    """Whether this is gRPC with messages of protobuf, which is what it is if nothing else is said."""
+    """Whether this is gRPC with protobuf messages, which is the default format."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind in ("application/grpc", "application/grpc+proto")
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC's own health checking: whether the server is ready, once or at each change."""
+"""gRPC's own health checking: reports whether the server is ready, once or at each change."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SERVER = ("", INFERENCE.full_name)
 
 
 def check(state: ServerState, request: Message, reply: Reply) -> None:
-    """The health of the server, whichever service is asked for: as in Triton."""
+    """Reply with the health of the server. As in Triton, the name of the service is ignored."""
     check_server_ready(state, lambda ready: reply(_response(ready)))
 
 
 class Watch:
     """Reports the health of the server at once and at each change, until the client ends the call.
 
-    Of services that there are not it says so, and waits: the protocol has it that they may yet come.
+    For an unknown service it says so and waits, because the protocol allows the service to appear later.
     """
 
     def __init__(self, state: ServerState, send: Send, end: End) -> None:

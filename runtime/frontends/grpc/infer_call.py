@@ -27,7 +27,7 @@ class InferCall(InferringCall):
     """See the module."""
 
     _request: CallRequest | None = None
-    # From its message on the request is in flight. Before, while it arrives, only its client waits for it.
+    # Whether the request counts as in flight: once its message is complete. Before, only its client waits for it.
     _counted = False
 
     @property
@@ -63,7 +63,7 @@ class InferCall(InferringCall):
             self.fail(Status.INTERNAL, "a call of one request has no message")
 
     def drain(self) -> None:
-        """See Call. A large message that is arriving is waited for by its model."""
+        """See Call. A call that already holds memory for its message goes on."""
         if not self._counted and self._reservation is None:
             self.fail(Status.UNAVAILABLE, "Server exiting")
 
@@ -101,7 +101,7 @@ class InferCall(InferringCall):
         self._end()
 
     def _make_answer(self, request: CallRequest, response: InferResponse, encoding: Encoding | None) -> None:
-        """Answer with a response whose contents must be gone through first."""
+        """Classify or compress a response, in a thread if it is large, and answer with the result."""
         assert request.model is not None  # it has answered
         work = partial(_make_parts, response, request.options.classes, request.model.spec, encoding)
         then = partial(self._answer, response, encoding)
@@ -145,6 +145,6 @@ class InferCall(InferringCall):
 def _make_parts(
     response: InferResponse, classes: Mapping[str, int], spec: ModelSpec, encoding: Encoding | None
 ) -> Parts:
-    """The message of a response: with the classes of some outputs, and compressed."""
+    """Encode a response, with classes in place of some outputs, and compress it."""
     parts = encode_infer(classified(response, classes, spec) if classes else response)
     return parts if encoding is None else [compress(b"".join(parts), *encoding)]

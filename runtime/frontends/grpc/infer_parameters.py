@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters of a ModelInferRequest, and of its inputs and outputs, in Triton's words. (pure)
+"""The parameters of a ModelInferRequest, and of its inputs and outputs, with Triton's messages. (pure)
 
-Each has a value of one of five types, which says itself which one it is: a number is no boolean here, nor a string.
+The value of a parameter has one of five types. Values are not converted: a number is neither a boolean nor a string.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyruntime.utils.errors import Code, InferenceError
 
 _INT, _UINT, _STRING, _BOOL = "int64_param", "uint64_param", "string_param", "bool_param"
 
-# The one parameter of Triton's own that a client may give: whether it wants to be told that nothing more follows.
+# The only reserved parameter that clients may set: whether the end of the responses is sent as an empty response.
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 
 _RESERVED = (
@@ -26,7 +26,7 @@ _RESERVED = (
 
 
 def read_request_parameters(request: InferRequest, entries: Mapping[str, Message]) -> bool:
-    """Put the parameters of a request into `request`; whether its client wants to be told that nothing more follows.
+    """Put the parameters of a request into `request`. Returns whether its client wants an empty final response.
 
     Raises InferenceError: INVALID_ARG, and UNSUPPORTED where the name of a sequence is too long.
     """
@@ -37,7 +37,7 @@ def read_request_parameters(request: InferRequest, entries: Mapping[str, Message
         match name:
             case "sequence_id":
                 value = _value(name, parameter, _INT, _STRING)
-                # As in Triton, where the number is one without a sign.
+                # As in Triton, which reads the number as unsigned.
                 request.sequence_id = value & UINT64_MAX if isinstance(value, int) else sequence_name(value)
             case "sequence_start":
                 request.sequence_start = _value(name, parameter, _BOOL)
@@ -62,7 +62,7 @@ def read_request_parameters(request: InferRequest, entries: Mapping[str, Message
 
 
 def read_place(tensor: str, entries: Mapping[str, Message]) -> tuple[str, int, int] | None:
-    """Where a tensor lies in shared memory: (region, offset, byte_size); None if it does not.
+    """The place of a tensor in shared memory: (region, offset, byte_size); None if it is not there.
 
     Raises InferenceError (INVALID_ARG).
     """
@@ -85,7 +85,7 @@ def read_place(tensor: str, entries: Mapping[str, Message]) -> tuple[str, int, i
 
 
 def read_classes(entries: Mapping[str, Message]) -> int:
-    """How many classes are wanted of an output, 0 for its contents. Raises InferenceError (INVALID_ARG)."""
+    """The number of classes that are wanted of an output, 0 for its contents. Raises InferenceError (INVALID_ARG)."""
     if "classification" not in entries:
         return 0
     count: int = _value("classification", entries["classification"], _INT)
@@ -111,7 +111,7 @@ def _value(name: str, parameter: Message, *kinds: str) -> FieldValue:
 
 
 def _wrong_type(name: str, expected: str) -> InferenceError:
-    # This one has no full stop in Triton.
+    # Triton's message for this parameter has no full stop.
     end = "" if name == "classification" else "."
     return _invalid(f"invalid value type for '{name}' parameter, expected {expected}{end}")
 

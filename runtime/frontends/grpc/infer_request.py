@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A ModelInferRequest, decoded. (pure)
+"""Decodes a ModelInferRequest. (pure)
 
-Its top-level fields are told apart first (see native/_http2.pyi): the raw contents of tensors go to shared memory
-without being parsed, the id is by itself, and all else is the *key*. Requests of one client that differ in nothing but
-contents and id have the same key, so what it says is remembered.
+Native code splits its top-level fields first (see native/_http2.pyi): the raw contents of tensors go to shared memory
+unparsed, the id stands alone, and all other fields are the *key*. Requests that differ only in contents and id have the
+same key, so parsed keys are remembered.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pyruntime.runtime.requests.types import InferRequest, InputTensor, OutputPl
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError
 
-# Keys are remembered that are no longer than this, and as many as this: some 12 MiB at worst, once parsed.
+# The largest key that is remembered, and how many are: some 12 MiB at worst, once parsed.
 KEY_KEPT_BYTES_MAX = 2048
 KEYS_KEPT_MAX = 256
 
-# Where contents stand that are not raw, by what Triton calls them; and how struct calls elements, by datatype.
+# The fields of typed contents, their datatypes in Triton's messages, and the struct codes of elements by datatype.
 _CONTENTS = (
     ("bool_contents", "BOOL", {"BOOL": "?"}),
     ("int_contents", "INT32", {"INT8": "b", "INT16": "h", "INT32": "i"}),
@@ -56,7 +56,7 @@ class ClientMemory(Protocol):
 
 @dataclass(slots=True)
 class Target:
-    """What a key says first of all: whom the request is for. `message` is all of it."""
+    """The model that a key names. `message` is the whole key, parsed."""
 
     model: str
     version: int
@@ -71,14 +71,14 @@ class InferOptions:
     empty_final_response: bool = False
 
 
-# What nearly all requests want.
+# The options of nearly all requests.
 PLAIN = InferOptions(_NO_CLASSES)
 
 _targets: dict[bytes, Target] = {}
 
 
 def read_target(key: bytes) -> Target:
-    """The target in a key. Raises InferenceError: INTERNAL if it is no protobuf, INVALID_ARG for a bad version."""
+    """The target in a key. Raises InferenceError: INTERNAL if it cannot be parsed, INVALID_ARG for a bad version."""
     target = _targets.get(key)
     if target is None:
         try:
@@ -101,11 +101,11 @@ def decode_infer(
     base: int,
     memory: ClientMemory,
 ) -> tuple[InferRequest, InferOptions]:
-    """The request for a target, and how its response is wanted.
+    """The request for a target, and the options of its response.
 
     `places` are the raw contents, (offset, length) each in bytes in `view`, which is at `base` in the model's request
-    region. Contents that are not raw are made here, and have offset -1. Raises InferenceError: INVALID_ARG for every
-    mistake, and what `memory` raises for what it has not.
+    region. Typed contents are packed here, and have offset -1. Raises InferenceError: INVALID_ARG for every mistake,
+    and the errors of `memory` for unknown regions.
     """
     message = target.message
     request = InferRequest(target.model, target.version, id)
@@ -165,7 +165,7 @@ def _check_shape(request: InferRequest, name: str, shape: list[int]) -> None:
 
 
 def _read_outputs(request: InferRequest, entries: Sequence[Message], memory: ClientMemory) -> Mapping[str, int]:
-    """Note the outputs that are asked for, and where they are to go; the classes that are wanted are returned."""
+    """Note the requested outputs and their places. Returns the numbers of classes by output."""
     classes: dict[str, int] = {}
     for entry in entries:
         if not entry.parameters:
@@ -178,13 +178,13 @@ def _read_outputs(request: InferRequest, entries: Sequence[Message], memory: Cli
             request.output_places[entry.name] = memory.output(*place)
         elif count:
             classes[entry.name] = count
-    # Who asks for one twice gets it once.
+    # An output that is requested twice is sent once.
     request.requested_outputs = list(dict.fromkeys(entry.name for entry in entries))
     return classes
 
 
 def _pack(model: str, name: str, datatype: str, contents: Message) -> bytes:
-    """Typed contents as the raw ones would be. FP16 and BF16 have none."""
+    """Pack typed contents as raw ones. FP16 and BF16 have no typed contents."""
     packed = b""
     for member, kind, codes in _CONTENTS:
         values = getattr(contents, member)

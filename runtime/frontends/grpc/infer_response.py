@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A ModelInferResponse, encoded by hand. (pure)
+"""Encodes a ModelInferResponse by hand. (pure)
 
 response := head id? parameters? (raw-contents)*      in fields of protobuf; their order is free
 event    := infer_response                            a ModelStreamInferResponse
 
 A model answers most requests with the same shapes, hence with the same head, which is remembered. The raw contents are
-handed on as they are, never copied; who sends them also sees to it that the response is released afterwards.
+passed on without a copy. The sender of the parts releases the response afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyruntime.utils.errors import InferenceError
 
 Parts = list[bytes | memoryview]
 
-# Heads are remembered that are no longer than this, and as many as this: some 8 MiB at most, with their keys.
+# The largest head that is remembered, and how many are: some 8 MiB at most, with their keys.
 HEAD_KEPT_BYTES_MAX = 2048
 HEADS_KEPT_MAX = 1024
 
@@ -38,7 +38,8 @@ _raw_prefixes: dict[int, bytes] = {}
 def encode_infer(response: InferResponse) -> Parts:
     """The parts of the message, in order. Contents must be bytes or views of bytes.
 
-    Raises InferenceError (INTERNAL) for what protobuf cannot express: text that is none, numbers of more than 64 bits.
+    Raises InferenceError (INTERNAL) for values that protobuf cannot express: invalid text, and numbers of more than 64
+    bits.
     """
     try:
         return _encode(response)
@@ -58,9 +59,9 @@ def _encode(response: InferResponse) -> Parts:
         parts.append(_parameters(response.parameters))
     for output in outputs:
         place = output.place
-        # Names are strings and dimensions are not, so that no two responses have the same key.
+        # Names are strings and dimensions are numbers, so different responses have different keys.
         key += (output.name, output.datatype, place, *output.shape)
-        if place is not None:  # clients count on one for each output
+        if place is not None:  # clients expect one entry for each output
             parts.append(raw_prefix(0))
             continue
         data = output.data
@@ -80,7 +81,7 @@ def _encode(response: InferResponse) -> Parts:
 
 
 def final_parameter(final: bool) -> bytes:
-    """What every response in a stream says: whether it is the last one to its request."""
+    """The parameter of every response in a stream: whether it is the last one to its request."""
     return _FINAL if final else _NOT_FINAL
 
 
@@ -93,9 +94,9 @@ def encode_event(parts: Parts) -> Parts:
 
 
 def encode_error_event(message: str, model: str, version: str, id: str, final: bool | None) -> bytes:
-    """The message of a stream that says that a request has failed. The response beside it says which.
+    """The message of a stream for a failed request. The response in it names the request.
 
-    `final` is None for a request that no model has seen.
+    `final` is None for a request that reached no model.
     """
     event = ModelStreamInferResponse(error_message=message.encode(errors="backslashreplace").decode())
     event.infer_response.model_name = model
@@ -108,13 +109,13 @@ def encode_error_event(message: str, model: str, version: str, id: str, final: b
 
 
 def empty_final(model: str, version: int, id: str) -> Parts:
-    """The response that says that no more follow, to a client that wants to be told so by itself."""
+    """The empty response that ends the responses to a request, for clients that ask for it."""
     message = ModelInferResponse(model_name=model, model_version=str(version), id=id)
     return [message.SerializeToString(), _FINAL]
 
 
 def raw_prefix(size: int) -> bytes:
-    """What stands before raw contents of `size` bytes."""
+    """The tag and the length before raw contents of `size` bytes."""
     prefix = _raw_prefixes.get(size)
     if prefix is None:
         if len(_raw_prefixes) >= SIZES_KEPT_MAX:

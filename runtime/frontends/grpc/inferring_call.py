@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls whose messages are inference requests: from a message to a job, with tensors that are copied once at most.
+"""Calls whose messages are inference requests. They copy tensors once at most.
 
-A small message is copied to its model's request region once it is complete. The raw contents of a large one go there as
-they arrive.
+The raw contents of a small message are copied to the model's request region once the message is complete. Those of a
+large message go there as they arrive.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ Outcome = InferResponse | InferenceError | None
 class CallRequest:
     """One request of a call: see IncomingRequest.
 
-    Of its raw contents, `lengths` are their lengths where they were copied to the slot, `places` where they arrived in.
+    `lengths` are those of the raw contents that were copied to the slot; `places` are those of contents that arrived
+    there.
 
-    In a stream whose model is not decoupled it is answered `in_order`, and its `outcome` is kept until its turn.
+    A stream answers requests to models that are not decoupled `in_order`, and keeps an early `outcome` until its turn.
     """
 
     # Defaults are class attributes: every attribute set in __init__ costs time.
@@ -69,7 +70,7 @@ class CallRequest:
 
     @property
     def model_name(self) -> tuple[str, str]:
-        """The name and the version of the model: those of the request until it has a model."""
+        """The name and the version of the model, or those in the request before the model is found."""
         if self.model is not None:
             return self.model.spec.name, str(self.model.version)
         return (self.target.model, self.target.message.model_version) if self.target is not None else ("", "")
@@ -99,9 +100,9 @@ class CallRequest:
 class InferringCall(Call):
     """See the module."""
 
-    # Whether the call has any number of requests, and also takes those to decoupled models.
+    # Whether the call takes any number of requests, and requests to decoupled models.
     is_stream = False
-    # For a large message that is arriving: the memory, and the model's name and version at its beginning.
+    # For an arriving large message: its memory, and the model's name and version from its beginning.
     _reservation: Reservation | None = None
     _named: tuple[str, int] = ("", 0)
 
@@ -116,17 +117,17 @@ class InferringCall(Call):
         return self._reservation is not None
 
     def place(self, meta: bytes, left: int) -> memoryview | Literal[False] | None:
-        """See Call. What the message says before its tensors suffices to refuse it."""
+        """See Call. The fields before the tensors suffice to refuse a message."""
         parts = split(meta, ALIGNMENT)
         if parts is None:
-            return None  # it is no better when all of it is here
+            return None  # `message` reports it
         key, id, _, _ = parts
         request = CallRequest(self, self._head)
         request.id = id.decode(errors="replace")
         try:
             request.target = target = read_target(key)
             model = self._find_model(target)
-            if left > EXPECTED_BYTES_MAX:  # no setting limits what a client announces
+            if left > EXPECTED_BYTES_MAX:  # no setting limits the size that a client announces
                 return None
             # Each of the raw contents is aligned.
             size = left + ALIGNMENT * (len(target.message.inputs) + 1)
@@ -143,7 +144,7 @@ class InferringCall(Call):
         return reservation.slot.view
 
     def _receive(self, message: bytes) -> None:
-        """Act on a message that is complete."""
+        """Submit the request of a complete message."""
         parts = split(message, ALIGNMENT)
         if parts is None:
             self.fail(Status.INTERNAL, _UNREADABLE)
@@ -169,7 +170,7 @@ class InferringCall(Call):
             self.fail(Status.INTERNAL, _UNREADABLE)
 
     def _receive_placed(self, meta: bytes, raws: Raws) -> None:
-        """Act on a message whose raw contents went where `place` said."""
+        """Submit the request of a message whose raw contents are in the reserved memory."""
         reservation = self._reservation
         assert reservation is not None  # it gave the place
         self._reservation = None
@@ -177,12 +178,12 @@ class InferringCall(Call):
         request.slot = reservation.end()
         request.places = raws
         parts = split(meta, ALIGNMENT)
-        assert parts is not None  # it was split when its place was asked for
+        assert parts is not None  # `place` has split it already
         key, id, _, _ = parts
         try:
             request.id = id.decode()
             request.target = target = read_target(key)
-            # It lies in the memory of that model, though others may have its name by now.
+            # The contents lie in the memory of the model that was named at the beginning.
             if (target.model, target.version) != self._named:
                 message = "'model_name' and 'model_version' must come before 'raw_input_contents'"
                 raise InferenceError(message, Code.INVALID_ARG)
@@ -203,7 +204,7 @@ class InferringCall(Call):
         return model
 
     def _free(self) -> None:
-        """Free the memory of a message that is arriving."""
+        """Free the memory of an arriving message."""
         reservation, self._reservation = self._reservation, None
         if reservation is not None:
             reservation.end().free()
@@ -214,11 +215,11 @@ class InferringCall(Call):
 
     @abstractmethod
     def respond(self, request: CallRequest, outcome: Outcome, final: bool) -> None:
-        """A response to a request, or None for none, and whether it is the last one."""
+        """Handle a response to a request, or None for none. `final`: it is the last one."""
 
     @abstractmethod
     def reject(self, request: CallRequest, failure: InferenceError) -> None:
-        """A request is refused."""
+        """Handle the refusal of a request."""
 
 
 def _places(lengths: tuple[int, ...]) -> Places:

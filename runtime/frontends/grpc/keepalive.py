@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""When a connection is pinged, sent away or cut: by its silence, its age and its own pings. (pure)
+"""Decides when to ping, to shut down or to cut a connection, by its silence, its age and its own pings. (pure)
 
 The rules are gRPC's, under the names of Triton's options (--grpc-keepalive-*, --grpc-http2-*, --grpc-max-connection-*).
 Times are in seconds, on any clock that never goes back.
@@ -13,18 +13,18 @@ from enum import Enum, auto
 
 from pyruntime.runtime.settings import ServerSettings
 
-# A client that does not complete the beginning of HTTP/2 is cut off after so long.
+# How long a client may take to complete the handshake of HTTP/2.
 HANDSHAKE_S_MAX = 20.0
-# A client that takes nothing for so long, while there is something for it, is cut off: what it was sent keeps memory.
+# A client that reads nothing for this long while responses wait for it is cut off, because these occupy memory.
 STALLED_S_MAX = 30.0
-# How often a client without calls may ping, unless it is permitted to: as in gRPC.
+# The shortest interval of pings by a client without calls, unless the settings permit more: as in gRPC.
 IDLE_PING_S_MIN = 7200.0
-# Connections that began together are not to end together: ages differ by up to this much, as in gRPC.
+# Maximum ages differ by up to this share, as in gRPC, so that connections that began together do not end together.
 _AGE_JITTER = 0.1
 
 
 class Action(Enum):
-    """What to do with a connection now."""
+    """The action that is due for a connection."""
 
     NOTHING = auto()
     PING = auto()
@@ -49,7 +49,7 @@ class Keepalive:
         self._pinged: float | None = None
         age = settings.grpc_max_connection_age_ms / 1000
         self._old = now + age * (1 + _AGE_JITTER * jitter) if age else math.inf
-        # From when the client is told; 0 is for ever.
+        # Counts from the time when the client is told; 0 means no limit.
         self._grace = settings.grpc_max_connection_age_grace_ms / 1000
         self._too_old = math.inf
         self._shut_down = False
@@ -62,13 +62,13 @@ class Keepalive:
         self._pinged = None
 
     def said(self) -> None:
-        """Something of a call is sent: pings count from here, ours and the client's."""
+        """Part of a call is sent: this resets the counts of pings, the server's and the client's."""
         self._pings_sent = 0
         self._strikes = 0
         self._client_pinged = -math.inf
 
     def client_pinged(self, now: float, has_calls: bool) -> bool:
-        """The client pings; True if it has done so too often, and is to be told ENHANCE_YOUR_CALM."""
+        """The client pings. Returns True if it pings too often: the answer is ENHANCE_YOUR_CALM then."""
         interval = self._interval_min if has_calls or self._ping_idle else IDLE_PING_S_MIN
         too_soon = now - self._client_pinged < interval
         self._client_pinged = now
@@ -78,9 +78,9 @@ class Keepalive:
         return self._strikes_max > 0 and self._strikes > self._strikes_max
 
     def due(self, now: float, *, begun: bool, has_calls: bool, blocked: bool) -> Action:
-        """What to do now.
+        """The action that is due now.
 
-        `begun`: the client has said that it speaks HTTP/2; `blocked`: something waits for it to be taken.
+        `begun`: the client has completed the handshake of HTTP/2. `blocked`: responses wait for the client.
         """
         if not begun and now - self._opened >= HANDSHAKE_S_MAX:
             return Action.CUT
@@ -108,5 +108,5 @@ class Keepalive:
         return self._stalled_since is not None and now - self._stalled_since >= STALLED_S_MAX
 
     def took(self) -> None:
-        """The client has taken some of what waited for it."""
+        """The client has read some of the bytes that waited for it."""
         self._stalled_since = None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Remote procedures about the shared memory of clients. All raise what `ServerState.client_memory` raises."""
+"""Remote procedures about the shared memory of clients. All raise the errors of `ServerState.client_memory`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyruntime.runtime.frontends.grpc.schema import (
 
 
 def system_status(state: ServerState, request: Message) -> Message:
-    """One region, or all of them without a name."""
+    """Describe one region, or all of them without a name."""
     response = SystemSharedMemoryStatusResponse()
     for row in state.client_memory.status(request.name):
         region = response.regions[row.name]
@@ -26,19 +26,19 @@ def system_status(state: ServerState, request: Message) -> Message:
 
 
 def system_register(state: ServerState, request: Message) -> Message:
-    """Some bytes of an object that the client made."""
+    """Register bytes of a shared memory object that the client created."""
     state.client_memory.register(request.name, request.key, request.offset, request.byte_size)
     return SystemSharedMemoryRegisterResponse()
 
 
 def system_unregister(state: ServerState, request: Message) -> Message:
-    """One region, or all of them without a name."""
+    """Unregister one region, or all of them without a name."""
     state.client_memory.unregister(request.name)
     return SystemSharedMemoryUnregisterResponse()
 
 
 def cuda_status(state: ServerState, request: Message) -> Message:
-    """One region, or all of them without a name."""
+    """Describe one region, or all of them without a name."""
     response = CudaSharedMemoryStatusResponse()
     for row in state.client_memory.status_cuda(request.name):
         region = response.regions[row.name]
@@ -47,12 +47,12 @@ def cuda_status(state: ServerState, request: Message) -> Message:
 
 
 def cuda_register(state: ServerState, request: Message) -> Message:
-    """Memory of a device that the client allocated."""
+    """Register memory of a GPU that the client allocated."""
     state.client_memory.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
     return CudaSharedMemoryRegisterResponse()
 
 
 def cuda_unregister(state: ServerState, request: Message) -> Message:
-    """One region, or all of them without a name."""
+    """Unregister one region, or all of them without a name."""
     state.client_memory.unregister_cuda(request.name)
     return CudaSharedMemoryUnregisterResponse()

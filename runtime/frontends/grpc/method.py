@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a call needs to know of a remote procedure. The procedures are listed in methods.py.
+"""Describes remote procedures for calls. methods.py lists the procedures.
 
-`api` is what operators restrict it by. `request` is the class of its requests.
+Operators restrict a procedure by its `api`. `request` is the class of its requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.grpc.schema import Message, MessageClass
 from pyruntime.utils.errors import InferenceError
 
-# Called once, at once or later, with a response or an InferenceError.
+# Called once, immediately or later, with a response or an InferenceError.
 Reply = Callable[[Message], None]
 
 
@@ -27,7 +27,7 @@ class Method(NamedTuple):
 
 
 class Stream(Protocol):
-    """One call of any number of messages either way. Nothing is sent any more once it has ended."""
+    """One call of any number of messages either way. It sends nothing after its end."""
 
     def message(self, request: Message) -> None:
         """The client has sent a message."""
@@ -36,17 +36,17 @@ class Stream(Protocol):
         """The client sends no more."""
 
     def cancelled(self) -> None:
-        """The call is over, for whatever reason."""
+        """The call is over, for any reason."""
 
 
 # Sends a message.
 Send = Callable[[Message], None]
-# Ends the call, well or with an error.
+# Ends the call, with success for None.
 End = Callable[[InferenceError | None], None]
 
 
 class StreamMethod(NamedTuple):
-    """Any number of messages either way; a stream for each call."""
+    """Any number of messages either way. `factory` makes a stream for each call."""
 
     api: str
     request: MessageClass

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every remote procedure but inference, by the path that calls name it by."""
+"""Every remote procedure except inference, by its path."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Remote procedures about one model: whether it is ready, what it takes and gives, what it has done.
+"""Remote procedures about one model: its readiness, metadata, configuration and statistics.
 
-All raise InferenceError: INVALID_ARG for what is no version, and what the state says of models that are not there.
+All raise InferenceError: INVALID_ARG for a malformed version, and the errors of the state for unknown models.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyruntime.utils.errors import Code, InferenceError
 
 
 def model_ready(state: ServerState, request: Message, reply: Reply) -> None:
-    """A model that there is not is not ready, and that is no error here."""
+    """Reply whether the model is ready. An unknown model is not ready, and no error."""
 
     def checked(ready: bool) -> None:
         reply(ModelReadyResponse(ready=ready))
@@ -41,7 +41,7 @@ def model_ready(state: ServerState, request: Message, reply: Reply) -> None:
 
 
 def model_metadata(state: ServerState, request: Message) -> Message:
-    """What HTTP says as well."""
+    """The metadata, with the same contents as over HTTP."""
     spec = state.resolve(request.name, parse_version(request.version)).spec
     return ModelMetadataResponse(
         name=spec.name,
@@ -53,13 +53,13 @@ def model_metadata(state: ServerState, request: Message) -> Message:
 
 
 def model_config(state: ServerState, request: Message) -> Message:
-    """The configuration that models get and HTTP shows, as the message that it was rendered from."""
+    """The configuration that models get and HTTP shows, as a message."""
     spec = state.resolve(request.name, parse_version(request.version)).spec
     return ModelConfigResponse(config=json_format.Parse(spec.json, new_model_config()))
 
 
 def model_statistics(state: ServerState, request: Message) -> Message:
-    """Of one version, of all versions of a model, or of all models, whatever version is given then: as in Triton."""
+    """Statistics of one version, of all versions of a model, or of all models for no name, with any version."""
     version = parse_version(request.version)
     statistics = state.statistics(request.name, version) if request.name else state.statistics()
     return json_format.ParseDict({"model_stats": statistics}, ModelStatisticsResponse())

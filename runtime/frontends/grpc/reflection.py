@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Server reflection: tells tools which services exist, and the schema of their messages.
+"""Server reflection: describes the services and their messages to tools.
 
-Both versions of the protocol are the same but for their name. All is told from the server's own descriptors; its models
-have no part in it.
+Both versions of the protocol differ only in their names. The answers come from the server's own descriptors and do not
+depend on its models.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyruntime.runtime.frontends.grpc.method import End, Send
 from pyruntime.runtime.frontends.grpc.schema import SERVICES, Message, MessageClass
 from pyruntime.runtime.frontends.grpc.status import Status
 
-# What there is not is named in the answer, as long as it is no longer than this, in characters.
+# The answer for an unknown name repeats this many of its characters.
 _NAME_CHARACTERS_MAX = 200
 
 
@@ -47,7 +47,7 @@ class Reflection:
 
 
 def _answer(request: Message, response: Message) -> None:
-    """Raises KeyError, with the name, for what does not exist."""
+    """Fill in the response. Raises KeyError, with the name, for an unknown name."""
     kind = request.WhichOneof("message_request")
     match kind:
         case "file_by_filename":
@@ -58,7 +58,7 @@ def _answer(request: Message, response: Message) -> None:
             for service in SERVICES:
                 response.list_services_response.service.add(name=service.full_name)
         case "all_extension_numbers_of_type":
-            # This syntax of protobuf has no extensions, but the message is there or is not.
+            # proto3 has no extensions, but an unknown message is an error.
             name = request.all_extension_numbers_of_type
             response.all_extension_numbers_response.base_type_name = _message_name(name)
         case "file_containing_extension":
@@ -81,7 +81,7 @@ def _file_of(symbol: str) -> FileDescriptor:
         return POOL.FindFileContainingSymbol(symbol)
     except KeyError:
         pass
-    # The pool finds everything but methods.
+    # The pool does not find methods.
     service, _, method = symbol.rpartition(".")
     for each in SERVICES:
         if each.full_name == service and method in each.methods_by_name:
@@ -101,7 +101,7 @@ def _unknown(name: str) -> KeyError:
 
 
 def _add_files(response: Message, file: FileDescriptor) -> None:
-    """Add a file and all that it needs, each once."""
+    """Add a file and its dependencies, each once."""
     due, seen = [file], set()
     while due:
         file = due.pop()

@@ -21,7 +21,7 @@ _FILE_PREFIX = "file:"
 
 
 def repository_index(state: ServerState, request: Message) -> Message:
-    """What HTTP says as well."""
+    """The index, with the same contents as over HTTP."""
     _check_repository(request)
     response = RepositoryIndexResponse()
     for row in state.index(request.ready):
@@ -38,7 +38,7 @@ def load(state: ServerState, request: Message, reply: Reply) -> None:
 
 
 def unload(state: ServerState, request: Message, reply: Reply) -> None:
-    """Reply once the model takes no more requests."""
+    """Reply once the model accepts no more requests."""
     _check_repository(request)
     unload_dependents = _read_unload_dependents(request.parameters)
     unloading = state.control.unload(request.model_name, unload_dependents)
@@ -60,7 +60,7 @@ def _check_repository(request: Message) -> None:
 
 
 def _read_load_parameters(parameters: Mapping[str, Message]) -> tuple[str, dict[str, bytes]]:
-    """(configuration, files) that are to take the place of the repository's."""
+    """(configuration, files) that replace those of the repository."""
     config, files = "", {}
     for name, value in parameters.items():
         if name == "config":
@@ -73,7 +73,7 @@ def _read_load_parameters(parameters: Mapping[str, Message]) -> tuple[str, dict[
 
 
 def _read_unload_dependents(parameters: Mapping[str, Message]) -> bool:
-    # Triton looks at no other parameter, whatever it is.
+    # As in Triton, all other parameters are ignored.
     if "unload_dependents" not in parameters:
         return False
     return bool(_read(parameters["unload_dependents"], "bool_param", "'unload_dependents' parameter"))

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The services of gRPC and the classes of their messages, from the *.binpb beside this module.
+"""The gRPC services and the classes of their messages, from the *.binpb files beside this module.
 
-They are in the pool of config/schema.py, which says why it is not protobuf's own.
+They are in the pool of config/schema.py, which explains why that is not protobuf's own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Remote procedures about the server: its state, what it is, and its settings of traces and logs.
+"""Remote procedures about the server: its state, its metadata, and its settings of traces and logs.
 
 All raise InferenceError.
 """
@@ -23,24 +23,24 @@ from pyruntime.utils.errors import Code, InferenceError
 
 
 def server_live(state: ServerState, request: Message) -> Message:
-    """Whoever answers is alive."""
+    """A server that answers is alive."""
     return ServerLiveResponse(live=True)
 
 
 def server_ready(state: ServerState, request: Message, reply: Reply) -> None:
-    """Raises InferenceError UNAVAILABLE once the server exits."""
+    """Reply whether the server is ready. Raises InferenceError UNAVAILABLE once it exits."""
     if state.exiting:
         raise InferenceError("Server exiting", Code.UNAVAILABLE)
     check_server_ready(state, lambda ready: reply(ServerReadyResponse(ready=ready)))
 
 
 def server_metadata(state: ServerState, request: Message) -> Message:
-    """What HTTP says as well."""
+    """The metadata, with the same contents as over HTTP."""
     return ServerMetadataResponse(name=state.settings.server_id, version=state.version, extensions=EXTENSIONS)
 
 
 def trace_setting(state: ServerState, request: Message) -> Message:
-    """Of one model, or of all without a name. A setting without values is cleared."""
+    """Change and return the settings of one model, or of all without a name. A setting without values is cleared."""
     if request.settings:
         values = {name: list(setting.value) or None for name, setting in request.settings.items()}
         state.tracer.update(request.model_name, values)
@@ -51,7 +51,7 @@ def trace_setting(state: ServerState, request: Message) -> Message:
 
 
 def log_settings(state: ServerState, request: Message) -> Message:
-    """Of the whole server."""
+    """Change and return the settings of the whole server."""
     if request.settings:
         state.log_settings.update({name: _log_value(setting) for name, setting in request.settings.items()})
     response = LogSettingsResponse()

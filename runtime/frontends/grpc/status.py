@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Statuses of gRPC, and the headers that carry them, packed as native/_http2.pyi has it. (pure)
+"""Status codes of gRPC, and the headers that carry them, packed as native/_http2.pyi describes. (pure)
 
-See "gRPC over HTTP2" in gRPC's documentation for what the headers mean.
+"gRPC over HTTP2" in gRPC's documentation defines the headers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes
 
 from pyruntime.utils.errors import Code
 
-# Clients take 8 KiB of headers by default, percent-encoding triples what it encodes, and there are other headers.
+# Clients accept 8 KiB of headers by default, percent-encoding triples what it encodes, and there are other headers.
 MESSAGE_BYTES_MAX = 2048
 
 
@@ -50,19 +50,19 @@ STATUS_OF = {
     Code.CANCELLED: Status.CANCELLED,
 }
 
-# How a response with messages begins, and how it ends.
+# The beginning and the end of a response with messages.
 HEAD = b":status\x00200\x00content-type\x00application/grpc\x00"
 OK_TRAILERS = b"grpc-status\x000\x00"
 
-# The encodings of messages that are understood, in the words of grpc-accept-encoding.
+# The supported encodings of messages, as grpc-accept-encoding lists them.
 ACCEPTED_ENCODINGS = b"identity,deflate,gzip"
 
-# What stands in grpc-message as it is: printable ASCII but the percent sign, which quoting never spares.
+# The characters that grpc-message has unquoted: printable ASCII except the percent sign.
 _SAFE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 
 def encoded_head(encoding: str) -> bytes:
-    """The head of a response whose messages may be compressed in this way."""
+    """The head of a response whose messages may be compressed with `encoding`."""
     return HEAD + b"grpc-encoding\x00%b\x00" % encoding.encode()
 
 
@@ -78,11 +78,11 @@ def trailers_only(status: int, message: str) -> bytes:
 
 
 def unsupported_encoding(encoding: str) -> bytes:
-    """The response to a request whose messages are compressed in a way that is not understood."""
+    """The response to a request whose messages have an unsupported encoding."""
     message = f"Compression algorithm '{encoding[:40]}' is not supported, expected one of gzip, deflate, identity"
     return trailers_only(Status.UNIMPLEMENTED, message) + b"grpc-accept-encoding\x00%b\x00" % ACCEPTED_ENCODINGS
 
 
 def http_error(status: int) -> bytes:
-    """The response to what is no call of gRPC at all: a status of HTTP and nothing more."""
+    """The response to a request that is no gRPC call: only an HTTP status."""
     return b":status\x00%d\x00" % status

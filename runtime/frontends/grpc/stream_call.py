@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of any number of messages either way that are no inference: see methods.py for what they do."""
+"""Calls of any number of messages either way, except inference. methods.py lists their methods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyruntime.runtime.frontends.grpc.schema import Message
 from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, STATUS_OF, Status
 from pyruntime.utils.errors import InferenceError
 
-# Bytes of answers that wait for a client that does not read them.
+# Bytes of responses that may wait for a client that does not read them.
 WAITING_BYTES_MAX = 16 << 20
 
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """ModelStreamInfer: any number of requests, and any number of responses to each.
 
-Models that are not decoupled are answered in the order of their requests, decoupled ones as responses come. A response
-is released when the client's windows have let all of it pass, and a model has only so many that are not released.
+Responses of models that are not decoupled keep the order of the requests; those of decoupled models are sent as they
+come. A response is released when the client's windows have let all of it pass. As a model has a limited number of
+unreleased responses, a slow client slows it down.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, STATUS_OF, Stat
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import InferenceError
 
-# Requests of one stream that are under way at a time; the client waits with more of them, as its window lets it.
+# Concurrent requests of one stream. Further ones wait at the client once its window is full.
 REQUESTS_MAX = 1024
-# Bytes that wait for a client that does not read. Models stop far earlier, but not errors: these end the stream.
+# Bytes that may wait for a client that does not read. Models stop far earlier, but errors do not: these end the stream.
 WAITING_BYTES_MAX = 256 << 20
 
 
@@ -44,7 +45,7 @@ class StreamInferCall(InferringCall):
 
     def __init__(self, state: ServerState, connection: Connection, stream: int, head: CallHead) -> None:
         super().__init__(state, connection, stream, head)
-        # All that are under way, and those among them whose order matters.
+        # All requests in flight, and those of them that are answered in order.
         self._requests: set[CallRequest] = set()
         self._ordered: deque[CallRequest] = deque()
         self._ends_at_error = self._head.metadata.get("triton_grpc_error") == "true"
@@ -52,7 +53,7 @@ class StreamInferCall(InferringCall):
         if self._encoding is not None:
             self._head_of_response = encoded_head(self._encoding[0])
 
-    # What the client does.
+    # Events of the client.
 
     def ended(self) -> None:
         """See Call."""
@@ -81,7 +82,7 @@ class StreamInferCall(InferringCall):
     def reject(self, request: CallRequest, failure: InferenceError) -> None:
         """See InferringCall. The error does not overtake the responses to earlier requests."""
         request.free()
-        if request.job is None:  # else its model has refused to queue it
+        if request.job is None:  # otherwise its model refused to queue it
             request.model = None
             if request not in self._requests:
                 self._begin_request(request)
@@ -164,7 +165,8 @@ class StreamInferCall(InferringCall):
         if self._encoding is None:
             session.message(self._stream, parts, None if response is None else response.release)
             return
-        # It is not released before: a model would go on for a client that does not read.
+        # Released only once sent, although it was copied: otherwise a model would go on for a client that does not
+        # read.
         release = None if response is None else response.release
         session.message(self._stream, [compress(b"".join(parts), *self._encoding)], release, True)
 

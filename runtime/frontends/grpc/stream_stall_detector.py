@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which streams of a connection make no progress, though others may. (pure)
+"""Finds the streams of a connection that make no progress. (pure)
 
-A client that begins a message and does not go on, or asks for responses and opens no window for them, keeps memory; and
-pings, or other calls, keep its connection alive.
+A client that stops within a message, or opens no window for its responses, occupies memory, while pings or other calls
+keep its connection alive.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterable
 
 from pyruntime.runtime.frontends.grpc.keepalive import STALLED_S_MAX
 
-# For which streams the client sends nothing, and of which it takes nothing.
+# The streams on which the client stopped sending, and those on which it stopped reading.
 Stalled = tuple[list[int], list[int]]
 
 
 class Stalls:
-    """One connection's. Times are in seconds, on any clock that never goes back."""
+    """The stalls of one connection. Times are in seconds, on any clock that never goes back."""
 
     def __init__(self) -> None:
-        # What a stream had sent, or taken, when that was first seen, and when that was.
+        # By stream: the bytes received or sent, and the time when that count was first seen.
         self._incoming: dict[int, tuple[int, float]] = {}
         self._outgoing: dict[int, tuple[int, float]] = {}
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of one request and one response that are no inference: see methods.py for what they do."""
+"""Calls of one request and one response, except inference. methods.py lists their methods."""
 
 from __future__ import annotations
 

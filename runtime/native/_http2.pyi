@@ -26,21 +26,21 @@ REQUEST: Final[int]
 MESSAGE: Final[int]
 # A message whose compressed flag is set: value is its bytes as they came.
 COMPRESSED: Final[int]
-# A message that went where `place` said: value is `(meta, raws)`: all of its top-level fields but the raw contents, as
+# A message in the buffer of `place`: value is `(meta, raws)`: all of its top-level fields but the raw contents, as
 # bytes; and for each of the raw contents `(offset in the buffer, length)`.
 PLACED: Final[int]
-# The client sends no more; nothing came with that.
+# The client sends no more on this stream. The event has no data.
 END: Final[int]
-# The stream is over before its response was complete: value is the error code of HTTP/2. Nothing more can be sent on
-# it. A stream that `reset` ends is not told. (One that ends inside of `send`, because its headers cannot be sent, is
-# told by the next `receive`.)
+# The stream ended before its response was complete: value is the error code of HTTP/2. The stream accepts no more data.
+# `reset` causes no event. (If a stream ends in `send`, because its headers cannot be sent, the next `receive` returns
+# the event.)
 RESET: Final[int]
-# A message says that it has more than `message_bytes` bytes: value is how many it says. What comes of it is dropped,
-# and no further message of this stream is looked at.
+# The prefix of a message announces more than `message_bytes` bytes: value is that number. Its bytes, and all further
+# messages of this stream, are dropped.
 TOO_LARGE: Final[int]
-# What came is no message: value says why, as a str. No further message of this stream is looked at.
+# An invalid message: value is the reason, a str. All further messages of this stream are dropped.
 MALFORMED: Final[int]
-# The client pings (`value` False), or has answered a ping of ours (True); stream is 0.
+# A ping of the client (`value` False), or its answer to our ping (True); stream is 0.
 PING: Final[int]
 # The client opens no more streams: value is its error code; stream is 0.
 GOAWAY: Final[int]
@@ -61,23 +61,23 @@ Raws: TypeAlias = tuple[tuple[int, int], ...]
 Place: TypeAlias = Callable[[int, bytes, int], Buffer | Literal[False] | None]
 
 class Http2Error(Exception):
-    """The client does not speak HTTP/2 at all, or floods us. What `send` still has says so to it; then nothing is left.
+    """The client does not speak HTTP/2, or floods the server. The next `send` returns the last frames for the client.
 
-    Most broken rules raise nothing: nothing more comes of the connection, and once `send` has given the GOAWAY that
-    says why, `wants_io` is False.
+    Most violations raise no error: the connection has no more events, and `wants_io` is False once `send` has returned
+    the GOAWAY with the reason.
     """
 
 class Session:
     """See the module. Not thread-safe. A stream is a number that an event named.
 
-    To say something on a stream that is over, or was never there, has no effect (and `release` is let go of by the next
-    `send`): clients may go at any time. `release` is any object but None; `send` hands it back once, when nothing
-    refers to the parts that came with it any more but what `send` has returned. Parts are not to be changed until then.
-    A method that raises has not taken its `release`.
+    Calls for an ended or unknown stream have no effect (and the next `send` returns their `release`), because clients
+    may disconnect at any time. `release` is any object but None; `send` returns it once, when only the results of
+    `send` refer to the parts that were passed with it. Parts must not change until then. A method that raises does not
+    keep its `release`.
 
-    A response that begins twice, or goes on before it has begun, is a RuntimeError; what comes after its end is
-    ignored. From its end on (`respond`, `refuse`, `end`, `reset`) no message of the client's is told any more, and
-    nothing is written to where `place` said.
+    A response that begins twice, or continues before it has begun, is a RuntimeError; calls after its end are ignored.
+    From its end on (`respond`, `refuse`, `end`, `reset`) messages of the client cause no events, and the buffer of
+    `place` is not written.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Session:
         frame_bytes: int,
         alignment: int,
     ) -> None:
-        """Say nothing yet; SETTINGS are the first thing that `send` has.
+        """Create the session. The first `send` returns its SETTINGS.
 
         `max_streams` that are open at a time: more are refused (REFUSED_STREAM) as long as the client has not confirmed
         that it knows, and then end the connection. Windows in bytes, kept open by the session itself. A stream whose
@@ -103,71 +103,71 @@ class Session:
         """
 
     def receive(self, data: Buffer, /) -> list[Event]:
-        """Take what has come from the client, and tell what it means, in order. Nothing of `data` is kept by reference.
+        """Process bytes from the client, and return their events in order. Keeps no reference to `data`.
 
-        Raises Http2Error, also when more than 1 MiB of answers to pings and the like has come together since the last
-        `send`. What was understood before is lost then: the connection is of no use any more.
+        Raises Http2Error, also if more than 1 MiB of answers to pings and the like have accumulated since the last
+        `send`. Earlier events of the same call are then lost, and the connection is unusable.
         """
 
     def send(self) -> tuple[list[bytes | memoryview], list[object]]:
-        """What to write to the client now, in order, as far as its windows go; and every `release` that is due.
+        """The data to write to the client now, in order, as far as its windows allow; and every `release` that is due.
 
-        Small parts are joined into bytes, large ones come as views of what they were given as, and are to be written
-        before what they refer to is released.
+        Small parts are joined into bytes. Large ones are views of the given parts; write them before the release of
+        those.
         """
 
     def respond(
         self, stream: int, head: bytes, parts: Sequence[Buffer], trailers: bytes, release: object = None, /
     ) -> None:
-        """A whole response: head, one message that consists of `parts`, trailers. Both lists are packed."""
+        """Send a complete response: head, one message that consists of `parts`, trailers. Both lists are packed."""
 
     def refuse(self, stream: int, trailers: bytes, /) -> None:
-        """A response of nothing but headers, if none has begun; else the end of that. `trailers` begin with ":status".
+        """Send a response that has only headers, or end the one that has begun. `trailers` begin with ":status".
 
-        As the end of a response they go without that, after all of its messages.
+        At the end of a response they are sent without ":status", after all of its messages.
         """
 
     def begin(self, stream: int, head: bytes, /) -> None:
-        """The head of a response with any number of messages."""
+        """Send the head of a response with any number of messages."""
 
     def message(
         self, stream: int, parts: Sequence[Buffer], release: object = None, compressed: bool = False, /
     ) -> None:
-        """One message of a response that has begun, which consists of `parts`.
+        """Send one message, which consists of `parts`, of a response that has begun.
 
-        `send` does not hand `release` back before all of it is sent, though its parts are small and were copied: who
-        waits for that has only so many messages under way.
+        `send` returns `release` only after the complete message is sent, even if its parts are small and were copied,
+        so that callers can limit the number of unsent messages.
         """
 
     def end(self, stream: int, trailers: bytes, /) -> None:
-        """The end of a response that has begun, after all of its messages."""
+        """End a response that has begun, after all of its messages."""
 
     def reset(self, stream: int, code: int, /) -> None:
-        """End a stream at once: what is not sent of it never is."""
+        """End a stream at once. Drops its unsent data."""
 
     def hold(self, stream: int, /) -> None:
-        """Do not open the stream's window for what comes from now on: the client stops when it is used up."""
+        """Stop to extend the stream's window for received data: the client stops when the window is used up."""
 
     def resume(self, stream: int, /) -> None:
-        """Open it again."""
+        """Extend the stream's window again."""
 
     def ping(self) -> None:
-        """Ask the client for a sign of life."""
+        """Send a ping, which a live client answers."""
 
     def shut_down(self) -> None:
-        """Tell the client to open no more streams, and let it finish those it has (GOAWAY, without an error).
+        """Request that the client opens no more streams, and let it finish its open ones (GOAWAY without an error).
 
         Streams that cross it on the way are still served: the last GOAWAY follows the answer to a ping, by itself.
         """
 
     def terminate(self, code: int, reason: bytes, /) -> None:
-        """Tell the client that the connection ends, and why (GOAWAY). `wants_io` is False once that is sent."""
+        """Send a GOAWAY with the reason for the end of the connection. `wants_io` is False once it is sent."""
 
     def close(self) -> None:
-        """Forget everything. The next `send` hands back every `release` there is and nothing to write."""
+        """Drop everything. The next `send` returns every `release` and no data."""
 
     def queued(self, stream: int, /) -> int:
-        """How many bytes of messages, with their prefixes, wait on a stream; 0 if there is no such stream.
+        """The bytes of messages, with their prefixes, that wait on a stream; 0 if there is no such stream.
 
         After a `send`, they wait for the client's windows.
         """
@@ -182,7 +182,7 @@ class Session:
 
     @property
     def begun(self) -> bool:
-        """Whether the client has said what it must say first: its preface and its SETTINGS."""
+        """Whether the client has sent its preface and its SETTINGS."""
 
     @property
     def blocked(self) -> bool:
@@ -190,11 +190,11 @@ class Session:
 
     @property
     def open_streams(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
 
     @property
     def wants_io(self) -> bool:
-        """Whether there is anything left to read or to write; if not, the connection can be closed."""
+        """Whether data remains to be read or written; if not, the connection can be closed."""
 
 def split(message: bytes, alignment: int, /) -> tuple[bytes, bytes, Raws, int] | None:
     """The parts of a serialised ModelInferRequest: `(key, id, raws, size)`; None if it is no protobuf.

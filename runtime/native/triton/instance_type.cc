@@ -180,8 +180,8 @@ PyObject* InstanceExecuteKnown(PyObject* self, PyObject* arguments) {
   Py_RETURN_TRUE;
 }
 
-// What the instance has of a connection then, whose request is with the backend, as are those that follow it; None if
-// it is not one that is known, with an answer.
+// Lends a connection, and passes its request and later ones to the backend. None if the request, or its response, is
+// not known.
 PyObject* InstanceLend(PyObject* self, PyObject* arguments) {
   const HoldsGil holds_gil;
   PyObject *object, *connection, *data, *socket;

@@ -70,8 +70,8 @@ bool LentConnection::Read() {
   return !ended_;
 }
 
-// Null if there is none yet, or none that is known: the lending has ended then. No more than one request is taken from
-// the system: what follows it stays there, for whoever reads next.
+// Null if there is no complete request yet, or if it is not known: the lending has then ended. Reads at most one
+// request from the system, so that the next reader of the socket finds all following bytes.
 std::unique_ptr<TRITONBACKEND_Request> LentConnection::ReadRequest() {
   const size_t size = terms_.head.size() + terms_.known->size();
   if (data_.size() < size) {

@@ -42,8 +42,8 @@ bool IsEnabled(int level) {
 
 class LogEvent : public Event {
  public:
-  // Messages that may wait for Python. A backend that logs faster than anybody writes, or while the event loop stands
-  // still, does not fill the memory: what comes after these is counted and not kept.
+  // The most messages that wait for Python, so that a backend that logs faster than the event loop writes does not fill
+  // the memory. Further messages are only counted.
   static constexpr unsigned kWaitingMax = 10'000;
 
   LogEvent(int level, std::string file, int line, std::string message, unsigned lost)

@@ -45,7 +45,7 @@ void WriteFrame(void* address) {
   Write(line);
 }
 
-// Writes the stack of the thread, then calls the previous handler.
+// Writes the stack of the thread, then restores the previous handler and raises the signal again.
 void OnCrash(int signum) {
   const ProcessSignals& signals = Host::Get().signals();
   for (size_t index = 0; index < kCrashSignals.size(); ++index) {
@@ -75,8 +75,8 @@ PyObject* TraceCrashes(PyObject* /*module*/, PyObject* /*unused*/) {
   Py_RETURN_NONE;
 }
 
-// A signal that comes to the child before it is reset there would be lost: from before the fork until then they wait.
-// Keeps the signal mask of the forking thread meanwhile.
+// A signal that reaches the child before its handler is reset would be lost. So these signals are blocked from before
+// the fork until then. This is the previous signal mask of the forking thread.
 thread_local sigset_t waiting_before;
 
 sigset_t Chosen() {

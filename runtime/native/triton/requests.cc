@@ -17,8 +17,8 @@
 namespace pyruntime {
 namespace {
 
-// Tells Python that a request is over that nobody will answer any more. It takes the reference to the job over: of the
-// state that had it there is nothing left.
+// The end of a request that can no longer be answered. It takes over the reference to the job, because the state that
+// had it is being destroyed.
 class LostEvent : public Event {
  public:
   LostEvent(PyObject* job, std::string message) : job_(job), message_(std::move(message)) {}

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// TRITONBACKEND_State*: how a backend writes the states of a sequence. Python keeps them, and knows which there are; it
-// hears of each one that was updated, before it hears that the request was released.
+// TRITONBACKEND_State*: backends write the states of a sequence. Python keeps the states; it gets an event for each
+// update, before the event for the release of the request.
 
 #include <algorithm>
 #include <memory>

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyruntime.backends.native.events import LOOK_S, Events
 from pyruntime.backends.native.tensors import Inputs, response_of
@@ -27,6 +27,9 @@ from pyruntime.stub.pb_utils import (
 )
 from pyruntime.stub.pb_utils.sender import InferenceResponseSender
 from pyruntime.utils.errors import Code, LocalError
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.native import _triton
 
 _NO_RESPONSE = "the model ended the request without a response"
 _TOO_LATE = "a request can be released to be executed again during Execute only, where its model runs in a process"
@@ -73,7 +76,7 @@ class Job:
 class Batches:
     """See the module. `handle` is the extension's instance; `run` runs a function in a thread that may block."""
 
-    handle: Any
+    handle: _triton.Instance
 
     def __init__(self, events: Events, host: Host, decoupled: bool, run: Callable[..., object]) -> None:
         self._events = events
@@ -142,7 +145,7 @@ class Batches:
         job: Job,
         final: bool,
         failure: tuple[int, str] | None,
-        outputs: Sequence[tuple[str, str, Sequence[int], Any]] | None,
+        outputs: Sequence[tuple[str, str, Sequence[int], _triton.Buffer]] | None,
         parameters: Mapping[str, Parameter] | None,
     ) -> None:
         """The backend has sent a response, or has said that no further response follows."""
@@ -178,7 +181,7 @@ class Batches:
         self,
         job: Job,
         failure: tuple[int, str] | None,
-        outputs: Sequence[tuple[str, str, Sequence[int], Any]] | None,
+        outputs: Sequence[tuple[str, str, Sequence[int], _triton.Buffer]] | None,
         parameters: Mapping[str, Parameter] | None,
         *_: object,
     ) -> None:

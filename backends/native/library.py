@@ -14,12 +14,15 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyruntime.backends.native import arguments
 from pyruntime.runtime.native.libraries import explain, prepare
 from pyruntime.runtime.native.linker import read_library
 from pyruntime.utils.errors import LoadError
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.native import _triton
 
 EXTENSION = "pyruntime.runtime.native._triton"
 READY = "TRITONBACKEND_ModelInstanceReady"
@@ -79,14 +82,14 @@ class NativeModel:
             text, arguments.is_decoupled(config), arguments.output_names(config), arguments.is_iterative(config)
         )
 
-    def instance(self, owner: object, config: Mapping[str, Any], args: Mapping[str, str]) -> Any:
+    def instance(self, owner: object, config: Mapping[str, Any], args: Mapping[str, str]) -> _triton.Instance:
         """Create an instance and initialise it."""
         policies = json.loads(self._location["host_policies"])
-        handle = self.native.Instance(self.handle, owner, *arguments.instance(config, args, policies))
+        handle: _triton.Instance = self.native.Instance(self.handle, owner, *arguments.instance(config, args, policies))
         self._call(handle.initialize)
         return handle
 
-    def finalize(self, instance: Any) -> list[str]:
+    def finalize(self, instance: _triton.Instance | None) -> list[str]:
         """Finalise the instance, if there is one, the model and the backend. Returns their errors."""
         problems = []
         for step in (instance, self.handle, self._backend):

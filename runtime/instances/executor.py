@@ -98,7 +98,7 @@ class ExecutorOwner(Protocol):
 
 
 class KnownRequest(Protocol):
-    """What requests have in common that differ in the contents of their tensors only."""
+    """The common part of requests that differ in the contents of their tensors only."""
 
     def remember(self, head: bytes, outputs: Sequence[tuple[str, str, Sequence[int], int]], /) -> None:
         """Encode responses whose outputs have these names, datatypes, shapes and sizes: `head`, then the contents."""

@@ -90,7 +90,7 @@ class Streams:
         return TakenOnce(self, self._connection, serial, slot, size)
 
     def taken(self, serial: int, size: int) -> None:
-        """The client has taken a response. The stub is told, unless the stream has ended."""
+        """The client has taken a response. The stub gets credit for it, unless the stream has ended."""
         if serial in self.by_serial:
             self._connection.credit(serial, size)
 

@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/1.1 connections: bytes to exchanges, and their responses to the socket, in the order of the requests.
+"""HTTP/1.1 connections: pass bytes to exchanges, and write their responses in the order of the requests.
 
-A binary request body is received straight into its model's request region: once the head says how long the body is, the
-socket reads into the slot itself. A large response is written from the response region, and its slot released when the
-transport has sent it. The pieces of a stream are written one by one, and only while the client takes them: who makes
-them learns from their release how far it has got.
+The socket reads a binary request body directly into its model's request region, once the head has announced the length.
+A large response is written from the response region, and its slot released when the transport has sent it. The pieces
+of a stream are written one by one, while the client reads them, and each is released afterwards, which paces the model.
 """
 
 from __future__ import annotations
@@ -38,37 +37,37 @@ from pyruntime.runtime.frontends.http.response_head import head as response_head
 from pyruntime.runtime.frontends.http.routes import Endpoint
 from pyruntime.runtime.instances.executor import ClientSocket
 
-# Requests of one connection that are answered at a time; more wait in the socket.
+# Concurrent requests of one connection. More wait in the socket.
 PIPELINED_MAX = 64
-# What a refused request may still send before its connection is cut, in bytes: clients read an answer only after they
-# have sent everything.
+# The bytes that a refused request may still send before its connection is cut: many clients read the answer only after
+# they have sent everything.
 DISCARDED_BYTES_MAX = 1 << 30
 
-# A client that takes nothing for so long, in seconds, while there is something for it, is cut off: what it was sent
-# occupies memory, and the sender of a stream waits for it.
+# A client that reads nothing for this long, in seconds, while a response waits for it, is cut off: the response
+# occupies memory, and the model of a stream waits.
 STALLED_S_MAX = 30.0
 
 # The share of the connections that may have one more descriptor each, for native threads that answer over them. The
 # other descriptors are left for connections, which are more important.
 CLIENT_SOCKETS_SHARE = 0.5
-# The port of metrics accepts some more connections than the others, for who wants to see why there are so many.
+# The metrics port accepts some more connections than the others, so that metrics can be read when connections run out.
 METRICS_CONNECTIONS_MAX = 16
 
 _LOG = logging.getLogger("pyruntime.frontends")
 
-# What TLS begins with. No request does.
+# TLS begins with these bytes. No request does.
 _TLS = b"\x16\x03"
 _TOO_MANY = encode_error("the server has as many connections as it can serve")
 
-# What nearly all requests ask for.
+# The endpoint of nearly all requests. A local name spares the hot path a lookup.
 _INFER = Endpoint.MODEL_INFER
 
-# One read buffer for all connections: what a read brings is handled before the next one starts.
+# One read buffer for all connections: the bytes of a read are handled before the next read starts.
 _READ_BUFFER = memoryview(bytearray(128 << 10))
 
 
 def call_later(delay_s: float, call_back: Callable[[int], None], left: int) -> asyncio.TimerHandle:
-    """Have the running event loop call back after a while."""
+    """Have the running event loop call back after `delay_s` seconds."""
     return asyncio.get_running_loop().call_later(delay_s, call_back, left)
 
 
@@ -77,17 +76,17 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # Defaults are class attributes: a connection changes few of them in its life.
     transport: asyncio.Transport | None = None
-    # The request whose body is arriving, and where to: straight into memory, or in chunks, or in pieces.
+    # The request whose body is arriving, and where it goes: directly into memory, in chunks, or in pieces.
     _current: Exchange | None = None
     _direct: memoryview | None = None
     _chunked: ChunkedBody | None = None
     _missing = 0
     _discarded = 0
-    # The beginning of a head, or what was read while too many requests were due.
+    # The beginning of a head, or bytes that were read while too many requests were due.
     _rest = b""
     # A request has begun since the last `check`.
     _heard = True
-    # A request said that it is the last one.
+    # A request announced that it is the last one.
     _ended = False
     _owes_continue = False
     _write_paused = False
@@ -96,27 +95,27 @@ class HttpConnection(asyncio.BufferedProtocol):
     _connections_max = connections_max()
 
     def __init__(self, state: ServerState, connections: set[object], read_head: Callable[[bytes], Head]) -> None:
-        """`connections` are those of all ports; it adds itself to them, and takes itself out."""
+        """`connections` are those of all ports; the connection adds and removes itself."""
         self._state = state
         self._connections = connections
         self._read_head = read_head
         self._timeouts = ClientTimeouts()
         self._lending = Lending(state, self)
-        # Those that are not answered, in the order of their requests.
+        # The unanswered ones, in the order of their requests.
         self.exchanges: deque[Exchange] = deque()
         self._on_drained: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         return f"<HttpConnection [{len(self.exchanges)} exchanges]>"
 
-    # What the transport tells us.
+    # Events of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if len(self._connections) >= self._connections_max:
             transport.write(response_head(503, len(_TOO_MANY), keep_alive=False) + _TOO_MANY)  # type: ignore[attr-defined]
             transport.close()
             return
-        # TLS says at once that the end of its handshake is not sent, and never sends it if we read no more then.
+        # TLS reports at once that the end of its handshake is not sent, and never sends it if reading pauses then.
         report_unsent(transport)
         self.transport = transport  # type: ignore[assignment]  # what a server's connections have
         self._connections.add(self)
@@ -134,9 +133,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._release_drained()
 
     def eof_received(self) -> bool:
-        """The client sends no more. Most that do so are gone: what has not begun never will, what runs is told to stop.
+        """The client sends no more. Most such clients are gone, so all requests are cancelled.
 
-        All of it is answered, as far as the model does.
+        Those that their models still answer are answered.
         """
         self._settle()
         if self._current is not None or not self.exchanges:
@@ -165,7 +164,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(exc.status, str(exc))
 
     def _settle(self) -> None:
-        """Learn what native threads have answered, and have them answer nothing more: there is more to be done."""
+        """Process the answers of native threads, and have these threads answer nothing more on this connection."""
         self._lending.take_back()
         self._state.settle()
         if self.exchanges:
@@ -174,7 +173,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Requests.
 
     def _received(self, data: bytes) -> None:
-        """Take `data` apart into heads and bodies."""
+        """Split `data` into heads and bodies."""
         while data and self.transport is not None:
             if self._current is not None:
                 data = self._take_body(data)
@@ -183,7 +182,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 data = self._rest + data
                 self._rest = b""
             if self._write_paused or len(self.exchanges) >= PIPELINED_MAX:
-                self._rest = data  # as long as a read at most, and `answered` goes on with it
+                self._rest = data  # no longer than one read; `answered` goes on with it
                 self._throttle()
                 return
             end = data.find(HEAD_END) + len(HEAD_END)
@@ -195,13 +194,13 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._rest = data
                 return
             if self._ended:
-                return  # an earlier request said that nothing would follow it
+                return  # an earlier request was the last one
             head = self._read_head(data[:end])
             endpoint = head.route.endpoint
             stop = end + head.content_length
             looks_known = endpoint is _INFER and self._state.knows_requests
             if looks_known and stop > len(data) and may_be_known(self._state, head):
-                self._rest = data  # no longer than a known request: the rest is about to come
+                self._rest = data  # known requests are short: the rest is about to come
                 return
             self._heard = True
             if not head.keep_alive:
@@ -220,7 +219,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             kind = InferExchange if endpoint is _INFER else exchange_of(endpoint)
             exchange = kind(self._state, self, head)
             self.exchanges.append(exchange)
-            if stop <= len(data) and not head.chunked:  # all of it is here already, as nearly always
+            if stop <= len(data) and not head.chunked:  # the whole body is here, as nearly always
                 body = data[end:stop]
                 data = data[stop:] if stop < len(data) else b""
                 exchange.finish(body)
@@ -234,7 +233,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._chunked = ChunkedBody()
         self._missing = head.content_length
         if not exchange.check_head() and head.expects_continue:
-            # The client learns it at once, and whether it sends its body all the same nobody can know.
+            # The client gets the refusal at once. It may or may not send the body, so the connection must end.
             self._current = self._chunked = None
             self._ended = True
             exchange.keep_alive = False
@@ -251,7 +250,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.transport.write(CONTINUE)
 
     def _take_body(self, data: bytes) -> bytes:
-        """Give the exchange under way its part of `data`; the rest is returned."""
+        """Give the current exchange its part of `data`. Returns the rest."""
         exchange = self._current
         assert exchange is not None  # `_received` checked it
         if self._chunked is not None:
@@ -279,7 +278,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._throttle()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer what cannot be read as a request, after everything before it, and hang up."""
+        """Refuse bytes that are no valid request, after the responses to earlier requests, and close the connection."""
         if self.transport is None:
             return
         self.transport.pause_reading()
@@ -303,7 +302,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._read_rest()
 
     def _read_rest(self) -> None:
-        """Take apart what was left when too many requests were due."""
+        """Handle the bytes that were left when too many requests were due."""
         rest, self._rest = self._rest, b""
         try:
             self._received(rest)
@@ -311,13 +310,13 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._refuse(exc.status, str(exc))
 
     def discarded(self, nbytes: int) -> None:
-        """A refused request sends more of its body; there is a limit to that."""
+        """Count the discarded bytes of a refused request, and cut the connection above the limit."""
         self._discarded += nbytes
         if self._discarded > DISCARDED_BYTES_MAX:
             self.abort()
 
     def check(self, now: float, crowded: bool) -> None:
-        """Every now and then: end the connection if its client takes too long. `now` is in seconds, of any clock."""
+        """End the connection if its client is too slow. Called every few seconds; `now` is in seconds, of any clock."""
         if self._lending.check():
             return
         if self.exchanges:
@@ -342,16 +341,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         return Phase.SERVER if self.exchanges else Phase.REQUEST
 
     def _taken(self) -> int:
-        """How much of a body has come in, counted from anywhere."""
+        """A number that grows by the received bytes of a body."""
         if self._chunked is not None:
             return self._chunked.taken
         return -self._missing if self._direct is None else -len(self._direct)
 
     def shut_down(self) -> None:
-        """HTTP/1.1 has no way to tell a client that its next request is in vain: it is answered with 503."""
+        """Do nothing: HTTP/1.1 cannot announce the shutdown. The next request is answered with 503."""
 
     def close_idle(self) -> None:
-        """Close the connection once what is under way is answered."""
+        """Close the connection once its requests in flight are answered."""
         self._settle()
         if self.exchanges:
             self.exchanges[-1].keep_alive = False
@@ -364,10 +363,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def _throttle(self) -> None:
-        """Read on only while the client reads its answers and has not too many of them due."""
+        """Pause reading while the client does not read its responses, or too many of them are due."""
         if self.transport is None or self.transport.is_closing():
             return
-        # A body must come in, or its request will never be answered.
+        # A body is always read: otherwise its request would never be answered.
         full = self._current is None and (self._write_paused or len(self.exchanges) >= PIPELINED_MAX)
         if full and not self._read_paused:
             self._read_paused = True
@@ -411,7 +410,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._throttle()
 
     def _send_pieces(self, exchange: Exchange) -> bool:
-        """Send what there is of a response in pieces, while the client takes it; True if that was all of it."""
+        """Send the available pieces of a response, while the client reads them. Returns True at its end."""
         transport = self.transport
         if transport is None:
             return False
@@ -447,7 +446,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             release()
 
     def _watch_stall(self) -> None:
-        """Look again after a while whether the client has taken anything."""
+        """Check after STALLED_S_MAX whether the client has read anything."""
         if self.transport is not None:
             left = self.transport.get_write_buffer_size()
             self._stall_timer = call_later(STALLED_S_MAX, self._check_stall, left)
@@ -471,7 +470,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def has_spare_descriptor(self) -> bool:
-        """See LendableConnection. The last ones that connect have none."""
+        """See LendableConnection. Not so once many connections are open."""
         return len(self._connections) <= self._connections_max * CLIENT_SOCKETS_SHARE
 
     def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:

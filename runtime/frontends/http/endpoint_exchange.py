@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The exchanges of everything but inference and the page.
+"""The exchanges of all endpoints except inference and the page.
 
-Most requests are answered at once. Readiness may be answered later, and loading and unloading a model take their time.
+Most requests are answered at once. Checks of readiness, loading and unloading may be answered later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EXITING = encode_error("Server exiting")
 
 
 class EndpointExchange(Exchange):
-    """Of the endpoints that answer at once, and of readiness."""
+    """Answers requests to the endpoints of endpoints.py, and checks of readiness."""
 
     def _act(self) -> None:
         route = self.head.route
@@ -45,7 +45,7 @@ class EndpointExchange(Exchange):
 
 
 class MetricsExchange(Exchange):
-    """Of the metrics, which are plain text."""
+    """Answers with the metrics, as plain text."""
 
     def _act(self) -> None:
         self._respond(200, self._state.metrics.render(), METRICS_TEXT)
@@ -76,7 +76,7 @@ class LoadExchange(_ControlExchange):
 
 
 class UnloadExchange(_ControlExchange):
-    """`unload`: answered once the model takes no more requests."""
+    """`unload`: answered once the model accepts no more requests."""
 
     def _act(self) -> None:
         with_dependents = decode_unload(bytes(self._body))
@@ -84,7 +84,7 @@ class UnloadExchange(_ControlExchange):
 
 
 class RefusedExchange(Exchange):
-    """Of a request for what does not exist, or is not allowed, whatever its body holds."""
+    """Refuses a request to an unknown or forbidden endpoint. The body is discarded."""
 
     def check_head(self) -> bool:
         """See Exchange."""
@@ -95,7 +95,7 @@ class RefusedExchange(Exchange):
         self._connection.discarded(len(data))
 
     def finish(self, body: bytes) -> None:
-        """See Exchange. The size of the body, and how it is compressed, are no matter."""
+        """See Exchange. The size and the encoding of the body are not checked."""
         self._counted = True
         self._state.in_flight += 1
         self._act()

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every HTTP endpoint that answers at once: a route and a body in, a JSON body out.
 
-All raise InferenceError: INVALID_ARG for a body that is wrong, and what the part of the server raises that they ask.
+All raise InferenceError: INVALID_ARG for a wrong body, and the errors of the part of the server that they call.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ def _index(state: ServerState, route: Route, body: bytes) -> bytes:
 
 
 def _trace_settings(state: ServerState, route: Route, body: bytes) -> bytes:
-    """Of one model, or of all for ""."""
+    """The settings of one model, or of all for ""."""
     return orjson.dumps(state.tracer.settings(route.model))
 
 
 def _update_trace_settings(state: ServerState, route: Route, body: bytes) -> bytes:
-    """Change what is named in the body, to nothing where it is null there; all settings, as they are then."""
+    """Change the settings in the body; null clears one. Returns all settings."""
     document = parse_document(body)
     state.tracer.update(route.model, {name: _trace_value(name, value) for name, value in document.items()})
     return _trace_settings(state, route, body)
 
 
 def _log_settings(state: ServerState, route: Route, body: bytes) -> bytes:
-    """Of the whole server."""
+    """The settings of the whole server."""
     return orjson.dumps(state.log_settings.current())
 
 
 def _update_log_settings(state: ServerState, route: Route, body: bytes) -> bytes:
-    """Change what is named in the body, unless it is null there; all settings, as they are then."""
+    """Change the settings in the body, except those that are null there. Returns all settings."""
     state.log_settings.update({name: value for name, value in parse_document(body).items() if value is not None})
     return _log_settings(state, route, body)
 
@@ -78,8 +78,7 @@ def _trace_value(name: str, value: JsonValue) -> str | list[str] | None:
     raise invalid(f"trace setting {shown(name)} must be a string, a list of strings or null, got {shown(value)}")
 
 
-# The body of the response, which is a success. Each raises InferenceError. All other endpoints have exchanges of their
-# own.
+# Each returns the body of a successful response, or raises InferenceError. All other endpoints have own exchanges.
 ANSWERS: dict[Endpoint, Callable[[ServerState, Route, bytes], bytes]] = {
     Endpoint.SERVER_METADATA: _server_metadata,
     Endpoint.SERVER_LIVE: _nothing,

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP request and its response.
+"""The base of all exchanges. An exchange is one HTTP request and its response.
 
-An exchange says where its body goes, acts on the request, and keeps the response until its connection can send it. It
-does no I/O. This is the base of all exchanges; there is a class for each way to act on a request.
+It chooses where the body goes, acts on the request, and keeps the response until its connection can send it. It does no
+I/O. Each way to act on a request has a class of its own: see exchanges.py.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from pyruntime.runtime.inference.threads import DECOMPRESSED_AT_ONCE_MAX, at_onc
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.utils.errors import Code, InferenceError
 
-# Responses up to this size, in bytes, are joined and sent with one call; larger ones are sent from where they lie.
+# Responses up to this size, in bytes, are joined and sent with one call; larger ones are sent without a copy.
 JOINED_BYTES_MAX = 32 << 10
 
-# What HTTP notes in traces. The transport may take a while to send a response.
+# The activities in traces of HTTP requests. A response is sent after `respond`, when the transport can take it.
 ACTIVITIES = Activities("HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END", sends_in_respond=False)
 
 
 class Connection(Protocol):
-    """What an exchange tells its connection."""
+    """The connection as its exchanges see it."""
 
     def answered(self) -> None:
         """The exchange has its response, or a piece of it."""
 
     def discarded(self, nbytes: int) -> None:
-        """So many bytes of a body were discarded."""
+        """`nbytes` of a body were discarded."""
 
 
 class Piece(NamedTuple):
-    """A part of a response, to be sent as it is; `release` must be called once the client has taken it."""
+    """A part of a response, to be sent as it is. `release` must be called once it is sent."""
 
     data: bytes
     release: Callable[[], None]
 
 
 def nothing_to_release() -> None:
-    """The `release` of a response that refers to no memory that must be given back."""
+    """The `release` of a response that owns no memory."""
 
 
 def note_sending(trace: Trace, release: Callable[[], None], *, is_last: bool) -> Callable[[], None]:
     """Note in a trace that a response, or a piece of one, is about to be sent.
 
-    Returns what must be called once it is sent, in place of its `release`. The trace is closed with the last piece.
+    Returns the replacement of its `release`. The trace is closed with the last piece.
     """
     trace.note(ACTIVITIES.send_start, time.monotonic_ns())
 
@@ -73,7 +73,7 @@ class Exchange(ABC):
     """See the module. Subclasses act on the request.
 
     A complete response is in `parts`, and `release` must be called once they are sent. A response may also come in
-    pieces: `parts` stays None then, and `next_piece` is asked until the response has `ended`.
+    pieces: then `parts` stays None, and `next_piece` is called until the response has `ended`.
     """
 
     # Defaults are class attributes: most requests change few of them, and every attribute set in __init__ costs time.
@@ -84,7 +84,7 @@ class Exchange(ABC):
     ended = False
     # The client is gone.
     abandoned = False
-    # When the request began to arrive, noted only while requests are traced, and its trace if this one is.
+    # The time when the request began to arrive, noted only while tracing is on, and its trace if it has one.
     received_ns = 0
     trace: Trace | None = None
     _body: bytes | bytearray = b""
@@ -112,15 +112,15 @@ class Exchange(ABC):
     # The request arrives.
 
     def check_head(self) -> bool:
-        """The body is still to arrive. False if the head alone is reason enough to refuse the request."""
+        """Called before the body arrives. Returns False if the head suffices to refuse the request."""
         return self._refusal is None
 
     def direct_body(self) -> memoryview | None:
-        """After `check_head`: where the socket may read the body to, None for nowhere."""
+        """After `check_head`: the memory into which the socket may read the body, or None."""
         return None
 
     def take(self, data: bytes) -> None:
-        """A piece of a body that `direct_body` had no place for."""
+        """Take a piece of a body for which `direct_body` gave no memory."""
         if self._refusal is None:
             if not self._body:
                 self._body = bytearray()
@@ -140,10 +140,10 @@ class Exchange(ABC):
         )
 
     def finish(self, body: bytes) -> None:
-        """The body is complete: it is in `body`, or was taken before. Act on the request."""
+        """Act on the request. The body is complete: it is `body`, or was taken before."""
         if body:
             self._body = body
-        # While it arrived, only its client waited for it.
+        # A request in flight from here on: while it arrived, only its client waited for it.
         self._counted = True
         self._state.in_flight += 1
         try:
@@ -157,7 +157,7 @@ class Exchange(ABC):
             self.reject(exc)
 
     def _decompress(self) -> None:
-        """Decompress the body, here or in a thread, and act on the request then."""
+        """Decompress the body, in a thread if it is large, and then act on the request."""
         state, body, self._body = self._state, self._body, b""
         work = partial(decompress, body, self.head.encoding, state.settings.http_max_input_size)
         if len(body) > DECOMPRESSED_AT_ONCE_MAX:
@@ -178,18 +178,18 @@ class Exchange(ABC):
 
     @abstractmethod
     def _act(self) -> None:
-        """Do what the request asks for. Raises InferenceError for a request that is refused."""
+        """Act on the request. Raises InferenceError to refuse it."""
 
     # The response.
 
     def begin_sending(self) -> None:
-        """The response to a traced request is about to be sent."""
+        """Note in the trace that the response is about to be sent."""
         if self.trace is not None:
             self.release = note_sending(self.trace, self.release, is_last=True)
             self.trace = None
 
     def next_piece(self) -> Piece | None:
-        """The next piece of the response, None while there is none. With the last of them the response is `ended`."""
+        """The next piece of the response, None while there is none. The last piece sets `ended`."""
         return None
 
     def refuse(self, status: int, message: str) -> None:
@@ -205,13 +205,13 @@ class Exchange(ABC):
         self._respond(STATUS_OF[failure.code], encode_error(failure.message), self._error_lines)
 
     def cancel(self) -> None:  # noqa: B027 - most have nothing to cancel
-        """The client no longer waits: the model need not begin with the request, or is told to stop."""
+        """Cancel the request: the client no longer waits for it."""
 
     def take_back(self) -> None:  # noqa: B027 - most are never answered by a native thread
-        """The connection needs the response: no native thread may send it from here on."""
+        """From here on only the connection may send the response, and no native thread."""
 
     def abandon(self) -> None:
-        """The client is gone: free what the exchange holds, and drop what still comes of the response."""
+        """Cancel the request, free its memory, and drop later responses: the client is gone."""
         self.abandoned = True
         self.cancel()
         self._free()
@@ -229,4 +229,4 @@ class Exchange(ABC):
             self._connection.answered()
 
     def _free(self) -> None:  # noqa: B027 - most have nothing
-        """Free the memory that the request came into."""
+        """Free the memory of the request."""

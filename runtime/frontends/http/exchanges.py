@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which exchange a request gets."""
+"""Chooses the exchange of a request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EXCHANGES: dict[Endpoint, type[Exchange]] = {
     Endpoint.REFUSED: RefusedExchange,
 }
 
-# The head of what cannot be read as a request, for the exchange that says so.
+# The head of an exchange that reports an unreadable request.
 UNREADABLE = Head(Route(Endpoint.REFUSED), 0, False, None, "", False, False, False)
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exchanges of the generate extension: JSON whose members are inputs, answered by one response or a stream of them.
 
-Here decoupled models can be used over HTTP. A stream is paced by its client: a response is released when the transport
-has sent all there is to send, and a model has only so many responses that are not released.
+Decoupled models are available here over HTTP. The client paces a stream: a response is released when the transport has
+sent it, and a model has a limited number of unreleased responses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.utils.errors import Code, InferenceError
 
-# Events that wait for their client. A model has far fewer responses that are not released, but any number of errors.
+# Events that may wait for the client. A model has far fewer unreleased responses, but any number of errors.
 EVENTS_WAITING_MAX = 1024
 
 _NOT_ONE = (
@@ -33,7 +33,7 @@ _NOT_ONE = (
 
 
 class _GeneratingExchange(ModelExchange[None]):
-    """What both have in common: the request."""
+    """The base of both: decodes the request."""
 
     options = None
     _takes_decoupled = True
@@ -63,7 +63,7 @@ class _GeneratingExchange(ModelExchange[None]):
 
     @abstractmethod
     def _take_response(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
-        """Handle what the model says."""
+        """Handle a response or an error of the model."""
 
     def _stop(self) -> None:
         self._over = True
@@ -101,7 +101,7 @@ class GenerateStreamExchange(_GeneratingExchange):
 
     def __init__(self, state: ServerState, connection: Connection, head: Head) -> None:
         super().__init__(state, connection, head)
-        # What the model has said, and whether that was the last of it. It becomes text when it is its turn to be sent.
+        # The outcomes of the model, and whether each is the last one. They are encoded when they are sent.
         self._waiting: deque[tuple[InferResponse | InferenceError | None, bool]] = deque()
 
     def _take_response(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
@@ -133,7 +133,7 @@ class GenerateStreamExchange(_GeneratingExchange):
         if chunked:
             data = (chunk(data) if data else b"") + (LAST_CHUNK if self.ended else b"")
         if not self._begun:
-            # The status is that of the first response: of later ones there is only the event.
+            # The first response decides the status. Later ones are only events.
             self._begun = True
             data = event_stream_head(status, chunked, self.keep_alive) + data
         if self.trace is not None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The exchange of an inference: one request, one response, and tensors that nobody copies in between."""
+"""The exchange of an inference: one request and one response, without copies of their tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pyruntime.utils.errors import InferenceError
 class Answer(NamedTuple):
     """A body in parts. `document_length` is its Inference-Header-Content-Length in bytes, 0 for none.
 
-    `encoding` is what the body is compressed with, "" for nothing.
+    `encoding` is that of the body, "" for an uncompressed one.
     """
 
     document_length: int
@@ -52,7 +52,7 @@ class InferExchange(ModelExchange[OutputOptions]):
         lead, size = head.header_length, head.content_length
         if self._refusal is not None or model is None or lead is None or not 0 <= lead < size:
             return None
-        if head.encoding:  # how much memory it needs is not known yet
+        if head.encoding:  # the size of the decompressed body is unknown
             return None
         try:
             self._reservation = self._state.intake.reserve(model, size, size, lead)
@@ -79,7 +79,7 @@ class InferExchange(ModelExchange[OutputOptions]):
             in_thread(self._state.tasks, partial(parse_large, text), self._parsed, "parse a request")
             return
         if slot is None or not lead:
-            # There is nothing to remember where the body is JSON, or all contents.
+            # A body that is all JSON, or all contents, has no document that could be remembered.
             self._state.intake.submit(self, model)
             return
         document = bytes(body[:lead]) if body else slot.view[:lead].tobytes()
@@ -88,7 +88,7 @@ class InferExchange(ModelExchange[OutputOptions]):
             know(self._state, model, self.head, document, slot.size, plan)
 
     def _parsed(self, document: Mapping[str, object] | InferenceError) -> None:
-        """A thread has parsed the document, which is large."""
+        """Submit the request of a large document, which a thread has parsed."""
         if self.abandoned:
             return
         try:
@@ -137,7 +137,7 @@ class InferExchange(ModelExchange[OutputOptions]):
             self._connection.answered()
 
     def _make_answer(self, response: InferResponse) -> None:
-        """Answer with a response whose contents must be gone through first."""
+        """Encode a response whose contents change, in a thread if it is large, and answer with the result."""
         assert self._model is not None  # it has answered
         encoding = self.head.response_encoding
         work = partial(make_answer, response, self.options, self._model.spec, encoding)
@@ -166,9 +166,9 @@ class InferExchange(ModelExchange[OutputOptions]):
 
 
 def make_answer(response: InferResponse, options: OutputOptions, spec: ModelSpec, encoding: str) -> Answer:
-    """The answer that a client gets who wants its outputs as `options` say, and all of it in `encoding`.
+    """The answer with outputs as `options` say, compressed with `encoding`.
 
-    Unless that is "", its parts do not refer to the response's memory. Raises InferenceError as `classify` and
+    The parts of a compressed answer do not refer to the response's memory. Raises InferenceError as `classify` and
     `encode_infer`.
     """
     if options.classes:
@@ -179,7 +179,7 @@ def make_answer(response: InferResponse, options: OutputOptions, spec: ModelSpec
 
 
 def costs_time(response: InferResponse, options: OutputOptions, encoding: str, nbytes_max: int) -> bool:
-    """Whether making the answer goes through more than `nbytes_max` bytes of contents, one by one."""
+    """Whether the answer converts or compresses more than `nbytes_max` bytes of contents."""
     nbytes = 0
     for output in response.outputs:
         if encoding or output.name in options.classes or not options.is_binary(output.name):

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The exchange of a known request: an inference that differs from an earlier one in the contents of its tensors only.
+"""The exchange of a known request: an inference that differs from an earlier one only in the contents of its tensors.
 
-Where the model's instances are threads of this process, what the earlier one led to is left to native code: it finds
-the request in the body, and puts the response into words. Python only passes bytes on.
+Where the model's instances are threads of this process, native code handles such requests: it recognises the body and
+encodes the response. Python only passes bytes on.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pyruntime.runtime.instances.executor import ClientSocket, KnownRequestExecu
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import InferenceError
 
-# A longer body, in bytes, gains nothing by being known: it is better read into shared memory as it arrives.
+# The longest body of a known request, in bytes. It is faster to read a longer one into shared memory as it arrives.
 KNOWN_BYTES_MAX = 16 << 10
 
 
 def know(state: ServerState, model: ModelVersion, head: Head, document: bytes, size: int, plan: RequestPlan) -> None:
-    """Recognise requests with this head and this document from now on, if possible; `plan` is that of one of them.
+    """From now on recognise requests with this head and this document, if possible. `plan` is that of one of them.
 
-    Its body has `size` bytes, however it came.
+    The body has `size` bytes.
     """
     if plan.known is None:
         plan.known = False
@@ -43,7 +43,7 @@ def know(state: ServerState, model: ModelVersion, head: Head, document: bytes, s
 
 
 def _is_plain(head: Head) -> bool:
-    """Whether a head always means the same. A client that traces its requests sends another head with each."""
+    """Whether requests repeat this head. With tracing, each request has a different head."""
     return (
         head.content_length <= KNOWN_BYTES_MAX
         and head.keep_alive
@@ -52,7 +52,7 @@ def _is_plain(head: Head) -> bool:
 
 
 def _find(state: ServerState, head: Head) -> tuple[ModelVersion, RequestPlan] | None:
-    """The model that serves requests with this head, and their plan, if they may be known."""
+    """The model and the plan of requests with this head, if they may be known."""
     try:
         model = state.resolve(head.route.model, head.route.version)
     except InferenceError:
@@ -67,22 +67,22 @@ def _is_watched(state: ServerState) -> bool:
 
 
 def may_be_known(state: ServerState, head: Head) -> bool:
-    """Whether the request with this head may be known once its body is complete. The body is short then."""
+    """Whether the request with this head may be known once its body is complete. Such a body is short."""
     return _find(state, head) is not None
 
 
 class KnownConnection(Connection, Protocol):
-    """What a known exchange needs of its connection besides."""
+    """A connection that native threads can answer over."""
 
     def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
-        """The socket for a native thread, made by `make` from its descriptor; None while something else may be sent."""
+        """The socket for a native thread, which `make` creates from a descriptor; None while others are due."""
 
     def sent(self) -> None:
         """A native thread has sent the response of the only exchange that was due."""
 
 
 def find_lendable(state: ServerState, head: Head) -> tuple[RequestPlan, KnownRequestExecutor] | None:
-    """The plan of requests with this head, and the executor that may read the connection; None if none may."""
+    """The plan of requests with this head, and the executor that may read the connection; None without one."""
     found = None if _is_watched(state) else _find(state, head)
     if found is None:
         return None
@@ -95,9 +95,9 @@ def find_lendable(state: ServerState, head: Head) -> tuple[RequestPlan, KnownReq
 def begin_known(
     state: ServerState, connection: KnownConnection, head: Head, data: bytes, at: int
 ) -> KnownExchange | None:
-    """The exchange of the request whose body begins at a place in `data`, if it is known: it is with an instance then.
+    """Give the request whose body begins at `at` in `data` to an instance, and return its exchange, if it is known.
 
-    Not so if it is watched, nor if it has to wait in a queue.
+    Returns None for unknown requests, watched ones, and those that would wait in a queue.
     """
     found = None if _is_watched(state) else _find(state, head)
     if found is None:
@@ -114,11 +114,11 @@ def begin_known(
 
 
 class KnownExchange(Exchange):
-    """See the module. It is its own job, to instances: see scheduling.job.Job, which says what its attributes are."""
+    """See the module. Instances use it as a job: scheduling.job.Job describes those attributes."""
 
     _counted = True
     _may_be_sent = False
-    # Of a job. Most say that it is an ordinary one.
+    # Attributes of a job. Most have the values of an ordinary one.
     instance: Any  # the executor of native code, which has more methods than a job needs
     serial: int
     id = ""
@@ -138,12 +138,12 @@ class KnownExchange(Exchange):
         self.arrived_ns = time.monotonic_ns()
 
     def begin_sent(self, arrived_ns: int) -> None:
-        """The instance has begun with it already, and may send the response by itself."""
+        """Note that the instance has begun with the request, and may send the response itself."""
         self.arrived_ns = arrived_ns
         self._may_be_sent = True
 
     def _act(self) -> None:
-        """Nothing: the instance has the request."""
+        """Do nothing: the instance has the request already."""
 
     def take_back(self) -> None:
         """See Exchange. A response that was sent already is reported at once."""
@@ -156,13 +156,13 @@ class KnownExchange(Exchange):
         if self.parts is None:
             self.instance.cancel(self)
 
-    # Of a job.
+    # Methods of a job.
 
     def free(self) -> None:
-        """Nothing: the instance owns the memory."""
+        """Do nothing: the instance owns the memory."""
 
     def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
-        """The instance has answered with a response of a new form, which is remembered if it can be."""
+        """Answer with a response of a new form, and have native code remember the form if possible."""
         assert outcome is not None  # models that answer with nothing, or more than once, are not known
         if isinstance(outcome, InferenceError):
             self.reject(outcome)
@@ -181,13 +181,13 @@ class KnownExchange(Exchange):
             self._plan.known.remember(b"".join((head, document)), outputs)
 
     def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
-        """The socket over which the instance may send the response, None if it may not: see KnownConnection."""
+        """The socket over which the instance may send the response, or None: see KnownConnection."""
         client = self._connection.client_socket(make)
         self._may_be_sent = client is not None
         return client
 
     def sent(self, rest: bytes | None) -> None:
-        """The instance has sent the response, except for `rest`; None if nothing is left."""
+        """The instance has sent the response, except for `rest`; None if all was sent."""
         if self.abandoned:
             return
         if rest is None:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What native threads may do with an HTTP connection: send a response over it, or read and answer it by themselves.
+"""Lets native threads use an HTTP connection: send a response over it, or read and answer its requests themselves.
 
-A client that has sent the same known request several times in a row is likely to send it again. Its connection is then
-lent to the model's instance, which reads it, until something else arrives or the event loop takes it back.
+A client that has sent the same known request several times in a row is likely to send it again. Then its connection is
+lent to the model's instance. The instance reads it until something else arrives or the event loop takes it back.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.inference.request_plans import RequestPlan
 from pyruntime.runtime.instances.executor import ClientSocket, KnownRequestExecutor, Loan
 
-# A connection is lent after so many known requests in a row, which native threads have answered.
+# A connection is lent after this many known requests in a row that native threads have answered.
 ALIKE_MIN = 4
-# The number doubles each time that something else arrives while it is lent, or that a request takes longer than its
-# execution; up to this number. It starts again after a connection that brought more requests than this.
+# The number doubles, up to this limit, each time that something else arrives during a loan, or that a request outlives
+# its execution. It is reset after a loan with more requests than the limit.
 ALIKE_MAX = 1 << 10
 
 
 class LendableConnection(KnownConnection, LentConnection, Protocol):
-    """What lending needs of a connection. `exchanges` are those that are not answered."""
+    """A connection that can be lent. `exchanges` are the unanswered ones."""
 
     transport: asyncio.Transport | None
     exchanges: deque[Exchange]
 
     @property
     def has_spare_descriptor(self) -> bool:
-        """Whether there are descriptors enough for a second one of this connection."""
+        """Whether enough descriptors are free for a second one of this connection."""
 
     def go_on(self, data: bytes) -> None:
-        """Read the connection again; `data` was read of it already."""
+        """Read the connection again, beginning with `data`, which the instance has read."""
 
 
 class Lending:
@@ -50,20 +50,20 @@ class Lending:
     def __init__(self, state: ServerState, connection: LendableConnection) -> None:
         self._state = state
         self._connection = connection
-        # Known requests in a row, and how many there must be.
+        # The known requests in a row, and the number that is required for a loan.
         self.alike = 0
         self._alike_min = ALIKE_MIN
-        # The connection as native threads have it: None before they need it, False if they cannot have it.
+        # The socket for native threads: None before they need it, False if they cannot have it.
         self._client: ClientSocket | Literal[False] | None = None
-        # While it is lent: the loan, the instance that reads it, and the plan of its requests. `begun` is how many of
-        # them there were when `check` looked.
+        # During a loan: the loan, the instance that reads, and the plan of the requests. `_begun` is the number of
+        # requests at the last `check`.
         self._lent: Loan | None = None
         self._reader: KnownRequestExecutor | None = None
         self._plan: RequestPlan | None = None
         self._begun = 0
 
     def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
-        """See KnownConnection. It takes one more descriptor."""
+        """See KnownConnection. The socket takes one more descriptor."""
         transport = self._connection.transport
         if self._connection.exchanges or transport is None or transport.get_write_buffer_size():
             return None
@@ -75,7 +75,7 @@ class Lending:
         return self._client or None
 
     def lend(self, head: Head, data: bytes, at: int) -> bool:
-        """Lend the connection with the request that is all of `data`, if that is known; `at` is where its body is."""
+        """Lend the connection with the request in `data`, if it is known. `at` is the start of its body."""
         connection = self._connection
         if self.alike < self._alike_min or connection.exchanges:
             return False
@@ -94,7 +94,7 @@ class Lending:
         return True
 
     def check(self) -> bool:
-        """Whether the connection is lent, and used. While it is, nobody notices that its client hangs up."""
+        """Whether the connection is lent and in use. Takes an unused one back, which reveals a gone client."""
         if self._lent is None:
             return False
         self._state.settle()
@@ -106,7 +106,7 @@ class Lending:
         return False
 
     def take_back(self) -> None:
-        """Read the connection again, if it was lent. A request that is under way becomes an exchange."""
+        """Read the connection again, if it was lent. A request in flight becomes an exchange."""
         if self._lent is None:
             return
         rest = self._lent.take_back()
@@ -120,10 +120,10 @@ class Lending:
             self._client.shut_down()
         self._client = False
 
-    # What the reader tells: see instances.executor.KnownRequestExecutor.
+    # Called by the reader: see instances.executor.LendableConnection.
 
     def adopt(self, serial: int, arrived_ns: int) -> KnownExchange:
-        """A request that arrived while the connection was lent is not over: the exchange for it."""
+        """The exchange for a request that arrived during the loan and is not over."""
         assert self._plan is not None  # the connection is lent
         assert self._reader is not None
         exchange = KnownExchange(self._state, self._connection, self._plan)
@@ -136,7 +136,7 @@ class Lending:
         return exchange
 
     def returned(self) -> None:
-        """Something has arrived that is not the known request, or the client is gone."""
+        """Take the connection back: another request has arrived, or the client is gone."""
         if self._lent is not None:
             self._adapt()
             self.take_back()
@@ -147,7 +147,7 @@ class Lending:
         self._alike_min = ALIKE_MIN if was_long else min(2 * self._alike_min, ALIKE_MAX)
 
     def _is_back(self, data: bytes) -> None:
-        self._lent = self._reader = self._plan = None  # their model may be unloaded before the client leaves
+        self._lent = self._reader = self._plan = None  # the model may be unloaded while the client stays
         self.alike = 0
         self._state.lent.discard(self._connection)
         self._connection.go_on(data)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The exchange of a request that a model executes: what infer, generate and generate_stream have in common."""
+"""The base of exchanges whose requests a model executes: infer, generate and generate_stream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ModelExchange(Exchange, Generic[O]):
     slot: RequestSlot | None = None
     job: Job | None = None
     options: O
-    # The model, once it is needed: while the body arrives, or when it has.
+    # The model, once it is needed: while the body arrives, or when it is complete.
     _model: ModelVersion | None = None
     # Whether the model may be decoupled.
     _takes_decoupled = False

@@ -146,7 +146,7 @@ class Session:
         """End a stream at once. Drops its unsent data."""
 
     def hold(self, stream: int, /) -> None:
-        """Stop to extend the stream's window for received data: the client stops when the window is used up."""
+        """Stop extending the stream's window for received data: the client stops when the window is used up."""
 
     def resume(self, stream: int, /) -> None:
         """Extend the stream's window again."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The body of a generate request, decoded. (pure)
+"""Decodes the body of a generate request. (pure)
 
 body := {"id"?, "parameters"?: {(<input> | <parameter>)*}, (<input> | <parameter>)*}
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The responses to a generate request, encoded. (pure)
+"""Encodes the responses to a generate request. (pure)
 
 document := {"id"?, "model_name", "model_version", <parameter>*, <output>*}
 event    := "data: " document LF LF

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Large inference documents, parsed piece by piece. (pure)
 
-What makes a document large are the elements of its inputs. Parsing millions of them takes seconds and gigabytes, and no
-other thread runs meanwhile. So lists of plain elements are cut out of the text first, and parsed and packed in slices;
-what is left is a small document. Lists that are nested deeper than rows of numbers stay in it.
+Large documents consist of the elements of their inputs. Parsing millions of them takes seconds and gigabytes, and
+blocks all other threads. So lists of plain elements are cut out of the text first, and parsed and packed in slices. The
+rest is a small document. Lists that are nested deeper than rows of numbers stay in it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ELEMENTS = re.compile(rb"(?:%b,)*+" % _ELEMENT, re.DOTALL)
 _ONE = re.compile(rb"%b," % _ELEMENT, re.DOTALL)
 _LAST = re.compile(rb"(%b|\s*+)\]" % _ELEMENT, re.DOTALL)
 
-# Stands in the small document for what was cut out: a list, as that was, which no client can guess.
+# Replaces a list in the small document, within a list of its own. No client can guess it.
 _TOKEN = secrets.token_hex(16)
 
 # The beginning and the end of a slice in the text.
@@ -92,7 +92,7 @@ def _cut(text: bytes, start: int) -> list[Slice] | None:
     slices: list[Slice] = []
     at = start
     while True:
-        end = _ELEMENTS.match(text, at, at + SLICE_BYTES).end()  # type: ignore[union-attr]  # it matches nothing, too
+        end = _ELEMENTS.match(text, at, at + SLICE_BYTES).end()  # type: ignore[union-attr]  # it matches the empty string as well
         if end == at:
             last = _LAST.match(text, at)
             if last is not None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The body of an HTTP inference request, decoded. (pure)
+"""Decodes the body of an HTTP inference request. (pure)
 
 body     := document binary*      the document is as long as Inference-Header-Content-Length says, or all of the body
          |  contents              where that header is 0: the contents of the model's only input
@@ -10,8 +10,8 @@ output   := {"name", "parameters"?: {"binary_data"?, "classification"?} | place}
 place    := {"shared_memory_region", "shared_memory_offset"?, "shared_memory_byte_size"}
 
 The binary parts stand in the order of the inputs that have a "binary_data_size"; they become views of the body and are
-never copied. Members that nobody knows are ignored, as in Triton. Whether the inputs suit the model is not asked here:
-that is the same question for every protocol.
+never copied. Unknown members are ignored, as in Triton. Whether the inputs suit the model is checked later, in the
+same way for every protocol.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyruntime.runtime.requests.types import InferRequest, InputTensor, OutputPl
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import InferenceError
 
-# Inputs, or outputs, of one request. Large models have hundreds; a list beyond this is no honest request.
+# The most inputs, or outputs, of one request. Large models have hundreds.
 TENSORS_MAX = 4096
 
 # numpy 1 has no arrays of more dimensions, and the model may run under it.
@@ -53,7 +53,7 @@ _NOTHING: JsonObject = {}
 # An element of "inputs" or "outputs". It may be no object: then reading a member raises TypeError.
 Entry: TypeAlias = Any
 
-# For a client that has registered none.
+# The default: no registered memory.
 NO_CLIENT_MEMORY = ClientMemory(allowed=False)
 
 
@@ -75,7 +75,7 @@ class OutputOptions:
         return self.binary.get(name, self.default_binary)
 
 
-# Nearly every request wants one of these two, so they are made once.
+# Nearly every request has one of these options, so they are made once.
 ALL_BINARY = OutputOptions(default_binary=True)
 ALL_JSON = OutputOptions(default_binary=False)
 
@@ -154,7 +154,7 @@ def _read_inputs(
 ) -> int:
     """Append an input for each of `entries` and return where the binary data, from `position` on, ends.
 
-    The checks stand in the loop because it runs for every request; what they find is put into words further down.
+    The checks are inline because the loop runs for every request. The functions further down make their messages.
     Shapes are copied because the document may be remembered.
     """
     inputs = request.inputs

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The body of an HTTP inference response, encoded. (pure)
+"""Encodes the body of an HTTP inference response. (pure)
 
 body     := document binary*
 document := {"id"?, "model_name", "model_version", "parameters"?, "outputs": [output*]}
 output   := {"name", "datatype", "shape", "parameters": {"binary_data_size"} | "data" | nothing}
 
-The binary parts stand in the order of the outputs that have a "binary_data_size". They are handed on as they are, never
-joined or copied; who writes them to the socket also sees to it that the response is released afterwards. Of an output
+The binary parts stand in the order of the outputs that have a "binary_data_size". They are never joined or copied,
+and their sender releases the response afterwards. Of an output
 in the client's own memory nothing else is said: the client knows where it is, and Triton's C++ client takes whatever is
 in "parameters" for a size of binary data.
 """

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The endpoints about the shared memory of clients: a route and a body in, a JSON body out.
 
-All raise InferenceError: what is wrong with the body is INVALID_ARG, the rest is what the state's `client_memory` says.
+All raise InferenceError: INVALID_ARG for a wrong body, and the errors of the state's `client_memory`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyruntime.runtime.frontends.common.request_parameters import UINT64_MAX
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route
 from pyruntime.runtime.json_types import JsonObject, JsonValue
 
-# Triton's sentence for what is no handle of CUDA's.
+# Triton's message for an invalid CUDA handle.
 _BAD_HANDLE = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
 
 

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The bodies of requests to load and unload a model, and of those for the index, decoded. (pure)
+"""Decodes the bodies of requests to load and unload a model, and for the index. (pure)
 
 load   := {"parameters"?: {"config"?: <configuration as JSON>, "file:<path>": <contents in base64>, ...}}
 unload := {"parameters"?: {"unload_dependents"?: <boolean>}}
 index  := {"ready"?: <boolean>}
 
-Nothing at all is as good as {}. Of an unload whatever else is there is ignored, as in Triton.
+An empty body counts as {}. Other members of an unload are ignored, as in Triton.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyruntime.runtime.repository.override import FILE_PREFIX
 
 
 def decode_load(body: bytes) -> tuple[str, dict[str, bytes]]:
-    """(configuration, files by their names in the request) that are to take the place of the repository's.
+    """(configuration, files by their names in the request) that replace those of the repository.
 
     Raises InferenceError (INVALID_ARG).
     """
@@ -36,7 +36,7 @@ def decode_load(body: bytes) -> tuple[str, dict[str, bytes]]:
 
 
 def decode_unload(body: bytes) -> bool:
-    """Whether to unload the models that only the one needs, too. Raises InferenceError (INVALID_ARG)."""
+    """Whether to unload also the models that only this one needs. Raises InferenceError (INVALID_ARG)."""
     value = _parameters(body).get("unload_dependents", False)
     if type(value) is not bool:
         raise invalid(f"'unload_dependents' must be true or false, got {shown(value)}")

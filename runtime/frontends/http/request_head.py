@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Heads of HTTP/1.1 requests, and bodies that come in chunks. (pure)
+"""Reads heads of HTTP/1.1 requests, and bodies in chunks. (pure)
 
-A client sends the same head over and over: same URL, same lengths. So heads are remembered by their bytes, and
-httptools parses only those that are new. What it makes of a head is all that is kept; what it refuses is never kept.
+A client sends the same head repeatedly: same URL, same lengths. So parsed heads are remembered by their bytes, and
+httptools parses only new ones. Refused heads are not remembered.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pyruntime.runtime.inference.forwarding import Forwarded, HeaderPattern
 from pyruntime.runtime.settings import Restriction
 
 HEAD_END = b"\r\n\r\n"
-# A head longer than this is no client of ours: URL and headers together. (Apache takes 8 KiB, nginx 32 KiB.)
+# The longest head, URL and headers together. (Apache takes 8 KiB, nginx 32 KiB.)
 HEAD_BYTES_MAX = 64 << 10
-# Headers of one request. Browsers send 20 and proxies add some; Apache takes 100.
+# The most headers of one request. Browsers send 20 and proxies add some; Apache accepts 100.
 HEADERS_MAX = 256
 # Heads remembered: 2 MiB of them at most.
 HEADS_KEPT_MAX = 1024
@@ -32,15 +32,15 @@ HEAD_KEPT_BYTES_MAX = 2048
 # A line between chunks: a size, and extensions that mean nothing.
 CHUNK_LINE_BYTES_MAX = 4096
 CHUNK_DIGITS_MAX = 15
-# A length of more digits is none.
+# A length with more digits is refused.
 LENGTH_DIGITS_MAX = 18
 
 
 class Head(NamedTuple):
-    """What the server acts on in a request's head. Lengths are in bytes.
+    """The parts of a request's head that the server uses. Lengths are in bytes.
 
     `header_length` is the Inference-Header-Content-Length: None if there is none, -1 if it is no number.
-    `encoding` is what the body is compressed with, and `response_encoding` what its response should be; "" is nothing.
+    `encoding` is that of the body, and `response_encoding` that of the response; "" means uncompressed.
     `takes_chunks` unless the client is one of HTTP/1.0, which knows no chunked bodies. `traceparent` is the header of
     that name, "" for none. `forwarded` are the headers that go to the model. `line` is the method and the path, for the
     log.
@@ -68,9 +68,9 @@ class BadRequest(Exception):
         self.status = status
 
 
-# What clients of HTTP/2 begin with.
+# Clients of HTTP/2 begin with this.
 _HTTP2 = b"PRI * HTTP/2.0\r\n"
-# Whoever sends one of these twice may be understood in two ways, by us and by a proxy before us.
+# A proxy and this server could read a repeated header of these differently, so that is refused.
 _ONCE = (b"content-length", b"transfer-encoding", b"content-encoding", b"inference-header-content-length")
 
 # A header that names a span of the client's. One that is folded, or in any way odd, is left to the parser.
@@ -203,7 +203,7 @@ class _Collector:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # The parser leaves blanks behind a value.
+        # The parser leaves trailing blanks in a value.
         small, value = name.lower(), value.rstrip(b" \t")
         if small in _ONCE and small in self.headers:
             self._twice = small
@@ -212,7 +212,7 @@ class _Collector:
 
     def on_headers_complete(self) -> None:
         self._heads += 1
-        # Asked now: once a message is complete the parser has forgotten what its head said.
+        # Read these now: the parser forgets them once the message is complete.
         self._version = self._parser.get_http_version()
         self._keep_alive = self._parser.should_keep_alive() and self._version == "1.1"
 
@@ -244,14 +244,14 @@ def _chunked(value: bytes | None) -> bool:
 
 
 class ChunkedBody:
-    """Takes the chunks of one body apart: RFC 9112, section 7.1.
+    """Parses the chunks of one body: RFC 9112, section 7.1.
 
     body := (size-line data CRLF)* zero-size-line trailer* CRLF       extensions of a size-line mean nothing
     """
 
     def __init__(self) -> None:
         self.complete = False
-        # Bytes that were read, for whoever wants to know whether there are any more.
+        # Bytes that were read: the check for slow clients compares them.
         self.taken = 0
         self._line = b""
         self._lines = 0
@@ -259,7 +259,7 @@ class ChunkedBody:
         self._in_trailer = False
 
     def feed(self, data: bytes) -> tuple[list[bytes], bytes]:
-        """The pieces of the body that `data` holds, and what lies behind the body. Raises BadRequest."""
+        """The pieces of the body in `data`, and the bytes after the body. Raises BadRequest."""
         parts = []
         at = 0
         while at < len(data) and not self.complete:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which endpoint a request line asks for. (pure)
+"""Maps request lines to endpoints. (pure)
 
 path       := /v2  |  /v2/health/live  |  /v2/health/ready  |  /v2/models/stats  |  /v2/logging  |  /v2/trace/setting
            |  model  |  repository  |  memory  |  /openapi.json  |  /  |  /page/<file>
@@ -30,12 +30,12 @@ from pyruntime.utils.errors import InferenceError
 # Far more than any model's name needs.
 URL_BYTES_MAX = 4096
 
-# Routes remembered: a client asks for the same few over and over. With the longest URLs this is 4 MiB.
+# How many routes are remembered: clients repeat the same few. With the longest URLs this is 4 MiB.
 ROUTES_KEPT_MAX = 1024
 
 
 class Endpoint(Enum):
-    """What a request line asks for; REFUSED where there is no such thing."""
+    """The endpoint of a request line; REFUSED if there is none."""
 
     REFUSED = auto()
     SERVER_METADATA = auto()
@@ -100,7 +100,7 @@ CUDA_REGION_UNNAMED = Route(
     Endpoint.REFUSED, status=400, error="'region name' is necessary to register cuda shared memory region"
 )
 
-# The page is made of these. Nothing that a client says is ever the name of a file.
+# The files of the page. No text from a client is ever used as the name of a file.
 PAGE_FILES = (
     "index.html",
     "style.css",
@@ -114,7 +114,7 @@ PAGE_FILES = (
     "draw.js",
 )
 
-# What an URL may begin with that says which server is meant.
+# An absolute URL, as clients of proxies send it, begins with one of these.
 _SCHEMES = (b"http://", b"https://")
 
 # By path and method: each path has one or two methods.
@@ -163,7 +163,7 @@ def match(method: str, target: bytes) -> Route:
         route = _match(method, target)
         if method == "HEAD":
             route = route._replace(error="")
-        # Refused ones are not remembered: there is no end to them.
+        # Refused ones are not remembered: their number is unlimited.
         if route.endpoint is not Endpoint.REFUSED:
             if len(_routes) >= ROUTES_KEPT_MAX:
                 _routes.clear()

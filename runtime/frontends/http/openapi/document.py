@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole document: OpenAPI 3.1 for one server and the models that it serves. (pure)
 
-It follows from the arguments alone, and takes milliseconds where there are many models: who asks for it often should
-remember it.
+It follows from the arguments alone, and takes milliseconds where there are many models: callers should
+cache it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What one version of one model takes and gives, as schemas and as the operations that execute it. (pure)
+"""Describes one version of one model: schemas of its requests and responses, and its operations. (pure)
 
 The schemas of a version are components; the operations refer to them, those of the version and, if it is the latest
 one, those of the model as well.
@@ -28,7 +28,7 @@ from pyruntime.runtime.frontends.http.openapi.operations import (
 from pyruntime.runtime.frontends.http.openapi.tensors import Schema
 
 _API = "inference"
-# What models answer with is up to them: any of the codes that there are.
+# Models choose their error codes, so any status is possible.
 _ERRORS = (400, 404, 500, 501, 503)
 _BINARY_HEADER = {
     "Inference-Header-Content-Length": {

@@ -27,7 +27,7 @@ ERRORS = {
 }
 
 
-# What a body may be, by media type.
+# The schema of a body, by media type.
 Content = dict[str, Schema]
 
 
@@ -54,7 +54,7 @@ def error(status: int) -> Schema:
 
 
 def content(schema: Schema, media_type: str = JSON) -> Content:
-    """What a body may be: one type of media."""
+    """The content of a body, with one media type."""
     return {media_type: {"schema": schema}}
 
 
@@ -64,7 +64,7 @@ def answer(description: str, content: Content | None = None) -> Schema:
 
 
 def body(content: Content, required: bool = True) -> RequestBody:
-    """What a request must, or may, bring along."""
+    """The body that a request must, or may, have."""
     return {"required": required, "content": content}
 
 

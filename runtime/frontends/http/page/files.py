@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of the page, read once, by the names that the table of routes has for them.
 
-What a browser may do with them is said here: run what comes from this server and nothing else, show nothing from
-elsewhere, talk to nobody else, and let no other site show the page in a frame of its own.
+Their headers restrict browsers: scripts, images and connections of this server only, and no frame of another site may
+show the page.
 """
 
 from __future__ import annotations

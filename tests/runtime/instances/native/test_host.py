@@ -38,6 +38,14 @@ def load(monkeypatch):
     return load
 
 
+@pytest.fixture
+def native():
+    """The extension. A host that closes refuses calls; the backends of other tests in this process make some."""
+    native = pytest.importorskip(EXTENSION, reason="built without native backends")
+    yield native
+    native.accept_calls(True)
+
+
 def test_no_extension(load):
     """What was not built can be built."""
     assert load(ModuleNotFoundError("No module named")).startswith(
@@ -63,9 +71,8 @@ def test_an_extension_that_cannot_be_loaded(load):
         (replace(SETTINGS, log_info=False), (3, 0)),
     ],
 )
-def test_log_settings(monkeypatch, settings, expected):
+def test_log_settings(native, monkeypatch, settings, expected):
     """Native code is told what to log as soon as it is there, and whenever that changes."""
-    native = pytest.importorskip(EXTENSION, reason="built without native backends")
     told = []
     monkeypatch.setattr(native, "set_log", lambda *levels: told.append(levels))
 

@@ -18,7 +18,7 @@ MIB = 1 << 20
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: any\r\n\r\n"
 IDENTITY = (Path(__file__).parent / "models/echo.py").read_text()
 # Of servers that are to be tried for their patience, in seconds.
-LOOK_S, PATIENCE_S = 0.1, 0.5
+CHECK_S, PATIENCE_S = 0.1, 0.5
 # A server that has few descriptors.
 POOR = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
 
@@ -53,7 +53,7 @@ def impatiently(with_limits):
     A client that is not slow on purpose may be slow all the same: with a connection that it has opened, but not within
     what it sends at a time.
     """
-    return lambda *names: with_limits(client_timeouts, LOOK_S=LOOK_S, **dict.fromkeys(names, PATIENCE_S))
+    return lambda *names: with_limits(client_timeouts, CHECK_S=CHECK_S, **dict.fromkeys(names, PATIENCE_S))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ and is stopped in the background. Only this module reports steps of a version to
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from typing import Protocol
 
@@ -123,9 +122,6 @@ class LiveVersions:
         if task is None:
             name = f"retire {model.spec.name} {model.version}"
             task = self._retiring[model] = self._tasks.create_task(self._end(model, timeout_s), name=name)
-            # The parts of a version form reference cycles, and a thread of a native instance ends only with its handle.
-            # Collecting the young generations takes less than a millisecond.
-            task.add_done_callback(lambda _: gc.collect(1))
         return task
 
     async def _end(self, model: ModelVersion, timeout_s: float) -> None:

@@ -71,8 +71,8 @@ class NativeInstance:
 
     @property
     def memory_usage(self) -> list[MemoryUsage]:
-        """The memory that the instance uses, as its backend reports it."""
-        return self._handle.memory_usage
+        """The memory that the instance uses, as its backend reports it; nothing once it has stopped."""
+        return self._handle.memory_usage if self._initialized else []
 
     def tell(self) -> str:
         """The text that `pyruntime stack` shows for the instance."""
@@ -130,6 +130,9 @@ class NativeInstance:
         except LoadError as exc:
             _LOG.error("%s: failed to finalize: %s", self.name, exc)
             _ABANDONED.append(self._handle)
+        # Its thread ends with the handle. The handle and the batches refer to each other, so without this the thread
+        # would stay until the garbage collector finds them.
+        del self._handle, self._batches.handle
 
     def _abandon(self, timeout_s: float) -> None:
         """Continue without a backend that does not finish. It may still read its requests, so their memory stays."""

@@ -17,10 +17,10 @@ from typing import Any, TypeVar, cast
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.execution.job import request_options
 from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.runtime.scheduling.controls import Controls
-from pyruntime.runtime.scheduling.job import request_options
 from pyruntime.stub.batches import Batches
 from pyruntime.stub.loader import describe, load_class
 from pyruntime.stub.worker import NO_BLS

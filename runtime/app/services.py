@@ -15,11 +15,11 @@ from typing import Any
 from pyruntime.runtime.app.queries import QUERIES, answer_query
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.calls.model_call import Callee
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.observe.metrics import Metrics
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.versions import parse_version
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.messages import OK

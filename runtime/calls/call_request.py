@@ -14,11 +14,11 @@ from typing import Protocol
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.instances.codec import response_parameters
+from pyruntime.runtime.execution.job import Job, Respond
+from pyruntime.runtime.execution.signature import signature_of
 from pyruntime.runtime.regions import SharedRegion
+from pyruntime.runtime.requests.parameters import parse_parameters
 from pyruntime.runtime.requests.types import InferRequest, InputTensor, Parameter, Slot
-from pyruntime.runtime.scheduling.job import Job, Respond
-from pyruntime.runtime.scheduling.signature import signature_of
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import PeerError
@@ -171,5 +171,5 @@ def read_call(message: Call, region_of: Callable[[int], SharedRegion]) -> CallRe
             tensors.append((name, datatype, shape, at, size, MEMORY_CPU, 0))
     except (TypeError, ValueError) as exc:
         raise PeerError("a call whose request cannot be read") from exc
-    parameters = response_parameters(options.parameters) if options.parameters else _NO_PARAMETERS
+    parameters = parse_parameters(options.parameters) if options.parameters else _NO_PARAMETERS
     return CallRequest(message.model, message.version, id, options, parameters, tensors, list(regions.values()), trace)

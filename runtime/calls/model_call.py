@@ -14,10 +14,10 @@ from typing import Protocol
 
 from pyruntime.runtime.calls.call_request import ValidatedSignatures
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.instances.deadlock import Waiting, explain_deadlock
+from pyruntime.runtime.execution.deadlock import Waiting, explain_deadlock
+from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferRequest, Slot, free_slots
-from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.errors import Code, InferenceError
 
 # The limit of open calls of one stub, or of all native code in the server. A model that exceeds it does not wait for
@@ -83,7 +83,7 @@ class ModelCall:
     def __init__(self, tracer: CallTracer, request: OutgoingRequest, slots: list[Slot], on_response: Respond) -> None:
         """`slots` are the memory of the inputs: the call frees them if it does not become a job.
 
-        `on_response` is called as scheduling.job.Respond says; the receiver releases the InferResponses.
+        `on_response` is called as execution.job.Respond says; the receiver releases the InferResponses.
         """
         self.callee: Callee | None = None
         self.job: Job | None = None
@@ -126,7 +126,7 @@ class ModelCall:
         if self.callee is not None and self.job is not None:
             self.callee.cancel(self.job)
 
-    # Deadlocks: see instances/deadlock.py.
+    # Deadlocks: see execution/deadlock.py.
 
     def servers(self) -> tuple[Sequence[Waiting], str]:
         """The workers that could serve the call now, and the name of their model. The call must have started."""

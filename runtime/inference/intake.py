@@ -16,13 +16,13 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from pyruntime.runtime.config.inputs import check_strings, has_many_strings
+from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.inference.forwarding import Forwarded, forward
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.request_plans import PlanKey, RequestPlan
 from pyruntime.runtime.inference.threads import in_thread
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
-from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import InferenceError
@@ -88,7 +88,7 @@ class IncomingRequest(Protocol[O]):
         """The request and its options. Raises InferenceError."""
 
     def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
-        """See scheduling.job.Respond."""
+        """See execution.job.Respond."""
 
     def reject(self, failure: InferenceError) -> None:
         """Refuse the request, after `submit` has returned."""

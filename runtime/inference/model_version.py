@@ -18,17 +18,17 @@ from pyruntime.runtime.caching.requests import CachedRequests
 from pyruntime.runtime.calls.call_request import ValidatedSignatures
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.execution.deadlock import Waiting
+from pyruntime.runtime.execution.executor import Executor, KnownRequest
+from pyruntime.runtime.execution.job import Job, Respond, place_refs, request_options, tensor_refs
+from pyruntime.runtime.execution.signature import signature_of
 from pyruntime.runtime.inference.request_plans import RequestPlans
-from pyruntime.runtime.instances.deadlock import Waiting
-from pyruntime.runtime.instances.executor import Executor, KnownRequest
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferRequest, request_failure
 from pyruntime.runtime.scheduling.batcher import QueueFull, Strategy
 from pyruntime.runtime.scheduling.factory import create_scheduler
-from pyruntime.runtime.scheduling.job import Job, Respond, place_refs, request_options, tensor_refs
-from pyruntime.runtime.scheduling.signature import signature_of
 from pyruntime.utils.errors import Code, InferenceError
 
 # The time for finalize when the accepted requests have used up all of the timeout, in seconds.
@@ -230,7 +230,7 @@ class ModelVersion:
 
     @property
     def workers(self) -> Sequence[Waiting]:
-        """The workers that execute its requests: see instances/deadlock.py."""
+        """The workers that execute its requests: see execution/deadlock.py."""
         return [worker for instance in self._active for worker in instance.workers()]
 
     def check_ready(self, call_back: Callable[[bool], None]) -> None:

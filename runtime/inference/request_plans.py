@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, cast
 
+from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.memory.requests import RequestSlot
-from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.request_codec import TensorRef, encode_request
 
 # The number of plans that are kept for one model, and the longest header of one: half a MiB in total.

@@ -17,17 +17,16 @@ import orjson
 
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.regions import SharedRegion
+from pyruntime.runtime.requests.parameters import parse_parameters
 from pyruntime.runtime.requests.types import InferResponse, OutputPlace, OutputTensor, Parameter
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError, PeerError
 from pyruntime.utils.messages import OK, RESCHEDULED, SENDER, WireResponse, encode_error
 from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
-
-_SCALARS = (str, int, float, bool)
 
 # The outcome of one request of a batch: a response, an error, or a value in place of both (see utils/messages.py).
 Outcome = InferResponse | InferenceError | int | None
@@ -75,7 +74,7 @@ class ResponseReader:
             self._version,
             job.id,
             outputs,
-            response_parameters(parameters) if parameters else _NO_PARAMETERS,
+            parse_parameters(parameters) if parameters else _NO_PARAMETERS,
             partial(self._release, slot, size) if slot >= 0 else _nothing,
             region=self._shared,
         )
@@ -171,16 +170,3 @@ def response_wire(response: InferResponse, hold: int, inline: bool = False) -> W
 def error_wire(error: InferenceError) -> WireResponse:
     """The failure of a call, as the caller's stub reads it."""
     return encode_error(int(error.code), error.message)
-
-
-def response_parameters(text: str) -> dict[str, Parameter]:
-    """Response parameters from their JSON text. Raises PeerError."""
-    if not text:
-        return {}
-    try:
-        parameters: dict[str, Parameter] = orjson.loads(text)
-    except (TypeError, ValueError) as exc:
-        raise PeerError("response parameters are not JSON") from exc
-    if type(parameters) is not dict or any(type(value) not in _SCALARS for value in parameters.values()):
-        raise PeerError("response parameters are not a JSON object of strings, numbers and booleans")
-    return parameters

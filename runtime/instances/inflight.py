@@ -12,11 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from pyruntime.runtime.execution.deadlock import Waiting
+from pyruntime.runtime.execution.executor import Batch, ExecutorOwner
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.capacity import AdaptiveCapacity
-from pyruntime.runtime.instances.deadlock import Waiting
-from pyruntime.runtime.instances.executor import Batch, ExecutorOwner
 from pyruntime.runtime.observe.statistics import ModelStatistics, reason_of
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError
 
 # The inflight value: what a subclass keeps for a batch.
@@ -52,11 +52,11 @@ class InflightBatches(ABC, Generic[B]):
 
     @abstractmethod
     def cancel(self, job: Job) -> None:
-        """See scheduling.job.Running. The model need not notice; it continues either way."""
+        """See execution.job.Running. The model need not notice; it continues either way."""
 
     @abstractmethod
     def worker_of(self, job: Job) -> Waiting:
-        """See scheduling.job.Running."""
+        """See execution.job.Running."""
 
     @property
     def running(self) -> bool:

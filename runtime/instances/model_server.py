@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pyruntime.runtime.calls.model_call import Callee
-from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.execution.job import Job
 
 
 class ModelServer(Protocol):

@@ -19,8 +19,9 @@ from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.config.unsupported import refuse_unsupported, unsupported_features
 from pyruntime.runtime.config.validate import validate
+from pyruntime.runtime.execution.executor import Executor
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.inference.model_version import ModelVersion, nothing_to_finalize
-from pyruntime.runtime.instances.executor import Executor
 from pyruntime.runtime.loaders.model_files import read_labels
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.model_families import new_statistics
@@ -28,7 +29,6 @@ from pyruntime.runtime.observe.statistics import MemoryUsage
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import GPUS, Draft
 from pyruntime.runtime.scheduling.batcher import Strategy
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.settings import ServerSettings
 
 _LOG = logging.getLogger("pyruntime.repository")

@@ -65,7 +65,7 @@ class ClientUse:
         return ClientUse(request, respond)
 
     def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
-        """See scheduling.job.Respond."""
+        """See execution.job.Respond."""
         if final:
             self.end()
         self._respond(outcome, final)

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.scheduling.batcher import Strategy
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.scheduler import JobScheduler, Scheduler
 from pyruntime.runtime.scheduling.sequence_scheduler import Memory, SequenceScheduler
 

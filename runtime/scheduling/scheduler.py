@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.instances.executor import Executor
+from pyruntime.runtime.execution.executor import Executor
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.scheduling.batcher import Batcher, Strategy
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 
 

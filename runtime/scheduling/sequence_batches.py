@@ -19,8 +19,8 @@ from operator import attrgetter
 from typing import Protocol
 
 from pyruntime.runtime.config.spec import DynamicBatchingSpec, SequenceBatchingSpec
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.scheduling.batcher import Batcher
-from pyruntime.runtime.scheduling.job import Job
 
 _arrived_s = attrgetter("arrived_s")
 

@@ -17,14 +17,14 @@ from math import inf, prod
 from typing import Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec, SequenceBatchingSpec
-from pyruntime.runtime.instances.executor import Executor
+from pyruntime.runtime.execution.executor import Executor
+from pyruntime.runtime.execution.job import Job, tensor_refs
+from pyruntime.runtime.execution.states import SequenceStates
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor
 from pyruntime.runtime.scheduling.controls import Controls
-from pyruntime.runtime.scheduling.job import Job, tensor_refs
 from pyruntime.runtime.scheduling.scheduler import JobScheduler
 from pyruntime.runtime.scheduling.sequences import Sequences, sequence_of
-from pyruntime.runtime.scheduling.states import SequenceStates
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import MEMORY_CPU, RequestOptions, TensorRef

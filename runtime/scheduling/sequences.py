@@ -26,10 +26,10 @@ from itertools import count
 from math import inf
 
 from pyruntime.runtime.config.spec import SequenceBatchingSpec
+from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.execution.states import SequenceStates
 from pyruntime.runtime.scheduling.batcher import QueueFull
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.sequence_batches import Strategy, strategy_of
-from pyruntime.runtime.scheduling.states import SequenceStates
 from pyruntime.utils.errors import Code, InferenceError
 
 # The most sequences of one model, with and without slots. Each has a slot or a waiting request, so there are not many

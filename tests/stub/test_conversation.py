@@ -21,13 +21,13 @@ import pytest
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.regions import create_region
 from pyruntime.runtime.requests.types import InferResponse, free_slots
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils import flow_control
 from pyruntime.utils.addresses import address
 from pyruntime.utils.messages import (

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Literal
 
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.frontends.grpc.call import BYTES_PER_S_MIN, MESSAGE_S_MAX, Call, Raws
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.infer_request import PLAIN, InferOptions, Target, decode_infer, read_target
@@ -22,7 +23,6 @@ from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.native._http2 import scatter, split
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import Code, InferenceError
@@ -83,7 +83,7 @@ class CallRequest:
         return decode_infer(target, self.id, self.places or _places(self.lengths), view, base, self._call.client_memory)
 
     def respond(self, outcome: Outcome, final: bool) -> None:
-        """See scheduling.job.Respond."""
+        """See execution.job.Respond."""
         self._call.respond(self, outcome, final)
 
     def reject(self, failure: InferenceError) -> None:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from pyruntime.runtime.app.state import ServerState
+from pyruntime.runtime.execution.executor import ClientSocket
 from pyruntime.runtime.frontends.common.client_timeouts import ClientTimeouts, Phase
 from pyruntime.runtime.frontends.common.connection_limits import connections_max, report_unsent
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX, Exchange
@@ -35,7 +36,6 @@ from pyruntime.runtime.frontends.http.request_head import (
 from pyruntime.runtime.frontends.http.response_head import CONTINUE
 from pyruntime.runtime.frontends.http.response_head import head as response_head
 from pyruntime.runtime.frontends.http.routes import Endpoint
-from pyruntime.runtime.instances.executor import ClientSocket
 
 # Concurrent requests of one connection. More wait in the socket.
 PIPELINED_MAX = 64

@@ -53,7 +53,7 @@ class _GeneratingExchange(ModelExchange[None]):
         return request, None
 
     def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
-        """See scheduling.job.Respond."""
+        """See execution.job.Respond."""
         if final:
             self.job = None  # it refers to us
         if not self._over and not self.abandoned:

@@ -120,7 +120,7 @@ class InferExchange(ModelExchange[OutputOptions]):
     # The response.
 
     def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
-        """See scheduling.job.Respond."""
+        """See execution.job.Respond."""
         assert outcome is not None  # models that answer with nothing, or more than once, are refused by the head
         self.job = None  # it refers to us
         if isinstance(outcome, InferenceError):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from pyruntime.runtime.app.state import ServerState
+from pyruntime.runtime.execution.executor import ClientSocket, KnownRequestExecutor
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX, Connection, Exchange
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY
 from pyruntime.runtime.frontends.http.kserve_response import encode_binary
@@ -20,7 +21,6 @@ from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.response_head import infer_head
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.request_plans import RequestPlan
-from pyruntime.runtime.instances.executor import ClientSocket, KnownRequestExecutor
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import InferenceError
 
@@ -114,7 +114,7 @@ def begin_known(
 
 
 class KnownExchange(Exchange):
-    """See the module. Instances use it as a job: scheduling.job.Job describes those attributes."""
+    """See the module. Instances use it as a job: execution.job.Job describes those attributes."""
 
     _counted = True
     _may_be_sent = False

@@ -15,11 +15,11 @@ from contextlib import suppress
 from typing import Literal, Protocol
 
 from pyruntime.runtime.app.state import LentConnection, ServerState
+from pyruntime.runtime.execution.executor import ClientSocket, KnownRequestExecutor, Loan
 from pyruntime.runtime.frontends.http.exchange import Exchange
 from pyruntime.runtime.frontends.http.known_exchange import KnownConnection, KnownExchange, find_lendable
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.inference.request_plans import RequestPlan
-from pyruntime.runtime.instances.executor import ClientSocket, KnownRequestExecutor, Loan
 
 # A connection is lent after this many known requests in a row that native threads have answered.
 ALIKE_MIN = 4
@@ -120,7 +120,7 @@ class Lending:
             self._client.shut_down()
         self._client = False
 
-    # Called by the reader: see instances.executor.LendableConnection.
+    # Called by the reader: see execution.executor.LendableConnection.
 
     def adopt(self, serial: int, arrived_ns: int) -> KnownExchange:
         """The exchange for a request that arrived during the loan and is not over."""

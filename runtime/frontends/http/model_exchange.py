@@ -7,11 +7,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Generic, TypeVar
 
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.frontends.http.exchange import ACTIVITIES, Exchange
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 
 O = TypeVar("O")  # noqa: E741 - the options of the response
@@ -60,7 +60,7 @@ class ModelExchange(Exchange, Generic[O]):
 
     @abstractmethod
     def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
-        """See scheduling.job.Respond."""
+        """See execution.job.Respond."""
 
     def cancel(self) -> None:
         """See Exchange."""

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from pyruntime.runtime.execution.deadlock import FREE, Waiting
+from pyruntime.runtime.execution.executor import Batch, ExecutorOwner
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.capacity import AdaptiveCapacity
-from pyruntime.runtime.instances.deadlock import FREE, Waiting
-from pyruntime.runtime.instances.executor import Batch, ExecutorOwner
 from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.native.instance_spec import NativeExtension, NativeInstanceSpec, create_handle
 from pyruntime.runtime.instances.native.memory import base_of, is_inline, resolved
@@ -26,7 +27,6 @@ from pyruntime.runtime.instances.native.worker import NativeWorker
 from pyruntime.runtime.native.parameters import read_parameters
 from pyruntime.runtime.observe.statistics import reason_of
 from pyruntime.runtime.requests.types import Parameter
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import encode_request, encode_requests
 
@@ -81,7 +81,7 @@ class NativeBatches(InflightBatches[int]):
         return describe(self._inflight, self._jobs, now_ns)
 
     def worker_of(self, job: Job) -> Waiting:
-        """See scheduling.job.Running."""
+        """See execution.job.Running."""
         return self.worker if self._is_unanswered(job) else FREE
 
     def execute(self, batch: Batch) -> None:

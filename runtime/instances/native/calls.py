@@ -58,7 +58,7 @@ class _OpenRequest(ModelCall):
             self._respond(outcome, final)
 
     def _respond(self, outcome: Outcome, final: bool) -> None:
-        """See scheduling.job.Respond."""
+        """See execution.job.Respond."""
         if self._early is not None:
             self._early.append((outcome, final))
             return

@@ -13,8 +13,8 @@ import logging
 import time
 from collections.abc import Sequence
 
-from pyruntime.runtime.instances.deadlock import FREE, Waiting
-from pyruntime.runtime.instances.executor import IS_READY_TIMEOUT_S, CallBack, ExecutorOwner, KnownRequestExecutor
+from pyruntime.runtime.execution.deadlock import FREE, Waiting
+from pyruntime.runtime.execution.executor import IS_READY_TIMEOUT_S, CallBack, ExecutorOwner, KnownRequestExecutor
 from pyruntime.runtime.instances.native.instance_spec import NativeExtension, NativeHandle, NativeInstanceSpec
 from pyruntime.runtime.instances.native.known import KnownBatches
 from pyruntime.runtime.instances.native.threads import NativeThreads

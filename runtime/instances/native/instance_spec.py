@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
-from pyruntime.runtime.instances.executor import ClientSocket, KnownRequest, Loan
+from pyruntime.runtime.execution.executor import ClientSocket, KnownRequest, Loan
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import MemoryUsage, ModelStatistics
-from pyruntime.runtime.scheduling.job import Job
 
 if TYPE_CHECKING:
     from pyruntime.runtime.native import _triton

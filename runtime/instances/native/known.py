@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from pyruntime.runtime.instances.executor import ExecutorOwner, KnownRequest, LendableConnection, Loan
+from pyruntime.runtime.execution.executor import ExecutorOwner, KnownRequest, LendableConnection, Loan
 from pyruntime.runtime.instances.native.batches import NativeBatches
 from pyruntime.runtime.instances.native.instance_spec import NativeExtension, NativeInstanceSpec
 from pyruntime.runtime.instances.native.times import Execution, Times

@@ -15,11 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import ClientRegion, SharedRegion
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import TensorRef

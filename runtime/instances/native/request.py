@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from pyruntime.runtime.calls.model_call import Callee
 from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
+from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.requests.types import InferRequest, InputTensor, Parameter, Slot
-from pyruntime.runtime.scheduling.job import Job, Respond
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import SEQUENCE_END, SEQUENCE_START

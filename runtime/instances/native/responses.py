@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.native.instance_spec import NativeHandle
 from pyruntime.runtime.instances.native.memory import put_in_place
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError
 
 if TYPE_CHECKING:

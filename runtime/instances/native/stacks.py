@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 
-from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.execution.job import Job
 from pyruntime.utils.stacks import END, FILE_NAME, Heading, encode_heading
 
 _LOG = logging.getLogger("pyruntime.native")

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.native.memory import base_of, resolved
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.native.parameters import read_parameters
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.request_codec import TensorRef, encode_request
 

@@ -8,8 +8,8 @@ times are on the monotonic clock, in nanoseconds.
 
 from __future__ import annotations
 
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import ModelStatistics, reason_of
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError
 
 # Whether the request succeeded; the start of execution, the start and end of computing, and the end of execution.

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from pyruntime.runtime.instances.deadlock import Waiting
-from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.execution.deadlock import Waiting
+from pyruntime.runtime.execution.job import Job
 
 
 class MadeCall(Protocol):

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from pyruntime.runtime.execution.deadlock import FREE, Waiting
+from pyruntime.runtime.execution.executor import Batch, ExecutorOwner
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.capacity import AdaptiveCapacity
 from pyruntime.runtime.instances.codec import Outcome, ResponseReader, as_outcome, not_reschedulable
-from pyruntime.runtime.instances.deadlock import FREE, Waiting
-from pyruntime.runtime.instances.executor import Batch, ExecutorOwner
 from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
@@ -28,7 +29,6 @@ from pyruntime.runtime.instances.stub.streams import Streams
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import SharedSlot
 from pyruntime.runtime.requests.types import InferResponse, Slot, free_slots
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import SLOT, Failed, Requeue, Respond, Result, Retired
 from pyruntime.utils.regions import FLAGS_BYTES
@@ -102,7 +102,7 @@ class StubBatches(InflightBatches[InflightBatch]):
         return running if len(running) == self._concurrency else (FREE,)
 
     def worker_of(self, job: Job) -> Waiting:
-        """See scheduling.job.Running. A batch that waits behind another one has the worker of that."""
+        """See execution.job.Running. A batch that waits behind another one has the worker of that."""
         inflight = self._batch_with(job.serial)
         if inflight is None:
             return FREE

@@ -22,13 +22,13 @@ from pyruntime.runtime.calls.model_call import (
     too_many_calls,
 )
 from pyruntime.runtime.calls.tensors import CallInputs, HeldResponse, LeftMemory
+from pyruntime.runtime.execution.deadlock import Waiting
+from pyruntime.runtime.execution.job import Respond
 from pyruntime.runtime.instances.codec import error_wire, response_wire
-from pyruntime.runtime.instances.deadlock import Waiting
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.regions import SharedRegion
 from pyruntime.runtime.requests.types import InferResponse, Slot
-from pyruntime.runtime.scheduling.job import Respond
 from pyruntime.utils.errors import InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import (
     INLINE_BYTES_MAX,

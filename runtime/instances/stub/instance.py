@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from pyruntime.runtime.instances.deadlock import FREE, Waiting
-from pyruntime.runtime.instances.executor import IS_READY_TIMEOUT_S, Batch, CallBack, ExecutorOwner
+from pyruntime.runtime.execution.deadlock import FREE, Waiting
+from pyruntime.runtime.execution.executor import IS_READY_TIMEOUT_S, Batch, CallBack, ExecutorOwner
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.calls import Calls
 from pyruntime.runtime.instances.stub.connection import Handlers, StubConnection

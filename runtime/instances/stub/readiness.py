@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from pyruntime.runtime.instances.executor import IS_READY_TIMEOUT_S, CallBack
+from pyruntime.runtime.execution.executor import IS_READY_TIMEOUT_S, CallBack
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.utils.messages import IsReady
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.observe.statistics import ModelStatistics, reason_of
 from pyruntime.runtime.requests.types import InferResponse
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError, PeerError
 
 Outcome = InferResponse | InferenceError

@@ -10,9 +10,9 @@ import pytest
 
 from pyruntime.runtime.caching.entry import encode
 from pyruntime.runtime.caching.requests import CachedRequests
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
 

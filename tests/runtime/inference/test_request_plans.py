@@ -4,12 +4,12 @@
 
 import pytest
 
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY
 from pyruntime.runtime.inference.request_plans import HEADER_KEPT_BYTES_MAX, PLANS_KEPT_MAX, RequestPlans
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferRequest
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.request_codec import RequestOptions
 
 HEADER = b'{"inputs": []}'

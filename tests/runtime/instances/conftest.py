@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from pyruntime.runtime.execution.job import Job, request_options, tensor_refs
 from pyruntime.runtime.instances.stub import connection as connection_module
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
@@ -18,7 +19,6 @@ from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
-from pyruntime.runtime.scheduling.job import Job, request_options, tensor_refs
 from pyruntime.utils.channel import StubChannel
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.messages import PROTOCOL_VERSION, Hello, Load, Ready

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.codec import (
     ResponseReader,
     error_wire,
-    response_parameters,
     response_wire,
 )
 from pyruntime.runtime.memory.client_use import ClientUse
@@ -20,7 +20,6 @@ from pyruntime.runtime.requests.types import (
     OutputPlace,
     OutputTensor,
 )
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address
 from pyruntime.utils.dtypes import DATATYPES
 from pyruntime.utils.errors import Code, InferenceError, PeerError
@@ -329,35 +328,3 @@ class TestForTheCaller:
     def test_error(self):
         """An error goes with its code."""
         assert error_wire(InferenceError("no", Code.NOT_FOUND)) == (2, "no", NO_SLOT, [], "")
-
-
-class TestParameters:
-    @pytest.mark.parametrize("text", ["", None])
-    def test_none(self, text):
-        """No text is no parameters."""
-        assert response_parameters(text) == {}
-
-    def test_good(self):
-        """Parameters are a JSON object."""
-        assert response_parameters('{"a": 1, "b": true, "c": "ü", "d": 1.5}') == {"a": 1, "b": True, "c": "ü", "d": 1.5}
-
-    @pytest.mark.parametrize("text", ["{", "[]", "1", '"a"', "null", "nan", 5, [1], {"a": 1}, 1.5, True], ids=repr)
-    def test_bad(self, text):
-        """Anything else is the stub's fault."""
-        with pytest.raises(PeerError):
-            response_parameters(text)
-
-    @pytest.mark.parametrize("value", ["null", "[1]", "{}"])
-    def test_values_of_another_type(self, value):
-        """Parameters are flat: text, numbers and truth values."""
-        with pytest.raises(PeerError):
-            response_parameters(f'{{"a": {value}}}')
-
-    @given(JUNK)
-    def test_junk(self, text):
-        """Whatever a stub sends is parameters, or the stub's fault."""
-        try:
-            parameters = response_parameters(text)
-        except PeerError:
-            return
-        assert type(parameters) is dict

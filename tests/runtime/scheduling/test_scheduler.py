@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.scheduling.batcher import QueueFull
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions

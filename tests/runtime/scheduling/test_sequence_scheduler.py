@@ -8,11 +8,11 @@ import time
 
 import pytest
 
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.factory import create_scheduler
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.sequence_scheduler import SequenceScheduler
 from pyruntime.utils.errors import Code, InferenceError

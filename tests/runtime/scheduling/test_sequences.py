@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyruntime.runtime.config.spec import SequenceBatchingSpec
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.scheduling import sequences as module
 from pyruntime.runtime.scheduling.batcher import QueueFull
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.runtime.scheduling.sequences import Sequences
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.tracing.sampling import Sampler, Values
 from pyruntime.runtime.tracing.trace import SpanIds, Trace, Tree
 from pyruntime.utils.request_codec import RequestOptions

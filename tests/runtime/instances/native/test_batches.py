@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.capacity import CAPACITY_MIN
 from pyruntime.runtime.instances.native.batches import CAPACITY_MAX
 from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec
@@ -15,7 +16,6 @@ from pyruntime.runtime.instances.native.known import LENDING_NS_MAX, KnownBatche
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferResponse
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions, encode_requests

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyruntime.runtime.calls import model_call
-from pyruntime.runtime.instances.deadlock import FREE
+from pyruntime.runtime.execution.deadlock import FREE
 from pyruntime.runtime.instances.native import calls as native_calls
 from pyruntime.runtime.instances.native.calls import NativeCalls
 from pyruntime.runtime.instances.native.worker import NativeWorker

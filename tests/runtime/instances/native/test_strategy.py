@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.native.strategy import NativeStrategy
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.request_codec import RequestOptions
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.capacity import CAPACITY_MIN
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
@@ -21,7 +22,6 @@ from pyruntime.runtime.observe.families import Histogram
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.regions import create_region
 from pyruntime.runtime.requests.types import InferResponse, free_slots
-from pyruntime.runtime.scheduling.job import Job
 from pyruntime.utils.errors import Code, InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import (
     NO_SLOT,

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from pyruntime.runtime.instances.executor import IS_READY_TIMEOUT_S
+from pyruntime.runtime.execution.executor import IS_READY_TIMEOUT_S
 from pyruntime.runtime.instances.stub.readiness import Readiness
 from pyruntime.utils.messages import IsReady
 

@@ -5,7 +5,7 @@
 import pytest
 
 from pyruntime.runtime.config.spec import StateSpec
-from pyruntime.runtime.scheduling.states import SequenceStates
+from pyruntime.runtime.execution.states import SequenceStates
 from pyruntime.utils.errors import Code, InferenceError
 
 SPECS = (

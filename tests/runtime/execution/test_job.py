@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from pyruntime.runtime.execution.job import Job, place_refs, request_options, tensor_refs
 from pyruntime.runtime.requests.types import ClientContents, InferRequest, InputTensor, OutputPlace
-from pyruntime.runtime.scheduling.job import Job, place_refs, request_options, tensor_refs
 from pyruntime.utils.addresses import address
 from pyruntime.utils.request_codec import RequestOptions
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from pyruntime.runtime.instances.deadlock import Waiting
-from pyruntime.runtime.scheduling.job import Job
+from pyruntime.runtime.execution.deadlock import Waiting
+from pyruntime.runtime.execution.job import Job
 
 Batch = list[Job]
 
@@ -30,7 +30,7 @@ class Executor(Protocol):
 
     `down` is the reason why it was given up, or "". `restarts` is how often its process was started again.
 
-    While it executes a job, `Job.instance` refers to it, to cancel the job: see scheduling.job.Running. A batch that
+    While it executes a job, `Job.instance` refers to it, to cancel the job: see execution.job.Running. A batch that
     has not begun and cannot begin soon goes back to the owner: see ExecutorOwner.put_back.
     """
 

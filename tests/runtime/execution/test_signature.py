@@ -5,8 +5,8 @@
 import pytest
 
 from pyruntime.runtime.config.spec import DynamicBatchingSpec, ModelSpec, TensorSpec
+from pyruntime.runtime.execution.signature import signature_of
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
-from pyruntime.runtime.scheduling.signature import signature_of
 
 
 def model(batching=True):

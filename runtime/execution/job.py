@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import orjson
 
+from pyruntime.runtime.execution.states import SequenceStates
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.regions import GrantedRegion
 from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor, OutputPlace, Slot
-from pyruntime.runtime.scheduling.states import SequenceStates
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.request_codec import (
@@ -37,7 +37,7 @@ class Running(Protocol):
     """The instance that executes a job."""
 
     def worker_of(self, job: Job) -> Any:
-        """The worker that executes the job: a `Waiting` of instances/deadlock.py. This package cannot import it."""
+        """The worker that executes the job: a `Waiting` of execution/deadlock.py. This package cannot import it."""
 
     def cancel(self, job: Job) -> None:
         """Notify the model that this job is cancelled."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyruntime.runtime.instances.deadlock import explain_deadlock
+from pyruntime.runtime.execution.deadlock import explain_deadlock
 
 
 @dataclass(eq=False)

@@ -51,6 +51,7 @@ _NOT_NEGATIVE = {
     "--grpc-http2-max-ping-strikes": "grpc_max_ping_strikes",
     "--grpc-max-connection-age": "grpc_max_connection_age_ms",
     "--grpc-max-connection-age-grace": "grpc_max_connection_age_grace_ms",
+    "--max-pending-bytes": "max_pending_bytes",
 }
 # Addresses that mean all addresses of the machine: a port that is used there is used on each of them.
 _WILDCARDS = ("0.0.0.0", "::", "")
@@ -171,7 +172,8 @@ class ServerSettings:
     of the response cache, if there is one, to its keys and values. `host_policies` maps a policy's name to its keys and
     values, which C++ backends read. Restrictions are by Triton's names of APIs.
     `metrics_address` None means the address of HTTP. `debug_model` is the model that runs at the server's terminal,
-    with one instance and without time limits, "" for none.
+    with one instance and without time limits, "" for none. `max_pending_bytes` 0 means the default for the memory of
+    the machine.
 
     Raises SettingsError for values out of range and for contradictions.
     """
@@ -235,6 +237,7 @@ class ServerSettings:
     log_format: str = "default"
     log_file: str = ""
     debug_model: str = ""
+    max_pending_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.http_max_input_size <= 0:

@@ -65,7 +65,13 @@ class ServerMetrics:
             for protocol, count in self._connections().items()
         ]
         in_flight = built_in.IN_FLIGHT.sample("", self._state.in_flight)
-        return built_in.CONNECTIONS.lines(connections) + built_in.IN_FLIGHT.lines([in_flight]) + self._lag.lines()
+        pending_bytes = built_in.PENDING_BYTES.sample("", self._state.pending_bytes.used)
+        return (
+            built_in.CONNECTIONS.lines(connections)
+            + built_in.IN_FLIGHT.lines([in_flight])
+            + built_in.PENDING_BYTES.lines([pending_bytes])
+            + self._lag.lines()
+        )
 
     def _own_model_lines(self, models: Sequence[ModelVersion]) -> str:
         restarts, queued, shared = [], [], []

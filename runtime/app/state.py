@@ -12,8 +12,10 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Protocol
 
+from pyruntime.runtime.app.memory_limit import memory_limit
 from pyruntime.runtime.inference.intake import Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.pending_bytes import PendingBytes, default_limit
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.observe.log_settings import LogSettings
 from pyruntime.runtime.observe.metrics import Metrics
@@ -75,6 +77,7 @@ class ServerState:
         self.loaded = False
         self.exiting = False
         self.in_flight = 0
+        self.pending_bytes = PendingBytes(settings.max_pending_bytes or default_limit(memory_limit()))
         self.intake = Intake(self.resolve, self.tracer, lambda: self.tasks)
         # Whether any request is known. With Python models none ever is, so frontends skip the look-up.
         self.knows_requests = False

@@ -308,6 +308,18 @@ HTTP_TLS = Group(
         _works("http-root-cert", STR, "", "File of the certificates that sign those of HTTP's clients, PEM."),
     ),
 )
+LIMITS = Group(
+    "Limits, of pyruntime",
+    (
+        _works(
+            "max-pending-bytes",
+            INT,
+            "",
+            "Bytes of requests outside of request memory, of all clients; unset: an eighth of the memory.",
+            "max_pending_bytes",
+        ),
+    ),
+)
 # Options that are not allowed in a configuration file.
 OWN = Group(
     "Of pyruntime",
@@ -316,6 +328,6 @@ OWN = Group(
         _works("debug", STR, "", "Model to run at this terminal, for breakpoint() and debuggers.", "debug_model"),
     ),
 )
-GROUPS = (*TRITON_GROUPS, HTTP_TLS, OWN)
+GROUPS = (*TRITON_GROUPS, HTTP_TLS, LIMITS, OWN)
 
 OPTIONS: dict[str, Option] = {option.name: option for group in GROUPS for option in group.options}

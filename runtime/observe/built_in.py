@@ -146,6 +146,9 @@ SHARED_MEMORY = _gauge(
 )
 CONNECTIONS = _gauge("pyruntime_connections", "Number of open connections of clients")
 IN_FLIGHT = _gauge("pyruntime_requests_in_flight", "Number of requests of clients that are not answered yet")
+PENDING_BYTES = _gauge(
+    "pyruntime_pending_bytes", "Bytes of requests that --max-pending-bytes limits: they are not in request memory yet"
+)
 LOOP_LAG = BuiltIn(
     "pyruntime_event_loop_lag_seconds", "histogram", "How late the event loop is for its timers, in seconds"
 )

@@ -360,6 +360,7 @@ def test_of_our_own(model, serve, wait_until):
         assert found[size] >= before[size] + (4 << 20)
     assert found['pyruntime_connections{protocol="metrics"}'] == 1
     assert found["pyruntime_requests_in_flight"] == 1
+    assert found["pyruntime_pending_bytes"] == 0
     wait_until(lambda: samples(server)["pyruntime_event_loop_lag_seconds_count"] > 0)
     kinds = {name: kind for name, (kind, _) in families(server).items() if name.startswith("pyruntime_")}
     assert kinds == {
@@ -368,5 +369,6 @@ def test_of_our_own(model, serve, wait_until):
         "pyruntime_shared_memory_bytes": "gauge",
         "pyruntime_connections": "gauge",
         "pyruntime_requests_in_flight": "gauge",
+        "pyruntime_pending_bytes": "gauge",
         "pyruntime_event_loop_lag_seconds": "histogram",
     }

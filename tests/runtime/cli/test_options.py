@@ -227,7 +227,7 @@ def test_table_has_tritons_91_options_and_ours():
     assert sorted(in_groups) == sorted(TRITON_OPTIONS)
     assert len(set(in_groups)) == 91
     tls = {f"http-{name}" for name in ("use-ssl", "use-ssl-mutual", "server-cert", "server-key", "root-cert")}
-    assert OPTIONS.keys() - set(in_groups) == {"config", "debug", *tls}
+    assert OPTIONS.keys() - set(in_groups) == {"config", "debug", "max-pending-bytes", *tls}
 
 
 @pytest.mark.parametrize("name", NUMBERED)
@@ -250,6 +250,13 @@ def test_option_does_what_its_status_says(name):
     assert [warning for warning in warnings + further if "no request is traced" not in warning] == expected
     assert settings == replace(DEFAULTS, **changes)
     assert bool(changes) is (option.status is Status.WORKS)
+
+
+def test_max_pending_bytes():
+    """An option of ours: it sets the budget, which otherwise follows the memory of the machine."""
+    settings, _ = resolve(parse_arguments([REPOSITORY, "--max-pending-bytes=5"])[0])
+    assert settings == replace(DEFAULTS, max_pending_bytes=5)
+    assert DEFAULTS.max_pending_bytes == 0
 
 
 def test_defaults_are_those_of_the_settings():

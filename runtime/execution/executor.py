@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from pyruntime.runtime.execution.deadlock import Waiting
-from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.execution.deadlock import FREE, Waiting
+from pyruntime.runtime.execution.job import Job, Running
 
 Batch = list[Job]
 
@@ -25,13 +25,54 @@ IS_READY_TIMEOUT_S = 5.0
 CallBack = Callable[[bool], None]
 
 
+class ExecutorBatches(Running, Protocol):
+    """The batches that are with an executor.
+
+    While it executes a job, `Job.instance` refers to these, to cancel the job. A batch that has not begun and cannot
+    begin soon goes back to the owner: see ExecutorOwner.put_back.
+    """
+
+    capacity: int
+    """How many more batches it takes now. An attribute, because nearly every request asks."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it executes nothing now."""
+
+    @property
+    def waiting(self) -> int:
+        """How many of its requests wait behind others."""
+
+    def execute(self, batch: Batch) -> None:
+        """Execute a batch. There must be capacity. Each job's `respond` is called in any case."""
+
+
+class NoBatches:
+    """The batches of an executor that cannot take any: its process has not started yet, or has died."""
+
+    capacity = 0
+    is_idle = False
+    waiting = 0
+
+    def execute(self, batch: Batch) -> None:
+        """See ExecutorBatches."""
+        raise AssertionError("there is no capacity")
+
+    def cancel(self, job: Job) -> None:
+        """See execution.job.Running."""
+
+    def worker_of(self, job: Job) -> Waiting:
+        """See execution.job.Running."""
+        return FREE
+
+
+NO_BATCHES = NoBatches()
+
+
 class Executor(Protocol):
     """Executes batches of one model version.
 
     `down` is the reason why it was given up, or "". `restarts` is how often its process was started again.
-
-    While it executes a job, `Job.instance` refers to it, to cancel the job: see execution.job.Running. A batch that
-    has not begun and cannot begin soon goes back to the owner: see ExecutorOwner.put_back.
     """
 
     name: str
@@ -39,20 +80,12 @@ class Executor(Protocol):
     restarts: int
 
     @property
-    def capacity(self) -> int:
-        """How many more batches it takes now."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it executes nothing now."""
+    def inflight(self) -> ExecutorBatches:
+        """Its batches. They are others after each restart."""
 
     @property
     def is_ready(self) -> bool:
         """Whether it takes requests now. When it does not, the state of its model is lost."""
-
-    @property
-    def waiting(self) -> int:
-        """How many of its requests wait behind others."""
 
     @property
     def response_bytes(self) -> int:
@@ -61,9 +94,6 @@ class Executor(Protocol):
     @property
     def known(self) -> KnownRequestExecutor | None:
         """Executes requests that native code recognises; None if the executor cannot."""
-
-    def execute(self, batch: Batch) -> None:
-        """Execute a batch. There must be capacity. Each job's `respond` is called in any case."""
 
     def check_ready(self, call_back: CallBack) -> None:
         """Call back, at once or later, with whether it takes requests and its model says that it is ready."""

@@ -8,10 +8,11 @@ A job contains the request in the form for stubs and native code: see utils/requ
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import orjson
 
+from pyruntime.runtime.execution.deadlock import Waiting
 from pyruntime.runtime.execution.states import SequenceStates
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.regions import GrantedRegion
@@ -34,10 +35,10 @@ Respond = Callable[[InferResponse | InferenceError | None, bool], None]
 
 
 class Running(Protocol):
-    """The instance that executes a job."""
+    """The batches of an executor, as their jobs refer to them."""
 
-    def worker_of(self, job: Job) -> Any:
-        """The worker that executes the job: a `Waiting` of execution/deadlock.py. This package cannot import it."""
+    def worker_of(self, job: Job) -> Waiting:
+        """The worker that executes the job: see deadlock.py."""
 
     def cancel(self, job: Job) -> None:
         """Notify the model that this job is cancelled."""

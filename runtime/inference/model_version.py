@@ -103,7 +103,7 @@ class ModelVersion:
     def pending(self) -> int:
         """How many accepted requests wait for their execution."""
         looked_up = 0 if self._cached is None else len(self._cached)
-        return looked_up + len(self.scheduler) + sum(instance.waiting for instance in self._instances)
+        return looked_up + len(self.scheduler) + sum(instance.inflight.waiting for instance in self._instances)
 
     def serve(self, instances: Sequence[Executor], load_s: float = 0.0) -> None:
         """Serve with these instances, which are ready. The load took `load_s` seconds."""

@@ -59,9 +59,9 @@ class InflightBatches(ABC, Generic[B]):
         """See execution.job.Running."""
 
     @property
-    def running(self) -> bool:
-        """Whether there are batches whose execute has not returned."""
-        return bool(self._inflight)
+    def is_idle(self) -> bool:
+        """See ExecutorBatches."""
+        return not self._inflight
 
     def open(self) -> None:
         """The model is loaded: batches may be posted from now on."""

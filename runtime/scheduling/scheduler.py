@@ -131,8 +131,8 @@ class Scheduler(JobScheduler):
         """See JobScheduler. Raises QueueFull."""
         if self._is_direct and not self._batcher.queue:
             instance = self._only or self._freest()
-            if instance is not None and instance.capacity > 0:
-                instance.execute([job])
+            if instance is not None and (inflight := instance.inflight).capacity > 0:
+                inflight.execute([job])
                 return
         self._batcher.submit(job)
         self._dispatch()
@@ -181,18 +181,18 @@ class Scheduler(JobScheduler):
             if batch is None:
                 self._arm()
                 return
-            instance.execute(batch)
+            instance.inflight.execute(batch)
         self._note_if_empty()
 
     def _freest(self) -> Executor | None:
         """The instance with the most capacity: an idle one before one that would only queue the batch."""
         if self._only is not None:
-            return self._only if self._only.capacity > 0 else None
+            return self._only if self._only.inflight.capacity > 0 else None
         best = None
         most = 0
         for instance in self._instances:
-            capacity = instance.capacity
-            if capacity and instance.is_idle:
+            capacity = instance.inflight.capacity
+            if capacity and instance.inflight.is_idle:
                 return instance
             if capacity > most:
                 best = instance

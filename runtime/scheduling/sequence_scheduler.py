@@ -158,10 +158,10 @@ class SequenceScheduler(JobScheduler):
         sequences = self._sequences
         now = time.monotonic()
         for index, instance in enumerate(self._instances):
-            while instance.capacity > 0 and (taken := sequences.take(index, now)) is not None:
+            while instance.inflight.capacity > 0 and (taken := sequences.take(index, now)) is not None:
                 batch = self._completed(taken)
                 if batch:
-                    instance.execute(batch)
+                    instance.inflight.execute(batch)
         self._note_if_empty()
         self._arm()
 
@@ -256,7 +256,7 @@ class SequenceScheduler(JobScheduler):
         if (expires_s := sequences.expires_at()) is not None:
             yield expires_s
         for index, instance in enumerate(self._instances):
-            if instance.capacity > 0 and (due_s := sequences.due_at(index)) is not None:
+            if instance.inflight.capacity > 0 and (due_s := sequences.due_at(index)) is not None:
                 yield due_s
 
     def _on_timer(self) -> None:

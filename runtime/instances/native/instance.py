@@ -44,30 +44,13 @@ class NativeInstance:
         self._spec = spec
         self._native = native
         self._threads = threads
-        self._batches = KnownBatches(spec, owner, native, asyncio.get_running_loop().call_soon)
-        self._handle = self._batches.handle
-        # Attributes rather than methods, because nearly every request uses one of these.
-        self.execute = self._batches.execute
-        self.known: KnownRequestExecutor = self._batches
+        self.inflight = KnownBatches(spec, owner, native, asyncio.get_running_loop().call_soon)
+        self._handle = self.inflight.handle
+        self.known: KnownRequestExecutor = self.inflight
         self._initialized = False
 
     def __repr__(self) -> str:
-        return f"<NativeInstance {self.name} [{len(self._batches)} under way]>"
-
-    @property
-    def capacity(self) -> int:
-        """See Executor."""
-        return self._batches.capacity
-
-    @property
-    def waiting(self) -> int:
-        """See Executor."""
-        return self._batches.waiting
-
-    @property
-    def is_idle(self) -> bool:
-        """See Executor."""
-        return not self._batches.running
+        return f"<NativeInstance {self.name} [{len(self.inflight)} under way]>"
 
     @property
     def memory_usage(self) -> list[MemoryUsage]:
@@ -76,8 +59,8 @@ class NativeInstance:
 
     def tell(self) -> str:
         """The text that `pyruntime stack` shows for the instance."""
-        knows = self._initialized or self._batches.running
-        doing = self._batches.doing(time.monotonic_ns()) if knows else "begins, or ends"
+        knows = self._initialized or not self.inflight.is_idle
+        doing = self.inflight.doing(time.monotonic_ns()) if knows else "begins, or ends"
         return f"Thread {self.name[:THREAD_NAME_MAX]} of the server (native code): {doing}\n"
 
     def check_ready(self, call_back: CallBack) -> None:
@@ -94,7 +77,7 @@ class NativeInstance:
 
     def workers(self) -> Sequence[Waiting]:
         """See Executor."""
-        return (self._batches.worker,) if self._batches.running else (FREE,)
+        return (FREE,) if self.inflight.is_idle else (self.inflight.worker,)
 
     # Starting and stopping.
 
@@ -106,7 +89,7 @@ class NativeInstance:
         await self._threads.run(self._handle.initialize, undo=self._handle.finalize)
         self._initialized = True
         self.is_ready = True
-        self._batches.open()
+        self.inflight.open()
 
     async def stop(self, timeout_s: float) -> None:
         """Let the backend finish its batches, and finalize. After `timeout_s` seconds the backend is abandoned."""
@@ -115,7 +98,7 @@ class NativeInstance:
             return
         self._initialized = False
         drained = asyncio.Event()
-        self._batches.close(drained.set)
+        self.inflight.close(drained.set)
         self._native.set_hurried(True)
         try:
             async with asyncio.timeout(timeout_s):
@@ -132,7 +115,7 @@ class NativeInstance:
             _ABANDONED.append(self._handle)
         # Its thread ends with the handle. The handle and the batches refer to each other, so without this the thread
         # would stay until the garbage collector finds them.
-        del self._handle, self._batches.handle
+        del self._handle, self.inflight.handle
 
     def _abandon(self, timeout_s: float) -> None:
         """Continue without a backend that does not finish. It may still read its requests, so their memory stays."""
@@ -140,7 +123,7 @@ class NativeInstance:
         self.down = "its backend did not finish"
         self._spec.memory.region.count_on()
         _ABANDONED.append(self._handle)
-        self._batches.give_up(InferenceError(f"instance '{self.name}' did not finish in time"))
+        self.inflight.give_up(InferenceError(f"instance '{self.name}' did not finish in time"))
 
     def kill(self) -> None:
         """Does nothing: a thread cannot be killed."""

@@ -222,7 +222,13 @@ class Calls:
         take = _nothing
         if isinstance(outcome, InferResponse):
             assert call.callee is not None  # it has answered
-            response, take = self._encode(outcome, call.callee)
+            size = 0
+            for output in outcome.outputs:
+                size += len(output.data)
+            if size <= INLINE_BYTES_MAX:
+                response, take = response_wire(outcome, NO_SLOT, inline=True), outcome.release
+            else:
+                response, take = self._hold(outcome, call.callee)
         elif outcome is not None:
             response = error_wire(outcome)
         told: list[Message] = []
@@ -243,17 +249,11 @@ class Calls:
             failure = InferenceError(f"a response of the model that was called cannot be sent: {exc}")
             self._connection.send(*told, Answer(number, error_wire(failure), final))
 
-    def _encode(self, response: InferResponse, callee: Callee) -> tuple[WireResponse, Callable[[], None]]:
-        """A response as the stub reads it, and the function to call when the model takes it.
+    def _hold(self, response: InferResponse, callee: Callee) -> tuple[WireResponse, Callable[[], None]]:
+        """A large response as the stub reads it, and the function to call when the model takes it.
 
-        The message has the contents of a small response, which is released when it is taken. Larger ones are held
-        until the stub drops them.
+        It is held until the stub drops it. The message of a small one has its contents instead.
         """
-        size = 0
-        for output in response.outputs:
-            size += len(output.data)
-        if size <= INLINE_BYTES_MAX:
-            return response_wire(response, NO_SLOT, inline=True), response.release
         try:
             held = HeldResponse(response, callee.memory)
         except InferenceError as exc:

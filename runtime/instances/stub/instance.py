@@ -14,7 +14,13 @@ from functools import partial
 from typing import Any
 
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
-from pyruntime.runtime.execution.executor import IS_READY_TIMEOUT_S, Batch, CallBack, ExecutorOwner
+from pyruntime.runtime.execution.executor import (
+    IS_READY_TIMEOUT_S,
+    NO_BATCHES,
+    CallBack,
+    ExecutorBatches,
+    ExecutorOwner,
+)
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.calls import Calls
 from pyruntime.runtime.instances.stub.connection import Handlers, StubConnection
@@ -70,6 +76,7 @@ class PythonInstance:
         self._tasks = tasks
         self._supervisor = Supervisor()
         self._connection: StubConnection | None = None
+        self.inflight: ExecutorBatches = NO_BATCHES
         self._batches: StubBatches | None = None
         self._readiness: Readiness | None = None
         self._hung_up = False
@@ -80,34 +87,14 @@ class PythonInstance:
         return f"<PythonInstance {self.name} {self._supervisor.state.name} [{len(self._batches or ())} in flight]>"
 
     @property
-    def capacity(self) -> int:
-        """See Executor."""
-        return self._batches.capacity if self._batches is not None else 0
-
-    @property
-    def waiting(self) -> int:
-        """See Executor."""
-        return self._batches.waiting if self._batches is not None else 0
-
-    @property
     def response_bytes(self) -> int:
         """See Executor."""
         return self._connection.responses.used_bytes if self._connection is not None else 0
 
     @property
-    def is_idle(self) -> bool:
-        """See Executor."""
-        return self._batches is not None and not self._batches.running
-
-    @property
     def is_ready(self) -> bool:
         """See Executor."""
         return self._supervisor.state is State.READY and not self._hung_up
-
-    def execute(self, batch: Batch) -> None:
-        """See Executor."""
-        assert self._batches is not None  # there is no capacity without a stub
-        self._batches.execute(batch)
 
     def check_ready(self, call_back: CallBack) -> None:
         """See Executor."""
@@ -184,6 +171,7 @@ class PythonInstance:
         readiness = Readiness(connection, None if debugged else IS_READY_TIMEOUT_S)
         connection.attach(self._handlers(connection, batches, calls, readiness), self._lost)
         self._connection, self._batches, self._readiness = connection, batches, readiness
+        self.inflight = batches
         self._hung_up = False
         self._tasks.create_task(self._watch(connection, batches, calls, readiness), name=f"watch {self.name}")
 
@@ -232,6 +220,7 @@ class PythonInstance:
         """Wait for the end of the stub and handle it."""
         exit = await connection.wait_exited()
         self._connection = self._batches = self._readiness = None
+        self.inflight = NO_BATCHES
         self._spec.server.gone(connection)
         calls.died()
         readiness.died()

@@ -135,6 +135,11 @@ class Instance:
         self.checks = []
         self.answers_checks = True
 
+    @property
+    def inflight(self):
+        """It stands for its batches, too."""
+        return self
+
     def execute(self, batch):
         self.jobs += batch
         for job in batch:

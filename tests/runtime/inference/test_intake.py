@@ -35,6 +35,11 @@ class Instance:
     def __init__(self):
         self.jobs = []
 
+    @property
+    def inflight(self):
+        """It stands for its batches, too."""
+        return self
+
     def execute(self, batch):
         self.jobs += batch
 

@@ -47,6 +47,11 @@ class Instance:
         self.asked.append((document, size, wire))
         return "known"
 
+    @property
+    def inflight(self):
+        """It stands for its batches, too."""
+        return self
+
     def execute(self, batch):
         self.capacity -= 1
         self.batches.append(batch)

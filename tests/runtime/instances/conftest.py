@@ -210,7 +210,7 @@ class Bench:
     def post(self, *outcomes, rows=1):
         """Execute a batch of one request for each of these lists, which get what comes of it."""
         batch = [self.job(each, rows=rows) for each in outcomes]
-        self.instance.execute(batch)
+        self.instance.inflight.execute(batch)
         return batch
 
     async def finish(self):

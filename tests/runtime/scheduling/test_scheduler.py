@@ -34,6 +34,11 @@ class Instance:
         self.is_idle = is_idle
         self.batches = []
 
+    @property
+    def inflight(self):
+        """It stands for its batches, too."""
+        return self
+
     def execute(self, batch):
         assert self.capacity > 0
         self.capacity -= 1

@@ -61,6 +61,11 @@ class Instance:
         self.batches = []
         self.executed = asyncio.Event()
 
+    @property
+    def inflight(self):
+        """It stands for its batches, too."""
+        return self
+
     def execute(self, batch):
         assert self.capacity > 0
         self.capacity -= 1

@@ -472,7 +472,7 @@ class TestKnown:
         assert backend.handle.known == [("known", job, b"data", 1, serial)]
         assert (job.instance, job.serial) == (backend.batches, serial)
         assert (backend.handle.wakes, backend.batches.capacity) == (1, capacity - 1)
-        assert backend.batches.running
+        assert not backend.batches.is_idle
         assert len(backend.batches) == 2
         at = job.arrived_ns
         backend.batches.encoded(
@@ -513,7 +513,7 @@ class TestKnown:
         else:
             backend.batches.answered(job, None, OUT, None, self.times(job))
         assert len(job.outcomes) + len(job.encodings) == 1
-        assert backend.batches.running
+        assert not backend.batches.is_idle
         assert (backend.batches.capacity, backend.owner.freed) == (capacity - 1, 0)
         backend.batches.executed(serial, 0, 1)
         assert not len(backend.batches)
@@ -524,7 +524,7 @@ class TestKnown:
         backend, job = backend(), KnownJob()
         serial = backend.execute_known(job)
         backend.batches.executed(serial, 0, 1)
-        assert not backend.batches.running
+        assert backend.batches.is_idle
         assert len(backend.batches) == 1
         backend.batches.encoded(job, b"response", self.times(job), None)
         assert job.encodings == [b"response"]

@@ -290,7 +290,7 @@ class TestSenders:
         assert bench.statistics.execution_count == 1
         assert bench.statistics.success_count == 0
         assert len(bench.batches) == 1
-        assert not bench.batches.running
+        assert bench.batches.is_idle
         bench.respond(1, response(64), True)
         request.response.release()
         assert bench.connection.released == [(64, 8)]

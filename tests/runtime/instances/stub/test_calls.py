@@ -902,11 +902,8 @@ class Life:
         self.batches.open()
 
     @property
-    def capacity(self):
-        return self.batches.capacity
-
-    def execute(self, batch):
-        self.batches.execute(batch)
+    def inflight(self):
+        return self.batches
 
     def workers(self):
         return self.batches.workers()

@@ -52,11 +52,11 @@ class TestStart:
         """A ready instance has capacity for two batches, and says so."""
 
         async def scenario(bench):
-            assert bench.instance.capacity == 0
+            assert bench.instance.inflight.capacity == 0
             assert not bench.instance.is_ready
             await bench.start()
             assert bench.instance.is_ready
-            assert bench.instance.capacity == CAPACITY_MIN
+            assert bench.instance.inflight.capacity == CAPACITY_MIN
             assert [bench.owner.events.get_nowait() for _ in range(2)] == ["changed", "place freed"]
 
         play(scenario)
@@ -137,7 +137,7 @@ class TestExecute:
             stub = await bench.start()
             first, second = [], []
             bench.post(first, second)
-            assert bench.instance.capacity == CAPACITY_MIN - 1
+            assert bench.instance.inflight.capacity == CAPACITY_MIN - 1
             infer = await stub.hear()
             assert (infer.batch, len(infer.requests), infer.released) == (1, 2, [])
             stub.say(Result(1, [SUCCESS, [3, "no", -1, [], ""]], [], 0, 0))
@@ -147,7 +147,7 @@ class TestExecute:
             assert type(response) is InferResponse
             assert (response.model_name, response.model_version, response.id, response.outputs) == ("m", 3, "7", [])
             assert (failure.message, failure.code) == ("no", Code.INVALID_ARG)
-            assert bench.instance.capacity >= CAPACITY_MIN
+            assert bench.instance.inflight.capacity >= CAPACITY_MIN
             assert bench.memory.live == 0
             assert bench.statistics.success_count == bench.statistics.failure_count == 1
             assert bench.statistics.execution_count == 1
@@ -217,9 +217,9 @@ class TestExecute:
             await bench.start()
             outcome = []
             request = InferRequest("m", parameters={"a": "x" * FRAME_BYTES_MAX})
-            bench.instance.execute([bench.job(outcome, request)])
+            bench.instance.inflight.execute([bench.job(outcome, request)])
             assert "cannot be sent to m_0" in outcome[0].message
-            assert bench.instance.capacity == CAPACITY_MIN
+            assert bench.instance.inflight.capacity == CAPACITY_MIN
 
         play(scenario)
 
@@ -257,8 +257,8 @@ class TestPlaces:
                     bench.owner.events.get_nowait()
                 await bench.owner.wait("place freed")
                 assert free
-                assert CAPACITY_MIN <= bench.instance.capacity <= CAPACITY_MAX
-            assert bench.instance.capacity == CAPACITY_MAX
+                assert CAPACITY_MIN <= bench.instance.inflight.capacity <= CAPACITY_MAX
+            assert bench.instance.inflight.capacity == CAPACITY_MAX
 
         play(scenario)
 
@@ -267,7 +267,7 @@ class TestPlaces:
 
         async def scenario(bench):
             stub = await bench.start()
-            bench.instance._batches.capacity = CAPACITY_MAX
+            bench.instance.inflight.capacity = CAPACITY_MAX
             outcomes = [[] for _ in range(CAPACITY_MAX)]
             batches = [bench.post(outcome) for outcome in outcomes]
             stub.process.exit(1)
@@ -329,7 +329,7 @@ class TestDeath:
             stub.process.exit(-signal.SIGSEGV)
             again = await bench.restarted()
             assert again is not stub
-            assert bench.instance.capacity == CAPACITY_MIN
+            assert bench.instance.inflight.capacity == CAPACITY_MIN
 
         play(scenario)
 
@@ -341,7 +341,7 @@ class TestDeath:
             running, waiting = [], []
             bench.post(running)
             batch = bench.post(waiting)
-            assert bench.instance.capacity == 0
+            assert bench.instance.inflight.capacity == 0
             stub.process.exit(-signal.SIGSEGV)
             stub.hang_up()
             await bench.restarted()
@@ -442,7 +442,7 @@ class TestDeath:
             while not bench.instance.down:
                 await bench.owner.wait("changed")
             assert "exited with code 3" in bench.instance.down
-            assert bench.instance.capacity == 0
+            assert bench.instance.inflight.capacity == 0
             assert bench.stubs.empty()
 
         play(scenario)
@@ -494,7 +494,7 @@ class TestDeath:
                 stub.say(LoadFailed("ValueError: no"))
             while not bench.instance.down:
                 await bench.owner.wait("changed")
-            assert bench.instance.capacity == 0
+            assert bench.instance.inflight.capacity == 0
 
         play(scenario)
 
@@ -729,11 +729,11 @@ class TestWhatModelsAsk:
             answer = await stub.hear()
             assert (answer.call, answer.final) == (1, True)
             assert "absent" in answer.response[1]
-            assert bench.instance.capacity == 0
+            assert bench.instance.inflight.capacity == 0
             stub.say(Result(1, [SUCCESS], [], 0, 0))
             await bench.owner.wait("place freed")
             await bench.owner.wait("place freed")
-            assert bench.instance.capacity == 1
+            assert bench.instance.inflight.capacity == 1
 
         play(scenario)
 
@@ -744,7 +744,7 @@ class TestWhatModelsAsk:
             stub = await bench.start()
             stub.say(Call(1, "absent", -1, CALL, False, 0))
             assert type(await stub.hear()) is Answer
-            assert bench.instance.capacity == CAPACITY_MIN
+            assert bench.instance.inflight.capacity == CAPACITY_MIN
 
         play(scenario)
 
@@ -836,7 +836,7 @@ class TestConcurrency:
             assert (load.concurrency, load.requests_region) == (3, bench.memory.region.number)
             stub.say(Ready(False))
             await starting
-            assert bench.instance.capacity == 3
+            assert bench.instance.inflight.capacity == 3
 
         play(scenario, concurrency=3)
 
@@ -869,13 +869,13 @@ class TestStop:
             assert type(await stub.hear()) is Infer
             stub.say(Result(1, [SUCCESS], [], 0, 0))
             assert await stub.hear() == Stop()
-            assert bench.instance.capacity == 0
+            assert bench.instance.inflight.capacity == 0
             stub.say(Stopped())
             stub.process.exit(0)
             stub.hang_up()
             await stopping
             assert type(outcome[0]) is InferResponse
-            assert bench.instance.capacity == 0
+            assert bench.instance.inflight.capacity == 0
             assert not stub.process.killed
             assert bench.stubs.empty()
 
@@ -893,7 +893,7 @@ class TestStop:
             stopping = asyncio.ensure_future(bench.instance.stop(PATIENCE_S))
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert bench.instance.capacity == 0
+            assert bench.instance.inflight.capacity == 0
             stub.say(Respond(1, SUCCESS, True))
             assert await stub.hear() == Stop()
             assert type(outcome[0]) is InferResponse

@@ -71,7 +71,10 @@ class BadRequest(Exception):
 # Clients of HTTP/2 begin with this.
 _HTTP2 = b"PRI * HTTP/2.0\r\n"
 # A proxy and this server could read a repeated header of these differently, so that is refused.
-_ONCE = (b"content-length", b"transfer-encoding", b"content-encoding", b"inference-header-content-length")
+_ONCE = (b"host", b"content-length", b"transfer-encoding", b"content-encoding", b"inference-header-content-length")
+# RFC 9112, section 3: three parts with one space between them. The parser accepts several spaces, and others may read
+# another target then. Empty lines before the first one are ignored, as section 2.2 recommends.
+_REQUEST_LINE = re.compile(rb"(?:\r\n)*+[^ \t\r\n]+ [^ \t\r\n]+ [^ \t\r\n]+\r\n")
 
 # A header that names a span of the client's. One that is folded, or in any way odd, is left to the parser.
 _TRACEPARENT = re.compile(rb"\r\n(?i:traceparent):[ \t]*([0-9a-f]{2}-[0-9a-f-]{50,100})[ \t]*(?=\r\n[!-~\r])")
@@ -140,7 +143,7 @@ def too_long() -> BadRequest:
 
 
 class _Collector:
-    """Receives what httptools finds in one head. `headers` have their names in lower case."""
+    """Receives what httptools finds in one head. `headers` have their names in lower case, and lists of all values."""
 
     def __init__(self, match: Callable[[str, bytes], Route]) -> None:
         self._match = match
@@ -189,6 +192,8 @@ class _Collector:
             raise BadRequest("malformed HTTP request: the head does not end where it should")
         if self._version not in ("1.0", "1.1"):
             raise BadRequest("malformed HTTP request: the version is neither HTTP/1.1 nor HTTP/1.0")
+        if _REQUEST_LINE.match(head) is None:
+            raise BadRequest("malformed HTTP request: the request line has more than one space between its parts")
         if self._twice:
             raise BadRequest(f"malformed HTTP request: {self._twice.decode()} is there more than once")
         if len(self._pairs) > HEADERS_MAX:
@@ -207,7 +212,8 @@ class _Collector:
         small, value = name.lower(), value.rstrip(b" \t")
         if small in _ONCE and small in self.headers:
             self._twice = small
-        self.headers[small] = value
+        # Several headers with one name mean a list: RFC 9110, section 5.3.
+        self.headers[small] = b"%b, %b" % (self.headers[small], value) if small in self.headers else value
         self._pairs.append((name, value))
 
     def on_headers_complete(self) -> None:

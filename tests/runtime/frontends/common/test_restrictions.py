@@ -49,6 +49,9 @@ def test_heads():
     for _ in range(2):
         assert reader.read(b"GET /v2/health/live HTTP/1.1\r\n\r\n").route == REFUSED
         assert reader.read(b"GET /v2/health/live HTTP/1.1\r\nKEY: secret\r\n\r\n").route == LIVE
+        for values in (("secret", "secret"), ("wrong", "secret"), ("secret", "wrong")):  # as over gRPC, a list
+            two = "".join(f"Key: {value}\r\n" for value in values).encode()
+            assert reader.read(b"GET /v2/health/live HTTP/1.1\r\n%b\r\n" % two).route == REFUSED
         assert reader.read(b"GET /v2 HTTP/1.1\r\n\r\n").route.endpoint is Endpoint.SERVER_METADATA
         trace = reader.read("GET /v2/trace/setting HTTP/1.1\r\nKey: é\r\n\r\n".encode())
         assert trace.route.endpoint is Endpoint.TRACE_SETTING

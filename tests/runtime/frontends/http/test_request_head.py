@@ -98,6 +98,14 @@ class TestRefused:
             b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
             b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
             b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n",
+            b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"GET /  HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"GET / HTTP/1.1 \r\nHost: a\r\n\r\n",
+            b" GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"GET\t/ HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"\r\nGET  / HTTP/1.1\r\nHost: a\r\n\r\n",
             b"GET / HTTP/1.1\r\n\nGET / HTTP/1.1\r\n\r\n",
             b"GET / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
             b"GET / HTTP/1.1\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -134,6 +142,10 @@ class TestRefused:
             with pytest.raises(BadRequest) as caught:
                 parse_head(head)
             assert caught.value.status == 400
+
+    def test_empty_lines_before_a_request(self):
+        """Some clients send an empty line behind a body: it is ignored."""
+        assert parse_head(b"\r\nGET /v2 HTTP/1.1\r\nHost: a\r\n\r\n").route.endpoint is Endpoint.SERVER_METADATA
 
     def test_http2(self):
         """Whoever looks for gRPC here is told where it is."""

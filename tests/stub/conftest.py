@@ -25,7 +25,7 @@ from pyruntime.utils.channel import HostChannel, StubChannel
 from pyruntime.utils.messages import PROTOCOL_VERSION, Hello, Infer, Load, Ready
 
 COMMITTED_BYTES = 1 << 20
-# What takes this long never comes: the test fails rather than hangs.
+# A wait that takes this long will never end: the test fails instead of hanging.
 PATIENCE_S = 60
 CONFIG = {"name": "m", "input": [], "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [2]}]}
 HEAD = "import json\nimport numpy as np\nimport triton_python_backend_utils as pb_utils\n"
@@ -226,7 +226,7 @@ def loops(monkeypatch):
 
 @pytest.fixture
 def hosts(tmp_path, _interpreter, _captured, loops):
-    """A function that makes a host. Whoever makes one closes it."""
+    """A function that makes a host. The caller must close the host."""
     return lambda: Host(tmp_path)
 
 

@@ -37,12 +37,12 @@ from pyruntime.utils.messages import (
 )
 
 PREFIX = "Failed to process the request(s) for model 'm_0', message: "
-# What takes this long never ends: the test fails rather than hangs.
+# A wait that takes this long will never end: the test fails instead of hanging.
 PATIENCE_S = 60
 FORGOTTEN = "the model has let go of the request without a response"
 DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
 EMPTY = [OK, "", NO_SLOT, [], ""]
-# What the models of these tests have in common.
+# Code that the models of these tests share.
 HELPERS = """
 import asyncio
 import threading
@@ -176,7 +176,7 @@ class TestSenderOfAPlainModel:
         assert "that its sender had answered; it is dropped" in caplog.text
 
     def test_that_did_not_say_that_it_was_the_last(self, execute):
-        """What execute returns ends the request, and the sender is closed then."""
+        """The response that execute returns ends the request and closes its sender."""
         host = execute("""
             sender = None
             def execute(self, requests):
@@ -224,7 +224,7 @@ class TestSenderOfAPlainModel:
         assert type(result) is Result
 
     def test_a_request_that_is_kept_is_not_forgotten(self, execute):
-        """Who has the request can still answer it."""
+        """A request without a response is not forgotten while the model keeps it: it can still be answered."""
         host = execute("""
             kept = None
             def execute(self, requests):
@@ -246,7 +246,7 @@ class TestSenderOfAPlainModel:
         "ends", ["return [response()]", "raise ValueError('no')", "request.set_release_flags(2); return [None]"]
     )
     def test_of_a_request_that_is_over(self, execute, ends):
-        """Who asks for a sender when the request was answered without one gets one that is closed."""
+        """A sender of a request that was answered without one is closed."""
         host = execute(f"""
             kept = None
             def execute(self, requests):
@@ -280,7 +280,7 @@ class TestSenderOfAPlainModel:
         assert message == "Unable to send response. Response sender has been closed."
 
     def test_execute_fails_after_an_answer(self, execute):
-        """What was answered was answered; the rest of the batch fails, and no sender of it is of any use."""
+        """A response that was sent stays valid; the other requests of the batch fail, and all senders are closed."""
         host = execute("""
             senders = ()
             def execute(self, requests):
@@ -414,7 +414,7 @@ class TestCoroutines:
         assert sorted(serial for message in said if type(message) is Retired for serial in message.requests) == [1, 2]
 
     def test_that_fails_afterwards(self, execute, caplog):
-        """Whoever has not been answered to the end reads why, though the batch was answered."""
+        """Requests that are not answered completely get the exception as error, even after the batch was answered."""
         host = execute("""
             async def execute(self, requests):
                 requests[0].get_response_sender().send(response(1), FINAL)
@@ -518,7 +518,7 @@ class TestReschedule:
         )
 
     def test_after_the_last_response(self, execute):
-        """What was answered to the end is over."""
+        """A request whose final response was sent is not rescheduled."""
         host = execute("""
             def execute(self, requests):
                 requests[0].get_response_sender().send(response(), FINAL)
@@ -530,7 +530,7 @@ class TestReschedule:
         assert host.receive().responses == [SENDER]
 
     def test_closes_its_sender(self, execute):
-        """Who is to see a request again gets another sender with it."""
+        """Rescheduling a request closes its sender; the request comes with a new sender next time."""
         host = execute("""
             sender = None
             def execute(self, requests):
@@ -566,7 +566,7 @@ class TestCalls:
         assert host.values(host.receive().responses[0]) == [7]
 
     def test_error(self, execute):
-        """What goes wrong there is in the response."""
+        """A failure of the called model is the error of the response."""
         host = execute("""
             def execute(self, requests):
                 error = other().exec().error()
@@ -608,7 +608,7 @@ class TestCalls:
         assert host.values(said[-1].responses[0]) == [0, 1, 2]
 
     def test_of_a_coroutine_in_the_background(self, execute):
-        """Nobody waits for those of a decoupled model: others are executed meanwhile."""
+        """Calls of a decoupled model's coroutine do not count as waiting: other batches are executed meanwhile."""
         host = execute("""
             async def execute(self, requests):
                 (number,) = value(requests[0])
@@ -628,7 +628,7 @@ class TestCalls:
         assert (sent.serial, host.values(sent.response), retired.requests) == (1, [7], [1])
 
     def test_of_a_thread_of_the_model(self, execute):
-        """What a thread calls execute most likely waits for."""
+        """A call from a thread of the model counts as waiting: execute most likely joins that thread."""
         host = execute("""
             def execute(self, requests):
                 said = []
@@ -645,7 +645,7 @@ class TestCalls:
     @pytest.mark.parametrize("concurrency", [1, 2])
     @pytest.mark.parametrize("how", ["first(other().exec())", "first(await other().async_exec())"])
     def test_the_host_hangs_up(self, execute, how, concurrency):
-        """Nobody waits for an answer that cannot come any more: the stub ends."""
+        """A wait for an answer ends when the host hangs up, and so does the stub."""
         host = execute(f"""
             async def execute(self, requests):
                 return [response(*{how})]
@@ -703,7 +703,7 @@ class TestCalls:
 
 
 class TestPutBack:
-    """What has not begun must not wait for a call to another model."""
+    """Batches that have not begun are put back instead of waiting for a call to another model."""
 
     WAITS = """
         def execute(self, requests):
@@ -713,7 +713,7 @@ class TestPutBack:
     """
 
     def test_what_waits_already(self, execute):
-        """What was posted before the call began goes back, in its order."""
+        """Batches that were posted before the call began are put back in their order."""
         host = execute(self.WAITS)
         host.send(*[Infer(number, [host.wire([number], 64 * number)], []) for number in (1, 2, 3)])
         put_back, call = host.receive_all(Requeue, Call)
@@ -735,7 +735,7 @@ class TestPutBack:
         assert host.values(host.receive().responses[0]) == [3]
 
     def test_its_released_slots_count(self, execute):
-        """What came with a batch that goes back is not lost."""
+        """The released slots that a batch brings are freed even if the batch is put back."""
         host = execute(self.WAITS)
         slot = host.infer(host.wire([2])).responses[0][2]
         host.send(Infer(2, [host.wire([1])], []))

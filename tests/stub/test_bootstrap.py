@@ -134,7 +134,7 @@ def started(python, name, **changes):
 
 
 def title_of(pid):
-    """What lists of processes show."""
+    """The title of the process, as lists of processes show it."""
     return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode()
 
 
@@ -238,7 +238,7 @@ def test_long_name(tmp_path):
 
 
 def test_nothing_to_import_msgpack_from(tmp_path):
-    """What goes wrong before there is a stub is written where its output goes."""
+    """A failure before the stub runs is written to its output."""
     python, _ = environment(tmp_path / "env")
     with started(python, "m_0", msgpack=str(tmp_path)) as stub:
         with pytest.raises(AssertionError, match=r"FileNotFoundError: .*__init__\.py"):

@@ -58,7 +58,7 @@ class Link:
         self.attended += 1
 
     def said(self):
-        """What was sent since the last time."""
+        """The messages that were sent since the last call of this method."""
         sent, self.sent = self.sent, []
         return sent
 
@@ -72,7 +72,7 @@ class Bench:
         self.regions = regions
 
     def start(self, *arrays, decoupled=False, waiting=0, **options):
-        """Call a model with these inputs; the call, and what the host heard of it."""
+        """Call a model with these inputs, and return the call."""
         inputs = [Tensor(f"IN{number}", array) for number, array in enumerate(arrays)]
         request = InferenceRequest(model_name="other", inputs=inputs, **options)
         return self.calls.start(request, decoupled, waiting)
@@ -125,7 +125,7 @@ class TestStart:
         assert kept.number == 1
 
     def test_larger_inputs_lie_in_a_slot(self, bench):
-        """What is too much for a message is in memory until nobody reads it."""
+        """Inputs that are too large for a message are placed in a slot until the host reports that they are unread."""
         call = bench.start(MEDIUM)
         (message,) = bench.link.said()
         ((_, _, _, at, size, _, _),) = message.request[6]
@@ -212,20 +212,20 @@ class TestNext:
         assert call.next() is None
 
     def test_after_the_caller_waits(self, bench):
-        """Who asks too early waits."""
+        """`next` waits if the response has not arrived."""
         call = bench.start(SMALL)
         bench.link.on_wait = lambda: bench.answer(1, inline())
         assert_array_equal(call.next().output_tensors()[0].as_numpy(), SMALL)
 
     def test_the_host_hangs_up(self, bench):
-        """Nobody waits for a server that is gone."""
+        """A call fails instead of waiting when the host has hung up."""
         call = bench.start(SMALL)
         with pytest.raises(TritonModelException, match="the server is gone"):
             call.next()
         bench.link.closed = True
 
     def test_error(self, bench):
-        """What goes wrong there is in the response."""
+        """A failure of the called model is the error of the response."""
         call = bench.start(SMALL)
         bench.answer(1, [Code.NOT_FOUND, "no", NO_SLOT, [], ""])
         response = call.next()
@@ -358,7 +358,7 @@ class TestHolds:
         assert large is small
 
     def test_passed_on(self, bench, held, other_region):
-        """What another model wrote can be the input of a third one, without a copy."""
+        """The output of another model can be the input of a third model without a copy."""
         call = bench.start(SMALL)
         bench.answer(1, held(9))
         array = call.next().output_tensors()[0].as_numpy()
@@ -438,7 +438,7 @@ class TestForgotten:
         assert bench.link.said() == []
 
     def test_the_host_is_gone(self, bench):
-        """Who is gone need not be told."""
+        """A hold that is dropped after the host has hung up is not reported."""
         call = bench.start(SMALL)
         bench.link.said()
         bench.link.closed = True
@@ -498,7 +498,7 @@ class TestCancel:
         assert bench.link.said() == []
 
     def test_of_one_that_has_arrived(self, bench):
-        """Who cancels too late cancels nothing."""
+        """Cancelling a call whose answer has arrived has no effect."""
         call = bench.start(SMALL)
         bench.answer(1, inline())
         bench.link.said()
@@ -558,7 +558,7 @@ class TestWhenNext:
         self.run(bench, scenario)
 
     def test_the_host_hangs_up(self, bench):
-        """Whoever waits for what cannot come is told, once, and so is who asks afterwards."""
+        """A hang-up wakes each waiting call once, and a call that waits afterwards is woken at once."""
 
         async def scenario():
             calls = [bench.start(SMALL) for _ in range(3)]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a stub reads in the memory of clients, and writes there."""
+"""The reads and writes of a stub in the memory of clients."""
 
 import os
 import resource
@@ -155,7 +155,7 @@ class TestKeep:
         assert request.inputs()[1]._array is None  # its memory is kept by other means
 
     def test_what_is_gone(self, regions, client):
-        """Nothing is done for arrays that nobody has, nor for a request that is gone."""
+        """`keep` maps nothing for arrays and requests that no longer exist."""
         request = request_of(regions, [(client.address(0), len(LARGE))])
         memory = request._outputs.memory
         request.inputs()[0].as_numpy()
@@ -210,7 +210,7 @@ class TestOutputs:
         assert client.get(end, 5).tobytes() == b"\t" * 5
 
     def test_of_any_layout(self, writer, regions, client):
-        """What is not in order is put in order."""
+        """An array that is not in C order is written in C order."""
         array = np.arange(512 * 512, dtype=np.int32).reshape(512, 512).T
         client.resize(array.nbytes)
         answer(writer, request_of(regions, places={"A": [client.address(0), array.nbytes]}), Tensor("A", array))
@@ -226,7 +226,7 @@ class TestOutputs:
         assert client.get(0, 6 * count).tobytes() == b"\2\0\0\0ab" * count
 
     def test_without_contents(self, writer, regions, client):
-        """Nothing is written."""
+        """An output without elements writes nothing."""
         request = request_of(regions, places={"A": [client.address(8), 4]})
         response = answer(writer, request, Tensor("A", np.zeros((0,), np.int8)))
         assert response == (OK, "", NO_SLOT, [("A", "INT8", [0], client.address(8), 0, 0, 0)], "")

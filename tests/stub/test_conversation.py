@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker, and the host's own view of its batches, in one process.
 
-Whatever a model's threads do, and in whatever order they come, what the stub says makes sense to the host, and every
-request is answered once.
+For all actions of a model's threads, in any order, the host accepts the stub's messages and every request is answered
+once.
 """
 
 import gc
@@ -54,7 +54,7 @@ from pyruntime.utils.messages import (
 )
 from pyruntime.utils.request_codec import decode_request
 
-# What takes this long never ends: the test fails rather than hangs.
+# A wait that takes this long will never end: the test fails instead of hanging.
 PATIENCE_S = 60
 CONFIG = (
     "name: 'm' max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: -1 } "
@@ -203,7 +203,7 @@ class Request:
 
 
 class Connection:
-    """What a StubConnection is to the batches, over the socket to the worker. Like that one it never waits."""
+    """Stands for StubConnection, with the socket to the worker. Like StubConnection it never waits."""
 
     def __init__(self, host):
         self.responses = host.responses
@@ -392,7 +392,7 @@ class Callee:
         self.connection.say(Answer(number, None if message.decoupled else self.response(size // 4), True))
 
     def drop(self, message):
-        """What is dropped was held, and is dropped once."""
+        """A dropped hold must be held, and is dropped only once."""
         for hold in message.holds:
             self.held.remove(hold)
 

@@ -18,7 +18,7 @@ PATIENCE_S = 60
 
 
 class Bench:
-    """Coroutines over a link. What arrives wakes a future of a coroutine that awaits it, or is work."""
+    """Coroutines over a link. A message wakes the future of the coroutine that awaits it, or is work."""
 
     def __init__(self, reads=True):
         self._ours, self._theirs = socket.socketpair()
@@ -86,7 +86,7 @@ class TestRun:
         assert bench.coroutines.run(coroutine()) == 7
 
     def test_raises(self, bench):
-        """What it raises is raised."""
+        """`run` raises the coroutine's exception."""
 
         async def coroutine():
             raise ValueError("no")
@@ -130,7 +130,7 @@ class TestRun:
 
 class TestBackground:
     def test_goes_on_while_work_is_awaited(self, bench):
-        """What nobody waits for goes on while the thread waits for work."""
+        """A background coroutine goes on while the thread waits for work."""
         done = []
 
         async def coroutine():
@@ -310,7 +310,7 @@ class TestWithoutReading:
     """Of one of several threads, whose loop leaves the link to others."""
 
     def test_leaves_the_link_alone(self):
-        """Nobody is told of its loop, and what arrives is not read by it."""
+        """Without `reads`, the coroutine's loop does not read the link and is not announced."""
         bench = Bench(reads=False)
 
         async def coroutine():

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.processes
 
 
 def run(code, **variables):
-    """What a process without a terminal prints, in which breakpoint() is refused; its last line if it fails."""
+    """The output of a process without a terminal that refuses breakpoint(); the last line of its errors if it fails."""
     code = f"from pyruntime.stub import debugging\ndebugging.refuse_breakpoints()\n{code}\nprint('after')\n"
     environment = {**os.environ, **variables}
     done = subprocess.run(
@@ -35,5 +35,5 @@ def test_breakpoint_says_how_it_works():
 
 @pytest.mark.parametrize(("value", "printed"), [("0", "after\n"), ("builtins.print", "\nafter\n")])
 def test_another_debugger(value, printed):
-    """What the operator has breakpoint() do, it does."""
+    """A PYTHONBREAKPOINT that the operator has set stays in effect."""
     assert run("breakpoint()", PYTHONBREAKPOINT=value) == printed

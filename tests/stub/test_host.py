@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who is asked: the one server of a process, or whoever a finder says, or nobody."""
+"""The server that `get_host` finds: the one of the process, one that a finder returns, or none."""
 
 import pytest
 

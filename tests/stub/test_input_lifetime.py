@@ -50,7 +50,7 @@ def arrays(requests):
 
 
 class Holder:
-    """What torch does with an array that shares its memory: holds a buffer."""
+    """Holds a buffer of the array, as torch does with an array whose memory it shares."""
 
     def __init__(self, array):
         self.buffer = memoryview(array)
@@ -132,7 +132,7 @@ KEEPERS = {
 class TestKept:
     @pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
     def test_of_one_request(self, region, keep):
-        """Whatever leads to an input retains its request, and no other."""
+        """Every object that leads to an input retains the request of that input, and only this request."""
         held, kept_inputs, kept = executed(region, lambda requests: keep(requests[1]))
         assert held == [1]
         assert len(kept_inputs) == 1
@@ -155,7 +155,7 @@ class TestKept:
         assert kept_inputs.released() == [7]
 
     def test_the_list_itself(self, region):
-        """Who keeps the list of requests keeps all of them."""
+        """A model that keeps the list of requests retains all of them."""
         held, kept_inputs, kept = executed(region, lambda requests: requests)
         assert held == [0, 1, 2]
         assert kept_inputs.released() == []
@@ -195,7 +195,7 @@ class TestKept:
         assert kept_inputs.released() == [7]
 
     def test_in_a_cycle(self, region):
-        """What only the garbage collector can free is kept until it does."""
+        """A request in a reference cycle is retained until the garbage collector frees it."""
 
         def model(requests):
             cycle = [requests[0].inputs()[0].as_numpy()]

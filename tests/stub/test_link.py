@@ -77,7 +77,7 @@ class Host:
         return self._waiting.pop(0)
 
     def start(self, target, name=""):
-        """Run this in a thread. What it raises fails the test, at the end."""
+        """Run this in a thread. An exception in it fails the test at the end."""
 
         def run():
             try:
@@ -121,7 +121,7 @@ def log(text):
 
 class TestSend:
     def test_arrives(self, host):
-        """What is sent arrives."""
+        """A message that is sent arrives."""
         host.link.send(log("hello"))
         assert host.hear() == log("hello")
 
@@ -154,14 +154,14 @@ class TestSend:
         assert [host.hear().message for _ in range(3)] == ["outer", "inner", "also inner"]
 
     def test_posted(self, host):
-        """What is posted goes out in front of what is sent next."""
+        """Posted messages go out before the next message that is sent."""
         host.link.post(ReleaseHold([1]))
         host.link.post(ReleaseHold([2]))
         host.link.send(log("hello"))
         assert [host.hear() for _ in range(3)] == [ReleaseHold([1]), ReleaseHold([2]), log("hello")]
 
     def test_too_large(self, host):
-        """What does not fit a frame is refused; what is around it arrives."""
+        """A message that does not fit a frame is refused; the messages before and after it arrive."""
         host.link.post(ReleaseHold([1]))
         with pytest.raises(LocalError):
             host.link.send(log("x" * FRAME_BYTES_MAX))
@@ -176,7 +176,7 @@ class TestSend:
         host.join()
 
     def test_to_nobody(self, host):
-        """Whoever sends to a host that is gone is told by the socket."""
+        """Sending to a host that has hung up raises the socket's error."""
         host.hang_up()
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             host.link.send(log("hello"))
@@ -184,13 +184,13 @@ class TestSend:
 
 class TestWait:
     def test_reads_itself(self, host):
-        """Who waits alone reads alone: there is no other thread."""
+        """A thread that waits alone reads in this thread."""
         host.say(Release([1]))
         assert host.link.wait(lambda: host.handled)
         assert host.handled == [(Release([1]), threading.current_thread().name)]
 
     def test_for_what_is_there(self, host):
-        """Who waits for nothing does not read."""
+        """A wait whose condition holds already does not read."""
         host.say(Release([1]))
         assert host.link.wait(lambda: True)
         assert host.handled == []
@@ -203,7 +203,7 @@ class TestWait:
         assert [message.released for message, _ in host.handled] == [[number] for number in range(100)]
 
     def test_the_host_hangs_up(self, host):
-        """Nobody waits for what cannot come any more; what came is handled first."""
+        """A wait ends when the host hangs up; messages that arrived before are handled first."""
         host.say(Release([1]))
         host.hang_up()
         assert not host.link.wait(lambda: False)
@@ -220,7 +220,7 @@ class TestWait:
         assert told == [True]
 
     def test_many_threads_and_the_host_hangs_up(self, host):
-        """Whoever waits is told."""
+        """A hang-up ends the waits of all threads."""
         outcomes = []
         for _ in range(4):
             host.start(lambda: outcomes.append(host.link.wait(lambda: False)))
@@ -244,7 +244,7 @@ class TestWait:
         assert not host.link.wait(lambda: False)
 
     def test_a_handler_that_fails(self, host):
-        """Whoever reads next can."""
+        """The link can still be read after a handler has failed."""
 
         def fail(message):
             raise ValueError("no")
@@ -311,7 +311,7 @@ class TestWait:
         assert len(replies) == 5 * rounds
 
     def test_in_bursts(self, host):
-        """What one read brings for several threads reaches all of them."""
+        """Messages for several threads that arrive in one read reach all of these threads."""
         rounds = 200
         arrived = [0] * 4
 
@@ -341,7 +341,7 @@ class TestAtTheWrongMoment:
         host.join()
 
     def test_the_reader_leaves(self, host, monkeypatch):
-        """Who was about to follow a reader that leaves reads itself."""
+        """A thread that was about to follow a reader reads itself if that reader leaves."""
         real = host.link._follow
 
         def follow(done):
@@ -355,7 +355,7 @@ class TestAtTheWrongMoment:
         self.wait(host, lambda: host.handled)
 
     def test_the_reader_has_it(self, host, monkeypatch):
-        """Who was about to follow a reader that has just brought what it waits for does not wait for more."""
+        """A thread that was about to follow a reader returns if that reader has just brought its message."""
         real = host.link._follow
         arrived = []
 
@@ -390,7 +390,7 @@ class TestAtTheWrongMoment:
 
 class TestWake:
     def test_for_what_no_message_brings(self, host):
-        """Who follows another looks again when somebody says so."""
+        """A thread that follows a reader checks its condition again after `wake`."""
         done = threading.Event()
         looked = threading.Event()
 
@@ -410,7 +410,7 @@ class TestWake:
             assert not thread.is_alive()
 
     def test_of_a_reader_that_leaves(self, host):
-        """Who follows a reader that has what it wanted reads itself."""
+        """A thread that follows a reader reads itself once the reader leaves."""
         looked = threading.Event()
 
         def follow():
@@ -437,7 +437,7 @@ class TestPoll:
         assert host.handled == []
 
     def test_what_has_arrived(self, host):
-        """What has arrived is handled."""
+        """Messages that have arrived are handled."""
         host.say(Release([1]), Release([2]))
         host.link.poll()
         assert [message for message, _ in host.handled] == [Release([1]), Release([2])]
@@ -449,7 +449,7 @@ class TestPoll:
         assert host.link.closed
 
     def test_while_another_reads(self, host):
-        """What another thread is about to read is left to it."""
+        """Messages are left to the thread that is reading."""
         host.say(Release([1]))
         with host.link._reader:
             host.link.poll()
@@ -458,7 +458,7 @@ class TestPoll:
         assert len(host.handled) == 1
 
     def test_for_those_that_wait(self, host):
-        """What is read for another thread reaches it."""
+        """A message that is read for another thread reaches it."""
         looked = threading.Event()
 
         def follow():
@@ -505,7 +505,7 @@ class TestPoll:
 
 class TestAttend:
     def test_while_nobody_waits(self, host):
-        """What arrives is handled though the model's threads are all busy."""
+        """Messages are handled even if all threads of the model are busy."""
         handled = threading.Event()
         host.on_message = lambda message: handled.set()
         host.link.attend()
@@ -516,7 +516,7 @@ class TestAttend:
         assert [each.name for each in threading.enumerate()].count("pyruntime attend") == 1
 
     def test_beside_threads_that_wait(self, host):
-        """Whoever waits gets what it waits for."""
+        """A thread that waits gets its messages though the attending thread reads, too."""
         host.link.attend()
         for number in range(1, 50):
             host.say(Infer(number, [], []))

@@ -86,7 +86,7 @@ class TestPathsAndNames:
         load_class(make(f"{statement}\n{MODEL}", m__1__helper_a="x = 1"))
 
     def test_modules_of_the_model(self, make):
-        """What all versions share lies in the model's folder."""
+        """Modules that all versions share lie in the model's folder."""
         load_class(make(f"import helper_b\n{MODEL}", m__helper_b="x = 1"))
 
     def test_version_before_model(self, make):
@@ -96,7 +96,7 @@ class TestPathsAndNames:
         )
 
     def test_installed_before_the_model(self, make):
-        """What is installed is not hidden by a model's files."""
+        """An installed package takes precedence over a file of the model with the same name."""
         load_class(make(f"import json\nassert json.dumps([]) == '[]'\n{MODEL}", m__1__json="raise SystemError"))
 
 
@@ -132,7 +132,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("source", ["raise ValueError('no')", "import no_such_module_x", "1 +", "raise SystemExit"])
     def test_import_fails(self, make, source):
-        """What the import raises goes on."""
+        """An exception in the import propagates."""
         with pytest.raises((ValueError, ImportError, SyntaxError, SystemExit)):
             load_class(make(source))
 

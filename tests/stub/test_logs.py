@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a model logs arrives at the host."""
+"""Log records of a model arrive at the host."""
 
 import logging
 import os

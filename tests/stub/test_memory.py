@@ -67,7 +67,7 @@ class TestOwnRegion:
 
 class TestInline:
     def test_buffer(self, regions):
-        """What came along is a copy that the model may write to."""
+        """Contents that came within the message are copied into an array that the model may write to."""
         contents = bytes(range(10))
         array = array_of(regions, contents, 10)
         array[0] = 77
@@ -87,7 +87,7 @@ class TestOtherRegion:
         assert array[0] == 99  # it is the memory itself
 
     def test_writes_are_private(self, regions, granting, other_region):
-        """What a model writes to its input neither the caller sees nor anybody else who reads it."""
+        """Writes of a model to its input are visible neither to the caller nor to other readers of the tensor."""
         put(other_region, 64, LARGE)
         granting(other_region)
         at = address(other_region.number, 64)
@@ -120,7 +120,7 @@ class TestOtherRegion:
             other.close()
 
     def test_that_is_never_granted(self, regions, granting, other_region):
-        """What does not come is a mistake, and no wait for ever."""
+        """A region that is never granted is an error instead of an endless wait."""
         granting.theirs.setblocking(True)
         granting.ours.close()
         with pytest.raises(LocalError, match="did not come"):
@@ -195,7 +195,7 @@ class TestHeld:
 
 class TestCopied:
     def test_each_time_anew(self):
-        """What was copied may be read again, however an array over it was changed."""
+        """Copied contents can be read again: writes to an array do not change them."""
         source = Copied(b"contents")
         array = array_of(source, 0, 8)
         array[0] = 0
@@ -229,7 +229,7 @@ class TestLocate:
         assert split(regions.locate(array)) == (other_region.number, PAGE_BYTES + 192)
 
     def test_not_in_a_private_mapping(self, regions, granting, other_region):
-        """What a model may have changed for itself is not what lies at that address."""
+        """An array in a private mapping has no address: the model may have changed its contents."""
         granting(other_region)
         array = array_of(regions, address(other_region.number, 0), len(LARGE))
         assert regions.locate(array) is None
@@ -242,7 +242,7 @@ class TestLocate:
         assert regions.locate(array_of(Copied(bytes(100)), 0, 100)) is None
 
     def test_not_out_of_order(self, regions):
-        """What does not lie in order cannot be found by where it begins."""
+        """An array whose elements are not contiguous has no address."""
         array = array_of(regions, 0, 1000).reshape(10, 100)
         assert regions.locate(array.T) is None
         assert regions.locate(array[::2]) is None
@@ -268,7 +268,7 @@ class TestUnmap:
         assert descriptors() == before
 
     def test_while_somebody_looks(self, regions, granting, other_region):
-        """Who looks into it goes on to."""
+        """Unmapping a region keeps the mapping that an array uses."""
         put(other_region, 64, LARGE)
         granting(other_region)
         array = array_of(Held(regions, Hold()), address(other_region.number, 64), len(LARGE))

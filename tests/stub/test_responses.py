@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `execute` returned is checked in Triton's words, and written into the response region."""
+"""Checks of the responses that `execute` returned, with Triton's messages, and writing them to the response region."""
 
 import re
 
@@ -215,7 +215,7 @@ class TestWrite:
         assert live(writer) == 0
 
     def test_free_what_is_no_slot(self, writer):
-        """What was not handed out cannot come back."""
+        """Freeing an offset that is not an allocated slot is refused."""
         with pytest.raises(LocalError):
             writer.free([64])
 
@@ -283,7 +283,7 @@ class TestPlace:
         assert wire[1][3] == address(number, 4096)
 
     def test_large_views_that_do_not_lie_in_order_are_copied(self, region, writer, regions):
-        """What is passed on lies in one piece: every second element does not."""
+        """A view that is not contiguous is copied: only contiguous memory can be passed by address."""
         view = np.ndarray((2 * LARGE_BYTES,), np.uint8, regions.requests.map, 0)
         view[:] = np.arange(2 * LARGE_BYTES) % 251
         slot, ((_, _, _, at, size, _, _),) = writer.place([Tensor("X", view[::2])], regions)
@@ -291,7 +291,7 @@ class TestPlace:
         assert region.map[at : at + size] == view[::2].tobytes()
 
     def test_no_memory(self, region, writer, regions, monkeypatch):
-        """Without memory for it the model hears of it at the call."""
+        """Without memory for its inputs, the call raises in the model."""
 
         def commit(offset, size):
             raise OutOfMemoryError("no shared memory left")

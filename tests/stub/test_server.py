@@ -19,7 +19,7 @@ WANTED = {"OUT"}
 
 
 class Link:
-    """Notes what is sent. Whoever waits has `on_wait` called over and over, or waits in vain."""
+    """Notes what is sent. A wait calls `on_wait` until it is over; without one it fails."""
 
     def __init__(self):
         self.sent = []
@@ -119,7 +119,7 @@ class TestRespond:
         assert bench.finals == final
 
     def test_the_host_is_gone(self, bench):
-        """Nobody is told."""
+        """A response to a host that has hung up is not sent, and its memory is freed."""
         bench.link.closed = True
         bench.server.respond(7, response(), WANTED, True)
         assert bench.link.sent == []
@@ -162,7 +162,7 @@ class TestRoom:
 
     @pytest.mark.parametrize("end", ["last", "otherwise"])
     def test_of_one_that_is_over(self, bench, end):
-        """What is over needs no room, and nothing is kept of it."""
+        """A request that has ended does not wait for room, and the flow control keeps no state of it."""
         for _ in range(RESPONSES_AHEAD_MAX):
             bench.server.respond(7, response(), WANTED, False)
         if end == "last":
@@ -176,7 +176,7 @@ class TestRoom:
         assert bench.server._flow._sizes == {}
 
     def test_the_host_hangs_up(self, bench):
-        """Nobody waits for a host that is gone."""
+        """A wait for room ends when the host has hung up."""
         for _ in range(RESPONSES_AHEAD_MAX):
             bench.server.respond(7, response(), WANTED, False)
         bench.link.closed = True
@@ -194,7 +194,7 @@ class TestCancelled:
 
 class TestAsk:
     def test_answer(self, bench):
-        """What the server answers is the value."""
+        """`ask` returns the value of the reply."""
         bench.link.on_wait = lambda: bench.server.reply(Reply(1, OK, 0.5))
         assert bench.server.ask("metric_value", [3]) == 0.5
         assert bench.link.sent == [Ask(1, "metric_value", [3])]
@@ -205,19 +205,19 @@ class TestAsk:
         assert bench.server.ask("load_model", ["m", "", {}]) is None
 
     def test_refusal(self, bench):
-        """What the server does not do is an exception with its reason."""
+        """A refusal is raised as an exception with the server's reason."""
         bench.link.on_wait = lambda: bench.server.reply(Reply(1, Code.NOT_FOUND, "no such model"))
         with pytest.raises(TritonModelException, match=r"^no such model$") as caught:
             bench.server.ask("load_model", ["m", "", {}])
         assert caught.value.__cause__.code is Code.NOT_FOUND
 
     def test_the_host_hangs_up(self, bench):
-        """Nobody waits for a server that is gone."""
+        """`ask` fails instead of waiting when the host has hung up."""
         with pytest.raises(TritonModelException, match="the server is gone"):
             bench.server.ask("load_model", ["m", "", {}])
 
     def test_that_cannot_be_sent(self, bench):
-        """What does not fit a frame was never asked."""
+        """A question that does not fit a frame raises, and no reply to it is expected."""
         bench.link.refuse = lambda message: True
         with pytest.raises(TritonModelException, match="Ask is too large"):
             bench.server.ask("load_model", ["m", "", {}])
@@ -250,7 +250,7 @@ class TestAsk:
 
 class TestTell:
     def test_without_waiting(self, bench):
-        """What is told is not answered."""
+        """`tell` and `measure` do not wait for a reply."""
         bench.server.tell("drop_metric", [3])
         bench.server.measure(3, "increment", 2)
         assert bench.link.sent == [Ask(0, "drop_metric", [3]), Measure(3, "increment", 2.0)]
@@ -258,7 +258,7 @@ class TestTell:
         assert bench.link.waits == 0
 
     def test_the_host_is_gone(self, bench):
-        """Whoever is told nothing by that is a destructor, and must not fail."""
+        """`tell` and `measure` do not fail when the host has hung up: destructors call them."""
 
         def send(message):
             raise BrokenPipeError
@@ -275,7 +275,7 @@ def test_call(bench):
 
 
 def test_free_memory(bench):
-    """What is free is as much as before when nothing that was sent is left."""
+    """The free memory is as before once all responses are freed."""
     bench.server.respond(7, response(1000), WANTED, False)
     bench.writer.free([bench.link.sent[0].response[2]])
     before = bench.server.free_memory()

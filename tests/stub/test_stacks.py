@@ -52,7 +52,7 @@ def start():
 
 
 def links(pid):
-    """What a process has open: the links and their names."""
+    """The targets and paths of the open descriptors of a process."""
     found = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # one that has just been closed: a command may still begin
@@ -109,7 +109,7 @@ def check_signal(process):
 
 
 def test_bell(start):
-    """Whoever rings is told what every thread does."""
+    """Ringing the bell yields the stacks of all threads."""
     check_bell(start(IDLE))
 
 
@@ -183,7 +183,7 @@ def test_installed_again(start):
 
 
 def test_forked_children_do_not_answer(start):
-    """What the model forks has neither the file, nor the bell, nor the handler; its parent still does."""
+    """A forked child of the model has neither file, bell nor handler; the parent still has them."""
     process = start(
         """
 if os.fork() == 0:
@@ -205,7 +205,7 @@ sys.stdin.read()
 
 
 def test_commands_do_not_inherit(start):
-    """What the model executes has neither the file, nor the bell, nor the handler."""
+    """A command that the model executes has neither file, bell nor handler."""
     process = start(
         """
 import subprocess

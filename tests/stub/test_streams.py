@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What may be sent for a request, and when it is over: in Triton's words, and in what order threads come."""
+"""The responses that may be sent for a request, its end, Triton's messages, and the order of threads."""
 
 import gc
 import threading
@@ -152,7 +152,7 @@ class TestEither:
         assert len(server.sent) == 1
 
     def test_is_cancelled(self, server, is_decoupled):
-        """Whoever sends can see whether anybody waits."""
+        """A sender can read whether its request is cancelled."""
         made = stream(server, is_decoupled)
         assert not made.is_cancelled()
         server.cancelled.add(7)
@@ -181,7 +181,7 @@ class TestEither:
         assert not made.begin()
 
     def test_fail(self, server, is_decoupled):
-        """What fails ends with an error, once."""
+        """A request that fails ends with one error."""
         made = stream(server, is_decoupled)
         made.fail("ValueError: no")
         made.fail("ValueError: again")
@@ -192,7 +192,7 @@ class TestEither:
             made.send(A, 0)
 
     def test_fail_after_the_last_word(self, server, is_decoupled):
-        """What was answered to the end cannot fail any more."""
+        """A request whose final response was sent cannot fail."""
         made = stream(server, is_decoupled)
         made.send(A, FINAL)
         made.fail("ValueError: no")
@@ -229,7 +229,7 @@ class TestForgotten:
         assert server.lost == [7]
 
     def test_after_the_last_word(self, server):
-        """Who has said the last word may forget it all."""
+        """A sender may be dropped after the final response."""
         made = stream(server)
         made.begin()
         made.send(A, FINAL)
@@ -239,7 +239,7 @@ class TestForgotten:
         assert server.lost == []
 
     def test_before_execute_has_returned(self, server):
-        """What execute returns may still answer the request."""
+        """A sender may be dropped before execute returns: execute may still return the response."""
         stream(server)
         made = stream(server)
         made.send(A, 0)
@@ -339,7 +339,7 @@ class TestSender:
 
     @pytest.mark.parametrize("wrong", ["text", 5, [A], TritonModelException("no")], ids=repr)
     def test_something_else(self, plain, wrong):
-        """What is sent is a response."""
+        """Only a response can be sent."""
         with pytest.raises(TypeError, match=r"^response must be a pb_utils\.InferenceResponse, found "):
             InferenceResponseSender(plain).send(wrong)
 

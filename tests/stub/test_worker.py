@@ -74,7 +74,7 @@ class TestLoad:
         assert "Traceback" in caplog.text
 
     def test_no_file(self, host):
-        """What is missing is told without a traceback."""
+        """A missing file fails the load without a traceback."""
         location = {"model_dir": "/nowhere", "version": "1", "file": "/nowhere/1/model.py"}
         assert host.ask(Load(location, host.ARGS, 1, 7)) == LoadFailed(
             "Python model file not found in '/nowhere/1/model.py'"
@@ -91,7 +91,7 @@ class TestLoad:
         ],
     )
     def test_import_fails(self, host, source, reason, capsys):
-        """Whatever an import raises fails the load, even an exit."""
+        """Every exception in an import fails the load, SystemExit included."""
         answer = host.load(source)
         assert type(answer) is LoadFailed
         assert answer.reason.startswith(reason)
@@ -270,7 +270,7 @@ class TestExecuteFails:
         self.failure(host)
 
     def test_model_exception(self, host):
-        """What a model raises on purpose is named like any other exception."""
+        """A TritonModelException of the model is reported like any other exception."""
         host.execute("raise pb_utils.TritonModelException('no')")
         assert self.failure(host) == PREFIX + "TritonModelException: no\n\nAt:\n  1/model.py(6): execute\n"
 
@@ -352,7 +352,7 @@ class TestExecuteFails:
         ids=["surrogate", "error", "name", "surrogate-name"],
     )
     def test_responses_that_cannot_be_written(self, host, response):
-        """Whatever is wrong with a response fails its request or its batch, and the stub lives on."""
+        """A response that cannot be written fails its request or its batch, and the stub continues."""
         host.execute(f"return [{response} for each in requests]")
         for _ in range(2):
             answer = host.infer(wire(host), wire(host))
@@ -402,7 +402,7 @@ class TestRetained:
         assert host.receive() == Retired([2, 3])
 
     def test_of_a_model_that_keeps_the_list(self, host):
-        """Who keeps the list keeps everything in it."""
+        """A model that keeps the list of requests retains all requests in it."""
         host.execute("self.kept = requests\nreturn [pb_utils.InferenceResponse() for _ in requests]")
         assert host.infer(wire(host), wire(host)).retained == [0, 1]
         assert host.infer(wire(host)).retained == [0]
@@ -465,7 +465,7 @@ class TestIsReady:
     @pytest.mark.parametrize("prefix", ["", "async "])
     @pytest.mark.parametrize("ready", [True, False])
     def test_answer(self, host, prefix, ready):
-        """What it says is told, of a function and of a coroutine."""
+        """The result of `is_ready` reaches the host, for a function and for a coroutine."""
         self.load(host, f"""
             {prefix}def is_ready(self):
                 return {ready}
@@ -483,7 +483,7 @@ class TestIsReady:
         assert host.ask(CheckReady()) == IsReady(False, "is_ready() must return a boolean value")
 
     def test_raises(self, host, caplog):
-        """Who fails to say so is not ready; the log has all of it."""
+        """A model whose `is_ready` raises is not ready, and the log has the traceback."""
         self.load(host, """
             def is_ready(self):
                 raise ValueError("no")
@@ -512,7 +512,7 @@ class TestIsReady:
         assert result.batch == 1
 
     def test_without_the_method(self, host):
-        """Nobody asks a model that has none."""
+        """A model without an `is_ready` method is loaded as one that is not to be asked."""
         source = "class TritonPythonModel:\n    is_ready = 5\n    def execute(self, requests):\n        return []\n"
         assert host.load(source) == READY
 

@@ -18,7 +18,7 @@ input [ { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] } ]
 output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
 """
 DECOUPLED = IN_OUT + "model_transaction_policy { decoupled: true }\n"
-# What the models below answer with.
+# Code that the models below share: reading the input and making the response.
 ANSWER = """
 def array(request):
     return pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()

@@ -94,7 +94,7 @@ class TestFunctions:
         assert error_of(caller(lambda _: outcome)) == {"error": message, "code": code}
 
     def test_raising(self, caller):
-        """What it raises comes out of the call: it may be an assertion of the test's."""
+        """An exception of the function is the cause of the call's error; it may be a failed assertion of the test."""
 
         def check(inputs):
             assert inputs["IN"].tolist() == [2]
@@ -104,7 +104,7 @@ class TestFunctions:
         assert type(caught.value.__cause__) is AssertionError
 
     def test_nonsense(self, caller):
-        """What is no outcome is said so."""
+        """A result that is not an outcome fails the call with a message that names the model."""
         with pytest.raises(InferenceError, match="what stands in for model 'other' must return a dict of arrays"):
             caller(lambda _: 5).infer({"IN": [1]})
 
@@ -149,7 +149,7 @@ class TestCalls:
         assert repr(call) == "<Call of other ['IN']>"
 
     def test_inputs_are_those_of_then(self, execute):
-        """What the model does to an array later does not change what it has asked."""
+        """A call records its inputs as they were at that time: later changes of the array do not show in them."""
         body = """
         array(requests[0])[:] = 1
         request = pb_utils.InferenceRequest(model_name="other", inputs=[pb_utils.Tensor("IN", array(requests[0]))])
@@ -268,7 +268,7 @@ class TestDecoupled:
         ids=["generator", "list", "single"],
     )
     def test_function(self, caller, outcome):
-        """Whatever can be iterated over is so many responses; one alone is one."""
+        """A function's result that is iterable is one response for each item; a single outcome is one response."""
         model = caller(outcome, CALL_DECOUPLED)
         assert model.infer({"IN": [1, 2, 3]})["OUT"].tolist() == [6]
         assert model.calls[0].decoupled
@@ -284,7 +284,7 @@ class TestDecoupled:
             assert error_of(caller(callee, name=f"m{callable(callee):d}"))["error"].startswith(IS_DECOUPLED)
 
     def test_cancelled(self, execute, caller, other):
-        """Who breaks off is noticed: by a function's call, and by the other model."""
+        """A cancelled call is visible in the recorded call of a function, and to the sender of a model."""
         body = """
         request = pb_utils.InferenceRequest(model_name="other", inputs=[pb_utils.Tensor("IN", array(requests[0]))])
         responses = request.exec(decoupled=True)
@@ -371,6 +371,6 @@ class TestAsync:
 
 
 def test_parameters_are_json(caller):
-    """What the other model says besides its outputs can be read as it is in a stub."""
+    """The parameters of a response can be read as JSON, as in a stub."""
     response = pb_utils.InferenceResponse(parameters={"text": "straße", "number": 1})
     assert json.loads(response.parameters()) == caller(lambda _: response).infer({"IN": [1]}).parameters

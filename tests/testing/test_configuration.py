@@ -76,7 +76,7 @@ class TestConfiguration:
         assert model.infer({"IN": [5]})["OUT"].tolist() == [1]
 
     def test_as_the_server_shows_it(self, load, load_model, tmp_path):
-        """What a model shows as its configuration is one that it can be given."""
+        """The configuration that a model shows can be passed to load_model as its configuration."""
         config = load(ECHO.replace("N", "1"), IO).config
         assert load_model(tmp_path / "m", config=json.loads(json.dumps(config))).config == config
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a model asks of its server besides calls: metrics, and to load and unload models."""
+"""The requests of a model to its server besides calls: metrics, and loading and unloading of models."""
 
 import gc
 
@@ -56,7 +56,7 @@ class TestMetrics:
         assert 'hits{kind="a"}' not in model.metrics()
 
     def test_refusals(self, execute):
-        """What cannot be had fails with the words of the server."""
+        """A refused request fails with the server's message."""
         body = "pb_utils.MetricFamily('1', '', pb_utils.MetricFamily.COUNTER)"
         with pytest.raises(InferenceError, match=r"Failed to create metric family\. the name of a metric family has"):
             execute(body).infer({"IN": [1]})
@@ -82,7 +82,7 @@ class TestModelControl:
         assert model.control_calls == [call]
 
     def test_what_is_ready(self, execute):
-        """What stands in for a model is ready until the model unloads it, and again when it loads it."""
+        """A callee is ready until the model unloads it, and again after the model has loaded it."""
         body = """
         found = [pb_utils.is_model_ready("a"), pb_utils.is_model_ready("b")]
         pb_utils.unload_model("a")
@@ -109,7 +109,7 @@ class TestModelControl:
 
 
 def test_memory(execute):
-    """What Triton's leak tests ask for is there: what is free is so again after each request."""
+    """`free_memory`, which Triton's leak tests compare, reports the same free memory after each request."""
     model = execute("return [answer(pb_utils.shared_memory.free_memory())]")
     before, after = (model.infer({"IN": [1]})["OUT"].item() for _ in range(2))
     assert before == after > 1 << 20

@@ -30,7 +30,7 @@ output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
 """
 
 
-# What a model of sequences may want to be told.
+# The controls that a sequence model may declare.
 CONTROLS = """
 sequence_batching { control_input [
   { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] },
@@ -106,7 +106,7 @@ class TestRequests:
             model.infer(request, request_id="b")
 
     def test_outputs_not_asked_for(self, execute):
-        """What nobody asked for is left out."""
+        """An output that was not requested is left out of the result."""
         body = TELLS.replace(
             "InferenceResponse([", 'InferenceResponse([pb_utils.Tensor("OTHER", np.array([b""], dtype=np.object_)), '
         )
@@ -120,7 +120,7 @@ class TestRequests:
         assert model.infer({"IN": [1]}).parameters == {"a": 1, "b": "x"}
 
     def test_inputs_that_the_model_keeps(self, load):
-        """What a model keeps of a request stays as it was."""
+        """An input that the model keeps does not change with later requests."""
         model = load(
             """
             class TritonPythonModel:
@@ -155,7 +155,7 @@ class TestRefusals:
         ],
     )
     def test_by_the_server(self, execute, inputs, options, message):
-        """What the server would refuse does not come to the model, and fails with the server's words."""
+        """A request that the server would refuse does not reach the model, and fails with the server's message."""
         model = execute("raise AssertionError('it was asked')")
         failure = failure_of(model, inputs, request_id="7", **options)
         assert failure.message.startswith(f"[request id: 7] {message}")
@@ -206,7 +206,7 @@ class TestFailures:
         ],
     )
     def test_wrong_return_values(self, execute, body, message):
-        """What execute returns is checked as it is in a stub."""
+        """The return value of execute is checked as in a stub."""
         assert message in failure_of(execute(body), {"IN": [1]}).message
 
     def test_the_model_goes_on(self, execute):
@@ -311,7 +311,7 @@ class TestLoading:
         ],
     )
     def test_failures(self, load, source, message):
-        """What goes wrong is a LoadError with the words of the repository index, and has the exception as its cause."""
+        """A load failure is a LoadError with the repository index's message and the exception as its cause."""
         with pytest.raises(LoadError) as caught:
             load(source)
         assert message in str(caught.value)
@@ -370,7 +370,7 @@ class TestClosing:
         model.close()
 
     def test_failing_twice(self, load):
-        """What failed first is what the test reads of, with a note of the other."""
+        """The test sees the first failure, with a note about the failure to close the model."""
         model = load(self.SOURCE.replace("END", "raise ValueError('at the end')"))
         with pytest.raises(KeyError, match="first") as caught, model:
             raise KeyError("first")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What models import is kept apart from one another, and nothing of it is left in the interpreter."""
+"""Models do not see the modules that other models import, and closed models leave no modules in the interpreter."""
 
 import sys
 import types
@@ -37,7 +37,7 @@ def files(value):
 
 @pytest.fixture
 def interpreter():
-    """What must be again when all models are closed: sys.path, the modules, the server, the logger."""
+    """A function for the state (sys.path, modules, server, logger), which must not be changed by closed models."""
 
     def state():
         mine = {name for name in sys.modules if name.partition(".")[0] in ("1", "2", "model", "helper", "lib")}
@@ -109,7 +109,7 @@ def test_modules_of_the_tests(interpreter, write_model, monkeypatch, tmp_path):
 
 
 def test_paths_that_a_model_adds(interpreter, write_model, tmp_path):
-    """What a model adds to sys.path is its own, and so is what it imports from there."""
+    """Only the model that adds a path to sys.path sees it, and the modules that it imports from there."""
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared/lib.py").write_text("VALUE = 5")
     folder = write_model(
@@ -127,7 +127,7 @@ def test_paths_that_a_model_adds(interpreter, write_model, tmp_path):
 
 
 def test_what_is_installed_is_everybodys(interpreter, write_model):
-    """A package that is installed is imported once, whoever asks for it first."""
+    """An installed package is imported once and shared by the test and all models."""
     folder = write_model(
         """
         import json.tool
@@ -157,7 +157,7 @@ def test_a_failed_load(interpreter, write_model):
 
 
 def test_a_model_that_hangs(interpreter, write_model):
-    """What it has left behind is in nobody's way."""
+    """The modules that a hanging model has left behind do not affect later models."""
     hangs = """
     class TritonPythonModel:
         gate = threading.Event()

@@ -79,7 +79,7 @@ def test_paths_of_callees(project):
 
 
 def test_end_that_fails(project):
-    """What goes wrong in finalize is an error of the test."""
+    """An exception in finalize is an error of the test."""
     out = project("def test_echo(load_model): load_model('models/echo')", end="raise ValueError('at the end')")
     assert "1 passed, 1 error" in out
     assert "ValueError: at the end" in out

@@ -37,7 +37,7 @@ class TestWhoseServer:
     """
 
     def folders_of(self, write_model, how, *names):
-        """What models say where they are, asked one after the other while all are loaded."""
+        """The folders that models report; each model is asked while all of them are loaded."""
         source = self.SOURCE.replace("HOW", repr(how))
         models = [load_model(write_model(source, name=name)) for name in names]
         try:
@@ -67,7 +67,7 @@ class TestWhoseServer:
 
 
 def test_logger(write_model, caplog):
-    """What models log is heard while they are loaded."""
+    """Log records of models reach the root logger while a model is loaded."""
     with load_model(write_model(ANSWERS)):
         assert LOGGER.parent is logging.getLogger()
         LOGGER.warning("heard")

@@ -99,7 +99,7 @@ class TestDecoupled:
         assert (second.error.message, second.error.code) == ("no", Code.NOT_FOUND)
 
     def test_exception_in_between(self, execute):
-        """What execute raises ends what it has not answered."""
+        """An exception in execute ends the requests that are not answered completely."""
         body = COUNT.replace("sender.send(flags=FINAL)", "1 / array(request)[-1]")
         first, second = execute(body, DECOUPLED).stream({"IN": [5, 0]}), None
         assert values([next(first)]) == [5]
@@ -115,7 +115,7 @@ class TestDecoupled:
         assert values(first) == [1, 2]
 
     def test_refused(self, execute):
-        """What the server refuses is one response."""
+        """A request that the server refuses gets a single response, with the error."""
         (result,) = execute(COUNT, DECOUPLED).stream({})
         assert "got 0 inputs" in result.error.message
 

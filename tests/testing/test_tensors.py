@@ -27,7 +27,7 @@ def spec(datatype):
 
 @pytest.mark.parametrize("datatype", ARRAYS)
 def test_there_and_back(datatype):
-    """What an array is sent as, and what a tensor is read as, is the same array."""
+    """An array that is sent as input and read as output keeps its dtype, shape and values."""
     array = ARRAYS[datatype]
     sent = to_input("X", array, None)
     assert (sent.name, sent.datatype, sent.shape) == ("X", datatype, [2, 2])
@@ -61,7 +61,7 @@ def test_nothing(datatype):
     ],
 )
 def test_lists_get_the_datatype_of_the_input(value, datatype, expected):
-    """What says nothing of its datatype is what the model takes."""
+    """A list, which has no datatype of its own, gets the datatype of the model's input."""
     sent = to_input("X", value, spec(datatype))
     assert sent.datatype == datatype
     assert to_array(datatype, sent.shape, sent.data).tolist() == expected
@@ -94,7 +94,7 @@ def test_tensors():
     ],
 )
 def test_what_is_none(value, datatype, message):
-    """What cannot be the input's datatype is a TypeError that names the input."""
+    """A value that cannot be converted to the input's datatype is a TypeError that names the input."""
     with pytest.raises(TypeError, match=f"input 'X' is no tensor: .*{message}"):
         to_input("X", value, spec(datatype))
 

@@ -27,7 +27,7 @@ def test_every_offset_fits():
 
 
 def test_order():
-    """Whatever lies in another region lies behind all of the first."""
+    """Addresses in a region are higher than all addresses in the region before it."""
     assert address(0, REGION_BYTES_MAX - 1) < address(1, 0)
 
 

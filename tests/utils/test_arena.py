@@ -82,7 +82,7 @@ class TestSlotBytes:
 
     @pytest.mark.parametrize("size", [0, 1, 255, 256])
     def test_smallest(self, size):
-        """Nothing is smaller than the smallest slot."""
+        """A slot has at least the smallest size."""
         assert slot_bytes(size) == SLOT_BYTES_MIN
 
     def test_large_slots_end_on_pages(self):
@@ -107,7 +107,7 @@ class TestSmallSlots:
         assert backing.calls == [("commit", 0, 5 * GROWTH)]
 
     def test_reserve_commits_ahead(self):
-        """What was reserved is not committed again."""
+        """Memory that was reserved is not committed again."""
         backing = Recorder()
         arena = Arena(backing, GROWTH)
         arena.reserve(3 * GROWTH)
@@ -160,7 +160,7 @@ class TestLargeSlots:
         assert backing.taken() == [("commit", second, LARGE_BYTES)]
 
     def test_reused_slot_no_longer_counts_as_idle(self):
-        """What is handed out again leaves room for another to stay warm."""
+        """A slot that is handed out again no longer counts as idle, so that another slot may stay committed."""
         backing = Recorder()
         arena = Arena(backing, GROWTH, keep_bytes=LARGE_BYTES)
         slots = [arena.allocate(LARGE_BYTES) for _ in range(2)]

@@ -47,7 +47,7 @@ def test_serialize_zero_dimensional():
 
 @pytest.mark.parametrize("dtype", ["O", "S3", "f4"])
 def test_serialize_empty_is_an_empty_tuple(dtype):
-    """Nothing to encode gives a tuple and not bytes, whatever the dtype."""
+    """An array without elements is encoded as an empty tuple instead of bytes, for every dtype."""
     assert serialize_byte_tensor(np.empty((2, 0), dtype=dtype)) == ()
 
 

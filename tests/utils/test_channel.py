@@ -149,7 +149,7 @@ class TestRoundTrip:
 
     @each_legal
     def test_one_byte_at_a_time(self, state, kind):
-        """Nothing arrives before the last byte does."""
+        """A message arrives with its last byte and not before."""
         sender, receiver, after = ends(kind, state)
         data = sender.send(SAMPLES[kind])
         for index in range(len(data) - 1):
@@ -188,7 +188,7 @@ class TestRoundTrip:
         assert heard == said
 
     def test_arrives_as_its_own_type(self):
-        """What arrives is a message and not merely equal to one."""
+        """A received message has the message's own type: a plain tuple would compare equal, too."""
         stub, host, _ = ends(Result, State.SERVING)
         (result,) = host.receive_data(stub.send(SAMPLES[Result]))
         assert type(result) is Result
@@ -198,7 +198,7 @@ class TestIllegal:
     @each_state
     @each_message
     def test_send(self, state, kind):
-        """What the table lacks is refused before anything is sent, and the state stays; each end sends its own only."""
+        """Sending what the table lacks is refused and keeps the state; each end may only send its own messages."""
         for channel, table in zip(talk(state), (TO_STUB, TO_HOST), strict=True):
             if kind in table.get(state, {}):
                 continue
@@ -209,7 +209,7 @@ class TestIllegal:
     @each_state
     @each_message
     def test_receive(self, state, kind):
-        """What the table lacks is the other end's fault, and ends the conversation."""
+        """Receiving a message that the table lacks is the other end's fault and ends the conversation."""
         data = msgpack.packb((TAGS[kind], SAMPLES[kind]))
         for channel, table in zip(talk(state), (TO_HOST, TO_STUB), strict=True):
             if kind in table.get(state, {}):
@@ -319,7 +319,7 @@ class TestNoFrame:
 
     @given(st.binary(max_size=200))
     def test_arbitrary_bytes(self, data):
-        """Whatever arrives is messages, or the other end's fault."""
+        """Arbitrary bytes either decode into messages or raise PeerError."""
         for state in (State.STARTING, State.SERVING):
             for channel in talk(state):
                 try:
@@ -402,13 +402,13 @@ class TestSize:
 class TestEnd:
     @each_state
     def test_between_frames(self, state):
-        """Who hangs up between two frames breaks nothing."""
+        """The other end may hang up between two frames."""
         for channel in talk(state):
             channel.receive_eof()
             assert channel.state is State.CLOSED
 
     def test_mid_frame(self):
-        """Who hangs up within a frame breaks the protocol."""
+        """The other end breaks the protocol by hanging up within a frame."""
         stub, host, _ = ends(Result, State.SERVING)
         data = stub.send(SAMPLES[Result])
         for cut in range(1, len(data)):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What errors are called, and whose they are."""
+"""The names and codes of errors."""
 
 from pyruntime.utils.errors import Code, ConfigError, LoadError
 
@@ -14,7 +14,7 @@ def test_words():
 
 
 def test_codes():
-    """Whoever cannot load a model says what kind of failure it is, and a configuration is an argument."""
+    """A LoadError has the code of its failure, INTERNAL by default; a wrong configuration is INVALID_ARG."""
     assert LoadError("no").code is Code.INTERNAL
     assert LoadError("no", Code.NOT_FOUND).code is Code.NOT_FOUND
     assert ConfigError("no").code is Code.INVALID_ARG

@@ -220,7 +220,7 @@ def test_in_a_spawned_child(tmp_path):
 
 
 def mypy(folder, source):
-    """What mypy says of a user's model, strictly."""
+    """Return the output of a strict mypy run over a user's model."""
     (folder / "model.py").write_text(source)
     command = [Path(sys.executable).with_name("mypy"), "--strict", "--no-error-summary", "model.py"]
     variables = {**os.environ, "MYPYPATH": str(ROOT / "typeview"), "MYPY_CACHE_DIR": str(folder / "cache")}

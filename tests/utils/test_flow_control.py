@@ -52,7 +52,7 @@ def test_one_that_is_larger_than_the_window():
 
 
 def test_more_taken_than_sent():
-    """What was not sent cannot be taken in advance."""
+    """Credit for more responses than were sent does not allow further responses ahead."""
     flow = FlowControl()
     flow.credit(1, 5)
     for _ in range(RESPONSES_AHEAD_MAX):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What messages look like, and that the tables about them agree."""
+"""The format of messages, and the agreement of the tables about them."""
 
 import typing
 
@@ -21,14 +21,14 @@ def test_every_message_has_a_tag():
 
 @each_message
 def test_fields_match_annotations(kind):
-    """What a field must be on arrival is what its annotation says."""
+    """The types that are checked when a field arrives match the field's annotation."""
     annotated = typing.get_type_hints(kind)
     assert list(annotated) == list(kind._fields)
     assert FIELDS[TAGS[kind]] == tuple(checked(annotated[name]) for name in kind._fields)
 
 
 def checked(annotation):
-    """What isinstance is asked about a field with this annotation."""
+    """The type, or the types, that a field with this annotation is checked for with isinstance."""
     if typing.get_origin(annotation) is tuple:
         return list  # as which it arrives
     if typing.get_origin(annotation) is typing.Union:

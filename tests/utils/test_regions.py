@@ -59,7 +59,7 @@ def test_commit_makes_memory(region):
 
 
 def test_commit_again_changes_nothing(region):
-    """What exists already keeps its contents."""
+    """Committing memory that is committed already keeps its contents."""
     region.commit(0, MIB)
     region.view[5] = 7
     region.commit(0, MIB)
@@ -81,7 +81,7 @@ def test_decommit_gives_pages_back(region):
 
 
 def test_two_mappings_share_memory(region):
-    """What one side writes the other reads."""
+    """Each of two mappings of a region shows what was written through the other."""
     other = Region(os.dup(region.fileno()))
     region.commit(0, 4096)
     region.view[:5] = b"hello"
@@ -168,7 +168,7 @@ class TestFlags:
         assert not any(stub.flag(serial) for serial in range(FLAGS_BYTES))
 
     def test_set_and_cleared(self, pair):
-        """What the host sets the stub sees; nothing else changes by it."""
+        """A flag that the host sets is visible to the stub, and setting it changes no other flag."""
         host, stub = pair
         for serial in (0, 1, FLAGS_BYTES - 1):
             host.set_flag(serial, 1)
@@ -184,7 +184,7 @@ class TestFlags:
         assert stub.flag(5 + FLAGS_BYTES)
 
     def test_are_out_of_an_arenas_reach(self, region):
-        """What is allocated ends where they begin."""
+        """The memory that an arena can allocate ends where the flags begin."""
         arena = Arena(region, SIZE)
         with pytest.raises(OutOfMemoryError):
             arena.allocate(SIZE - FLAGS_BYTES + 1)

@@ -48,7 +48,7 @@ def test_for_native_code():
 
 
 def test_as_it_is_encoded():
-    """What is encoded comes out again."""
+    """A request is equal to the original after encoding and decoding."""
     (encoded,) = encode_requests([Accepted()])
     id, options, tensors, trace_context = decode_request(arrived(encoded))
     assert type(options) is RequestOptions
@@ -80,7 +80,7 @@ def test_places():
     ],
 )  # fmt: skip
 def test_types(place, wrong):
-    """What a stub sends is looked at."""
+    """A field of a wrong type in an encoded request raises PeerError."""
     bad = list(ENCODED)
     bad[place] = wrong
     with pytest.raises(PeerError):

@@ -9,7 +9,7 @@ from pyruntime.utils.stacks import HEADING_BYTES_MAX, STACK_SIGNAL, Heading, dec
 
 @pytest.mark.parametrize("name", ["add_sub_0", "a/b c", "ä\n\x1b[2J", "\U0001f600" * 20])
 def test_heading_survives(name):
-    """Whatever the names are, the heading is one line and comes back as it was."""
+    """A heading with any names is encoded as one line and decoded to an equal heading."""
     heading = Heading(12, "pipe:[3]", name, "3", name)
     line = encode_heading(heading)
     assert line.index(b"\n") == len(line) - 1

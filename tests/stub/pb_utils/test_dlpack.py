@@ -27,7 +27,7 @@ SHAPES = [(), (0,), (1,), (3,), (2, 3, 4), (2, 0, 4), (1, 3, 1)]
 
 
 class Exported:
-    """What a consumer such as numpy needs around a capsule."""
+    """An object with the DLPack methods around a capsule, as consumers such as numpy expect it."""
 
     def __init__(self, capsule, device_type=1):
         self.capsule = capsule
@@ -185,7 +185,7 @@ def test_producer_without_deleter():
 
 
 def test_producers_array_lives_as_long_as_ours():
-    """What we imported keeps the producer's memory."""
+    """An imported tensor keeps the producer's memory alive."""
     array = np.arange(3, dtype=np.int32)
     alive = weakref.ref(array)
     taken = import_tensor(array)
@@ -209,7 +209,7 @@ def test_capsule_is_used_once():
 
 @pytest.mark.parametrize("obj", [None, 3, [1.0]])
 def test_not_a_capsule(obj):
-    """What is neither a capsule nor exports one is refused by its type."""
+    """An object that is not a capsule and does not export one is refused with its type."""
     with pytest.raises(TritonModelException) as caught:
         import_tensor(obj)
     assert str(caught.value) == (f"Expected a DLPack capsule or an object with __dlpack__, found type {type(obj)}.")

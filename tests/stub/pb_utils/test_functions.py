@@ -113,7 +113,7 @@ def test_same_width_other_name():
 
 @pytest.mark.parametrize("numpy_type", [np.complex64, np.str_, np.dtype(">f4")])
 def test_numpy_types_without_number(numpy_type):
-    """What Triton has no datatype for is a KeyError."""
+    """A numpy type without a Triton datatype is a KeyError."""
     with pytest.raises(KeyError):
         pb_utils.numpy_to_triton_type(numpy_type)
 

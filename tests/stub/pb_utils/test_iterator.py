@@ -86,7 +86,7 @@ def test_of_one_response():
 
 
 def test_cancel():
-    """Nobody waits for the rest; after the end there is none."""
+    """A cancelled call stops waiting for further responses; cancelling it after the end has no effect."""
     call = Call(A, B)
     iterator = ResponseIterator(call)
     next(iterator)

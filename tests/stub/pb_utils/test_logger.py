@@ -63,7 +63,7 @@ def test_default_level(caplog):
 
 def test_whatever_a_model_does_to_logging(caplog):
     """A model's own configuration of logging concerns its own records."""
-    # What logging.config disables are the loggers that logging knows.
+    # logging.config disables only loggers that are registered in loggerDict.
     assert LOGGER.name not in logging.root.manager.loggerDict
     logging.disable(logging.CRITICAL)
     try:

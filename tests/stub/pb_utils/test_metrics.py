@@ -228,7 +228,7 @@ class TestMeasuring:
         assert refusal_of(gauge.value) == "Failed to get metric value: the server is gone"
 
     def test_by_many_threads(self, host):
-        """Nothing that a thread does gets lost because of another."""
+        """No update of a thread gets lost because of other threads."""
         counter, family = metric_of("counter")
 
         def use():

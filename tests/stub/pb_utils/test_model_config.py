@@ -90,7 +90,7 @@ def test_add_to_nothing():
 
 @pytest.mark.parametrize("kind", ["input", "output"])
 def test_repeating_is_merging(kind):
-    """What the configuration says may be said again; other properties of it stay."""
+    """Adding a property that the configuration has already is allowed and keeps the other properties."""
     model_config = config(**{kind: [{**INPUT, "format": "FORMAT_NONE"}]})
     getattr(model_config, f"add_{kind}")(INPUT)
     assert model_config.as_dict()[kind] == [{**INPUT, "format": "FORMAT_NONE"}]
@@ -99,7 +99,7 @@ def test_repeating_is_merging(kind):
 @pytest.mark.parametrize("kind", ["input", "output"])
 @pytest.mark.parametrize("entry", [{"data_type": "TYPE_INVALID", "dims": []}, {}])
 def test_filling(kind, entry):
-    """What the configuration leaves open is filled."""
+    """A property that the configuration leaves open is filled."""
     model_config = config(**{kind: [{"name": "X", **entry}]})
     getattr(model_config, f"add_{kind}")(INPUT)
     assert model_config.as_dict()[kind] == [INPUT]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a BLS request may say beside its inputs."""
+"""Preferred memory and the trace of a BLS request."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_preferred_memory_by_name():
 
 @pytest.mark.parametrize("wrong", [None, "CPU", 7, 0], ids=repr)
 def test_that_is_none(wrong):
-    """What is no kind of memory is refused."""
+    """A value that is not a kind of memory is refused."""
     with pytest.raises(TypeError, match="preferred_memory_type must be"):
         PreferredMemory(wrong)
 

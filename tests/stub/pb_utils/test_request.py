@@ -43,7 +43,7 @@ def request(region, id="", correlation=0, flags=0, timeout_us=0, outputs=None, p
 
 class TestDefaults:
     def test_of_a_request_that_says_nothing(self, region):
-        """What the client left out is Triton's default."""
+        """A field that the client left out has Triton's default."""
         made = request(region)
         assert made.request_id() == ""
         assert made.correlation_id() == 0
@@ -53,13 +53,13 @@ class TestDefaults:
         assert made.inputs() == []
 
     def test_all_outputs(self, region):
-        """Who names no output wants all of the model's."""
+        """A request that names no output requests all outputs of the model."""
         assert request(region).requested_output_names() == OUTPUTS
 
 
 class TestValues:
     def test_of_a_request_that_says_all(self, region):
-        """What the client said is what the model reads."""
+        """The model reads each field as the client set it."""
         made = request(region, "id", "sequence", 3, 1000, ["OUT0"], '{"a":1}')
         assert made.request_id() == "id"
         assert made.correlation_id() == "sequence"
@@ -83,7 +83,7 @@ class TestValues:
         assert request(region, outputs=[]).requested_output_names() == set()
 
     def test_output_names_are_a_copy(self, region):
-        """Whoever changes the names changes nothing else: neither the request's, nor another request's."""
+        """Changing the set of names affects neither the request nor other requests."""
         made = request(region)
         made.requested_output_names().clear()
         assert made.requested_output_names() == OUTPUTS
@@ -200,7 +200,7 @@ class TestCancelled:
         assert made.is_cancelled()
 
     def test_of_one_that_the_model_made(self, server):
-        """Nobody but the model waits for its own."""
+        """A request that the model made is never cancelled by the server: only the model waits for it."""
         server.cancelled.add(0)
         assert not call().is_cancelled()
 
@@ -238,7 +238,7 @@ class TestSenders:
         assert senders[0]._stream is senders[1]._stream
 
     def test_of_one_that_was_answered(self, region, server):
-        """Who asks too late gets one that is closed."""
+        """A sender of a request that was answered already is closed."""
         made = request(region)
         assert made._end()
         with pytest.raises(TritonModelException, match="has been closed"):
@@ -265,7 +265,7 @@ class TestRelease:
 
 class TestNew:
     def test_of_little(self):
-        """What is left out is Triton's default."""
+        """A field that is left out has Triton's default."""
         made = InferenceRequest(model_name="other")
         assert made.request_id() == ""
         assert made.correlation_id() == 0
@@ -275,7 +275,7 @@ class TestNew:
         assert made.trace().get_context() is None
 
     def test_of_everything(self):
-        """What is said is kept."""
+        """Each field keeps its value, within the types that Triton returns."""
         made = InferenceRequest(
             "id", "sequence", [TENSOR], ["B", "A"], "other", 3, 1, 1000,
             PreferredMemory(TRITONSERVER_MEMORY_CPU), InferenceTrace("{}"), {"a": 1},
@@ -336,7 +336,7 @@ class TestNew:
         ids=repr,
     )  # fmt: skip
     def test_something_else(self, options):
-        """What would fail elsewhere fails here."""
+        """A value that would fail later, when the request is sent, fails in the constructor."""
         with pytest.raises(TypeError):
             InferenceRequest(**{"model_name": "other", **options})
 
@@ -353,7 +353,7 @@ class TestExec:
         assert decoupled is False
 
     def test_failure(self, server):
-        """What goes wrong is in the response, and nothing is raised."""
+        """A failure is the error of the response and is not raised."""
         server.answers = [InferenceResponse(error=TritonError("no", TritonError.NOT_FOUND))]
         assert call().exec().error().code() == TritonError.NOT_FOUND
 
@@ -372,7 +372,7 @@ class TestExec:
         assert server.calls[0][1] is True
 
     def test_of_a_request_that_came(self, region, server):
-        """What came to the model cannot be sent on as it is."""
+        """A request that the model received cannot be executed as it is."""
         with pytest.raises(TritonModelException, match="cannot be executed"):
             request(region).exec()
         assert server.calls == []
@@ -441,7 +441,7 @@ class TestAsyncExec:
 
     @pytest.mark.parametrize("has_begun", [True, False])
     def test_cancelled(self, server, has_begun):
-        """Who does not await it any longer cancels the call, also before it has begun to be awaited."""
+        """Cancelling the awaiting task cancels the call, also before the future was first awaited."""
 
         async def run():
             future = call().async_exec()

@@ -70,7 +70,7 @@ class TestError:
 
     @pytest.mark.parametrize("wrong", ["no", ValueError("no"), 1], ids=repr)
     def test_that_is_no_triton_error(self, wrong):
-        """An error is a TritonError, or the model's author hears of it at once."""
+        """An error that is not a TritonError raises in the constructor, where the model's author sees it."""
         with pytest.raises((TypeError, TritonModelException)):
             InferenceResponse([], wrong)
 

@@ -74,7 +74,7 @@ class TestNew:
 
     @pytest.mark.parametrize("dtype", ["complex64", "datetime64[s]", "float128", "U3", "i4,f4", "V8"])
     def test_of_another_dtype(self, dtype):
-        """What Triton has no datatype for is refused."""
+        """A dtype without a Triton datatype is refused."""
         with pytest.raises(TritonModelException, match=r"^NumPy dtype is not supported.$"):
             Tensor("OUT", np.zeros(2, dtype))
 
@@ -90,7 +90,7 @@ class TestNew:
 
     @pytest.mark.parametrize("name", [None, 5, b"OUT", ["OUT"]], ids=repr)
     def test_with_a_name_that_is_no_text(self, name):
-        """A name is a str, or the model's author hears of it at once."""
+        """A name that is not a str raises in the constructor, where the model's author sees it."""
         with pytest.raises((TypeError, TritonModelException)):
             Tensor(name, np.zeros(1))
 
@@ -113,7 +113,7 @@ class TestNew:
         assert written(tensor) == ("FP32", [2, 0], b"")
 
     def test_shape_is_a_copy(self):
-        """Whoever changes the list that shape() returned changes nothing else."""
+        """Changing the list that shape() returned does not change the tensor."""
         tensor = Tensor("OUT", np.zeros((2, 3)))
         tensor.shape().append(9)
         assert tensor.shape() == [2, 3]
@@ -127,7 +127,7 @@ class TestMemoryOrder:
     @pytest.mark.parametrize("count", [12, 12_000], ids=["small", "large"])
     @pytest.mark.parametrize("make", [np.transpose, np.flip, lambda array: array[:, ::2]], ids=["T", "flip", "step"])
     def test_other_than_c(self, make, count):
-        """Whatever the order in memory, the host gets C order."""
+        """An array of any memory layout is written in C order."""
         array = make(np.arange(count, dtype=np.int64).reshape(3, -1))
         assert written(Tensor("OUT", array)) == ("INT64", list(array.shape), array.tobytes())
 
@@ -292,6 +292,6 @@ class TestDlpack:
         assert kept.tolist() == list(range(1000))
 
     def test_is_an_output(self):
-        """What came through DLPack is written like any other."""
+        """A tensor that was imported through DLPack is written like any other."""
         tensor = Tensor.from_dlpack("OUT", np.arange(3, dtype=np.int8))
         assert written(tensor) == ("INT8", [3], b"\0\1\2")

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Creates shared-memory regions without names, and counts their uses.
 
-Without a name, a region cannot leak after a `kill -9`, and no other process can open it. A region is POSIX shared
-memory, unlinked at once, if /dev/shm has enough space; else a memfd, which is the same kind of memory without the limit
-of /dev/shm (often 64 MiB in a container).
+Without a name, a region cannot leak after a `kill -9`, and no other process can open it by one. A region is a memfd:
+the size of /dev/shm (often 64 MiB in a container) does not limit it, and its size can be sealed, which an object in
+/dev/shm does not allow. The seals are set before any other process has the descriptor.
 
 A client's region is the client's own object. It has a name, and the client may resize it at any time. The host only
 passes its descriptor to stubs.
@@ -12,17 +12,16 @@ passes its descriptor to stubs.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from itertools import count
 from typing import Protocol
 
-import posix_ipc
-
 from pyruntime.utils.errors import OutOfMemoryError
 from pyruntime.utils.regions import FLAGS_BYTES, REGION_BYTES_MAX, Region
 
-# With less than this free in /dev/shm a few large tensors would fill it.
-SHM_FREE_BYTES_MIN = 1 << 30
+# Nobody can change the size of a region, or add a seal, such as one against writing.
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 # The kernel takes 249 bytes; a character of a model's name may be four.
 MEMFD_NAME_CHARS_MAX = 60
 # The unit of st_blocks, on all file systems.
@@ -119,41 +118,19 @@ _numbers = count(1)
 def create_region(purpose: str) -> SharedRegion:
     """A new region of REGION_BYTES_MAX addresses and no memory yet but the flags. Raises OutOfMemoryError."""
     try:
-        fd = _posix_fd() if _shm_free_bytes() >= SHM_FREE_BYTES_MIN else _memfd(purpose)
+        fd = os.memfd_create(f"pyruntime {purpose}"[:MEMFD_NAME_CHARS_MAX], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, REGION_BYTES_MAX)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
             region = SharedRegion(fd)
         except BaseException:
             os.close(fd)
             raise
-        try:
-            region.commit(region.limit, FLAGS_BYTES)
-        except BaseException:
-            region.close()
-            raise
-        return region
-    except (OSError, posix_ipc.Error) as exc:
-        raise OutOfMemoryError(f"shared memory for {purpose} cannot be made: {_reason(exc)}") from exc
-
-
-def _reason(exc: Exception) -> str:
-    return (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
-
-
-def _posix_fd() -> int:
-    memory = posix_ipc.SharedMemory(None, posix_ipc.O_CREX)
-    memory.unlink()
-    fd: int = memory.fd
-    return fd
-
-
-def _memfd(purpose: str) -> int:
-    return os.memfd_create(f"pyruntime {purpose}"[:MEMFD_NAME_CHARS_MAX])
-
-
-def _shm_free_bytes() -> int:
+    except OSError as exc:
+        raise OutOfMemoryError(f"shared memory for {purpose} cannot be made: {exc.strerror}") from exc
     try:
-        shm = os.statvfs("/dev/shm")
-    except OSError:
-        return 0
-    return shm.f_bavail * shm.f_frsize
+        region.commit(region.limit, FLAGS_BYTES)
+    except BaseException:
+        region.close()
+        raise
+    return region

@@ -22,6 +22,10 @@ from pyruntime.utils.messages import PROTOCOL_VERSION, Hello
 from pyruntime.utils.regions import Region
 
 _PR_SET_PDEATHSIG = 1
+# Added to this process's score for the kernel's OOM killer, of which a process that uses all memory has 1000: so the
+# kernel kills a model before the server, unless the server uses much more.
+OOM_SCORE_ADDED = 500
+OOM_SCORE_MAX = 1000
 
 
 def run(
@@ -90,4 +94,8 @@ def _become_child(name: str, output_fd: int, at_terminal: bool) -> None:
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, _ignore)
     os.register_at_fork(after_in_child=_heed_signals)
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
+        score = min(int(file.read()) + OOM_SCORE_ADDED, OOM_SCORE_MAX)
+        file.seek(0)
+        file.write(str(score))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -121,6 +121,15 @@ class Arena:
             warm = self._warm[slot] = []
         warm.append(offset)
 
+    def reclaim(self) -> None:
+        """Free all pages in which no slot lies, whoever allocated them: another process may do that, too."""
+        for slot, cold in self._cold.items():
+            for offset in cold:
+                self._backing.decommit(offset, slot)
+        unused = -(-self._committed // PAGE_BYTES) * PAGE_BYTES
+        if unused < self._backing.limit:
+            self._backing.decommit(unused, self._backing.limit - unused)
+
     def _fresh(self, slot: int) -> int:
         cold = self._cold.get(slot)
         if cold:

@@ -3,8 +3,11 @@
 """A mapped region of shared memory.
 
 The host creates regions (see runtime/regions.py) and passes their file descriptors to stubs; both sides map them with
-this class. A region is sparse: its size limits only addresses, and only committed parts use memory. Committing calls
-posix_fallocate, because a store to a page for which /dev/shm has no space is a bus error; this way it is an exception.
+this class. A region is sparse: its size limits only addresses, and only committed parts use memory. Committing reads
+how much memory is left before it calls posix_fallocate, so that a lack of memory is an exception.
+
+A model may do anything to the descriptor of a region. Its size is sealed: an access behind the end of a file is a bus
+error, which would end the host. The model can free pages, and they read as zeros then.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import os
 
 from pyruntime.utils.arena import Backing
 from pyruntime.utils.errors import OutOfMemoryError
+from pyruntime.utils.memory_left import check_memory_left
 
 # Addresses, not memory: more than the memory of most machines, and a thousand regions fit into an address space.
 REGION_BYTES_MAX = 64 << 30
@@ -62,12 +66,13 @@ class Region(Backing):
 
     def commit(self, offset: int, size: int) -> None:
         """See Backing.commit."""
+        check_memory_left(size)
         try:
             os.posix_fallocate(self._fd, offset, size)
         except OSError as exc:
             if exc.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
                 raise
-            raise OutOfMemoryError(f"no shared memory left for {size} bytes: /dev/shm is full") from exc
+            raise OutOfMemoryError(f"no shared memory left for {size} bytes: {exc.strerror}") from exc
 
     def decommit(self, offset: int, size: int) -> None:
         """See Backing.decommit."""

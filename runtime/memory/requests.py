@@ -129,6 +129,10 @@ class RequestMemory:
                 tensor.offset = slot.offset + at
                 at += -(-n // ALIGNMENT) * ALIGNMENT
 
+    def reclaim(self) -> None:
+        """Free the pages that a stub, which has ended, allocated where no slot is."""
+        self._arena.reclaim()
+
     def close(self) -> None:
         """Unmap the region."""
         self._view = memoryview(b"")

@@ -1,13 +1,16 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where tensors live: a /dev/shm that is small or full, and inputs that a model keeps."""
+"""Where tensors live: a /dev/shm that is full, memory that runs out, and inputs that a model keeps."""
 
 import os
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import pytest
+from tritonclient.utils import InferenceServerException
 
 ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 # Keeps of every input what the request's id says, and answers with the ends of what the kept ones hold now.
@@ -75,64 +78,115 @@ def echoes(server, array):
     return np.array_equal(server.infer("echo", {"IN": array}).as_numpy("OUT"), array)
 
 
-def test_tiny_dev_shm(model, serve):
-    """A /dev/shm of 1 MiB, smaller than what containers have, limits nothing."""
+def test_dev_shm_is_not_used(model, serve):
+    """A /dev/shm that is smaller than what containers have, and full, limits nothing."""
     model("echo", ECHO)
     server = serve(wrapper=shm_of(MIB))
-    assert os.statvfs(shm_seen_by(server)).f_blocks * os.statvfs(shm_seen_by(server)).f_frsize == MIB
+    filler = shm_seen_by(server) / "filler"
+    shm = os.statvfs(filler.parent)
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shm.f_bavail * shm.f_frsize)
+    assert os.statvfs(filler.parent).f_bavail == 0
     for _ in range(3):
         assert echoes(server, LARGE)
         assert echoes(server, SMALL)
+    assert os.listdir(filler.parent) == ["filler"]
 
 
-def test_nothing_has_a_name(model, serve):
-    """What a server uses of /dev/shm has no name there, while it runs as little as after it."""
-    model("echo", ECHO)
-    server = serve(wrapper=shm_of(2048 * MIB))
-    assert echoes(server, LARGE)
-    shm = os.statvfs(shm_seen_by(server))
-    assert shm.f_bfree < shm.f_blocks  # it is what the server uses
-    assert os.listdir(shm_seen_by(server)) == []
+@pytest.fixture
+def cgroup_of(wait_until):
+    """`cgroup_of(size)`: a command that executes another one with so much memory; skips where that may not be."""
+    with ExitStack() as folders:
+
+        def make(size):
+            memberships = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+            own = next((path for _, controllers, path in memberships if "memory" in controllers.split(",")), None)
+            if own is None:
+                parent, limit = Path("/sys/fs/cgroup"), "memory.max"
+            else:
+                parent, limit = Path(f"/sys/fs/cgroup/memory{own}"), "memory.limit_in_bytes"
+            folder = parent / f"pyruntime_test_{uuid4().hex}"
+            try:
+                folder.mkdir()
+                folders.callback(wait_until, lambda: remove(folder))
+                (folder / limit).write_text(str(size))
+            except OSError as error:
+                pytest.skip(f"no cgroup with a limit of memory: {error}")
+            return "sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh"
+
+        yield make
 
 
-def test_full_dev_shm(model, serve, require_memory):
-    """When /dev/shm fills up a request that has no room fails with a clear error, and works when there is room."""
-    require_memory(2048 * MIB)
-    model("echo", ECHO)
-    server = serve(wrapper=shm_of(1100 * MIB))
-    assert echoes(server, SMALL)
-    filler = shm_seen_by(server) / "filler"
-    shm = os.statvfs(filler.parent)
-    assert shm.f_bfree < shm.f_blocks, "the server uses another memory"
-    with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, shm.f_bavail * shm.f_frsize)
+def remove(folder):
+    """Whether a cgroup is gone: it stays as long as one of its processes does."""
+    try:
+        folder.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def test_memory_that_runs_out(cgroup_of, model, serve):
+    """A request that has no room fails with a clear error, and no process dies; it works when there is room."""
+    model("keeper", KEEPER)
+    server = serve(wrapper=cgroup_of(512 * MIB))
+    family = server.family()
+    refusal = None
+    for _ in range(32):
+        try:
+            server.infer("keeper", {"IN": LARGE}, request_id="array")
+        except InferenceServerException as exc:
+            refusal = exc
+            break
+    assert refusal is not None
+    assert refusal.status() == "503"
+    assert "no shared memory left for " in refusal.message()
+    assert refusal.message().endswith(f" are available, of which {32 * MIB} are kept free")
+    assert server.infer("keeper", {"IN": SMALL}, request_id="drop").as_numpy("OUT").size == 0
     for _ in range(3):
-        status, message = server.refusal("echo", {"IN": LARGE})
-        assert status == 503
-        assert "no shared memory left for " in message
-        assert message.endswith("/dev/shm is full")
-        assert echoes(server, SMALL)
-    assert server.is_ready()
-    filler.unlink()
-    assert echoes(server, LARGE)
+        assert server.infer("keeper", {"IN": LARGE}, request_id="array").as_numpy("OUT").size
+    assert server.family() == family
 
 
-def test_dev_shm_with_room_for_the_request_only(model, serve, require_memory):
+def test_memory_that_is_enough_for_the_request_only(cgroup_of, model, serve):
     """When there is room for a request and none for its response, that is an error of the same kind."""
-    require_memory(2048 * MIB)
-    model("echo", ECHO)
-    server = serve(wrapper=shm_of(1100 * MIB))
-    filler = shm_seen_by(server) / "filler"
-    shm = os.statvfs(filler.parent)
-    with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, shm.f_bavail * shm.f_frsize - LARGE.nbytes - 6 * MIB)
+    code = """
+class TritonPythonModel:
+    def execute(self, requests):
+        size = requests[0].inputs()[0].as_numpy()[0]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(size, np.int64))]) for _ in requests]
+"""
+    model("zeros", code)
+    server = serve(wrapper=cgroup_of(512 * MIB))
+    family = server.family()
     for _ in range(3):
-        status, message = server.refusal("echo", {"IN": LARGE})
+        status, message = server.refusal("zeros", {"IN": np.array([64 * MIB])})
         assert status == 503
-        assert message.startswith("no room for a response of ")
-        assert echoes(server, SMALL)
-    filler.unlink()
-    assert echoes(server, LARGE)
+        assert message.startswith(f"no room for a response of {512 * MIB} bytes: no shared memory left for ")
+        assert server.infer("zeros", {"IN": np.array([3])}).as_numpy("OUT").tolist() == [0, 0, 0]
+    assert server.family() == family
+
+
+def test_memory_that_a_dead_model_allocated(model, serve, wait_until):
+    """What a model allocated in a region by itself is free again when its stub has died."""
+    code = """
+class TritonPythonModel:
+    def execute(self, requests):
+        if requests[0].request_id() == "fill":
+            for entry in os.listdir("/proc/self/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink("/proc/self/fd/" + entry).startswith("/memfd:pyruntime "):
+                        os.posix_fallocate(int(entry), 1 << 33, 64 << 20)
+            os._exit(1)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([1]))]) for _ in requests]
+"""
+    model("fills", "import contextlib\n" + code)
+    server = serve()
+    before = server.shared_bytes()
+    server.refusal("fills", {"IN": SMALL}, request_id="fill")
+    wait_until(server.is_ready)
+    assert server.infer("fills", {"IN": SMALL}).as_numpy("OUT").tolist() == [1]
+    assert server.shared_bytes() < before + 16 * MIB
 
 
 @pytest.fixture(scope="module")

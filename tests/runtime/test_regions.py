@@ -1,122 +1,128 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Regions have no name, are of the kind that has room, and cost nothing until they are used."""
+"""Regions have no name and a size that nobody can change, and cost nothing until they are used."""
 
+import contextlib
+import ctypes
 import errno
+import fcntl
+import mmap
 import os
 
-import posix_ipc
 import pytest
 
 from pyruntime.runtime import regions
-from pyruntime.runtime.regions import SHM_FREE_BYTES_MIN, create_region
+from pyruntime.runtime.regions import SEALS, create_region
 from pyruntime.utils.errors import OutOfMemoryError
 from pyruntime.utils.regions import FLAGS_BYTES, REGION_BYTES_MAX
 
-
-class Statvfs:
-    f_frsize = 4096
-
-    def __init__(self, free_bytes):
-        self.f_bavail = free_bytes // self.f_frsize
+PUNCH_HOLE = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 
-def room(monkeypatch, free_bytes):
-    """/dev/shm has this much left."""
-    monkeypatch.setattr(os, "statvfs", lambda path: Statvfs(free_bytes))
+@pytest.fixture
+def region():
+    made = create_region("a test")
+    yield made
+    made.close()
 
 
-def target(region):
-    return os.readlink(f"/proc/self/fd/{region.fileno()}")
-
-
-@pytest.mark.parametrize("free_bytes", [SHM_FREE_BYTES_MIN, 0], ids=["shm", "memfd"])
-class TestEitherKind:
-    def test_is_sparse(self, monkeypatch, free_bytes):
+class TestMade:
+    def test_is_sparse(self, region):
         """A region has all its addresses and no memory but for the host's flags."""
-        room(monkeypatch, free_bytes)
-        region = create_region("a test")
         assert region.limit == REGION_BYTES_MAX - FLAGS_BYTES
         assert os.fstat(region.fileno()).st_blocks * 512 == FLAGS_BYTES
         region.commit(0, 4096)
         region.view[:5] = b"hello"
         assert os.fstat(region.fileno()).st_blocks * 512 == FLAGS_BYTES + 4096
-        region.close()
 
-    def test_leaves_nothing_behind(self, monkeypatch, free_bytes):
-        """A region has no name while it lives."""
-        room(monkeypatch, free_bytes)
-        before = sorted(os.listdir("/dev/shm"))
-        region = create_region("a test")
-        assert sorted(os.listdir("/dev/shm")) == before
-        assert "deleted" in target(region)
-        region.close()
+    def test_leaves_nothing_behind(self, region):
+        """A region is a memfd, which has no name in any file system and says what it is for."""
+        assert os.readlink(f"/proc/self/fd/{region.fileno()}") == "/memfd:pyruntime a test (deleted)"
 
-    def test_cannot_be_had(self, monkeypatch, free_bytes):
-        """Where a region cannot be made the error says for what."""
-        room(monkeypatch, free_bytes)
+    def test_is_not_inherited(self, region):
+        """A process that the host starts gets a region only if it is handed over."""
+        assert not os.get_inheritable(region.fileno())
 
-        def ftruncate(fd, size):
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def test_of_a_model_with_a_long_name(self):
+        """However long the name of a model is, it gets its memory."""
+        create_region("requests to " + "m" * 255).close()
 
-        monkeypatch.setattr(os, "ftruncate", ftruncate)
-        with pytest.raises(
-            OutOfMemoryError, match=r"^shared memory for a test cannot be made: No space left on device$"
-        ):
-            create_region("a test")
+    @pytest.mark.parametrize("function", ["memfd_create", "ftruncate"])
+    def test_cannot_be_had(self, monkeypatch, function):
+        """Where a region cannot be made the error says for what, and no descriptor stays open."""
 
-    def test_leaks_no_descriptor(self, monkeypatch, free_bytes):
-        """A region that could not be made leaves no descriptor open."""
-        room(monkeypatch, free_bytes)
-        monkeypatch.setattr(regions, "REGION_BYTES_MAX", -1)
+        def refuse(*args):
+            raise OSError(errno.EMFILE, "Too many open files")
+
         before = len(os.listdir("/proc/self/fd"))
-        with pytest.raises(OutOfMemoryError):
+        monkeypatch.setattr(os, function, refuse)
+        with pytest.raises(OutOfMemoryError, match=r"^shared memory for a test cannot be made: Too many open files$"):
             create_region("a test")
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-class TestKind:
-    def test_of_posix_where_there_is_room(self, monkeypatch):
-        """With room in /dev/shm it is POSIX shared memory."""
-        room(monkeypatch, SHM_FREE_BYTES_MIN)
-        region = create_region("a test")
-        assert target(region).startswith("/dev/shm/")
-        region.close()
+class TestSealed:
+    """The host maps regions whole: in a smaller file, an access behind the end would be a bus error."""
 
-    def test_of_memfd_where_there_is_little(self, monkeypatch):
-        """Else it is a memfd, which says what it is for."""
-        room(monkeypatch, SHM_FREE_BYTES_MIN - 4096)
-        region = create_region("requests to m")
-        assert target(region) == "/memfd:pyruntime requests to m (deleted)"
-        region.close()
+    @pytest.mark.parametrize("size", [0, FLAGS_BYTES, REGION_BYTES_MAX - 1, REGION_BYTES_MAX + 1])
+    def test_size_stays(self, region, size):
+        """Whoever has the descriptor cannot make a region smaller or larger."""
+        with pytest.raises(PermissionError):
+            os.ftruncate(region.fileno(), size)
 
-    def test_without_dev_shm(self, monkeypatch):
-        """A machine without /dev/shm is served by a memfd."""
+    def test_does_not_grow_by_a_write(self, region):
+        """A write behind the end is refused, and one across it is cut or refused."""
+        with pytest.raises(OSError):
+            os.pwrite(region.fileno(), b"ab", REGION_BYTES_MAX)
+        with contextlib.suppress(OSError):
+            assert os.pwrite(region.fileno(), b"ab", REGION_BYTES_MAX - 1) == 1
+        assert os.fstat(region.fileno()).st_size == REGION_BYTES_MAX
 
-        def statvfs(path):
-            raise FileNotFoundError(path)
+    @pytest.mark.parametrize("seal", ["F_SEAL_WRITE", "F_SEAL_FUTURE_WRITE", "F_SEAL_SHRINK"])
+    def test_takes_no_seal(self, region, seal):
+        """Nobody can seal a region against writing, so that no other process could map it or free its pages."""
+        number = getattr(fcntl, seal, 0x10)
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(region.fileno(), fcntl.F_ADD_SEALS, number)
+        assert fcntl.fcntl(region.fileno(), fcntl.F_GET_SEALS) == SEALS
 
-        monkeypatch.setattr(os, "statvfs", statvfs)
-        region = create_region("a test")
-        assert target(region).startswith("/memfd:")
-        region.close()
+    def test_by_all_descriptors(self, region):
+        """The seals are those of the memory, not of the descriptor."""
+        with open(f"/proc/self/fd/{region.fileno()}", "r+b", buffering=0) as other, pytest.raises(PermissionError):
+            other.truncate(0)
 
-    def test_of_a_model_with_a_long_name(self, monkeypatch):
-        """However long the name of a model is, it gets its memory."""
-        room(monkeypatch, 0)
-        region = create_region("requests to " + "m" * 255)
-        region.close()
+    @pytest.mark.parametrize("at", ["slot", "flags"])
+    def test_holes_are_zeros(self, region, at):
+        """Pages that another process frees exist again, with zeros, when they are next used."""
+        offset = 0 if at == "slot" else region.limit
+        region.commit(offset, 4096)
+        region.view[offset : offset + 5] = b"hello"
+        punch_hole(region.fileno(), offset, 4096)
+        assert bytes(region.view[offset : offset + 5]) == bytes(5)
+        region.view[offset : offset + 5] = b"again"
+        assert bytes(region.view[offset : offset + 5]) == b"again"
 
-    def test_posix_that_fails(self, monkeypatch):
-        """POSIX shared memory that may not be made is an error like any other."""
-        room(monkeypatch, SHM_FREE_BYTES_MIN)
+    def test_flags_in_a_hole(self, region):
+        """The host sets and reads the flags in a page that a model has freed."""
+        region.set_flag(7, 1)
+        punch_hole(region.fileno(), region.limit, FLAGS_BYTES)
+        assert region.flag(7) == 0
+        region.set_flag(7, 1)
+        assert region.flag(7) == 1
 
-        def refuse(name, flags):
-            raise posix_ipc.PermissionsError("no permission")
+    def test_holes_by_madvise(self, region):
+        """As by fallocate."""
+        region.commit(0, 8192)
+        region.view[4096:4101] = b"hello"
+        with mmap.mmap(region.fileno(), 8192) as other:
+            other.madvise(mmap.MADV_REMOVE)
+        assert bytes(region.view[4096:4101]) == bytes(5)
 
-        monkeypatch.setattr(posix_ipc, "SharedMemory", refuse)
-        with pytest.raises(OutOfMemoryError, match=r"^shared memory for a test cannot be made: "):
-            create_region("a test")
+
+def punch_hole(fd, offset, size):
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+    assert libc.fallocate(fd, PUNCH_HOLE, offset, size) == 0, os.strerror(ctypes.get_errno())
 
 
 class Holder:

@@ -290,6 +290,41 @@ class TestFailure:
         assert [arena.allocate(1), arena.allocate(1)] == [offset, offset + SLOT_BYTES_MIN]
 
 
+class TestReclaim:
+    def test_frees_what_is_in_no_slot(self):
+        """Cold slots, and all behind the committed part, are freed again; what is in use, or warm, is not."""
+        backing = Recorder(limit=8 * GROWTH)
+        arena = Arena(backing, GROWTH, keep_bytes=0)
+        live = arena.allocate(LARGE_BYTES)
+        cold = arena.allocate(LARGE_BYTES)
+        small = arena.allocate(100)
+        arena.free(cold)
+        arena.free(small)
+        backing.taken()
+        arena.reclaim()
+        assert backing.taken() == [("decommit", cold, LARGE_BYTES), ("decommit", GROWTH, 7 * GROWTH)]
+        assert backing.has(live, LARGE_BYTES)
+        assert backing.has(small, SLOT_BYTES_MIN)
+
+    def test_of_a_full_region(self):
+        """Behind a region that is committed whole there is nothing."""
+        backing = Recorder(limit=GROWTH)
+        arena = Arena(backing, GROWTH)
+        arena.reserve(GROWTH)
+        backing.taken()
+        arena.reclaim()
+        assert backing.taken() == []
+
+    def test_begins_on_a_page(self):
+        """A region that grows by other steps than pages keeps the page that it uses in part."""
+        backing = Recorder(limit=4 * PAGE_BYTES)
+        arena = Arena(backing, PAGE_BYTES + 256)
+        arena.reserve(1)
+        backing.taken()
+        arena.reclaim()
+        assert backing.taken() == [("decommit", 2 * PAGE_BYTES, 2 * PAGE_BYTES)]
+
+
 def test_repr():
     """How full an arena is shows in its repr."""
     arena = Arena(Recorder(), GROWTH)

@@ -10,6 +10,7 @@ import weakref
 
 import pytest
 
+from pyruntime.utils import regions
 from pyruntime.utils.arena import Arena
 from pyruntime.utils.errors import OutOfMemoryError
 from pyruntime.utils.regions import FLAGS_BYTES, Region
@@ -99,9 +100,21 @@ def test_serves_an_arena(region):
     assert used(region) == 0
 
 
+def test_commit_that_would_exhaust_the_memory(region, monkeypatch):
+    """Where too little memory is left no page is allocated, because the kernel would kill a process."""
+
+    def refuse(size):
+        raise OutOfMemoryError(f"no shared memory left for {size} bytes")
+
+    monkeypatch.setattr(regions, "check_memory_left", refuse)
+    with pytest.raises(OutOfMemoryError, match=r"^no shared memory left for 4096 bytes$"):
+        region.commit(0, 4096)
+    assert used(region) == 0
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM, errno.EFBIG])
 def test_full(region, monkeypatch, code):
-    """Where there is no memory an error says how much was asked for."""
+    """Where the kernel has no memory an error says how much was asked for."""
     monkeypatch.setattr(os, "posix_fallocate", full(code))
     with pytest.raises(OutOfMemoryError, match=r"^no shared memory left for 4096 bytes"):
         region.commit(0, 4096)

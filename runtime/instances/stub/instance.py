@@ -225,6 +225,7 @@ class PythonInstance:
         calls.died()
         readiness.died()
         batches.died(exit, restarts=self._supervisor.state is State.READY)
+        self._spec.memory.reclaim()
         if self._supervisor.state in (State.READY, State.REINITIALIZING):
             _LOG.error("%s: stub %s", self.name, exit.describe())
         self._handle(Exited(exit))

@@ -178,3 +178,16 @@ def test_repr(memory):
     """Memory says whose it is and how full."""
     memory.allocate(1)
     assert repr(memory) == f"<RequestMemory m <Arena [1 slots, {GROWTH} bytes committed]>>"
+
+
+class TestReclaim:
+    def test_frees_what_another_process_allocated(self, memory):
+        """Pages behind the committed part go back to the kernel; contents of slots stay."""
+        slot = memory.allocate(5, data=b"hello")
+        used = memory.region.used_bytes
+        os.posix_fallocate(memory.region.fileno(), 1 << 30, GROWTH)
+        assert memory.region.used_bytes == used + GROWTH
+        memory.reclaim()
+        assert memory.region.used_bytes == used
+        assert bytes(slot.view) == b"hello"
+        slot.free()

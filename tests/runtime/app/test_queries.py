@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What native code asks about models that are not there; e2e/test_native_calls.py asks about those that are."""
+"""Queries of native code about missing models; e2e/test_native_calls.py has queries about existing ones."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What models ask of the server: answered once, whatever they say; and waited for only where that has an end."""
+"""Requests of models to the server: each is answered once, for all arguments, and no wait is endless."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ class Model:
 
 
 class Control:
-    """Stands for model control. What it is asked for ends when the test says so."""
+    """Stands for model control. An operation ends when the test sets `go_on`."""
 
     def __init__(self):
         self.loads = []
@@ -82,7 +82,7 @@ class Bench:
         self.services.ask(self.owner, loading, method, list(arguments), lambda *reply: self.replies.append(reply))
 
     def answer(self, method, *arguments):
-        """What is answered at once."""
+        """The reply, which must come at once."""
         self.ask(method, *arguments)
         (reply,) = self.replies
         self.replies.clear()
@@ -132,7 +132,7 @@ class TestFind:
         play(scenario)
 
     def test_while_the_server_drains(self):
-        """What is under way may still call others; new requests are not taken."""
+        """Requests under way may still call other models; new requests are refused."""
 
         async def scenario(bench):
             bench.add("m", 1)
@@ -177,7 +177,7 @@ class TestWhenReady:
 
     @pytest.mark.parametrize("has_begun", [False, True])
     def test_nobody_waits(self, has_begun):
-        """Who is gone is not told, and not waited for."""
+        """A caller that has ended its wait is not called back."""
 
         async def scenario(bench):
             told = []
@@ -222,7 +222,7 @@ class TestControl:
 
     @pytest.mark.parametrize("question", [("load_model", "other", "", {}), ("unload_model", "other", False)])
     def test_refused(self, question):
-        """What cannot be done is an answer, too."""
+        """A failed operation is a reply, too."""
 
         async def scenario(bench):
             bench.control.failure = InferenceError("no", Code.UNAVAILABLE)
@@ -277,7 +277,7 @@ class TestIsReady:
         play(scenario)
 
     def test_of_a_long_text(self):
-        """Nobody is told more than helps."""
+        """A refusal quotes a long text only in part."""
 
         async def scenario(bench):
             _, message = bench.answer("is_model_ready", "m", "9" * 10**6)
@@ -288,7 +288,7 @@ class TestIsReady:
 
 class TestQueries:
     def test_of_a_model(self):
-        """What native code may ask about models can be asked by the process that it runs in."""
+        """A process that runs native code may send the queries that native code makes."""
 
         async def scenario(bench):
             bench.add("m", 1)
@@ -302,7 +302,7 @@ class TestQueries:
 
     @pytest.mark.parametrize("arguments", [[], ["m"], ["m", 1, 2], [["m"], 1], [{}, {}]])
     def test_wrong_arguments(self, arguments):
-        """What would not be a call of the function is refused."""
+        """Arguments that do not fit the function are refused."""
 
         async def scenario(bench):
             assert bench.answer("ServerModelIsReady", *arguments) == (
@@ -331,7 +331,7 @@ class TestMetrics:
         play(scenario)
 
     def test_of_a_stub_that_is_gone(self):
-        """What it had asked for goes with it."""
+        """The metrics of a stub are removed with the stub."""
 
         async def scenario(bench):
             _, family = bench.answer("metric_family", "requests", "all of them", "counter")
@@ -353,7 +353,7 @@ class TestMetrics:
         play(scenario)
 
     def test_that_cannot_be_measured(self, caplog):
-        """Nobody waits for an answer to that: it is logged, once for each stub."""
+        """A measurement that fails has no reply: it is logged, once for each stub."""
 
         async def scenario(bench):
             for _ in range(3):
@@ -393,7 +393,7 @@ class TestHostile:
         ids=lambda question: repr(question)[:60],
     )  # fmt: skip
     def test_wrong_arguments(self, question):
-        """What makes no sense is refused, in few words, and changes nothing."""
+        """Wrong arguments are refused with a short message and change nothing."""
 
         async def scenario(bench):
             code, message = bench.answer(*question)
@@ -407,7 +407,7 @@ class TestHostile:
     @settings(max_examples=settings.default.max_examples // 2)
     @given(st.lists(st.tuples(METHODS | st.text(max_size=4), st.lists(JUNK, max_size=4)), max_size=8))
     def test_junk(self, questions):
-        """Whatever a model asks is answered, once, and with what can be sent."""
+        """Every request of a model is answered once, with a value that can be sent."""
 
         async def scenario(bench):
             bench.control.go_on.set()
@@ -425,7 +425,7 @@ class TestHostile:
     @given(st.lists(st.tuples(st.integers(0, 3), st.text(max_size=9) | st.sampled_from(["increment", "set", "observe"]),
                               st.floats()), max_size=8))  # fmt: skip
     def test_junk_to_measure(self, measures):
-        """Whatever a model measures concerns nobody but its metric."""
+        """No measurement breaks a metric."""
 
         async def scenario(bench):
             _, family = bench.answer("metric_family", "name", "text", "gauge")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What frontends ask of the server, over models that are stand-ins."""
+"""The state of the server that frontends use, over stand-ins for models."""
 
 import asyncio
 from types import SimpleNamespace
@@ -75,7 +75,7 @@ class TestResolve:
         assert state.models() == [first, second]
 
     def test_unknown(self):
-        """What is not there is NOT_FOUND."""
+        """An unknown model is NOT_FOUND."""
         with pytest.raises(InferenceError) as caught:
             core_of().resolve("m")
         assert caught.value.code is Code.NOT_FOUND
@@ -159,7 +159,7 @@ class TestIndex:
         ]  # fmt: skip
 
     def test_ready_only(self):
-        """What is not ready may be left out."""
+        """The index can be limited to ready models."""
         state = core_of(Model("m", 1))
         state.table.begin_load("n", 1)
         state.table.fail("n", 1, "no")

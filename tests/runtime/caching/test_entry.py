@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of a response comes back as it was; anything else is refused."""
+"""A response that is encoded for the cache is decoded to an equal one; other data is refused."""
 
 import numpy as np
 import pytest

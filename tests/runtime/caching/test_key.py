@@ -35,5 +35,5 @@ def test_the_same():
     ],
 )
 def test_others(changes):
-    """Whatever else it is that differs."""
+    """Every other difference gives another key."""
     assert key(**changes) != key()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to requests while the cache is asked: it is asked when the test says so."""
+"""Requests while the cache looks them up; a lookup ends when the test ends it."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ OUTPUT = OutputTensor("OUT", "INT8", [1], b"a")
 
 
 class Broken(Exception):
-    """What the extension raises."""
+    """An exception of the extension."""
 
 
 class Cache:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that are known to be right, and those that only look like them. What is no request: see test_calls.py."""
+"""Calls that are known to be right, and calls that only look like these. test_calls.py has malformed requests."""
 
 import pytest
 
@@ -71,7 +71,7 @@ class TestKinds:
         ],
     )
     def test_another_one_is_checked(self, checks, tensors, options):
-        """Whatever may make a difference makes another kind."""
+        """A request that differs in anything that may matter is checked anew."""
         version = Version()
         job(version, tensor())
         job(version, *tensors, **options)
@@ -86,7 +86,7 @@ class TestKinds:
         ],
     )  # fmt: skip
     def test_that_is_wrong(self, checks, tensors, options):
-        """What the configuration does not allow is refused each time, whatever was right before."""
+        """A request that the configuration does not allow is refused each time, also after valid ones."""
         version = Version()
         job(version, tensor())
         for _ in range(2):
@@ -97,7 +97,7 @@ class TestKinds:
 
     @pytest.mark.parametrize("shape", [[1.0, 2], [True, 2], [1, 2.0]], ids=repr)
     def test_that_is_merely_equal(self, shape):
-        """What is equal to a right one, and not the same, is no request at all."""
+        """A shape that compares equal to a known one, with elements of other types, is malformed."""
         version = Version()
         job(version, tensor((1, 2)))
         with pytest.raises(PeerError):
@@ -137,7 +137,7 @@ class TestKinds:
             assert made.rows == 3
 
     def test_signature(self):
-        """What may share a batch has the same signature, known or not."""
+        """Requests that may share a batch have the same signature, whether they are known or not."""
         version = Version(ONE + BATCHING)
         first, second = job(version, tensor()), job(version, tensor())
         other = job(version, tensor(), outputs=["OUT"])

@@ -74,7 +74,7 @@ class Callee:
 
 
 class Request:
-    """What is asked for: a job without contents, or an error."""
+    """Stands for a call request: makes a job without contents, or raises an error."""
 
     def __init__(self, trace="", failure=None):
         self.trace = trace
@@ -135,7 +135,7 @@ class TestStart:
         assert (bench.call.callee, job.slots, bench.slot.freed) == (bench.callee, [bench.slot], 0)
 
     def test_refused_request(self):
-        """What the callee does not accept: the inputs are free, and nothing has begun."""
+        """If the callee refuses the request, the inputs are freed and the call has not begun."""
         bench = Bench(Request("context", InferenceError("wrong", Code.INVALID_ARG)))
         with pytest.raises(InferenceError, match="wrong"):
             bench.start()
@@ -158,7 +158,7 @@ class TestStart:
         assert (bench.slot.freed, bench.answers) == (1, [])
 
     def test_trace(self):
-        """The trace hears of a call before that starts, and of no other call."""
+        """A call is added to its trace before it starts; a call without a trace is added to none."""
         bench = Bench(Request("context"))
         job = bench.start()
         assert bench.traced == [(bench.callee, job, "context", [])]
@@ -169,7 +169,7 @@ class TestStart:
 
 class TestCancel:
     def test_once(self, bench):
-        """The callee hears of it once, and answers."""
+        """A call is cancelled once, and its callee answers."""
         job = bench.start()
         bench.call.cancel()
         bench.call.cancel()
@@ -228,7 +228,7 @@ class TestDeadlock:
         assert stuck.answers == []
 
     def test_of_a_call_that_has_not_started(self, bench):
-        """There is nothing to refuse yet."""
+        """A call that has not started is not refused."""
         bench.call.refuse_deadlock("m", "the step")
         assert bench.answers == []
 

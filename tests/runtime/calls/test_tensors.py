@@ -132,7 +132,7 @@ class TestFromCallToCall:
 
 class TestLeftMemory:
     def test_nobody_reads(self, regions):
-        """What nobody reads is freed at once."""
+        """Memory that no call reads is freed at once."""
         left, freed = LeftMemory(), []
         left.leave(regions[0], lambda: freed.append(0))
         left.free_unread()
@@ -140,7 +140,7 @@ class TestLeftMemory:
         assert freed == [0]
 
     def test_is_read(self, regions):
-        """What lies in a region is freed when the last call that reads there has ended; other regions do not wait."""
+        """Memory is freed when the last call that reads its region has ended; other regions do not wait."""
         left, freed = LeftMemory(), []
         left.begin_reading(regions)
         left.begin_reading(regions[:1])

@@ -83,7 +83,7 @@ def test_empty_file(text):
     ],
 )
 def test_refusals_name_file_and_key(text, sentence):
-    """What is wrong with a file is one sentence with the file, the key or line, and what was expected."""
+    """A mistake in a file is one sentence with the file, the key or line, and the expected form."""
     assert refusal(text).startswith(sentence)
 
 

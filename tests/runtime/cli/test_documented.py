@@ -12,7 +12,7 @@ ROW = re.compile(r"^\| C(?P<number>\d+) \| `--(?P<name>[a-z0-9-]+)` \| (?P<statu
 
 
 def status_of(option):
-    """What the list says of an option."""
+    """The status of an option, in the words of the list."""
     if option.status is Status.WORKS:
         return "works"
     return f"accepted; no effect{' yet' if option.status is Status.LATER else ''}: {option.note}"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `pyruntime new` writes, and where it does not; tests/e2e/test_new.py has what becomes of it."""
+"""The files that `pyruntime new` writes, and the cases that it refuses; tests/e2e/test_new.py serves what it wrote."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def test_nowhere(tmp_path, capsys):
 
 @pytest.mark.parametrize("words", [words for words, _ in KINDS], ids=IDS)
 def test_names(tmp_path, capsys, words):
-    """What is no name is wrong usage, and nothing is written."""
+    """A bad name is wrong usage, and no file is written."""
     assert main(["new", *words, "../mine", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("Error: '../mine' cannot be the name: it must begin with a letter")
     assert os.listdir(tmp_path) == []
 
 
 def test_language(tmp_path, capsys):
-    """Nobody is given a language by chance."""
+    """A new backend has no default language."""
     assert main(["new", "backend", "mine", str(tmp_path)]) == 2
     assert "--cpp" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []

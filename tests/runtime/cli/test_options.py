@@ -111,7 +111,7 @@ NUMBERED = [pytest.param(name, id=f"C{number}-{name}") for number, name in enume
 REPOSITORY = "--model-repository=models"
 DEFAULTS = ServerSettings(("models",))
 CERTIFICATE = ["--grpc-server-cert=c.pem", "--grpc-server-key=k.pem"]
-# What each option that works does to the settings: its value, the further options that it needs, and what changes.
+# The effect of each working option on the settings: its value, the further options that it needs, and the changes.
 EFFECTS = {
     "id": ("a", [], {"server_id": "a"}),
     "exit-timeout-secs": ("5", [], {"exit_timeout_s": 5}),
@@ -260,7 +260,7 @@ def test_max_pending_bytes():
 
 
 def test_defaults_are_those_of_the_settings():
-    """What the help says is what the server does: saying a default aloud changes nothing."""
+    """The defaults in the help are those of the server: setting an option to its default changes nothing."""
     words = [
         f"--{option.name}={option.default}"
         for option in OPTIONS.values()

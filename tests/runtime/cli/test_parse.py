@@ -81,7 +81,7 @@ def test_integers(text, value):
 
 @pytest.mark.parametrize("text", ["", "1.5", "1_000", " 1", "0x10", "٣", str(INT_MAX + 1), "9" * 5000])
 def test_not_an_integer(text):
-    """What Python alone would take for an integer, and what no int64 holds, is refused."""
+    """A text that only Python reads as an integer, and a number that exceeds int64, are refused."""
     with pytest.raises(SettingsError, match="needs an integer"):
         values("--trace-count", text)
 
@@ -122,7 +122,7 @@ def test_last_one_counts():
     ],
 )
 def test_unknown_words_are_refused(word, sentence):
-    """What is no option is refused, with the names that come near; underscores are not dashes."""
+    """An unknown option is refused, with similar names; underscores are not dashes."""
     with pytest.raises(SettingsError) as caught:
         values(word)
     assert str(caught.value) == sentence

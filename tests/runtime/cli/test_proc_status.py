@@ -43,7 +43,7 @@ def test_parse_our_own():
 
 @pytest.mark.parametrize("text", ["", "State:\n", TEXT.replace("SigCgt", "Sig"), TEXT.replace("4711\t12", "x"), "a"])
 def test_parse_something_else(text):
-    """What is no such file is said to be none."""
+    """A text in another format is refused."""
     with pytest.raises(ValueError):
         ThreadStatus.parse(text)
 

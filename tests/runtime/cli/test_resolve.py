@@ -10,7 +10,7 @@ from pyruntime.runtime.settings import PythonBackendSettings, ServerSettings, Se
 
 
 def settings(*words):
-    """What a command line with these words and a repository gives, without warnings."""
+    """The settings for a command line with these words and a repository, which must not cause warnings."""
     resolved, warnings = resolve(parse_arguments(["--model-repository=models", *words])[0])
     assert warnings == []
     return resolved
@@ -72,7 +72,7 @@ class TestTls:
 
     @pytest.fixture(params=["http", "grpc"])
     def tls(self, request):
-        """What options, of one protocol and without its name, make of it, and of the other one."""
+        """The TLS settings of one protocol for options without the protocol's name, and those of the other protocol."""
 
         def resolved(*words):
             both = settings(*(f"--{request.param}-{word}" for word in words))
@@ -160,7 +160,7 @@ def test_unknown_python_key_is_a_warning():
 
 
 def test_the_response_cache():
-    """What is set for it, of which the last counts. The older option is for the cache of this name."""
+    """The cache's settings, of which the last one counts. The older option is for the cache `local`."""
     resolved = settings("--cache-config=c,a=1", "--cache-config=c,b=2,3=4", "--cache-config=c,a=5")
     assert resolved.cache_config == {"c": {"a": "5", "b": "2,3=4"}}
     assert settings("--response-cache-byte-size=7").cache_config == {"local": {"size": "7"}}

@@ -51,7 +51,7 @@ def test_empty_value():
 
 @pytest.mark.parametrize("text", ["", "health", "health:", "health:key", "health:=value", "health=value"])
 def test_other_forms(text):
-    """What is left out is said."""
+    """A restriction with a missing part is refused with the expected form."""
     assert refusal(text) == f"--{OPTION} needs <api>[,<api>...]:<header>=<value>, not {text!r}"
 
 

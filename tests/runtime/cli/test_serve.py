@@ -69,7 +69,7 @@ def test_command_of_tritons_name(served, monkeypatch, capsys):
 
 
 def test_bad_option_is_one_sentence_and_status_1(served, capsys):
-    """Nothing starts, and standard error holds one line."""
+    """The server does not start, and standard error has one line."""
     assert run_serve(["--model-repository=models", "--http-max-input-size=0"]) == 1
     assert capsys.readouterr().err == "Error: --http-max-input-size must be greater than 0.\n"
     assert served == []

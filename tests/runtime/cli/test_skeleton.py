@@ -22,7 +22,7 @@ def test_names(make, name):
 @pytest.mark.parametrize("make", [Names.of_model, Names.of_backend])
 @pytest.mark.parametrize("name", OF_NEITHER)
 def test_no_names(make, name):
-    """Whatever could be no such name, or lead elsewhere."""
+    """Characters that a name cannot have, and names that lead to another folder."""
     with pytest.raises(NameProblem):
         make(name)
 

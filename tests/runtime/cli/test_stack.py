@@ -28,7 +28,7 @@ from pyruntime.stub import stacks
 # A name that no other process has.
 MODEL = f"model_of_{os.getpid()}"
 WAIT = 'print("ready"); sys.stdin.read()'
-# Nothing but a signal gets an answer out of it: it has the interpreter's lock when it says so, and keeps it.
+# Only a signal gets an answer from it: it holds the interpreter's lock when it prints, and never releases it.
 KEEP_LOCK = (
     'said = map(ctypes.PyDLL(None).write, [1], [b"ready\\n"], [6]); sum(itertools.chain(said, itertools.repeat(0)))'
 )
@@ -56,7 +56,7 @@ def start():
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
-    """Nobody fails to answer in time because the machine is busy."""
+    """Make the limits so long that a busy machine does not exceed them."""
     monkeypatch.setattr(stubs, "BELL_S_MAX", 60.0)
     monkeypatch.setattr(stubs, "SIGNAL_S_MAX", 60.0)
 
@@ -284,7 +284,7 @@ def test_who_asks_at_the_same_time_waits(start, find):
 
 
 def test_who_asks_for_too_long(start, find, impatient):
-    """Somebody who asks and is stopped himself keeps nobody waiting for ever."""
+    """An asker that is stopped itself does not block other askers for ever."""
     process = start(WAIT)
     first, second = find(process), find(process)
     assert not first.proceed(0.0)
@@ -306,7 +306,7 @@ def test_several_commands_at_the_same_time(start):
 
 
 def test_nothing_acts_on_a_terminal(start, capsys):
-    """What a model calls its instance, threads and files is printed harmlessly."""
+    """Names of instances, threads and files, which a model chooses, are printed escaped."""
     start('threading.current_thread().name = "\\x1b[2J\\u202e"\n' + WAIT, instance="\x1b]0;\n")
     assert run_stack(MODEL) == 0
     output = capsys.readouterr().out

@@ -37,7 +37,7 @@ with terminal_kept():
 
 @pytest.mark.parametrize("words", [[], ["background"]])
 def test_terminal_is_left_as_it_was(words):
-    """What a debugger leaves behind is undone, also by a process that is not in the foreground any more."""
+    """Changes of a debugger to the terminal are undone, also by a process that is no longer in the foreground."""
     ours, theirs = os.openpty()
     try:
         before = termios.tcgetattr(theirs)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What others wrote, on a terminal."""
+"""Foreign text on a terminal."""
 
 import json
 
@@ -23,7 +23,7 @@ def test_what_does_not_print():
 
 @given(st.text())
 def test_anything(text):
-    """Nothing acts on a terminal, and nothing is lost."""
+    """The shown text is printable, and the original text can be recovered."""
     shown = printable(text)
     assert shown.isprintable()
     if '"' not in text and "\\" not in text:

@@ -102,7 +102,7 @@ def test_older_options():
     ],
 )
 def test_refused(word, message):
-    """What cannot be read is said in one sentence that names the option."""
+    """A mistake is one sentence that names the option."""
     with pytest.raises(SettingsError) as caught:
         read(word)
     assert str(caught.value) == message
@@ -124,5 +124,5 @@ def test_refused(word, message):
     ],
 )
 def test_warnings(texts, warning):
-    """What is set in vain is said, and the server starts."""
+    """A setting without effect causes a warning, and the server starts."""
     assert config(*texts)[1] == [warning]

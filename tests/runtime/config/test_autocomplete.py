@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is taken back from a model's auto_complete_config."""
+"""The results of a model's auto_complete_config that are merged into its configuration."""
 
 import json
 
@@ -60,7 +60,7 @@ def test_what_is_adopted():
 
 
 def test_what_is_ignored():
-    """Whatever else the model did to the dict has no effect, be it valid or not."""
+    """Other changes to the dict have no effect, whether valid or not."""
     config = _parsed()
     returned = {"name": "n", "backend": "b", "instance_group": [{"count": 5}], "optimization": 7, "unheard of": None}
     assert merge_auto_complete(config, returned) == config

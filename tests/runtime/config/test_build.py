@@ -87,7 +87,7 @@ def test_passive_instances():
 
 
 def test_dynamic_batching():
-    """What the batcher needs, in its units."""
+    """The settings of the batcher, in its units."""
     assert _spec("max_batch_size: 8 dynamic_batching {}").dynamic_batching == DynamicBatchingSpec((8,), 0, 0)
     policy = "default_queue_policy { max_queue_size: 5 }"
     spec = _spec(f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 7 {policy} }}")

@@ -234,7 +234,7 @@ def test_bytes_that_fit(shape, elements, kind):
     ],
 )
 def test_bytes_that_do_not_fit(shape, data, message):
-    """What is wrong with the elements is said exactly."""
+    """A mistake in the elements is reported exactly."""
     assert _complaint(_tensors(("A", "STRING", [-1])), [_bytes(shape, data)]) == message
 
 

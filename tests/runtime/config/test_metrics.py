@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a configuration says about the model's metrics."""
+"""The metric settings of a configuration."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_nothing():
 
 @pytest.mark.parametrize("key", ["team", "Team2", "2nd", "le", "model"])
 def test_tags(key):
-    """What can stand behind the "_" of a label is a tag."""
+    """Every text that can follow the "_" of a label is a tag."""
     found = config(f"metric_tags {{ key: '{key}' value: 'a b' }}")
     assert metric_tags(found) == {key: "a b"}
     assert ignored_metrics(found) == []

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a configuration says after the defaults are filled in."""
+"""The configuration after defaults are filled in."""
 
 import pytest
 
@@ -152,7 +152,7 @@ def test_pinned_memory_that_is_set_stays():
 
 
 def test_an_ensemble_has_no_instances():
-    """What instances need is not filled in for an ensemble."""
+    """Settings of instances are not filled in for an ensemble."""
     config = _normalized("ensemble_scheduling {}")
     assert _groups(config) == []
     assert not config.HasField("optimization")

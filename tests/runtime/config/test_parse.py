@@ -158,7 +158,7 @@ def test_the_size_is_limited():
 
 
 def test_a_complaint_is_not_as_long_as_the_text():
-    """What the parser quotes is cut."""
+    """The parser's quotation of the text is cut."""
     with pytest.raises(LoadError) as caught:
         parse_model_config("name: " + "x" * 10_000, "c.pbtxt")
     assert len(str(caught.value)) <= len("c.pbtxt:1:7: ") + COMPLAINT_CHARACTERS_MAX

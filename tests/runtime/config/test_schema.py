@@ -271,7 +271,7 @@ def test_every_choice_is_a_oneof(messages):
 
 @pytest.mark.processes
 def test_the_descriptors_are_those_of_the_sources(tmp_path):
-    """Whoever edits a *.proto also ran scripts/generate_proto."""
+    """The descriptors are up to date: scripts/generate_proto must be run after each change of a *.proto."""
     pytest.importorskip("grpc_tools")
     subprocess.run([sys.executable, "-W", "ignore", GENERATE_PROTO, tmp_path], check=True)
     kept = {path.name: path for path in FOLDER.parent.rglob("*.binpb")}

@@ -186,14 +186,14 @@ def test_defaults():
 
 
 def test_direct():
-    """What the direct strategy may say."""
+    """The settings of the direct strategy."""
     direct = "direct { max_queue_delay_microseconds: 7 minimum_slot_utilization: 0.5 }"
     batching = spec_of(f"max_sequence_idle_microseconds: 9 {direct}").sequence_batching
     assert (batching.max_idle_us, batching.max_queue_delay_us, batching.minimum_slot_utilization) == (9, 7, 0.5)
 
 
 def test_oldest():
-    """What the oldest strategy may say; it has as many slots as there may be candidates."""
+    """The settings of the oldest strategy; it has as many slots as candidate sequences."""
     oldest = "oldest { max_candidate_sequences: 9 preferred_batch_size: [ 2, 3 ] max_queue_delay_microseconds: 7 }"
     batching = spec_of(oldest).sequence_batching
     assert (batching.oldest, batching.slots) == (True, 9)
@@ -256,6 +256,6 @@ def test_states(text, max_batch_size, shape, size):
 
 
 def test_data_file():
-    """Whoever loads the model reads the file."""
+    """The file is read when the model is loaded, and not here."""
     (found,) = spec_of(state(initial("data_file: 'f'"))).sequence_batching.states
     assert (found.data_file, found.initial) == ("f", bytes(8))

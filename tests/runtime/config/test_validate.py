@@ -231,7 +231,7 @@ def test_names_of_models(character):
 
 
 def test_instances_before_the_rest():
-    """What instances need can be checked while the model has yet to complete its inputs and batch size."""
+    """The instances can be checked while the model has yet to complete its inputs and batch size."""
     text = "input { name: 'x' } dynamic_batching { preferred_batch_size: 4 }"
     config = normalize(parse_model_config(text, "c"), directory_name="m", has_model_file=True, gpus=())
     validate_instances(config)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of environments share: a cache of their own, and packages that need no index."""
+"""Fixtures for tests of environments: a cache of their own, and packages that need no index."""
 
 import io
 import tarfile

@@ -15,7 +15,7 @@ from pyruntime.utils.errors import LoadError
 
 pytestmark = pytest.mark.processes
 
-# What a conda-pack archive has: a Python, and a script that is to be run by it where it was unpacked.
+# The contents of a conda-pack archive: a Python, and a script that it must run after unpacking.
 FILES = {
     "bin/python": f'#!/bin/sh\nexec "{sys.executable}" "$@"\n',
     "bin/conda-unpack": "import os, sys\nwith open('prefix', 'a') as file:\n"
@@ -57,7 +57,7 @@ def test_same_content(root, tmp_path, pack):
 
 
 def test_damaged_memory(root, tmp_path, pack):
-    """What is remembered of an archive may have been cut short, and is not believed then."""
+    """A truncated record of an archive is ignored."""
     archive = pack(tmp_path / "env.tar.gz", {"bin/python": ""})
     folder = unpack(root, archive)
     (memory,) = root.glob("read-*")
@@ -73,7 +73,7 @@ def test_damaged_memory(root, tmp_path, pack):
     ],
 )
 def test_failure_leaves_nothing(root, tmp_path, pack, files, message):
-    """What cannot be unpacked is an error that says why, and is not there afterwards."""
+    """An archive that cannot be unpacked is an error with the reason, and leaves no files behind."""
     archive = pack(tmp_path / "env.tar.gz", files)
     for _ in range(2):
         with pytest.raises(LoadError, match=f"(?s){message}"):

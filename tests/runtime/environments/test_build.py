@@ -68,7 +68,7 @@ def test_script(root, tmp_path, builder):
 
 
 def test_failure(root, tmp_path, builder):
-    """A package that cannot be had is named in the error; nothing is left of the environment."""
+    """A package that cannot be installed is named in the error; nothing is left of the environment."""
     path = tmp_path / "requirements.txt"
     path.write_text("no-such-package-anywhere\n")
     with pytest.raises(

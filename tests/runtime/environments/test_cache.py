@@ -69,7 +69,7 @@ def test_no_home(monkeypatch):
 
 
 def test_made_once(root):
-    """What was made is there the next time, and nobody but its user can change it."""
+    """A folder is made once, and only its user can change it."""
     folder = make(root)
     assert make(root, unexpected) == folder == f"{root}/key"
     assert make(root, key="other") == f"{root}/other"
@@ -77,7 +77,7 @@ def test_made_once(root):
 
 
 def test_failure_leaves_nothing(root):
-    """What failed is gone, and is tried again by the next."""
+    """A failed folder is removed, and the next caller tries again."""
     with pytest.raises(LoadError, match="no more"):
         make(root, fail_halfway)
     assert os.listdir(root) == ["key.lock"]
@@ -195,7 +195,7 @@ def test_lock_goes_with_what_is_run(root):
 
 
 def test_waiting_has_an_end(root, monkeypatch):
-    """Whoever holds the lock for ever is named by the file that it holds."""
+    """A lock that is held too long is an error with the file that its owner holds."""
     monkeypatch.setattr(cache, "LOCK_S", 0.001)
     os.makedirs(root)
     with open(f"{root}/key.lock", "w") as lock:

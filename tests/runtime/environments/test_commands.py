@@ -59,7 +59,7 @@ def test_killed_and_silent():
 
 
 def test_cannot_be_started():
-    """What is not there is named."""
+    """A missing program is named."""
     with pytest.raises(LoadError, match="thinking failed: '/not/there' cannot be started: No such file"):
         asyncio.run(run(["/not/there"], "thinking", LIMIT_S, {}, "/"))
 

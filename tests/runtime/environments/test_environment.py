@@ -51,5 +51,5 @@ def test_installed_python():
 
 
 def test_repr_keeps_secrets():
-    """What is in the environment may be a password, and an Environment may be logged."""
+    """The repr omits the variables: they may contain passwords, and an Environment may be logged."""
     assert "hunter2" not in repr(Environment("/env/bin/python", "Python 3.9.1", {"PASSWORD": "hunter2"}))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What EXECUTION_ENV_PATH means, and what kind of file it names."""
+"""The meaning of EXECUTION_ENV_PATH, and the kinds of files that it can name."""
 
 import pytest
 

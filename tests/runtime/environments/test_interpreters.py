@@ -38,7 +38,7 @@ def test_other(other_environment):
 
 
 def test_numpy_that_prints(tmp_path):
-    """What else is printed at the start of a Python does no harm."""
+    """Other output of the Python at its start and end is ignored."""
     (tmp_path / "numpy.py").write_text(
         "import atexit; __version__ = '1.2'; print('hello'); atexit.register(print, 'bye')"
     )
@@ -83,7 +83,7 @@ def test_no_python(tmp_path, program):
 
 
 def test_not_a_program(tmp_path):
-    """What cannot be executed at all is a sentence, too."""
+    """A file that cannot be executed is an error in one sentence."""
     path = tmp_path / "python"
     path.write_bytes(b"\x7fELF nothing")
     path.chmod(0o755)

@@ -92,7 +92,7 @@ def test_hard_links(target):
 
 
 def test_devices():
-    """What is no file, folder or link is refused."""
+    """A member that is not a file, folder or link is refused."""
     with pytest.raises(LoadError, match="'dev/null' is a device"):
         admit(("dev/null", Kind.OTHER, ""))
 

@@ -84,6 +84,6 @@ def test_two_blocks():
     ],
 )
 def test_malformed(line, message):
-    """What cannot be meant is refused by name."""
+    """A malformed value is refused by its name."""
     with pytest.raises(LoadError, match=message):
         parse_script(block(line), "model.py")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What EXECUTION_ENV_PATH names becomes an interpreter to start with, or an error that says what is wrong with it."""
+"""EXECUTION_ENV_PATH is turned into an interpreter to start with, or into an error that says what is wrong with it."""
 
 import asyncio
 import os
@@ -127,7 +127,7 @@ def refused(path, model_dir):
 
 
 def test_nothing_there(model_dir):
-    """What was written, what that means, and what may be written are in the message."""
+    """The message has the value, its meaning, and the allowed values."""
     message = refused("$$TRITON_MODEL_DIRECTORY/env.tar.gz", model_dir)
     assert message.startswith(
         "EXECUTION_ENV_PATH is '$$TRITON_MODEL_DIRECTORY/env.tar.gz': there is nothing at"

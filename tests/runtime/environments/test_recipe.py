@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an environment is built from, and which recipes are the same."""
+"""The parts of an environment's recipe, and when two recipes are equal."""
 
 from dataclasses import replace
 
@@ -96,13 +96,13 @@ def test_key_is_of_the_content():
     ],
 )
 def test_key_changes(change):
-    """Whatever may give another environment has another key."""
+    """Each change that may result in another environment results in another key."""
     assert replace(RECIPE, **change).key != RECIPE.key
 
 
 @pytest.mark.parametrize("line", ["-e .", "./lib", "lib/x.whl", "x.whl", "x @ file:lib", "--find-links wheels"])
 def test_key_of_what_lies_beside(line):
-    """What a relative path leads to depends on where it begins."""
+    """The key includes the folder if a path is relative to it."""
     recipe = replace(RECIPE, requirements=(line,))
     assert replace(recipe, folder="/elsewhere").key != recipe.key
 

@@ -46,6 +46,6 @@ def test_suffixes_are_not_looked_at():
 
 @pytest.mark.parametrize("specifier", ["3.8", ">=", "=3.8", ">=3.8 <3.9", "three", "^3.8"])
 def test_nonsense(specifier):
-    """What is no specifier is refused, and quoted."""
+    """A malformed specifier is refused and quoted."""
     with pytest.raises(LoadError, match="requires-python is"):
         admits(specifier, (3, 11, 7))

@@ -127,7 +127,7 @@ def write_through(path):
 @settings(max_examples=3 * settings.default.max_examples)
 @given(MEMBERS)
 def test_nothing_leaves(members):
-    """Whatever names and links an archive combines, all that it makes is in its folder, and leads there."""
+    """For all combinations of names and links, the files and link targets of an archive stay within its folder."""
     with tempfile.TemporaryDirectory() as name:
         # So deep that no way up of these leads to the top.
         parents = [Path(name).resolve()]
@@ -153,7 +153,7 @@ def cut(data):
 @pytest.mark.parametrize("spoil", [cut, lambda data: b"no archive" * 200, lambda data: b"", lambda data: data[:9]])
 @pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
 def test_damaged(tmp_path, compression, spoil):
-    """What is no archive, or half of one, is an error in words."""
+    """A damaged archive is an error in words."""
     archive = tmp_path / "env.tar.gz"
     pack(archive, file("a", os.urandom(50_000).hex()), mode=f"w:{compression}")
     archive.write_bytes(spoil(archive.read_bytes()))

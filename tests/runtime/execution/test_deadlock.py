@@ -76,7 +76,7 @@ class TestDeadlock:
 
 class TestHope:
     def test_of_one_that_waits_for_nothing(self):
-        """Who runs will be free some time."""
+        """An instance that waits for nothing has no part in a deadlock."""
         assert explain(Instance("a"), Instance("b")) == ""
 
     def test_of_one_that_waits_for_another(self):

@@ -52,7 +52,7 @@ class TestReferences:
 
 class TestSequence:
     def test_options_are_shared(self):
-        """What one job changes, others do not see that share it."""
+        """A change of one job's options is not visible to the other jobs that share them."""
         options = RequestOptions(0, 2)
         first, second = (Job("", options, [], 1, None, [], print, 0) for _ in range(2))
         first.begin_sequence(7)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept for a sequence."""
+"""The states of a sequence."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_update_copies(states):
 
 
 def test_sequences_have_their_own():
-    """What one sequence has is nothing to another one."""
+    """Sequences do not share states."""
     first, second = SequenceStates(SPECS, "m"), SequenceStates(SPECS, "m")
     first.update("A_OUT", "INT32", [1, 1], b"abcd")
     assert second.inputs[0].data == bytes(4)
@@ -58,7 +58,7 @@ def test_sequences_have_their_own():
     ],
 )
 def test_refused(states, update, why):
-    """What is no state of the configuration changes nothing."""
+    """An update of an unknown state, or with wrong contents, is refused and changes nothing."""
     with pytest.raises(InferenceError) as caught:
         states.update(*update)
     assert (caught.value.message, caught.value.code) == (f"unable to add state {why}", Code.INVALID_ARG)

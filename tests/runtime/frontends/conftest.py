@@ -178,7 +178,7 @@ class Instance:
         job.serial = serial
 
     def adopted(self, job, known, contents):
-        """What was read by ourselves is answered as others are."""
+        """Answer a request that the instance has read itself like any other request."""
         self.contents[job] = known, contents, None
         self.jobs.append(job)
 
@@ -279,7 +279,7 @@ class Transport(asyncio.Transport):
             self._connection.buffer_updated(size)
 
     def take(self, size):
-        """What somebody else reads from the socket."""
+        """Read from the socket, as another reader than the connection."""
         assert self.is_paused
         data, self._incoming = self._incoming[:size], self._incoming[size:]
         return data
@@ -328,7 +328,7 @@ class Transport(asyncio.Transport):
         self._connection.connection_lost(None)
 
     def responses(self):
-        """What was sent, as (status, headers, body) of each response; of a stream, as much of the body as there is."""
+        """The responses that were sent, as (status, headers, body); of a stream, as much of the body as there is."""
         found = []
         rest = self.sent
         while rest:

@@ -95,7 +95,7 @@ def test_port_that_is_taken(ports, taken, service):
 
 
 def test_port_that_is_reserved(ports):
-    """What all tests with servers rely on: while a server starts, its port goes to nobody who asks for any."""
+    """A reserved port can be listened on by one server only, on which all tests with servers rely."""
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", ports[0]))
     with socket.create_server(("127.0.0.1", ports[0])), pytest.raises(OSError, match="in use"):
@@ -103,7 +103,7 @@ def test_port_that_is_reserved(ports):
 
 
 def test_closing(ports):
-    """Nobody else is let in, and connections that wait for nothing are closed."""
+    """New connections are refused, and connections without a request are closed."""
 
     async def check():
         listeners = listeners_of(ports)
@@ -123,13 +123,13 @@ def test_closing(ports):
 
 
 def test_many_clients_at_once(ports):
-    """Who comes while the loop is busy does not wait for it to look at the network as often as there are clients."""
+    """The loop accepts simultaneous connections in fewer iterations than there are clients."""
     clients = 64
 
     async def check():
         listeners = listeners_of(ports)
         await listeners.open()
-        # Nothing of this waits for the loop: the kernel connects them.
+        # Connecting does not wait for the loop: the kernel completes it.
         sockets = [socket.create_connection(("127.0.0.1", ports[0])) for _ in range(clients)]
         looks = 0
         while len(listeners._connections) < clients:

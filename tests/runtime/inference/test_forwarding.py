@@ -59,7 +59,7 @@ def test_parameters():
 
 @pytest.mark.parametrize("name", [*sorted(RESERVED), "Timeout", "triton_", "TRITON_ANY"])
 def test_reserved_names(name):
-    """What means something to Triton cannot come from a header."""
+    """A header whose name is reserved for Triton cannot be forwarded."""
     request = InferRequest("m")
     with pytest.raises(InferenceError) as caught:
         forward(request, ((name, "1"),))
@@ -79,6 +79,6 @@ def test_heads():
 
 @given(st.lists(st.tuples(st.text(max_size=10), st.text(max_size=10)), max_size=5))
 def test_any_headers(headers):
-    """What is selected is some of them, in order."""
+    """The selected headers keep their order."""
     found = HeaderPattern("[a-m]").select(headers)
     assert found == tuple(each for each in headers if each in found)

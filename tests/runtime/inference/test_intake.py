@@ -219,7 +219,7 @@ class TestStrings:
         assert (world.instance.jobs, world.memory.live) == ([], 0)
 
     def test_abandoned(self, world):
-        """The model never hears of a request whose client left meanwhile."""
+        """A request whose client has left meanwhile does not reach the model."""
         incoming = self.submit(world, bytes(4 * self.COUNT), lambda incoming: setattr(incoming, "abandoned", True))
         assert (world.instance.jobs, incoming.rejected, world.memory.live) == ([], [], 0)
 
@@ -244,7 +244,7 @@ class TestReserve:
         assert world.memory.live == 0
 
     def test_model_that_is_gone(self, world):
-        """Nothing is counted for it."""
+        """Reserving memory of a model that is gone counts no bytes."""
         lose(world)
         with pytest.raises(InferenceError) as caught:
             world.intake.reserve(world.model, 1, 1)
@@ -276,7 +276,7 @@ class TestTraces:
         assert (trace.notes, trace.attached, trace.closed) == (["BEGIN", "END"], [incoming.job], False)
 
     def test_of_a_protocol_that_sends_in_respond(self, world):
-        """What is sent is noted around it."""
+        """For a protocol that sends in respond, the trace notes the sending around that call."""
         world.tracer.active = True
         incoming = Incoming(sends_in_respond=True)
         world.intake.submit(incoming, world.model)

@@ -164,7 +164,7 @@ class TestInfer:
         assert told == [caught.value]
 
     def test_refused_by_its_sequence(self, memory):
-        """What its sequence may not have now is INVALID_ARG, in Triton's words; it leaves nothing behind."""
+        """A request that its sequence refuses is INVALID_ARG with Triton's message, and leaves nothing behind."""
         made = model(memory, Instance(), text="sequence_batching {}")
         job = made.accept(request(id="7"), ignore)
         told = []
@@ -210,7 +210,7 @@ class TestInfer:
         region.close()
 
     def test_refused_by_the_queue_with_the_memory_of_a_client(self, memory):
-        """Nobody answers it, and it keeps nothing."""
+        """A request that the queue refuses is not answered, and releases the client's memory."""
         region = ClientRegion(os.memfd_create("a client's"))
         made = model(memory, Instance(), text="dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
         made.infer(request(), ignore)
@@ -260,7 +260,7 @@ class TestCheckReady:
         return told
 
     def test_without_instances(self, memory):
-        """Nobody is asked, nobody is ready."""
+        """A model without instances is not ready."""
         assert self.check(model(memory)) == [False]
 
     def test_one_that_is_down(self, memory):
@@ -334,7 +334,7 @@ class TestLoss:
         assert lost == []
 
     def test_of_the_last(self, memory):
-        """Without instances everything that waits fails, and the owner hears of it once."""
+        """Without instances every waiting request fails, and the owner is called once."""
         instance = Instance()
         lost, outcome = [], []
         made = model(memory, instance, lost=lost)
@@ -383,7 +383,7 @@ class TestStop:
         assert memory.region.fileno() == -1
 
     def test_executes_what_waits_first(self):
-        """What was accepted is executed, if there is time for it; instances are stopped after that."""
+        """Accepted requests are executed within the time limit before instances are stopped."""
 
         async def run():
             memory = RequestMemory("m", 1 << 16, 1 << 16)
@@ -439,7 +439,7 @@ class TestKnown:
     """Requests that instances find."""
 
     def test_asked_of_an_active_instance(self, memory):
-        """What one knows all of them do."""
+        """Only an active instance is asked, on behalf of all."""
         passive, active = Instance("m_0_0"), Instance("m_1_0")
         made = model(memory, passive, active, text="instance_group [ { passive: true }, { count: 1 } ]")
         assert made.know(b"document", 10, ["wire"]) == "known"
@@ -454,17 +454,17 @@ class TestKnown:
         ],
     )
     def test_models_that_look_at_each(self, memory, text):
-        """Nothing is known of their requests."""
+        """Requests of a model that must decode each of them are never known."""
         instance = Instance()
         assert model(memory, instance, text=text).know(b"", 10, []) is None
         assert instance.asked == []
 
     def test_a_cache(self, memory):
-        """Whoever answers from a cache has to see the request."""
+        """A model with a response cache must decode each request."""
         instance = Instance()
         made = model(memory, instance, cache=SimpleNamespace())
         assert made.know(b"", 10, []) is None
 
     def test_no_instance(self, memory):
-        """Nobody knows anything."""
+        """Without instances no request is known."""
         assert model(memory).know(b"", 10, []) is None

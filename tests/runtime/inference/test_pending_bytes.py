@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 
 class Outcomes(list):
-    """What the waits of some claims came to, in order: (name, whether the claim got its bytes)."""
+    """The outcomes of the claims' waits, in order: (name, whether the claim got its bytes)."""
 
     def of(self, name):
         return lambda failure: self.append((name, failure is None))
@@ -42,7 +42,7 @@ def claims(pending, count):
 
 
 def test_take_and_give_back(pending):
-    """What a claim takes is counted for its connection and for all; what it gives back is free again."""
+    """Bytes that a claim takes count for its connection and for all; bytes that it gives back are free again."""
     share = pending.share()
     first, second = share.claim(), share.claim()
     first.take(20)
@@ -189,7 +189,7 @@ def test_callbacks_may_use_the_budget(pending, outcomes):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_lost(seed):
-    """Whatever claims do, the limits hold, every wait ends, and nothing is left when all have ended."""
+    """For all actions of claims, the limits hold, every wait ends, and no bytes are taken in the end."""
     chance = random.Random(seed)
     pending = PendingBytes(100)
     shares = [pending.share() for _ in range(5)]

@@ -102,7 +102,7 @@ class TestKnown:
         return plans.find((HEADER, 100))
 
     def test_by_identity(self, plan):
-        """What is equal is not the same."""
+        """A plan is found by the identity of its head: an equal head does not find it."""
         plans, head, other = RequestPlans(), ["head"], ["head"]
         assert plan.known is None
         assert plans.find_known(head) is None

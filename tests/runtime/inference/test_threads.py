@@ -18,7 +18,7 @@ def fail(error):
 
 
 def results_of(*work):
-    """What each piece of work led to, once all are done."""
+    """The results of all pieces of work, once they are done."""
     results = []
 
     async def main():
@@ -32,7 +32,7 @@ def results_of(*work):
 
 
 def test_at_once():
-    """What was returned or raised is handed on before the call returns."""
+    """The result or the exception is passed on before the call returns."""
     results = []
     at_once(lambda: 1, results.append)
     at_once(lambda: fail(REFUSAL), results.append)

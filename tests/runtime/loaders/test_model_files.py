@@ -41,7 +41,7 @@ def test_no_label_file(tmp_path):
 
 @pytest.mark.timeout(60)
 def test_label_pipe(tmp_path):
-    """What is no file is not waited for."""
+    """A pipe is refused, instead of waiting for it."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(LoadError) as caught:
         read_labels(str(tmp_path), [output("A", "pipe")])
@@ -88,7 +88,7 @@ def test_strings(folder):
 
 
 def test_zeros(folder):
-    """Who names no file needs none."""
+    """Zeros need no file."""
     assert initial_of(folder, data="zero_data: true") == bytes(8)
 
 
@@ -129,7 +129,7 @@ def test_too_short(folder, data_type, data, reason):
     ],
 )
 def test_no_state_file(folder, data, reason):
-    """What cannot be read, or is none of the model's business, fails the load."""
+    """A file that cannot be read, or is outside of the model's folder, fails the load."""
     (folder / "config.pbtxt").write_bytes(bytes(8))
     (folder / "initial_state" / "sub").mkdir()
     os.mkfifo(folder / "initial_state" / "pipe")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a native backend is told besides its library."""
+"""The options of a native backend besides its library."""
 
 import json
 

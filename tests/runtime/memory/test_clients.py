@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What clients may register, what of it a request may refer to, and what is refused in Triton's words."""
+"""Memory that clients register, the parts that requests may refer to, and refusals with Triton's messages."""
 
 import os
 import resource
@@ -72,7 +72,7 @@ def registered(memory, made, name="r", offset=0, size=SIZE):
 
 class TestRegister:
     def test_status(self, memory, an_object):
-        """What is registered can be asked for, one by one or all."""
+        """The status of one region, or of all of them."""
         one, two = an_object(), an_object()
         memory.register("one", one.key, 0, SIZE)
         memory.register("two", two.key, 8, 16)
@@ -204,7 +204,7 @@ class TestRegister:
 
 class TestUnregister:
     def test_unknown(self, memory, an_object):
-        """What is not there is unregistered already."""
+        """Unregistering an unknown region has no effect."""
         registered(memory, an_object())
         memory.unregister("s")
         assert len(memory.status()) == 1
@@ -258,7 +258,7 @@ class TestCuda:
         assert message == "shared memory region 'g' already in manager"
 
     def test_there_is_none(self, memory):
-        """Nothing is there, and can be unregistered."""
+        """There are no CUDA regions; unregistering them has no effect."""
         memory.unregister_cuda()
         memory.unregister_cuda("g")
         assert memory.status_cuda() == []
@@ -317,7 +317,7 @@ class TestTensors:
         ],
     )
     def test_out_of_range(self, memory, an_object, offset, size, message):
-        """Nobody gets to see what lies beside the region, though it is the client's own."""
+        """A request cannot refer to memory outside of the region, though the memory is the client's own."""
         registered(memory, an_object(), offset=64, size=128)
         assert refusal(Code.INVALID_ARG, memory.input, "X", "INT8", [1], "r", offset, size) == message
         assert refusal(Code.INVALID_ARG, memory.input, "X", "BYTES", [1], "r", offset, size) == message

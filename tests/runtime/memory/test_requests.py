@@ -81,7 +81,7 @@ class TestAllocate:
         assert memory.live == 0
 
     def test_first_bytes_are_there(self, memory, monkeypatch):
-        """What was reserved at the start needs no more commits."""
+        """The memory that is committed at the start needs no further commit."""
         full(memory, monkeypatch)
         memory.allocate(GROWTH // 2).free()
 
@@ -106,7 +106,7 @@ class TestPlace:
         assert memory.live == 0
 
     def test_those_in_the_region_stay(self, memory):
-        """What is in the region already is not copied."""
+        """A tensor that is in the region already is not copied."""
         slot = memory.allocate(8)
         inside = InputTensor("A", "INT8", [8], slot.view, slot.offset)
         outside = InputTensor("B", "INT8", [1], b"b")
@@ -137,7 +137,7 @@ class TestPlace:
 
     @given(st.lists(st.binary(max_size=300), max_size=6))
     def test_any_sizes(self, shared, contents):
-        """Whatever their sizes, tensors keep their contents and do not overlap."""
+        """Tensors of any sizes keep their contents and do not overlap."""
         inputs = [InputTensor(str(index), "UINT8", [len(data)], data) for index, data in enumerate(contents)]
         request = InferRequest("m", inputs=inputs)
         shared.place(request)
@@ -167,7 +167,7 @@ class TestEnd:
         assert bytes(view) == b"abc"
 
     def test_no_region(self, monkeypatch):
-        """Where even the first bytes cannot be had nothing is left open."""
+        """If the first bytes cannot be committed, no descriptor stays open."""
         before = len(os.listdir("/proc/self/fd"))
         with pytest.raises(OutOfMemoryError):
             RequestMemory("m", 1 << 60, GROWTH)

@@ -58,7 +58,7 @@ def refusal(step, *arguments):
 class TestUrl:
     @pytest.mark.parametrize("url", ["", "ftp://a", "http://", "//a", "unix:///a", "http:///v2"])
     def test_none(self, url):
-        """What is no URL of a server is not tried."""
+        """A text that is not the URL of a server is refused."""
         with pytest.raises(WrongUsage, match=r"--url must be like http://localhost:8000, not"):
             ServerClient(url)
 
@@ -96,13 +96,13 @@ class TestAnswers:
         ],
     )
     def test_errors(self, server, client, answer, said):
-        """What the error says, or what there is of one."""
+        """The message is the server's error, or as much of the response as can be shown."""
         server.answers["/a"] = answer
         assert refusal(client.get, "/a") == said
 
     @pytest.mark.parametrize("body", [b"", b"# HELP", b"\xff", b"[]", b'{"a": 1}', b"null"])
     def test_other_servers(self, server, client, body):
-        """What is none of ours is none, whatever it says."""
+        """A response that pyruntime would not send is reported as that of another server."""
         server.answers |= {"/v2": (200, JSON, body), "/v2/repository/index": (200, JSON, body)}
         said = f"{client.url} does not answer as a server does; is it the port of its HTTP?"
         assert refusal(client.get, "/v2", "b") == said

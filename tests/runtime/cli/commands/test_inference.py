@@ -81,7 +81,7 @@ def test_response_without_outputs():
     ],
 )
 def test_no_response(headers, body):
-    """What is none is no surprise."""
+    """A body that is not a response raises one of the expected exceptions."""
     with pytest.raises((ValueError, KeyError, TypeError)):
         decode_response(headers, body)
 

@@ -47,7 +47,7 @@ def test_json():
     ],
 )
 def test_texts(text, value):
-    """Whoever means a text need not know JSON."""
+    """A text need not be valid JSON."""
     assert values(f"TEXT={text}") == {"TEXT": value}
 
 

@@ -117,7 +117,7 @@ class TestNumbers:
         ],
     )
     def test_other_kinds(self, datatype, value, noun):
-        """Nothing is converted that would not mean the same."""
+        """A value is not converted if its meaning would change."""
         assert refusal(to_array, spec(datatype, -1), value) == f"it must hold {noun} for {datatype}"
 
     @pytest.mark.parametrize("datatype", FLOATS)
@@ -149,7 +149,7 @@ class TestNumbers:
 class TestTexts:
     @given(st.lists(st.text(alphabet=st.characters(codec="utf-8"))))
     def test_there_and_back(self, texts):
-        """Whatever they hold."""
+        """Arbitrary texts are unchanged after encoding and decoding."""
         array = to_array(spec("BYTES", -1), texts)
         assert to_json(decode(spec("BYTES", len(texts)), encode("BYTES", array))) == texts
 

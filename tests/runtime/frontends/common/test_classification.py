@@ -61,7 +61,7 @@ class TestValues:
         assert classes([123456.789, 0.1234567890123], 2, dtype=np.float64)[1] == ["123456.789000:0", "0.123457:1"]
 
     def test_not_finite(self):
-        """What is no number comes last."""
+        """NaN elements come last."""
         nan, inf = math.nan, math.inf
         assert classes([1, nan, 3, inf, -inf, nan, 2], 7)[1] == [
             "inf:3", "3.000000:2", "2.000000:6", "1.000000:0", "-inf:4", "nan:1", "nan:5",

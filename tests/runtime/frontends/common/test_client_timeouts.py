@@ -49,7 +49,7 @@ def test_limits(phase, crowded, limit):
 
 @pytest.mark.parametrize("phase", [Phase.REQUEST, Phase.HEAD, Phase.BODY])
 def test_another_request(phase):
-    """Whoever goes on with another request has all the time again."""
+    """A client's next request has the full time again."""
     client = Client(phase)
     assert not client.look(10 * IDLE_S_MAX, anew=True)
     assert not client.look(1)
@@ -89,7 +89,7 @@ def test_body_that_is_slow():
 
 
 def test_body_that_stalls_after_a_lot():
-    """What has come is no reason to wait for the rest."""
+    """A body that stalls is late, even after many bytes."""
     client = Client(Phase.BODY)
     assert not client.look(1, taken=1 << 30)
     assert not client.look(BODY_STALLED_S_MAX - 1, taken=1 << 30)

@@ -50,7 +50,7 @@ class TestFormats:
     @encodings
     @given(data=st.binary(), level=st.integers(1, 9))
     def test_there_and_back(self, encoding, data, level):
-        """What was compressed is what comes back, by our hand and by the standard library's."""
+        """Contents are unchanged after compressing and decompressing, by us and by the standard library."""
         assert decompress(compress(data, encoding, level), encoding, len(data)) == data
         assert DECOMPRESS[encoding](compress(data, encoding, level)) == data
         assert decompress(COMPRESS[encoding](data), encoding, len(data)) == data
@@ -69,7 +69,7 @@ class TestFormats:
 
     @pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20])
     def test_large(self, size):
-        """Nothing is lost between the pieces that large contents are taken apart in."""
+        """Large contents, which are decompressed in pieces, are complete."""
         for data in (bytes(size), bytes(range(251)) * (size // 251), zlib.compress(bytes(range(256))) * (size // 50)):
             assert decompress(gzip.compress(data), "gzip", len(data)) == data
 
@@ -114,7 +114,7 @@ class TestMistakes:
 
     @given(data=st.binary(max_size=200), encoding=st.sampled_from(ENCODINGS))
     def test_anything(self, data, encoding):
-        """Whatever comes is decompressed or refused."""
+        """Arbitrary data is decompressed or refused."""
         with suppress(InferenceError):
             assert len(decompress(data, encoding, 100)) <= 100
 
@@ -132,7 +132,7 @@ class TestLimit:
             )
 
     def test_bomb(self):
-        """What becomes a thousand times as large takes no more memory than the limit allows."""
+        """Contents that grow a thousandfold take no more memory than the limit allows."""
         bomb = zlib.compress(bytes(256 * MIB), 9)
         tracemalloc.start()
         try:

@@ -76,7 +76,7 @@ def test_depth_is_limited(opening, closing):
 
 
 def test_many_brackets_are_not_deep():
-    """What is limited is depth, not the number of lists."""
+    """The limit is on depth and not on the number of lists."""
     assert len(parse_document(b'{"a":[' + b"[1]," * 1000 + b"[]]}")["a"]) == 1001
 
 
@@ -140,7 +140,7 @@ values = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=3), values, max_size=3))
 def test_any_object(document):
-    """Whatever the standard library writes, infinities among it, comes back as it was."""
+    """Every document that the standard library writes, infinities included, is parsed to an equal one."""
     assert parse_document(json.dumps(document).encode()) == document
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who watches readiness hears of every change, and asks no more than one would."""
+"""Watchers of readiness get every change, and several of them ask the models no more often than one."""
 
 import asyncio
 
@@ -79,7 +79,7 @@ def test_one_question_at_a_time(server, run):
 
 
 def test_leaving_while_the_model_is_asked(server, run):
-    """Whoever comes then asks anew, and the old answer is nobody's."""
+    """A watcher that comes after the others have left asks anew; the answer to the old question is ignored."""
     server.instance.answers_checks = False
     first, second = [], []
 

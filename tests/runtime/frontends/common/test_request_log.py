@@ -97,7 +97,7 @@ class TestLine:
 
     @given(st.binary())
     def test_any_url(self, url):
-        """Whatever comes, the line prints, and has a length."""
+        """The line for any URL is printable and has a limited length."""
         line = request_line("GET", url * 100)
         assert line.isprintable()
         assert len(line) <= 4 + 4 * SHOWN_LENGTH_MAX

@@ -15,7 +15,7 @@ OPEN = {Endpoint.REFUSED, Endpoint.NOTHING, Endpoint.METRICS, Endpoint.PAGE}
 
 
 def test_every_endpoint_has_its_api():
-    """Whatever can be restricted by its name is, and each name restricts something."""
+    """Every endpoint that can be restricted has an API, and each API has endpoints."""
     assert set(API_OF) == set(Endpoint) - OPEN
     assert set(API_OF.values()) == set(APIS)
 

@@ -28,7 +28,7 @@ def files(tmp_path):
 
 
 def shake_hands(server, client):
-    """What the two agree on without a network: the version and the protocol. Raises ssl.SSLError."""
+    """Shake hands in memory; return the TLS version and the ALPN protocol. Raises ssl.SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server, server_hostname="localhost"),
@@ -61,7 +61,7 @@ def test_certificate(files):
 
 
 def test_old_versions(files):
-    """What is older than 1.2 is not spoken."""
+    """TLS versions older than 1.2 are refused."""
     server = server_context(TlsSettings(files["cert"], files["key"]), ["h2"])
     assert server.minimum_version is ssl.TLSVersion.TLSv1_2
 

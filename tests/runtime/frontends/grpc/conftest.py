@@ -66,7 +66,7 @@ class StreamCaller:
         self.stream.cancelled()
 
     def __call__(self, **fields):
-        """What is sent at once for a request."""
+        """The responses that are sent at once for a request."""
         self.sent.clear()
         self.stream.message(self._request(**fields))
         return self.sent
@@ -122,7 +122,7 @@ class Loop:
 
 
 class Answer:
-    """What has come of one call."""
+    """The answer to one call, as far as it has arrived."""
 
     def __init__(self):
         self.head = self.trailers = self.reset = None

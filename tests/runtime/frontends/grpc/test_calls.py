@@ -34,13 +34,13 @@ def events(answer):
 
 
 def echoes(answer):
-    """What a stream was answered: the first of the values, or the message of an error."""
+    """The events of a stream's answer: the first value of each, or the message of its error."""
     return [event.error_message or values(event.infer_response)[0] for event in events(answer)]
 
 
 @pytest.fixture(autouse=True)
 def _balanced(server):
-    """Whatever happens to calls: nothing is left of them."""
+    """No call leaves requests, expected bytes or memory behind."""
     yield
     server.instance.answer()
     while server.decoupled.jobs:
@@ -173,7 +173,7 @@ class TestUnary:
         assert peer[stream].status[0] == 13
 
     def test_compressed_to_nearly_nothing(self, dial, monkeypatch):
-        """What is small, and large once it is decompressed, is not decompressed."""
+        """A small message that would be too large once decompressed is refused without decompressing it."""
         monkeypatch.setattr(calls, "DECOMPRESSED_BYTES_MAX", 1 << 20)
         peer = dial()
         stream = peer.call(peer.INFER, ended=False, grpc_encoding="gzip")
@@ -217,7 +217,7 @@ class TestUnary:
         assert values(infer_response(peer[stream])) == LARGE
 
     def test_draining(self, dial, ask, server):
-        """What has come is answered, what has not is not waited for."""
+        """Draining answers complete requests and fails incomplete ones."""
         server.instance.waits = True
         peer = dial()
         under_way = peer.call(peer.INFER, ask(1.0))

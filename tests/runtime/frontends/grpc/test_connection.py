@@ -34,7 +34,7 @@ def _balanced(server):
 
 
 def settings(server, **values):
-    """What the server was started with."""
+    """Change settings that the server was started with."""
     for name, value in values.items():
         object.__setattr__(server.state.settings, name, value)
 
@@ -69,7 +69,7 @@ class TestCalls:
             assert peer[peer.call(path, b"")].status[0] == 12
 
     def test_what_is_no_call(self, dial):
-        """What speaks HTTP/2 and not gRPC gets an answer of HTTP."""
+        """An HTTP/2 request that is not a gRPC call gets an HTTP status."""
         peer = dial()
         stream = peer.h2.get_next_available_stream_id()
         peer.answers[stream] = type(peer[peer.call(LIVE, b"")])()
@@ -133,7 +133,7 @@ class TestCalls:
 
 class TestWriting:
     def test_a_client_that_takes_nothing(self, dial, ask, server):
-        """What was written and what was not is released when it is taken, or when the client is gone."""
+        """A response is released when the client has taken it, or when the client is gone."""
         for gone in (False, True):
             peer = dial()
             before = server.instance.released
@@ -267,7 +267,7 @@ class TestTime:
         assert peer[stream].status == (0, "")
 
     def test_pings_while_a_large_response_is_not_taken(self, dial, ask):
-        """What waits for a window does not make them count for nothing."""
+        """Pings still count while a response waits for flow control."""
         peer = dial(settings=WINDOW)
         peer.call(peer.INFER, ask(*LARGE))
         for _ in range(4):
@@ -304,7 +304,7 @@ class TestTime:
 
 
 def test_every_path_is_some_api(server):
-    """Whatever can be called can be restricted."""
+    """Every method belongs to an API, by which it can be restricted."""
     assert {method.api for method in [*calls.METHODS.values(), *calls.STREAMS.values()]} >= {"health", "metadata"}
 
 

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any frames, with any messages in them, in any pieces, over a connection that notes what is written.
 
-However wrong they are, nothing of a client is left when it is gone. What comes close to being wrong stands in
-tests/corpus/grpc, and is always tried.
+No state of a client is left when it is gone. Input that is almost valid is in tests/corpus/grpc, and is always tried.
 """
 
 import gzip
@@ -140,7 +139,7 @@ def test_corpus(check, path):
 
 
 def test_any_frames(check):
-    """What is close to gRPC, and what is not."""
+    """Frames that are close to gRPC, and frames that are not."""
 
     @settings(max_examples=5 * settings.default.max_examples)
     @given(CONVERSATIONS, st.booleans())

@@ -66,7 +66,7 @@ def test_outputs_in_shared_memory():
 
 
 def test_heads_that_look_alike():
-    """What is remembered of one response is not said of another one."""
+    """A remembered head is not used for another response."""
     seen = set()
     for names in (["A", "B"], ["A"], ["AB"], []):
         for shape in ([], [1], [1, 2], [12]):

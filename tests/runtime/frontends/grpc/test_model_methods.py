@@ -30,7 +30,7 @@ model_metrics { metric_control { metric_identifier { family: 'f' } histogram_opt
 @pytest.mark.parametrize("name", ABOUT_ONE)
 @pytest.mark.parametrize("version", ["x", "0", "-1", "1x", "99999999999999999999"])
 def test_no_version(call, name, version):
-    """What is no version is refused, whether there is the model or not."""
+    """A text that is not a version is refused, for known and for unknown models."""
     for model in ("m", "nope"):
         code, message = call.error(name, name=model, version=version)
         assert code is Code.INVALID_ARG

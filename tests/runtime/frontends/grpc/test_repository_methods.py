@@ -51,7 +51,7 @@ def test_one_of_the_repositories(call, name):
 
 
 def outcome(call, name, failure=None, /, **fields):
-    """What control was asked for, and what came of it."""
+    """The operations that control was asked for, and the reply."""
 
     async def run():
         call.state.control = control = Control(failure)

@@ -49,7 +49,7 @@ class TestTrace:
 
     @pytest.mark.parametrize("model", ["", "m"])
     def test_reading(self, call, tracer, model):
-        """Nothing is changed; values are lists, of one where the setting has one."""
+        """Reading changes no setting; each value is a list, with one item for a setting with a single value."""
         settings = call("TraceSetting", model_name=model).settings
         assert {name: list(setting.value) for name, setting in settings.items()} == {
             "trace_file": ["t.json"], "trace_level": ["TIMESTAMPS", "TENSORS"], "of": [model],

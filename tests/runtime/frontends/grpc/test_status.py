@@ -38,7 +38,7 @@ def test_every_code_has_a_status():
 
 @given(st.text(max_size=300))
 def test_messages_come_back(message):
-    """Whatever is in it, the header is printable ASCII, and the client reads what was written."""
+    """The trailer is printable ASCII for every message, and decodes to that message."""
     fields = unpack(trailers(Status.INTERNAL, message))
     assert fields[b"grpc-status"] == b"13"
     assert all(0x20 <= byte < 0x7F for byte in fields[b"grpc-message"])
@@ -48,7 +48,7 @@ def test_messages_come_back(message):
 
 @pytest.mark.parametrize("message", ["x" * 10_000, "ß" * 10_000])
 def test_long_messages_are_cut(message):
-    """What is quoted triples at most, so that the headers stay within what clients take."""
+    """Percent-encoding at most triples a cut message, so that the headers stay within what clients accept."""
     text = unpack(trailers(Status.INTERNAL, message))[b"grpc-message"]
     assert MESSAGE_BYTES_MAX <= len(text) <= 3 * MESSAGE_BYTES_MAX
 

@@ -128,7 +128,7 @@ class TestAnySplit:
         assert shared.is_idle()
 
     def test_every_split_behind_chunks(self, shared):
-        """What follows a body in chunks is a request like any other, wherever the cut is."""
+        """A request after a chunked body is answered, wherever the data is split."""
         stream = infer_chunked(1, 2) + get("/v2/health/live")
         for at in range(1, len(stream)):
             transport = shared.connect()
@@ -193,7 +193,7 @@ class TestOrder:
         assert transport.statuses() == [200] * (PIPELINED_MAX + 10)
 
     def test_client_that_does_not_read(self, server):
-        """Who does not read its answers is not asked for more."""
+        """The connection stops reading while the client does not read its responses."""
         transport = server.connect()
         transport.stalled = True
         transport.feed(infer_json(1))
@@ -311,7 +311,7 @@ class TestClosing:
         assert server.is_idle()
 
     def test_client_that_stopped_in_the_middle(self, server):
-        """There is nothing to wait for then."""
+        """The connection closes if the client's data ends before or within a request."""
         transport = server.connect()
         assert not transport._connection.eof_received()
         transport.feed(infer_binary(1, 2)[:-1])
@@ -347,7 +347,7 @@ class TestRefusals:
         ids=["no-http", "length", "lengths", "chunks", "long", "endless", "tls"],
     )
     def test_no_request(self, server, data, status):
-        """What is no request is answered as that, behind what came before it, and nothing is read after it."""
+        """Malformed data is refused after the earlier responses, and the connection reads no further."""
         transport = server.connect()
         transport.feed(get("/v2/health/live") + data + get("/v2/health/live"))
         assert transport.statuses() == [200, status]
@@ -423,7 +423,7 @@ class TestRefusals:
         assert server.is_idle()
 
     def test_that_never_ends(self, server, monkeypatch):
-        """Who goes on sending what was refused is cut off in the end."""
+        """A client that goes on sending a refused body is disconnected after DISCARDED_BYTES_MAX."""
         monkeypatch.setattr(connection, "DISCARDED_BYTES_MAX", 1 << 20)
         transport = server.connect()
         transport.feed(post(b"", length=1 << 30))
@@ -461,13 +461,13 @@ class TestContinue:
         assert transport.statuses() == [100, 200]
 
     def test_body_is_there_already(self, server):
-        """Who does not wait is not told."""
+        """A client that does not wait for it gets no 100 Continue."""
         transport = server.connect()
         transport.feed(infer_binary(1, headers=self.HEADERS))
         assert transport.statuses() == [200]
 
     def test_refused(self, server):
-        """Who asks for something impossible is told so at once, and nothing else."""
+        """A request that cannot succeed is refused at once, without a 100 Continue."""
         transport = server.connect()
         data = infer_json(1, path=b"/v2/models/nobody/infer").replace(b"Host: x\r\n", b"Host: x\r\n" + self.HEADERS)
         at = data.index(b"\r\n\r\n") + 4
@@ -483,7 +483,7 @@ class TestContinue:
         assert transport.statuses() == [404]
 
     def test_behind_another(self, server):
-        """Who asks while an earlier answer is due is told to go on once that was sent."""
+        """The 100 Continue of a request is sent after the response to the request before it."""
         server.instance.waits = True
         transport = server.connect()
         data = infer_binary(2, headers=self.HEADERS)

@@ -120,7 +120,7 @@ def test_of_a_server_that_exits(asked):
 
 
 def test_client_that_does_not_wait(asked):
-    """Nobody is answered, and nothing is left."""
+    """A client that has left gets no response, and its requests leave nothing behind."""
     transport = asked.connect()
     transport.feed(MODEL + SERVER)
     assert asked.state.in_flight == 2

@@ -115,7 +115,7 @@ class TestMemory:
         ],
     )
     def test_system_memory_that_makes_no_sense(self, server, memory, document, message):
-        """Whatever is no such body is the client's mistake."""
+        """Any other body than a registration is the client's mistake."""
         assert refusal(server, "POST", f"{SYSTEM}/region/r/register", document) == (400, message)
         assert memory == []
 
@@ -214,7 +214,7 @@ class TestControl:
 
     @pytest.mark.parametrize("path", [LOAD, UNLOAD])
     def test_failure(self, turn, path):
-        """What went wrong is said, under the code that it has."""
+        """A failure is answered with its message and the status for its code."""
 
         async def check(server, control):
             transport = server.connect()
@@ -257,7 +257,7 @@ class TestControl:
         turn(check)
 
     def test_nonsense(self, turn):
-        """What cannot be read is not begun."""
+        """A request that cannot be decoded is not begun."""
 
         async def check(server, control):
             transport = server.connect()

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any bytes, in any pieces, over connections that note what is written: see conftest.py.
 
-However wrong they are, a client gets responses that can be read, and nothing of it is left. What once went wrong, or
-comes close to it, stands in tests/corpus/http and is always tried.
+For all of them, a client gets responses that can be parsed, and leaves no state behind. Input that failed once, or is
+close to that, is in tests/corpus/http and is always tried.
 """
 
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_corpus(shared, path):
 @settings(max_examples=3 * settings.default.max_examples)
 @given(PIECES)
 def test_any_pieces(shared, pieces):
-    """What is close to HTTP, and what is not."""
+    """Data that is close to HTTP, and data that is not."""
     check_connection(shared, pieces)
 
 
@@ -83,7 +83,7 @@ def test_cuts_change_nothing(shared, text, cuts):
 
 
 class _Reference:
-    """What another reading of a head finds."""
+    """The headers that another parser finds in a head."""
 
     def __init__(self):
         self.headers = []

@@ -297,7 +297,7 @@ class TestOrder:
 
 class TestSlowClient:
     def test_stops_the_model(self, server):
-        """Nothing is released, nor sent, while the client does not read; then all of it is."""
+        """Responses are neither sent nor released while the client does not read; later all of them are."""
         transport = server.connect()
         transport.feed(stream())
         server.decoupled.say(1)
@@ -348,7 +348,7 @@ class TestSlowClient:
         assert server.decoupled.cancelled == [job]
 
     def test_that_takes_what_there_is(self, server, timers):
-        """Nobody looks at the clock any more, until the next time."""
+        """The timer of a stalled client is cancelled when the client reads again or is lost."""
         transport = server.connect()
         transport.feed(stream())
         transport.stalled = True
@@ -427,7 +427,7 @@ class TestGone:
         assert server.is_idle()
 
     def test_while_it_is_queued(self, server):
-        """What has not begun never will."""
+        """A request that is queued when its client leaves is never executed."""
         server.decoupled.capacity = 0
         transport = server.connect()
         transport.feed(stream())
@@ -436,7 +436,7 @@ class TestGone:
         assert server.is_idle()
 
     def test_at_its_end(self, server):
-        """There is nothing to cancel any more."""
+        """A request that has ended is not cancelled."""
         transport = server.connect()
         transport.feed(stream())
         server.decoupled.say(1, final=True)
@@ -458,7 +458,7 @@ class TestGone:
         assert server.is_idle()
 
     def test_wherever_it_is_lost(self, server):
-        """Nothing is left of a request whose client was lost at any byte."""
+        """A client that is lost at any byte leaves nothing of its request behind."""
         request = stream()
         for at in range(1, len(request)):
             transport = server.connect()

@@ -161,7 +161,7 @@ def test_mistakes(document, message):
     ],
 )
 def test_values_that_an_input_cannot_have(datatype, value, message):
-    """They are held against the configuration's datatype."""
+    """Values are checked with the datatype in the configuration."""
     assert refusal({"X": value}, spec(("X", datatype, [1]))) == message
 
 

@@ -25,7 +25,7 @@ def respond(*outputs, id="", **members):
 
 
 def test_one_element_is_a_value_and_more_are_a_list():
-    """Whatever its shape, an output is a value or a flat list."""
+    """An output of any shape is a value or a flat list."""
     outputs = [
         OutputTensor("TEXT", "BYTES", [1, 1], text("é\n")),
         OutputTensor("TEXTS", "BYTES", [2], text("a", "")),
@@ -49,7 +49,7 @@ def test_parameters_stand_beside_outputs():
 
 
 def test_parameters_with_names_of_the_server():
-    """What the server says of the response is not what the model calls so."""
+    """The server's own fields take precedence over parameters of the same names."""
     parameters = {"model_name": "x", "model_version": 9, "id": "none", "a": 1}
     assert encode_generate(respond(id="7", parameters=parameters)) == (
         b'{"id":"7","model_name":"m","model_version":"3","a":1}'

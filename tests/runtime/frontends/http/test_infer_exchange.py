@@ -111,7 +111,7 @@ class TestRequests:
         ids=["none", "cut", "bomb"],
     )
     def test_no_good_body(self, server, body):
-        """What cannot be decompressed, or becomes too large, is refused; the next request is answered."""
+        """A body that cannot be decompressed, or becomes too large, is refused; the next request is answered."""
         transport = server.connect()
         transport.feed(post(body, Content_Encoding="gzip"))
         transport.feed(post(document([1])))
@@ -139,7 +139,7 @@ class TestRequests:
         assert json.loads(index[2])[0]["state"] == "READY"
 
     def test_no_body(self, server):
-        """Nothing is no mistake where nothing is needed."""
+        """An empty body with a Content-Encoding is accepted where no body is needed."""
         transport = server.connect()
         transport.feed(b"GET /v2/models/m HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n\r\n")
         assert transport.statuses() == [200]
@@ -231,7 +231,7 @@ class TestThreads:
 
     @pytest.mark.parametrize("encoding", ["", "gzip"])
     def test_client_leaves_while_the_request_is_decompressed(self, server, encoding):
-        """The model never hears of it."""
+        """A request whose client leaves meanwhile does not reach the model."""
         transport = server.connect()
         body = gzip.compress(document(noise(2 * MANY)))
         server.instance.waits = True
@@ -295,7 +295,7 @@ class TestThreads:
 
     @pytest.mark.parametrize("lead", [False, True])
     def test_client_leaves_while_the_document_is_parsed(self, server, lead):
-        """The model never hears of it."""
+        """A request whose client leaves meanwhile does not reach the model."""
         transport = server.connect()
         body, contents = document([1], 4) + b" " * PARSED_AT_ONCE_MAX, bytes(4)
         headers = {"Inference_Header_Content_Length": len(body)} if lead else {}

@@ -59,7 +59,7 @@ def test_compressed():
 
 @pytest.mark.parametrize("options", [ALL_JSON, OutputOptions(True, classes={"A": 1})])
 def test_refused(options):
-    """What has no form in JSON, and what has no classes."""
+    """An output that has no JSON form, or no classes, is refused."""
     response = InferResponse("m", 1, "", [OutputTensor("A", "FP16", [1], b"ab")])
     with pytest.raises(InferenceError, match="FP16"):
         make_answer(response, options, SPEC, "")

@@ -133,7 +133,7 @@ def test_inputs_that_are_refused_anyway(member):
     ],
 )
 def test_mistakes(end, message):
-    """What is wrong in the last slice is found as it is anywhere else."""
+    """A mistake in the last slice is found like any other."""
     text = json.dumps(document(NUMBERS)).encode().replace(b"]}]}", b", %b}]}" % end)
     assert refusal(text).startswith(message)
 

@@ -171,7 +171,7 @@ def test_finite_numbers_with_an_infinite_sum():
 
 @given(st.lists(st.floats(width=32)))
 def test_floats_come_back(values):
-    """What is packed is unpacked to the very same numbers."""
+    """Numbers are unchanged after packing and unpacking."""
     packed = pack("X", "FP32", [len(values)], values)
     written = orjson.dumps(unpack(OutputTensor("Y", "FP32", [len(values)], packed)))
     assert repr(json.loads(written)) == repr(values)
@@ -179,7 +179,7 @@ def test_floats_come_back(values):
 
 @given(st.lists(st.text()))
 def test_strings_come_back(values):
-    """What is packed is unpacked to the very same strings."""
+    """Strings are unchanged after packing and unpacking."""
     packed = pack("X", "BYTES", [len(values)], values)
     assert unpack(OutputTensor("Y", "BYTES", [len(values)], packed)) == values
 
@@ -191,7 +191,7 @@ def test_lists_that_nest_unevenly(contents):
 
 
 class TestSlices:
-    """What is large is put into words, and read from them, slice by slice; that makes no difference."""
+    """Large tensors are converted from and to JSON slice by slice, with the same result."""
 
     @pytest.mark.parametrize("count", [SLICE_ELEMENTS, SLICE_ELEMENTS + 1, 3 * SLICE_ELEMENTS])
     def test_numbers(self, count):

@@ -119,7 +119,7 @@ def pair(request, shared):
 
 
 def feed_both(pair, pieces):
-    """What either of two servers sends a client that sends these pieces."""
+    """The bytes that each of two servers sends to a client that sends these pieces."""
     sent = []
     for server in pair:
         server.model.plans = RequestPlans()
@@ -137,7 +137,7 @@ def feed_both(pair, pieces):
 
 
 class TestAnswers:
-    """What clients of known requests get."""
+    """Responses to known requests."""
 
     def test_the_same_as_ever(self, knowing):
         """The third is found, and answered in words that Python finds; from then on these are known, too."""
@@ -172,7 +172,7 @@ class TestAnswers:
         assert is_clean(knowing)
 
     def test_answered_out_of_order(self, knowing):
-        """What has its response first waits for those before it."""
+        """A response waits for those before it."""
         transport = alike(knowing, count=4)
         before = len(transport.sent)
         transport.feed(infer(1, 1) + infer(2, 2) + infer(3, 3))
@@ -185,7 +185,7 @@ class TestAnswers:
         assert is_clean(knowing)
 
     def test_other_connections(self, knowing):
-        """What one client has taught is known of all."""
+        """A request that is known on one connection is known on all connections."""
         alike(knowing)
         transport = knowing.connect()
         transport.feed(infer(5, 6))
@@ -285,7 +285,7 @@ class TestUnknown:
         ids=["id", "head", "size", "gzip", "close", "traceparent", "expect", "json", "class", "chunked", "JSON"],
     )  # fmt: skip
     def test_others(self, knowing, other):
-        """What differs in anything is looked at as ever, and answered as if it were the first."""
+        """A request that differs in anything is decoded and answered as if it were the first."""
         transport = alike(knowing, count=4)
         assert knowing.instance.known_count == 2
         transport.feed(other)
@@ -300,7 +300,7 @@ class TestUnknown:
         assert is_clean(knowing)
 
     def test_never_known(self, knowing):
-        """What has to be looked at each time is never known, however often it comes."""
+        """A request that must be decoded each time is never known, however often it comes."""
         for request in (
             infer(1, 2, id="7"),
             infer(1, 2, lines=["Accept-Encoding: gzip"]),
@@ -373,7 +373,7 @@ class TestUnknown:
         assert transport.statuses() == [200] * 3 + [400]
 
     def test_forwarded_headers(self, knowing):
-        """What the model gets of a head is not known."""
+        """A request with headers that are forwarded to the model is never known."""
         knowing.read_head = HeadReader(pattern="X-.*").read
         transport = alike(knowing, count=4, request=infer(1, 2, lines=["X-User: 1"]))
         assert transport.statuses() == [200] * 4
@@ -441,7 +441,7 @@ class TestWatched:
         assert transport.statuses() == [200] * 8
 
     def test_traced_meanwhile(self, knowing, monkeypatch):
-        """What was begun without a trace is answered without one."""
+        """A request that began without a trace is answered without one."""
         transport = alike(knowing, count=3)
         transport.feed(infer(1, 2))
         knowing.trace_with(Tracer(TraceSettings(levels=("TIMESTAMPS",), rate=1, file="f"), "1", lambda name: True))
@@ -463,7 +463,7 @@ class TestWatched:
 
 
 class TestModels:
-    """What happens to a model while its requests are known."""
+    """Changes of a model while its requests are known."""
 
     @pytest.fixture
     def another(self, knowing):
@@ -482,7 +482,7 @@ class TestModels:
 
     @pytest.mark.parametrize("version", [1, 2])
     def test_replaced(self, knowing, another, version):
-        """Who follows gets all requests from then on; what is under way is answered by the one that has it."""
+        """The new model version gets all later requests; the request under way is answered by the old one."""
         transport = alike(knowing, count=4)
         transport.feed(infer(1, 1))
         other = another(version)
@@ -543,11 +543,11 @@ class TestModels:
 
 
 class TestClients:
-    """What clients do meanwhile."""
+    """Clients that leave while their requests are known."""
 
     @pytest.mark.parametrize("count", [3, 4])
     def test_lost(self, knowing, count):
-        """Nobody waits: the instance is told, once, and what it answers is dropped."""
+        """The requests of a lost client are cancelled, once, and their responses are dropped."""
         transport = alike(knowing, count=count - 1)
         transport.feed(infer(1, 1) + infer(2, 2))
         jobs = list(knowing.instance.jobs)
@@ -561,7 +561,7 @@ class TestClients:
         assert len(transport.responses()) == count - 1
 
     def test_lost_with_an_answer(self, knowing):
-        """What waits for an earlier response needs nobody to be told."""
+        """A request whose response waits for an earlier one is not cancelled when the client is lost."""
         transport = alike(knowing, count=4)
         transport.feed(infer(1, 1) + infer(2, 2))
         first, second = knowing.instance.jobs
@@ -680,7 +680,7 @@ class TestRemembered:
         return known
 
     def test_plain(self, knowing):
-        """What it is like, and the bytes of it that are not contents."""
+        """The remembered outputs, and the head of the response, which is all but the contents."""
         transport = alike(knowing)
         transport.feed(infer(1, 2))
         known = self.respond(knowing, [5, 6])
@@ -697,7 +697,7 @@ class TestRemembered:
         assert json.loads(body[: int(headers["inference-header-content-length"])])["parameters"] == {"a": 1}
 
     def test_large(self, knowing):
-        """What is sent from where it lies is not put into bytes first."""
+        """A large response is sent from where it lies: it has no remembered head."""
         transport = alike(knowing)
         values = [1.0] * (JOINED_BYTES_MAX // 4)
         transport.feed(infer(1, 2))
@@ -739,7 +739,7 @@ class TestSent:
         assert is_clean(sending)
 
     def test_before_another(self, sending):
-        """What comes behind it is not kept waiting for news that nobody brings."""
+        """The connection answers a request with another behind it, so that the latter need not wait."""
         transport = alike(sending, count=3)
         transport.feed(infer(1, 7))
         transport.feed(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -749,7 +749,7 @@ class TestSent:
         assert is_clean(sending)
 
     def test_with_another(self, sending):
-        """Nor if both come at once."""
+        """The connection answers, too, if both requests arrive at once."""
         transport = alike(sending, count=3)
         transport.feed(infer(1, 7) + b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         sending.instance.answer()
@@ -758,7 +758,7 @@ class TestSent:
         assert is_clean(sending)
 
     def test_behind_another(self, sending):
-        """What is not the only request is answered by its connection."""
+        """The connection answers a request that is not the only one."""
         transport = alike(sending, count=3)
         transport.feed(infer(1, 7))
         transport.feed(infer(2, 7))
@@ -784,7 +784,7 @@ class TestSent:
         assert is_clean(sending)
 
     def test_lost(self, sending):
-        """Nothing of it is left."""
+        """A client that is lost after the answer leaves nothing behind."""
         transport = alike(sending, count=3)
         transport.feed(infer(1, 7))
         sending.instance.answer()
@@ -800,7 +800,7 @@ class TestSent:
         assert is_clean(sending)
 
     def test_while_something_is_unsent(self, sending):
-        """Nobody sends past what the transport has still to send."""
+        """The connection answers while the transport has unsent data, so that the order is kept."""
         transport = alike(sending, count=3)
         transport.get_write_buffer_size = lambda: 1
         transport.feed(infer(1, 7))
@@ -809,7 +809,7 @@ class TestSent:
         assert values_of(transport.responses()[-1]) == [1, 7]
 
     def test_statistics_are_of_now(self, sending):
-        """Who asks is told of all that clients have."""
+        """Reading statistics includes all responses that were sent."""
         transport = alike(sending, count=3)
         transport.feed(infer(1, 7))
         sending.instance.answer()
@@ -817,7 +817,7 @@ class TestSent:
         assert is_clean(sending)
 
     def test_no_descriptor(self, sending):
-        """Where there is none to be had the connection answers."""
+        """The connection answers if its socket's descriptor cannot be duplicated."""
 
         def fileno():
             raise OSError("too many")

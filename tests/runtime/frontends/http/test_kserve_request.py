@@ -100,7 +100,7 @@ def sample(datatype, shape):
 @pytest.mark.parametrize("datatype", [each.name for each in DATATYPES])
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
 def test_client_inputs(datatype, shape, binary):
-    """Whatever array the client sends, in either form, becomes the same contents."""
+    """Every array that the client library sends, in either form, is decoded to the same contents."""
     array = sample(datatype, shape)
     tensor = InferInput("X", list(shape), datatype).set_data_from_numpy(array)
     contents = tensor._get_binary_data()
@@ -405,7 +405,7 @@ def test_input_parameters_are_an_object():
 
 
 def test_json_contents_that_make_no_sense():
-    """What is wrong with a tensor in the document is said with the input's name."""
+    """A mistake in a tensor of the document is reported with the input's name."""
     assert refusal_of_input(parameters=..., data=[1, 300]) == "input 'X' holds 300, which is out of range for INT8"
 
 

@@ -45,7 +45,7 @@ def array_of(datatype, shape):
 
 
 def read(response, options):
-    """What the real client reads from the encoded response."""
+    """Decode the encoded response with the client library."""
     document, header_length, parts = encode_infer(response, options)
     assert header_length == (len(document) if parts else 0)
     return InferResult.from_response_body(b"".join([document, *parts]), header_length=header_length or None)

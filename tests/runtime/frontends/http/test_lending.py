@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Connections that an instance reads by itself: when they are lent, and when they are had back.
+"""Connections that an instance reads by itself: when they are lent, and when they are taken back.
 
 Over transports that note what is written: see conftest.py. What clients get is compared in test_known_exchange.py.
 """
@@ -67,7 +67,7 @@ def is_lent(server, transport):
 
 
 def contents(transport):
-    """What was sent."""
+    """The contents of the responses that were sent."""
     assert set(transport.statuses()) == {200}
     return [body[-4:] for _, _, body in transport.responses()]
 
@@ -88,7 +88,7 @@ class TestLending:
         assert lending.state.in_flight == 0
 
     def test_others_in_between(self, lending):
-        """Who asks for something else now and then is not likely to send the same request over and over."""
+        """A connection with different requests in between is not lent: it will hardly repeat one request."""
         transport = lending.connect()
         for _ in range(20):
             send(lending, transport, ALIKE_MIN)
@@ -128,7 +128,7 @@ class TestLending:
         assert not is_lent(lending, lent(lending, 20))
 
     def test_a_transport_that_is_not_empty(self, lending):
-        """What Python has still to send comes first."""
+        """A connection with unsent data is not lent, so that this data goes first."""
         transport = lent(lending)
         transport.stalled = True
         transport.feed(infer())
@@ -194,7 +194,7 @@ class TestBack:
 
     @pytest.mark.parametrize("cut", [0, 1, 100, len(infer()) - 1])
     def test_when_it_is_asked_for(self, lending, transport, cut):
-        """What was read of the next request is not lost; it is lent again as soon as before."""
+        """A recall keeps what was read of the next request; the connection is lent again as soon as before."""
         before = len(transport.responses())
         transport.feed(infer(b"wxyz")[:cut])
         act(lending)
@@ -208,7 +208,7 @@ class TestBack:
         assert is_lent(lending, transport)
 
     def test_a_request_in_the_socket(self, lending, transport):
-        """It is Python's then, whoever has heard of it before."""
+        """A request that is still in the socket at a recall is handled by Python."""
         transport.feed(infer(b"4321"))
         lending.state.lent.recall()
         assert lending.state.in_flight == 1
@@ -217,7 +217,7 @@ class TestBack:
         assert lending.is_idle()
 
     def test_traces(self, lending, transport):
-        """Whoever traces wants to see the next request."""
+        """A change of trace settings recalls connections: the next request may have to be traced."""
         lending.state.tracer.update("", {"trace_rate": "7"})
         assert not is_lent(lending, transport)
 
@@ -251,7 +251,7 @@ class TestBack:
         assert transport.statuses()[-1] == 404
 
     def test_idle(self, lending, transport):
-        """Nothing has begun since the connection was looked at: Python waits for the client, which may be gone."""
+        """A connection without a request since the last check is recalled, so that Python can close it if idle."""
         connection = transport._connection
         now = 0.0
         connection.check(now, False)
@@ -279,7 +279,7 @@ class TestBack:
         assert transport.closed
 
     def test_lost(self, lending, transport):
-        """Nobody is left to be read."""
+        """A lost connection is not read any more."""
         transport.feed(infer()[:50])
         act(lending)
         transport.lose()

@@ -36,7 +36,7 @@ def test_page(client, server, target):
 
 @pytest.mark.parametrize("target", [b"/", b"/metric", b"/metrics/x", b"/v2/health/live", b"/v2/models/m", b"*"])
 def test_other_paths(client, target):
-    """There is nothing at all, without an error, as in Triton."""
+    """Other paths have an empty response without an error, as in Triton."""
     client.feed(request(target))
     assert client.responses() == [(200, {"content-length": "0"}, b"")]
 

@@ -56,7 +56,7 @@ def test_bytes_are_the_bare_string(max_batch_size, shape):
 
 
 def test_one_input_is_needed():
-    """What several inputs are, or none, cannot be told from one body."""
+    """A raw body needs a model with exactly one input."""
     assert refusal(b"", spec()) == (
         "Raw request must only have 1 input (found 1) to be deduced but got 0 inputs in 'm' model configuration"
     )

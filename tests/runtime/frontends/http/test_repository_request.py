@@ -53,7 +53,7 @@ def test_any_files(contents):
     ],
 )
 def test_load_that_makes_no_sense(text, message):
-    """Whatever is no such body is the client's mistake."""
+    """Any other body than a load request is the client's mistake."""
     with pytest.raises(InferenceError) as caught:
         decode_load(text)
     assert caught.value.message.startswith(message)
@@ -87,7 +87,7 @@ def test_index_request(body, ready):
     ],
 )
 def test_index_request_that_makes_no_sense(body, message):
-    """Whatever is no such body is the client's mistake."""
+    """Any other body than an index request is the client's mistake."""
     with pytest.raises(InferenceError) as caught:
         decode_index_request(body)
     assert caught.value.message == message

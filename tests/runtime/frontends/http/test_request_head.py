@@ -71,7 +71,7 @@ class TestHead:
         [(b"0", 0), (b"17", 17), (b"-1", -1), (b"x", -1), (b"", -1), (b"1.0", -1), (b"9" * 19, -1), (b"1 2", -1)],
     )
     def test_header_length(self, value, length):
-        """What is no number is told from what is not there."""
+        """A length that is not a number differs from an absent length."""
         assert parse(b"Inference-Header-Content-Length: " + value).header_length == length
 
     def test_query(self):
@@ -137,7 +137,7 @@ class TestRefused:
         ],
     )
     def test_as_malformed(self, head):
-        """What is no request, or could be read in two ways, is refused with a 400; and so it is the next time."""
+        """A malformed or ambiguous head is refused with 400, also when it is repeated."""
         for _ in range(2):
             with pytest.raises(BadRequest) as caught:
                 parse_head(head)
@@ -148,7 +148,7 @@ class TestRefused:
         assert parse_head(b"\r\nGET /v2 HTTP/1.1\r\nHost: a\r\n\r\n").route.endpoint is Endpoint.SERVER_METADATA
 
     def test_http2(self):
-        """Whoever looks for gRPC here is told where it is."""
+        """A client that speaks HTTP/2 is told that gRPC has another port."""
         with pytest.raises(BadRequest, match=r"this port speaks HTTP/1\.1; gRPC, .* has a port of its own"):
             parse_head(b"PRI * HTTP/2.0\r\n\r\n")
 
@@ -167,7 +167,7 @@ class TestRefused:
 
     @given(st.binary(max_size=100))
     def test_arbitrary_bytes(self, data):
-        """Whatever comes is a head or is refused."""
+        """Arbitrary bytes are a head or are refused."""
         try:
             head = parse_head(data.replace(b"\r\n\r\n", b"") + b"\r\n\r\n")
         except BadRequest:
@@ -264,13 +264,13 @@ class TestChunks:
         ],
     )
     def test_bad(self, data):
-        """What is no chunk is refused."""
+        """Data that is not a chunk is refused."""
         with pytest.raises(BadRequest):
             ChunkedBody().feed(data)
 
     @given(st.binary(max_size=50))
     def test_arbitrary_bytes(self, data):
-        """Whatever comes is a piece of a body or is refused."""
+        """Arbitrary bytes are part of a body or are refused."""
         body = ChunkedBody()
         try:
             parts, behind = body.feed(data)

@@ -53,7 +53,7 @@ class TestHeads:
         )
 
     def test_empty(self, keep_alive, close):
-        """What has no body has no type."""
+        """A response without a body has no type."""
         assert head(200, 0, keep_alive) == b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + close + b"\r\n"
 
     @pytest.mark.parametrize(("chunked", "encoding"), [(True, b"Transfer-Encoding: chunked\r\n"), (False, b"")])
@@ -73,7 +73,7 @@ def test_every_status_that_is_used(status):
 
 @pytest.mark.parametrize("data", [b"x", b"ab\r\n" * 1000])
 def test_chunks(data):
-    """What is put into chunks can be taken out of them."""
+    """Data is unchanged after chunking and parsing."""
     body = ChunkedBody()
     assert body.feed(chunk(data) + chunk(data[:1]) + LAST_CHUNK + b"rest") == ([data, data[:1]], b"rest")
     assert body.complete

@@ -88,7 +88,7 @@ def test_every_endpoint(method, target, route):
 
 @pytest.mark.parametrize(("target", "read", "change"), SETTINGS)
 def test_settings(target, read, change):
-    """What is read with GET is changed with POST."""
+    """Settings are read with GET and changed with POST."""
     assert (match("GET", target), match("POST", target)) == (read, change)
     assert match("DELETE", target) is METHOD_NOT_ALLOWED
 
@@ -109,7 +109,7 @@ def test_wrong_verbs(method, target, route):
 
 @pytest.mark.parametrize("target", [target for _, target, _ in GOOD])
 def test_head(target):
-    """There is nothing to be had with HEAD, and its response has no body."""
+    """HEAD is refused, with a response that has no body."""
     assert Route(Endpoint.REFUSED, status=405) == HEAD_NOT_ALLOWED == match("HEAD", target)
     assert match("HEAD", b"/nowhere") == Route(Endpoint.REFUSED, status=404)
 
@@ -162,7 +162,7 @@ def test_head(target):
     ],
 )
 def test_anything_else_is_not_found(target):
-    """What is no endpoint is not found, by any verb."""
+    """Any other path is not found, for every method."""
     assert Route(Endpoint.REFUSED, status=404, error="Not Found") == NOT_FOUND
     assert match("GET", target) is NOT_FOUND
     assert match("POST", target) is NOT_FOUND
@@ -206,7 +206,7 @@ def test_a_region_must_be_named():
     ],
 )
 def test_names_are_decoded_after_routing(segment, name):
-    """What is encoded in a name stays in it; it is one name, whatever it looks like."""
+    """A name is decoded after routing: an encoded slash is part of the name."""
     assert match("GET", b"/v2/models/" + segment + b"/config") == Route(Endpoint.MODEL_CONFIG, name)
 
 

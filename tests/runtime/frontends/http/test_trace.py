@@ -30,7 +30,7 @@ def infer(document=INPUT, headers=b""):
 
 @pytest.fixture
 def traced(server, monkeypatch):
-    """What is written of the traces of `server`, which traces every request."""
+    """The traces that `server`, which traces every request, has written."""
     traces = []
     monkeypatch.setattr(TraceWriter, "put", lambda self, write: traces.extend(write.traces))
     settings = TraceSettings(levels=("TIMESTAMPS",), rate=1, file="f")
@@ -71,7 +71,7 @@ class TestInference:
         assert server.instance.released == 1
 
     def test_refused(self, server, traced):
-        """What does not get to its model has no trace."""
+        """A request that does not reach its model has no trace."""
         transport = server.connect()
         transport.feed(infer({"inputs": []}))
         assert (transport.statuses(), traced) == ([400], [])
@@ -182,7 +182,7 @@ class TestGenerate:
         assert server.decoupled.released == 2
 
     def test_stream_of_a_client_that_goes(self, server, traced):
-        """What is left of a stream is dropped, and the trace complete with the model's last word."""
+        """The remaining responses are dropped, and the model's final response completes the trace."""
         transport = server.connect()
         transport.feed(request("/v2/models/d/generate_stream", {"IN": 1}))
         server.decoupled.say(1.0)
@@ -242,7 +242,7 @@ class TestTraceparent:
             assert [value for _, value in head.forwarded] == [spans.decode()]
 
     def test_no_way_around_the_parser(self):
-        """What is left out cannot hide anything: a folded line is refused as ever."""
+        """Leaving out a header cannot hide a folded line: it is refused as ever."""
         reader = HeadReader()
         with pytest.raises(Exception, match="malformed"):
             reader.read(b"GET /v2 HTTP/1.1\r\nHost: x\r\ntraceparent: %b\r\n a: b\r\n\r\n" % TRACEPARENT)

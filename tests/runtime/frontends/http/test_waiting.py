@@ -138,7 +138,7 @@ def test_other_bodies_that_stall(server, head):
 
 
 def test_body_that_waits_for_us(server):
-    """Who was not told to go on yet is not late; and neither is who waits for a model."""
+    """A client that waits for a 100 Continue is not late, nor is one that waits for a model."""
     server.instance.waits = True
     transport = server.connect()
     head, body = binary(10, b"Expect: 100-continue\r\n")
@@ -153,7 +153,7 @@ def test_body_that_waits_for_us(server):
 
 
 def test_late_body_behind_another_request(server):
-    """What was asked before is answered before."""
+    """A late body is refused after the response to the request before it."""
     server.instance.waits = True
     transport = server.connect()
     head, _ = binary(10)
@@ -168,7 +168,7 @@ def test_late_body_behind_another_request(server):
 
 
 def test_nothing_is_read_behind_a_refusal(server):
-    """What comes after it is neither acted on nor answered."""
+    """Requests after a refused one are neither executed nor answered."""
     server.instance.waits = True
     transport = server.connect()
     transport.feed(b"".join(binary(1)) + b"hello\r\n\r\n" + LIVE)

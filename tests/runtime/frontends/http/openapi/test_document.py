@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The OpenAPI document, held against its own standard, against the routes, and against what requests are taken."""
+"""The OpenAPI document agrees with its standard, with the routes, and with the requests that the server accepts."""
 
 import json
 from functools import cache
@@ -119,7 +119,7 @@ def test_names_of_any_kind():
 
 
 def test_restricted():
-    """Who uses it learns which header opens an API, and not what it must be."""
+    """The document names the header that opens an API, and not the header's value."""
     made = document(*MODELS, restricted={"statistics": "x-stats"})
     assert made["components"]["securitySchemes"] == {"x-stats": {"type": "apiKey", "in": "header", "name": "x-stats"}}
     for _, _, operation in operations(made):
@@ -184,7 +184,7 @@ def accepts(decode, check=None):
     ("model", "request_", "good"), [(*each, True) for each in GOOD] + [(*each, False) for each in BAD]
 )
 def test_infer_requests(model, request_, good):
-    """What the schema says is what the server takes."""
+    """The schema accepts exactly the requests that the server accepts."""
     name, version, text = next(each for each in reversed(MODELS) if each[0] == model)
     spec = spec_of(name, text)
     body = memoryview(json.dumps(request_).encode())
@@ -227,7 +227,7 @@ OUT = ("OUT", "FP32", [2, 2], bytes(16))
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_infer_responses(binary):
-    """What the server says conforms to the schema, in each of its forms, and what is not does not."""
+    """Responses conform to the schema in each of their forms, and a response with a wrong datatype does not."""
     made, _, _ = encode_infer(response("plain", OUT, parameters={"mine": 1}), OutputOptions(default_binary=binary))
     answer = json.loads(made)
     assert schema("InferResponse-plain-1").is_valid(answer)

@@ -39,7 +39,7 @@ def test_files(server, name):
 
 
 def test_table_is_complete():
-    """What is beside the code is served, and nothing else is."""
+    """All files beside the code are served, and no others."""
     assert set(page_files()) == {path.name for path in SOURCE.iterdir() if path.suffix in TYPES}
 
 

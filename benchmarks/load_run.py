@@ -121,7 +121,7 @@ class Server:
         environment = {**os.environ, "TRITON_SERVER_ESCAPE_LOG_MESSAGES": "0"}
         with open(log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pyruntime.runtime", "serve", f"--model-repository={repository}",
+                [sys.executable, "-m", "pyruntime", "serve", f"--model-repository={repository}",
                  "--http-address=127.0.0.1", f"--http-port={self.port}", f"--grpc-port={grpc}",
                  f"--metrics-port={self.metrics_port}", "--model-control-mode=explicit", "--load-model=*",
                  "--exit-on-error=false", "--strict-readiness=false"],

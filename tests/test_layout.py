@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("runtime", "stub", "utils", "backends", "testing")
+PACKAGES = ("pyruntime", "runtime", "stub", "utils", "backends", "testing")
 SPDX = ["# SPDX-FileCopyrightText: The pyruntime authors", "# SPDX-License-Identifier: Apache-2.0"]
 HEADER_SPDX = [line.lstrip("# ") for line in SPDX]
 IMPURE = {"asyncio", "socket", "os", "subprocess", "time", "threading"}
@@ -44,6 +44,12 @@ def name_of(path):
     return str(path.relative_to(ROOT))
 
 
+def package_of(path):
+    """The parts of the name of a module's package. The folder pyruntime has the package that all others are in."""
+    parts = path.relative_to(ROOT).parent.parts
+    return parts if parts[:1] == ("pyruntime",) else ("pyruntime", *parts)
+
+
 @cache
 def syntax_of(path):
     return ast.parse(path.read_text())
@@ -52,7 +58,7 @@ def syntax_of(path):
 @cache
 def imported_by(path):
     """The absolute dotted name of everything that a module imports, wherever in it the import stands."""
-    package = ["pyruntime", *path.relative_to(ROOT).parent.parts]
+    package = package_of(path)
     names = set()
     for node in ast.walk(syntax_of(path)):
         if isinstance(node, ast.Import):
@@ -84,7 +90,7 @@ def test_packages_are_those_of_the_tree():
     setup.read(ROOT / "setup.cfg")
     listed = setup["options"]["packages"].split()
     found = {
-        init.parent.name if is_facade(init) else ".".join(["pyruntime", *init.relative_to(ROOT).parent.parts])
+        init.parent.name if is_facade(init) else ".".join(package_of(init))
         for package in PACKAGES
         for init in (ROOT / package).rglob("__init__.py")
     }

@@ -16,7 +16,7 @@ import pytest
 from pyruntime.runtime.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("runtime", "stub", "utils", "backends", "testing", "include")
+SOURCES = ("pyruntime", "runtime", "stub", "utils", "backends", "testing", "include")
 FILES = ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 
 SAME_OBJECTS = """
@@ -109,13 +109,39 @@ def test_extensions(environment, tmp_path):
 
 
 def test_command(environment, tmp_path):
-    """The command line is whole."""
-    assert re.fullmatch(r"\d+\.\d+\.\d+\n", run(environment, "-m", "pyruntime.runtime", "version", cwd=tmp_path))
+    """The command line is whole, and the package has the version that it prints."""
+    version = run(environment, "-m", "pyruntime", "version", cwd=tmp_path)
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", version)
+    assert run(environment, "-c", "import pyruntime; print(pyruntime.__version__)", cwd=tmp_path) == version
+
+
+def test_folder_of_the_same_name(environment, tmp_path):
+    """A folder `pyruntime` where a command runs does not become a part of the package."""
+    (tmp_path / "pyruntime/testing").mkdir(parents=True)
+    (tmp_path / "pyruntime/testing/plugin.py").write_text("raise AssertionError")
+    code = "from pyruntime.testing import plugin; print(plugin.__file__)"
+    said = run(environment, "-c", code, cwd=tmp_path)
+    assert Path(said.rstrip("\n")).is_relative_to(environment), said
+
+
+def test_uninstall(environment, tmp_path):
+    """Nothing is left of an uninstalled wheel."""
+    (wheel,) = environment.parent.glob("pyruntime-*.whl")
+    venv.create(tmp_path / "own", with_pip=True)
+    pip = ["-m", "pip", "--disable-pip-version-check"]
+    (packages,) = tmp_path.glob("own/lib/python*/site-packages")
+    before = files_of(packages)
+    run(tmp_path / "own", *pip, "install", "--no-deps", "--no-index", "--no-compile", wheel)
+    # Python keeps compiled code beside the sources that it imports.
+    run(tmp_path / "own", "-c", "import triton_python_backend_utils, pyruntime.stub.pb_utils")
+    assert "pyruntime/__init__.py" in files_of(packages)
+    run(tmp_path / "own", *pip, "uninstall", "--yes", "pyruntime")
+    assert files_of(packages) == before
 
 
 def test_headers(environment, tmp_path):
     """The command line says where the headers are, and all of them are there."""
-    said = run(environment, "-m", "pyruntime.runtime", "--include", cwd=tmp_path)
+    said = run(environment, "-m", "pyruntime", "--include", cwd=tmp_path)
     folder = Path(said.rstrip("\n"))
     assert folder.is_relative_to(environment)
     assert files_of(folder) == files_of(ROOT / "include")
@@ -128,7 +154,7 @@ def files_of(folder):
 @pytest.mark.parametrize("words", [["model"], ["backend", "--python"], ["backend", "--cpp"]], ids=" ".join)
 def test_new(environment, tmp_path, words):
     """What new models and backends are made of is there."""
-    run(environment, "-m", "pyruntime.runtime", "new", *words, "from_wheel", cwd=tmp_path)
+    run(environment, "-m", "pyruntime", "new", *words, "from_wheel", cwd=tmp_path)
     assert main(["new", *words, "from_wheel", str(tmp_path / "own")]) == 0
     assert files_of(tmp_path / "from_wheel") == files_of(tmp_path / "own/from_wheel") != []
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Protocol
 
+import pyruntime
 from pyruntime.runtime.app.memory_limit import memory_limit
 from pyruntime.runtime.inference.intake import Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
@@ -25,7 +25,7 @@ from pyruntime.runtime.settings import ServerSettings
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import Code, InferenceError
 
-VERSION = version("pyruntime")
+VERSION = pyruntime.__version__
 
 
 class LentConnection(Protocol):

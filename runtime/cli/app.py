@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+
+import pyruntime
 
 app = typer.Typer(
     name="pyruntime",
@@ -30,8 +31,17 @@ def _show_headers_folder(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(pyruntime.__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def commands(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version of pyruntime.")
+    ] = False,
     include: Annotated[
         bool,
         typer.Option(
@@ -59,7 +69,7 @@ def serve(context: typer.Context) -> None:
 
 @app.command(help="Show the version of pyruntime.")
 def version() -> None:
-    print(installed_version("pyruntime"))
+    print(pyruntime.__version__)
 
 
 @app.command(help="Show what all threads of a model's processes are doing, stuck ones too.")

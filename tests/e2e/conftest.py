@@ -74,7 +74,7 @@ module, limits = import_module(sys.argv[1]), json.loads(sys.argv[2])
 assert limits.keys() <= vars(module).keys(), f"{module} has no such limit"
 vars(module).update(limits)
 sys.argv = sys.argv[5:]
-runpy.run_module("pyruntime.runtime", run_name="__main__", alter_sys=True)
+runpy.run_module("pyruntime", run_name="__main__", alter_sys=True)
 """
 
 

@@ -27,7 +27,7 @@ def run():
     def run(server, command, *words, url="", **environment):
         arguments = [command, *words, "--url", url or f"http://127.0.0.1:{server.port}"]
         done = subprocess.run(
-            [sys.executable, "-m", "pyruntime.runtime", *arguments],
+            [sys.executable, "-m", "pyruntime", *arguments],
             capture_output=True,
             text=True,
             env={**os.environ, "COLUMNS": "200", **environment},
@@ -139,7 +139,7 @@ class TestInfer:
 
     def test_a_reader_that_leaves(self, samples):
         """A pipe that closes is no failure, and no traceback."""
-        command = f"{sys.executable} -m pyruntime.runtime models --json --url 127.0.0.1:{samples.port} | true"
+        command = f"{sys.executable} -m pyruntime models --json --url 127.0.0.1:{samples.port} | true"
         done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -230,7 +230,7 @@ class TestStats:
     def test_watching(self, samples):
         """A line each second for machines; Ctrl-C ends it well."""
         url = f"http://127.0.0.1:{samples.port}"
-        words = [sys.executable, "-m", "pyruntime.runtime", "stats", "add_sub", "--watch", "--json", "--url", url]
+        words = [sys.executable, "-m", "pyruntime", "stats", "add_sub", "--watch", "--json", "--url", url]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with subprocess.Popen(words, **pipes, text=True, preexec_fn=heed_ctrl_c) as process:
             for _ in range(2):
@@ -242,7 +242,7 @@ class TestStats:
 
     def test_watching_a_table(self, samples, wait_until, tmp_path):
         """It is written anew, with a rate."""
-        words = [sys.executable, "-m", "pyruntime.runtime", "stats", "--watch", "--url", f"127.0.0.1:{samples.port}"]
+        words = [sys.executable, "-m", "pyruntime", "stats", "--watch", "--url", f"127.0.0.1:{samples.port}"]
         path = tmp_path / "out"
         environment = {**os.environ, "TTY_COMPATIBLE": "1", "FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"}
         with (
@@ -288,7 +288,7 @@ def test_tls(serve, model, run, wait_until, tmp_path):
 def test_tritonserver():
     """A server that is started by Triton's name."""
     done = subprocess.run(
-        [sys.executable, "-m", "pyruntime.runtime", "tritonserver", "--http-prot=1"], capture_output=True, text=True
+        [sys.executable, "-m", "pyruntime", "tritonserver", "--http-prot=1"], capture_output=True, text=True
     )
     assert done.returncode == 1
     assert done.stderr == "Error: unknown option '--http-prot'; did you mean --http-port?\n"

@@ -325,7 +325,7 @@ def test_breakpoint_without_debug(model, serve):
 
 def stack(*words):
     """`pyruntime stack ...`: its status, and what it prints."""
-    command = [sys.executable, "-m", "pyruntime.runtime", "stack", *words]
+    command = [sys.executable, "-m", "pyruntime", "stack", *words]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 

@@ -311,7 +311,7 @@ def test_a_process_that_a_backend_forks(serve, model, backends, wait_until):
 
 def stack(*words):
     """What `pyruntime stack ...` prints; its status must be 0."""
-    command = [sys.executable, "-m", "pyruntime.runtime", "stack", *words]
+    command = [sys.executable, "-m", "pyruntime", "stack", *words]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -351,5 +351,5 @@ def test_stacks_of_what_is_gone(serve, model, backends, wait_until):
     with closing(server.client()) as client:
         client.unload_model(name)
         wait_until(lambda: all(row.get("reason") == "unloaded" for row in client.get_model_repository_index()))
-    command = [sys.executable, "-m", "pyruntime.runtime", "stack", name]
+    command = [sys.executable, "-m", "pyruntime", "stack", name]
     assert subprocess.run(command, capture_output=True, text=True).returncode == 1

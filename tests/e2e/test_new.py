@@ -22,7 +22,7 @@ def made(tmp_path_factory):
     def made(*words):
         if words not in folders:
             where = tmp_path_factory.mktemp("made")
-            run(sys.executable, "-m", "pyruntime.runtime", "new", *words, "mine", cwd=where)
+            run(sys.executable, "-m", "pyruntime", "new", *words, "mine", cwd=where)
             said = run(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "mine", cwd=where)
             assert " passed" in said, said
             assert "failed" not in said, said

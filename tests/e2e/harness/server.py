@@ -212,7 +212,7 @@ def start_server(repository, log_path, ports, *options, wrapper=(), port=0) -> S
     port = port or ports[0]
     endpoints = ["--http-address=127.0.0.1", f"--http-port={port}"]
     endpoints += [f"--grpc-port={ports[1]}", f"--metrics-port={ports[2]}"]
-    command = [*wrapper, sys.executable, "-m", "pyruntime.runtime", "serve", f"--model-repository={repository}"]
+    command = [*wrapper, sys.executable, "-m", "pyruntime", "serve", f"--model-repository={repository}"]
     # Log lines as they were said, without quotes and escapes.
     environment = {**os.environ, "TRITON_SERVER_ESCAPE_LOG_MESSAGES": "0"}
     with log_path.open("wb") as log:

@@ -10,9 +10,10 @@ from pyruntime.runtime.cli import main
 from pyruntime.runtime.cli.options import OPTIONS
 
 
-def test_version(capsys):
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_version(capsys, word):
     """`pyruntime version` prints the installed version and nothing else."""
-    assert main(["version"]) == 0
+    assert main([word]) == 0
     assert capsys.readouterr().out == f"{importlib.metadata.version('pyruntime')}\n"
 
 

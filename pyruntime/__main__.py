@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m pyruntime.runtime`: the same as the `pyruntime` command."""
+"""`python -m pyruntime`: the same as the `pyruntime` command."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+../../pyruntime/__init__.py

@@ -1,0 +1,1 @@
+../../pyruntime/__main__.py

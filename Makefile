@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: install serve test test-fast docs sanitize lint typecheck bench
+.PHONY: attack install serve test test-fast docs sanitize lint typecheck bench
 
 install:
 	scripts/install
@@ -28,3 +28,7 @@ typecheck:
 
 bench:
 	benchmarks/run
+
+MINUTES = 60
+attack:
+	scripts/attack $(MINUTES)

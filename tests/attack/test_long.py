@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The long version: malformed requests without number, between attacks in a random order, on one server.
+
+Not collected without --attack-minutes.
+"""
+
+import time
+from functools import partial
+
+import pytest
+
+from .harness.attacks import ATTACKS, malformed_grpc, malformed_http
+from .harness.bombs import MIB
+from .harness.instruments import descriptors, used_bytes
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(0)]
+
+REQUESTS = 1_000_000
+# Of each round: three of four go to HTTP.
+ROUND = 20_000
+GROWTH_BYTES_MAX = 64 * MIB
+
+
+def test_malformed_without_end(start_target, run_attack, request):
+    """A million malformed requests, and more as long as there is time, leave memory flat and no descriptor open."""
+    deadline = time.monotonic() + 60 * request.config.getoption("--attack-minutes")
+    with start_target() as server:
+        sent, before = 0, None
+        while sent < REQUESTS or time.monotonic() < deadline:
+            for name, run, count in [
+                ("malformed HTTP/1.1, without end", malformed_http, 3 * ROUND // 4),
+                ("malformed HTTP/2, without end", malformed_grpc, ROUND // 4),
+            ]:
+                # Other requests in each round, and again the same ones with the same seed.
+                found = run_attack(server, name, partial(run, count), more_seed=sent)
+                assert found.failures == 0
+                sent += count
+            if before is None:  # heaps are warm now
+                before = used_bytes(server), descriptors(server)
+            print(f"{sent} requests: {used_bytes(server)} bytes, {descriptors(server)} descriptors")
+        assert used_bytes(server) - before[0] < GROWTH_BYTES_MAX
+        assert descriptors(server) <= before[1]
+
+
+def test_attacks_in_any_order(start_target, run_attack, request, seed):
+    """Attacks one after the other, for a quarter of the time."""
+    deadline = time.monotonic() + 15 * request.config.getoption("--attack-minutes")
+    with start_target() as server:
+        before = used_bytes(server), descriptors(server)
+        rounds = 0
+        while time.monotonic() < deadline:
+            attack = ATTACKS[(seed + 7919 * rounds) % len(ATTACKS)]
+            assert run_attack(server, attack.name, attack.run, more_seed=rounds).failures == 0
+            rounds += 1
+        print(f"{rounds} attacks: {used_bytes(server) - before[0]} bytes more")
+        assert descriptors(server) <= before[1]

@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks where the surroundings are against the server, too: jumping clocks, few descriptors.
+
+Junk for TLS is here because it needs servers of its own.
+"""
+
+import os
+import re
+import ssl
+import struct
+from contextlib import ExitStack, closing, suppress
+from http.client import HTTPSConnection
+
+import pytest
+import trustme
+
+from ..e2e.harness.waiting import LIMIT_S, wait_until
+from .harness import http1, repository
+from .harness.bombs import MIB
+from .harness.clients import Target
+from .harness.instruments import descriptors, used_bytes
+
+pytestmark = pytest.mark.processes
+
+STALL_CPU_S_MAX = 1.0
+LEFT_BYTES_MAX = 64 * MIB
+DAY_S = 86_400
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """(the file of a certificate, that of its key)."""
+    folder = tmp_path_factory.mktemp("certificate")
+    issued = trustme.CA().issue_cert("localhost")
+    issued.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
+    issued.private_key_pem.write_to_path(str(folder / "key.pem"))
+    return folder / "cert.pem", folder / "key.pem"
+
+
+def client_hello() -> bytes:
+    """The first bytes of a client of TLS."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl._create_unverified_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+def tls_junk(target, port, context):
+    """Handshakes that are none, that do not end, and connections that turn to junk after theirs."""
+    hello = client_hello()
+    alert, change = b"\x15\x03\x03\0\2\2\x28", b"\x14\x03\x03\0\1\1"
+    for _ in range(200):
+        at = target.random.randrange(len(hello))
+        junk = target.random.choice(
+            [
+                target.random.randbytes(target.random.randrange(1, 600)),
+                hello[:at],
+                hello[:at] + target.random.randbytes(8) + hello[at:],
+                hello + target.random.randbytes(300),
+                hello + change * 2000,
+                hello + alert * 100,
+                b"\x16\x03\x01\xff\xff" + bytes(70_000),
+                http1.conversation(target.random),
+            ]
+        )
+        target.bytes_to(port, junk)
+        target.hang_up(junk, port)
+    with ExitStack() as stack:
+        for number in range(300):
+            sock = stack.enter_context(target.connect(port))
+            sock.sendall(hello[: len(hello) - number % 2])
+    for _ in range(30):
+        with suppress(OSError), context.wrap_socket(target.connect(port), server_hostname="localhost") as sock:
+            sock.sendall(target.random.randbytes(1000))
+            os.write(sock.fileno(), target.random.randbytes(1000))
+            while sock.recv(1 << 16):
+                pass
+
+
+def test_tls_of_grpc(start_target, run_attack, certificate, seed):
+    """Others are served, over HTTP without TLS, while clients of gRPC send junk for TLS."""
+    cert, key = certificate
+    context = ssl._create_unverified_context()
+    context.set_alpn_protocols(["h2"])
+    options = ("--grpc-use-ssl=true", f"--grpc-server-cert={cert}", f"--grpc-server-key={key}")
+    with start_target(*options) as server:
+        # Its models answer over HTTP.
+        found = run_attack(
+            server,
+            "TLS junk to gRPC",
+            lambda target: tls_junk(target, server.grpc_port, context),
+            check=repository.check_http,
+        )
+    assert found.failures == 0
+    assert found.longest_cpu_s < STALL_CPU_S_MAX
+
+
+def test_tls_of_http(start_target, certificate, seed):
+    """After junk for TLS clients with TLS are answered, and nothing of it is left."""
+    cert, key = certificate
+    context = ssl._create_unverified_context()
+    options = ("--http-use-ssl=true", f"--http-server-cert={cert}", f"--http-server-key={key}")
+
+    def is_ready(server):
+        with (
+            suppress(OSError),
+            closing(HTTPSConnection("127.0.0.1", server.port, timeout=LIMIT_S, context=context)) as client,
+        ):
+            client.request("GET", "/v2/health/ready")
+            return client.getresponse().status == 200
+        return False
+
+    with start_target(*options, ready=False) as server:
+        wait_until(lambda: is_ready(server))
+        before = used_bytes(server), descriptors(server)
+        print(f"--attack-seed={seed}")
+        tls_junk(Target(server, seed), server.port, context)
+        assert is_ready(server)
+        wait_until(lambda: descriptors(server) <= before[1])
+        assert used_bytes(server) - before[0] < LEFT_BYTES_MAX
+        assert "Traceback" not in server.log
+
+
+def test_clock_jumps(start_target, run_attack, compile_library, tmp_path):
+    """The wall clock goes back and forth by days and decades, during requests, and nobody notices."""
+    shift = tmp_path / "shift"
+    shift.write_bytes(bytes(8))
+    wrapper = ("env", f"LD_PRELOAD={compile_library('clock.c')}", f"CLOCK_SHIFT={shift}")
+
+    def jump(seconds):
+        with shift.open("r+b", buffering=0) as file:
+            file.write(struct.pack("q", seconds))
+
+    with start_target("--log-verbose=1", "--log-format=ISO8601", wrapper=wrapper) as server:
+
+        def attack(target):
+            for days in (1, -1, 400, -400, 20_000, 0):
+                jump(days * DAY_S)
+                repository.check(server)
+
+        found = run_attack(server, "clock jumps", attack)
+        years = set(re.findall(r"^(\d{4})-\d\d-\d\dT", server.log, re.MULTILINE))
+        assert len(years) >= 3, "the server's clock has not jumped"
+    assert found.failures == 0
+    assert found.longest_cpu_s < STALL_CPU_S_MAX
+
+
+def test_few_descriptors(start_target, run_attack):
+    """A server that may have few descriptors keeps what it needs for its models, however many clients come."""
+    with start_target(wrapper=("prlimit", "--nofile=256:256")) as server:
+
+        def attack(target):
+            with ExitStack() as stack:
+                for number in range(400):
+                    port = (server.port, server.grpc_port)[number % 2]
+                    with suppress(ConnectionError):
+                        stack.enter_context(target.connect(port))
+                for name in ("numbers_0", "steps_0"):
+                    (stub,) = server.stubs(name)
+                    os.kill(stub.pid, 9)
+                    wait_until(lambda stub=stub: not stub.is_alive())
+                    wait_until(lambda name=name: server.stubs(name))
+                assert len(server.stubs()) == 4
+
+        found = run_attack(server, "few descriptors", attack)
+    assert found.failures == 0

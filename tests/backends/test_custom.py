@@ -23,7 +23,7 @@ output [ { name: "OUTPUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
 """
 PARAMETERS = (LIBRARIES / "parameters.pbtxt").read_text()
 FAULTY = (LIBRARIES / "faulty.pbtxt").read_text()
-# What the input of faulty.c has it do.
+# The faults of faulty.c, by the value of its input.
 NOTHING_WRONG, PAYLOAD_ERROR, PAYLOAD_WORDLESS, EXECUTE_ERROR, _, NO_OUTPUT = range(6)
 UNKNOWN_INPUT, UNKNOWN_OUTPUT, WRONG_SIZE, NEGATIVE_SHAPE, NO_CONTEXT, HUGE_OUTPUT = range(6, 12)
 OTHER_THREAD, TWICE, UNRESOLVED, CUT, OTHER_THREADS_CALL = range(12, 17)
@@ -174,7 +174,7 @@ class TestLoading:
             custom(None, FAULTY + 'default_model_filename: "../config.pbtxt"')
 
     def test_no_library_at_all(self, custom, tmp_path):
-        """What is no library cannot be loaded, and the loader's reason is told."""
+        """A file that is not a library is refused with the loader's reason."""
         (tmp_path / "models/m/1").mkdir(parents=True)
         (tmp_path / "models/m/1/libcustom.so").write_text("no library, and long enough for the loader to look into it")
         with pytest.raises(LoadError, match=r"^unable to load custom library: .*libcustom\.so: .+"):
@@ -285,7 +285,7 @@ class TestExecuting:
         assert caught.value.message == f"output 'OUT' has {size} bytes, which are no INT32 of the shape {shape}"
 
     def test_output_written_twice(self, faulty):
-        """What is asked for last counts."""
+        """The last buffer that was requested for an output counts."""
         assert faulty.infer(do(TWICE))["OUT"].tolist() == [[2]]
 
     def test_what_is_no_text(self, custom):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What custom libraries are told, where it depends on more than a test on the CPU has; and the ABI as ctypes has it."""
+"""The arguments of custom libraries that tests on the CPU do not cover, and the ABI in ctypes."""
 
 import ctypes
 import json
@@ -42,7 +42,7 @@ def normalized(text, gpus=(0, 1)):
 
 @pytest.mark.parametrize("text", ["platform: 'custom'", FULL, SEQUENCES])
 def test_serialized_configuration(text):
-    """What a library parses is the normalised configuration, to the last field, though it came as JSON."""
+    """The library gets the complete normalised configuration, though it came as JSON."""
     config = normalized(text)
     serialized = configuration.serialize(render(config).decode())
     parsed = new_model_config()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a library reads and writes: the memory that requests came in, and memory that becomes the response's."""
+"""Memory that a library reads and writes: that of the requests, and memory that becomes the response's."""
 
 import ctypes
 import shutil

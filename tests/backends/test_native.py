@@ -14,7 +14,7 @@ from pyruntime.testing import Code, LoadError, Request
 IN_OUT = """
 input [ { name: "IN" data_type: TYPE_INT64 dims: [ 1 ] } ] output [ { name: "OUT" data_type: TYPE_INT64 dims: [ 1 ] } ]
 """
-# What responses.cc has besides.
+# responses.cc can return its input, too.
 ECHO = IN_OUT + 'output [ { name: "IN" data_type: TYPE_INT64 dims: [ 1 ] } ]'
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 REPEAT = (Path(__file__).parent.parent / "native/repeat.pbtxt").read_text()
@@ -56,7 +56,7 @@ class TestTensors:
         assert (result.tolist(), result.dtype) == ([0, 1, 1], model.infer({"INPUT": [0]})["OUTPUT"].dtype)
 
     def test_bf16(self, native):
-        """What numpy does not have is bytes like all else."""
+        """BF16, which numpy does not have, is passed as bytes."""
         half = np.array([0x3F80, 0x4000], np.uint16)  # 1 and 2
         tensor = Tensor._from_region(*_in_memory("BF16", [2], half.tobytes()))
         result = native("identity.cc", identity("TYPE_BF16")).infer({"INPUT": tensor})["OUTPUT"]
@@ -153,7 +153,7 @@ class TestErrors:
         assert other.parameters["still"] == "not today"
 
     def test_execute(self, native):
-        """What Execute returns is the answer to all that it has not released."""
+        """An error of Execute is the answer to the requests that Execute has not released."""
         model = native("requests.cc", IN_OUT)
         lost, failed = model.execute([Request(NOTHING, request_id="fail"), NOTHING])
         assert (failed.error.message, failed.error.code) == ("cannot", Code.UNAVAILABLE)
@@ -254,7 +254,7 @@ class TestLoading:
         ],
     )
     def test_failures(self, native, name, backend, reason):
-        """What a backend says when it fails is why the model cannot be loaded."""
+        """The error of a backend is the reason why the model cannot be loaded."""
         with pytest.raises(LoadError, match=f"^{reason}$"):
             native("lifecycle.cc", IN_OUT, name, backend)
 
@@ -284,14 +284,14 @@ class TestLoading:
         ],
     )
     def test_what_it_cannot_be(self, native, more, reason):
-        """What would not work is refused."""
+        """A configuration that cannot work is refused."""
         with pytest.raises(LoadError, match=reason):
             native("identity.cc", identity(more=more))
 
 
 class TestMetrics:
     def test_kinds(self, native):
-        """What a backend counts, sets and observes is what a scrape reads, and is gone with the model."""
+        """Counters, gauges and histograms of a backend appear in a scrape until the model is closed."""
         config = f"""
             input [ {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }} ]
             output [ {{ name: "OUTPUT0" data_type: TYPE_FP64 dims: [ 2 ] }} ] {parameter("METRIC", "isolated")}"""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the extension is told of a model and an instance that have a process of their own."""
+"""The arguments of the extension for a model and an instance in a process of their own."""
 
 import pytest
 
@@ -52,5 +52,5 @@ def test_model():
     ],
 )
 def test_instance(name, kind, device, expected):
-    """What its group says of it, found by its name."""
+    """The properties of an instance are those of its group, which its name identifies."""
     assert instance_of(name, kind, device) == expected

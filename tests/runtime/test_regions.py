@@ -171,7 +171,7 @@ class TestShared:
         assert [holder.revoked for holder in holders] == [[region.number]] * 2
 
     def test_who_is_told_may_leave(self):
-        """Who is told may let go of it at that moment."""
+        """A holder may let go of the region when it is revoked."""
         region = create_region("a test")
 
         class Leaving(Holder):

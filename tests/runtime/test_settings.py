@@ -33,7 +33,7 @@ def test_defaults_are_tritons():
 
 
 def test_settings_are_frozen():
-    """Nobody changes a setting after the start."""
+    """Settings cannot be changed after the start."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         ServerSettings(REPOSITORIES).http_port = 1  # type: ignore[misc]
 
@@ -58,7 +58,7 @@ def test_small_shared_memory_has_tritons_message():
     ["shm_growth_byte_size", "stub_timeout_s", "thread_pool_size", "shm_message_queue_size"],
 )
 def test_python_backend_refuses_zero(field):
-    """What counts something that must be there is greater than 0."""
+    """A number of things that must exist is greater than 0."""
     with pytest.raises(SettingsError, match="must be greater than 0, not 0"):
         PythonBackendSettings(**{field: 0})
 

@@ -55,7 +55,7 @@ def test_fixed(threads, is_batched, total):
 
 
 def test_calls(capacity):
-    """Nothing is to wait behind a batch that waits for another model."""
+    """No batch may wait behind a batch that waits for another model."""
     capacity.observe_sum(100, 100)
     capacity.expect_calls()
     capacity.observe(1)

@@ -102,7 +102,7 @@ class TestOutputs:
         [(-1, 1), (0, -1), (8, -8), (LIMIT, 1), (0, LIMIT + 1), (LIMIT + 1, 0), (2**63, 2**63), (-8, 8)],
     )
     def test_outside_of_the_region(self, reader, offset, size):
-        """Nothing is read outside of the stub's own region."""
+        """An output outside of the stub's own region is refused."""
         with pytest.raises(PeerError, match="lies outside the response region"):
             reader.outputs([["OUT", "UINT8", [1], offset, size, 0, 0]])
 
@@ -148,7 +148,7 @@ class TestOutputs:
 
     @given(st.lists(JUNK, max_size=5))
     def test_junk(self, tensors):
-        """Whatever a stub sends is outputs, or the stub's fault."""
+        """Arbitrary data of a stub is outputs, or the stub's fault."""
         for spec in (PLAIN, RESHAPED):
             try:
                 outputs, _ = reader_of(spec).outputs(tensors)
@@ -285,7 +285,7 @@ class TestResponse:
 
     @given(st.lists(JUNK, max_size=6) | st.tuples(st.just(OK), JUNK, JUNK, JUNK, JUNK).map(list))
     def test_junk(self, wire):
-        """Whatever a stub sends is a response, or the stub's fault."""
+        """Arbitrary data of a stub is a response, or the stub's fault."""
         try:
             response = reader_of(PLAIN).response(job(), wire)
         except PeerError:
@@ -310,7 +310,7 @@ class TestResponses:
 
     @pytest.mark.parametrize("wrong", [1, -1, False, True, 0.0, "", "text", b"", {}], ids=repr)
     def test_something_in_place_of_one(self, reader, wrong):
-        """There is nothing else that could stand in its place, even if it is equal to what may."""
+        """A value that is not a response is refused, also if it is equal to a constant that stands for one."""
         with pytest.raises(PeerError, match="stands in place of a response"):
             reader.responses([job()], [wrong])
 

@@ -86,7 +86,7 @@ class Interface:
         return self.call(f"Metric{operation}", metric, ctypes.c_double(value))
 
     def value(self, metric):
-        """What a metric is now, or the error."""
+        """The value of a metric, or the error."""
         value = ctypes.c_double()
         return self.call("MetricValue", metric, ctypes.byref(value)) or value.value
 
@@ -100,7 +100,7 @@ def interface():
 
 
 class NativeJob:
-    """What comes back for a request: its events without their kind and the job, in order and by kind."""
+    """The events of one request, without their kind and the job, in order and by kind."""
 
     def __init__(self):
         self.events = []
@@ -353,7 +353,7 @@ class Lifecycle:
             self.take()
 
     def learned(self):
-        """What the backend has learned since the last time: {what: value}, and the steps it was taken through."""
+        """The reports of the backend since the last call as {name: value}, and the steps that it was taken through."""
         self.take()
         lines, self.lines = self.lines, []
         told = dict(line.split(": ", 1) for line in lines)

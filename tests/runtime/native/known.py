@@ -10,13 +10,13 @@ from pyruntime.runtime.native import _triton
 DOCUMENT = b'{"inputs": []}!'
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 SIZE = 8
-# What the backend does: see known.cc.
+# The actions of the backend: see known.cc.
 (
     ECHO, NO_STATISTICS, FAILED_STATISTICS, ERROR_RESPONSE, EXECUTE_FAILS, RELEASE_LATER, ALL_LATER, RESPOND_LATER, GO,
     OTHER_NAME, OTHER_DATATYPE, OTHER_SHAPE, SHORTER, PARAMETER, TWO_OUTPUTS, NO_OUTPUT, TWO_REPORTS, LOST,
     OTHER_THREAD, WAIT, UNTIL_CANCELLED, TELL, THROW, FENCE, NOTE, KEEP_FACTORY,
 ) = range(26)  # fmt: skip
-# What it says of times, of a request and of a batch.
+# The times that the backend reports for a request and for a batch.
 TIMES = (True, 1, 2, 3, 4)
 REPORTED = (7, 1, 2, 3, 4)
 NAMES = {
@@ -33,7 +33,7 @@ NAMES = {
 
 
 class Job:
-    """What a request is to Python."""
+    """Stands for the Python object of a request."""
 
 
 def contents(action, size=SIZE):
@@ -127,7 +127,7 @@ class KnownRequests:
         self.library.KnownLetGo()
         self.wait(lambda: self.serial in self._executed())
         assert all(event[1] in (fence, self.native) for event in self.events)
-        # What a connection that is lent has sent meanwhile is told the next time.
+        # Counts of lent connections may come with the fence's events: keep them for the next call.
         self.events = [event for event in self.events if event[0] == "counted"]
         return events
 

@@ -48,7 +48,7 @@ class TestOpening:
 
 
 class TestBackend:
-    """What happens to a backend."""
+    """The life of a backend."""
 
     def test_is_told_what_it_is(self, lifecycle):
         """By everything it can ask."""
@@ -74,7 +74,7 @@ class TestBackend:
 
     @pytest.mark.parametrize("function", ["Initialize", "GetBackendAttribute"])
     def test_that_fails_is_finalised(self, lifecycle, function):
-        """With what it says; it may free then what it had made. Nothing is finalised twice."""
+        """The error is the backend's, which can free its state then; it is not finalised again."""
         backend = lifecycle.backend(f"fails in {function}")
         with pytest.raises(_triton.NativeError) as caught:
             backend.initialize()
@@ -92,7 +92,7 @@ class TestBackend:
         ],
     )
     def test_that_throws_has_failed(self, lifecycle, name, message):
-        """What a backend lets out kills nobody."""
+        """An exception that a backend throws is an error, and the process continues."""
         with pytest.raises(_triton.NativeError) as caught:
             lifecycle.backend(name).initialize()
         assert caught.value.args == (INTERNAL, message)
@@ -106,13 +106,13 @@ class TestBackend:
         backend.finalize()
 
     def test_that_never_began_has_no_end(self, lifecycle):
-        """There is nothing to free."""
+        """A backend that was not initialised is not finalised."""
         lifecycle.backend().finalize()
         assert lifecycle.learned()[1] == []
 
 
 class TestModel:
-    """What happens to a model."""
+    """The life of a model."""
 
     @pytest.fixture
     def backend(self, lifecycle):
@@ -173,7 +173,7 @@ class TestModel:
         model.finalize()
 
     def test_says_what_memory_it_takes(self, lifecycle, backend):
-        """What it said last."""
+        """The memory usage is the one that the backend reported last."""
         model = lifecycle.model(backend)
         assert model.memory_usage == []
         model.initialize()
@@ -195,7 +195,7 @@ class TestModel:
 
     @pytest.mark.parametrize("function", ["ModelInitialize", "ModelFinalize"])
     def test_that_throws_has_failed(self, lifecycle, backend, function):
-        """What a backend lets out kills nobody."""
+        """An exception that a backend throws is an error, and the process continues."""
         model = lifecycle.model(backend, f"throws in {function}")
         if function == "ModelFinalize":
             model.initialize()

@@ -52,7 +52,7 @@ def image(folder):
 
 
 def whole(folder):
-    """What the linker is told for a library that has everything which is read."""
+    """The linker's options for a library that has every part that is read."""
     return "-nostdlib", "-L", folder, "-lneeded", "-Wl,-soname,libwhole.so.1", "-Wl,-rpath,$ORIGIN:/opt/lib"
 
 
@@ -224,7 +224,7 @@ def test_every_truncation_of_the_head(image):
 
 @given(data=st.data())
 def test_any_change(image, data):
-    """Whatever bytes are changed, the outcome is a value or an ElfError."""
+    """A file with any bytes changed is read, or is an ElfError."""
     mutated = bytearray(image)
     # The places that are looked at: the header and its segments, the dynamic segment, and the tables before the code.
     spans = [(0, 64 + 56 * 12), (dynamic_at(image), dynamic_at(image) + 512), (0, 4096), (0, len(image))]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the extension is to native libraries: its name, its functions, and the headers that declare them."""
+"""The extension for native libraries: its name, its functions, and the headers that declare them."""
 
 import re
 import shutil
@@ -53,7 +53,7 @@ NUMBERS = {
 
 
 def read(*command):
-    """What a command says of the extension."""
+    """The output of a command for the extension."""
     return subprocess.run([*command, _triton.__file__], capture_output=True, text=True, check=True).stdout
 
 
@@ -85,7 +85,7 @@ def test_unsupported(interface):
 
 
 def compiled(language, source):
-    """What a strict compiler says of a source."""
+    """The errors and warnings of a strict compiler for a source."""
     compiler = shutil.which("g++" if language.startswith("c++") else "gcc")
     if compiler is None:
         pytest.skip("there is no compiler here")

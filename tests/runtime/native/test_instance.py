@@ -16,7 +16,7 @@ CPU, GPU = 1, 2
 
 
 class Job:
-    """What a request is to Python."""
+    """Stands for the Python object of a request."""
 
 
 def wire(id="1"):
@@ -49,7 +49,7 @@ def test_is_told_what_it_is(lifecycle, lives):
 
 
 def test_says_what_memory_it_takes(lives):
-    """What it said last."""
+    """The memory usage is the one that the backend reported last."""
     assert lives().memory_usage == [(2, 3, 4096), (1, 0, 1 << 40)]
 
 
@@ -143,7 +143,7 @@ class TestBeginAndEnd:
         assert lifecycle.learned()[1] == []
 
     def test_the_end_comes_after_all_that_was_given(self, lifecycle, lives):
-        """Nothing is left behind."""
+        """Every batch that was given is executed before the instance ends."""
         instance = lives(owner="me")
         for serial in range(1, 9):
             instance.execute([Job()], [wire()], serial, 0)
@@ -278,7 +278,7 @@ class TestExecution:
 
     @pytest.mark.parametrize("verb", ["fails", "throws"])
     def test_that_fails_halfway_answers_the_others(self, lifecycle, lives, verb):
-        """What the backend has released is its own affair."""
+        """A failure of Execute answers only the requests that the backend has not released."""
         jobs = [Job(), Job()]
         lives(f"{verb} in ModelInstanceExecute").execute(jobs, [wire("release first"), wire()], 1, 0)
         first, second = lifecycle.wait(_triton.RESPONSE, _triton.RESPONSE)
@@ -301,7 +301,7 @@ class TestExecution:
         ],
     )
     def test_of_what_is_no_batch_is_none(self, lifecycle, lives, jobs, wires, error):
-        """Nobody is told anything."""
+        """A malformed batch raises in Python and has no events."""
         instance = lives(owner="me")
         with pytest.raises(error):
             instance.execute(jobs, wires, 1, 0)
@@ -346,7 +346,7 @@ class TestCancelling:
 
 
 class TestReadiness:
-    """What a backend says of it."""
+    """The readiness that a backend reports."""
 
     def test_is_what_the_backend_says(self, lives):
         """None, or why not."""
@@ -357,7 +357,7 @@ class TestReadiness:
         )
 
     def test_is_told_while_the_instance_executes(self, lifecycle, lives):
-        """Who asks for the health of a server must not wait for its models."""
+        """Readiness is reported during an execution: a health check must not wait for models."""
         instance = lives()
         instance.execute([Job()], [wire("wait for readiness")], 1, 0)
         lifecycle.wait_for_step("ModelInstanceExecute instance")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What comes to Python of what happens on the threads of instances: statistics, and that nothing is lost."""
+"""The events that threads of instances send to Python: statistics, and that no event is lost."""
 
 import threading
 import weakref
@@ -9,7 +9,7 @@ from pyruntime.runtime.native import _triton
 
 
 class Job:
-    """What a request is to Python."""
+    """Stands for the Python object of a request."""
 
 
 def wire(id="1"):
@@ -18,7 +18,7 @@ def wire(id="1"):
 
 
 class TestStatistics:
-    """What a backend reports."""
+    """The statistics that a backend reports."""
 
     def test_of_batches_and_requests(self, lifecycle, lives):
         """The last report on a request comes with its release."""

@@ -139,7 +139,7 @@ class TestFound:
         ],
     )
     def test_unknown(self, requests, body, at):
-        """What is shorter, longer, or begins with something else is not found, and nothing comes of it."""
+        """Data that is shorter, longer, or begins otherwise is not found, and its job is not kept."""
         job = Job()
         count = sys.getrefcount(job)
         assert requests.give(requests.known(), body, job, at) is None
@@ -160,7 +160,7 @@ class TestFound:
         assert response == HEAD
 
     def test_of_another_model(self, requests, make):
-        """What is known of one model says nothing of another one."""
+        """A request that is known for one model is not known for another."""
         other = make()
         assert other.give(requests.known(), DOCUMENT + contents(ECHO)) is None
 
@@ -222,7 +222,7 @@ class TestRemembered:
     """Responses that are put into words."""
 
     def test_encoded(self, requests):
-        """What was remembered, and then the contents: in one event."""
+        """The remembered head and the contents, in one event."""
         known = requests.remember(requests.known())
         for _ in range(3):
             job = requests.act(known, ECHO)
@@ -243,7 +243,7 @@ class TestRemembered:
         ],
     )
     def test_others(self, requests, action, outputs, parameters):
-        """What differs in anything but contents comes as it is; and what does not is encoded the next time."""
+        """A response that differs in more than contents comes as it is; the next one that does not is encoded."""
         known = requests.remember(requests.known())
         requests.act(known, action)
         ((what, _, failure, found, *rest),) = requests.settled()
@@ -267,7 +267,7 @@ class TestRemembered:
         ],
     )
     def test_nothing_like_it(self, requests, outputs):
-        """What is remembered must be like the response in every respect."""
+        """A remembered head is used only if all outputs are like the remembered ones."""
         known = requests.known()
         known.remember(HEAD, outputs)
         requests.act(known, ECHO)
@@ -308,7 +308,7 @@ class TestRemembered:
 
     @pytest.mark.parametrize("outputs", [None, 5, [5], [("OUT",)], [["OUT", "UINT8", [1], 1]], [("OUT", 5, [1], 1)]])
     def test_no_outputs_at_all(self, requests, outputs):
-        """What is remembered stays as it was if it cannot be replaced."""
+        """A remembered response is kept if its replacement is invalid."""
         known = requests.remember(requests.known())
         with pytest.raises((TypeError, ValueError)):
             known.remember(b"other", outputs)
@@ -361,7 +361,7 @@ class TestSent:
 
     @pytest.mark.parametrize("action", [PARAMETER, OTHER_NAME, ERROR_RESPONSE, EXECUTE_FAILS, NO_OUTPUT])
     def test_others(self, requests, ends, action):
-        """What is not known is left to Python."""
+        """A response that is unlike the remembered one is left to Python."""
         client = _triton.ClientSocket(ends[0].fileno())
         self.give(requests, requests.remember(requests.known()), client, action)
         assert [event[0] for event in requests.settled()] == ["answered"]
@@ -387,7 +387,7 @@ class TestSent:
         assert got[filled:] + left == HEAD + contents(ECHO)
 
     def test_a_client_that_is_gone(self, requests, ends):
-        """Nobody is to try again."""
+        """A response to a client that is gone counts as sent, so that Python does not try again."""
         client = _triton.ClientSocket(ends[0].fileno())
         known = requests.remember(requests.known())
         ends[1].close()
@@ -396,7 +396,7 @@ class TestSent:
         assert (what, rest) == ("sent", None)
 
     def test_shut_down(self, requests, ends):
-        """The client hears of it, though the descriptor of its own stays open; nothing is sent then."""
+        """The client sees the end though our duplicate of the descriptor stays open; nothing is sent afterwards."""
         client = _triton.ClientSocket(ends[0].fileno())
         ends[0].close()
         with pytest.raises(BlockingIOError):
@@ -408,7 +408,7 @@ class TestSent:
         assert (what, rest) == ("sent", None)
 
     def test_claimed(self, requests, ends):
-        """What Python has claimed nobody else sends; and what was sent cannot be claimed."""
+        """A response that Python has claimed is not sent by native code; one that was sent cannot be claimed."""
         client = _triton.ClientSocket(ends[0].fileno())
         known = requests.remember(requests.known())
         requests.hold(known)
@@ -464,7 +464,7 @@ class TestOnce:
         assert (what, failure[0]) == ("answered", int(Code.INTERNAL))
 
     def test_another_thread(self, requests):
-        """Who answers means nothing."""
+        """The thread that responds makes no difference."""
         known = requests.remember(requests.known())
         requests.act(known, OTHER_THREAD)
         ((what, _, response, _, execution),) = requests.settled()
@@ -472,7 +472,7 @@ class TestOnce:
         assert execution is not None
 
     def test_taken_while_it_executes(self, requests):
-        """What Python has taken cannot be added to."""
+        """An event that Python has taken is not changed: the end of Execute becomes an event of its own."""
         known = requests.remember(requests.known())
         job = requests.hold(known)
         requests.take()
@@ -522,7 +522,7 @@ class TestOnce:
         assert second[0] == "encoded"
 
     def test_reports_between(self, requests):
-        """What comes behind the answer is not to be overtaken."""
+        """The end of Execute does not overtake a report after the answer: it becomes an event of its own."""
         known = requests.remember(requests.known())
         requests.act(known, TWO_REPORTS)
         encoded, batch, executed = requests.settled()

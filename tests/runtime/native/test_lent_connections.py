@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Connections that an instance reads by itself: what their clients get, and what Python hears of it."""
+"""Connections that an instance reads by itself: the responses to their clients, and the events for Python."""
 
 import contextlib
 import ctypes
@@ -73,7 +73,7 @@ def tcp_pair():
 
 
 class Connection:
-    """What is lent: a connection, as Python has it, and its client at the other end."""
+    """A connection that is lent, as Python has it, and its client at the other end."""
 
     def __init__(self, requests, size=SIZE, ends=None):
         self.requests = requests
@@ -86,7 +86,7 @@ class Connection:
         self.jobs = []
 
     def adopt(self, serial, arrived_ns):
-        """What native code calls."""
+        """Native code calls this for a request that becomes Python's."""
         job = Job()
         job.serial, job.arrived_ns = serial, arrived_ns
         self.jobs.append(job)
@@ -130,11 +130,11 @@ class Connection:
             assert self.receive(len(HEAD) + self.size) == self.response(action)
 
     def got(self):
-        """What the client was sent besides."""
+        """The other bytes that the client was sent."""
         return received(self.peer)
 
     def left(self):
-        """What the client has sent, and nobody has read."""
+        """The bytes that the client has sent and that were not read."""
         return received(self.server)
 
     def close(self):
@@ -146,7 +146,7 @@ class Connection:
 
 
 def received(end):
-    """What there is to be read at an end of a connection."""
+    """The bytes that can be read at an end of a connection."""
     got = b""
     with contextlib.suppress(BlockingIOError):
         while data := end.recv(1 << 20, socket.MSG_DONTWAIT):
@@ -277,7 +277,7 @@ class TestCounted:
         assert 0 < sums[2] == sums[4]
 
     def test_reports(self, requests, connection):
-        """What a backend reports besides is told as ever."""
+        """Further reports of a backend are events, as without lending."""
         connection.lend(TWO_REPORTS)
         connection.answered(TWO_REPORTS)
         count, _, others = split(requests.settled())
@@ -285,14 +285,14 @@ class TestCounted:
 
     @pytest.mark.parametrize("action", [ECHO, OTHER_THREAD])
     def test_any_thread(self, requests, connection, action):
-        """Who answers means nothing."""
+        """The thread that responds makes no difference."""
         connection.lend(action)
         connection.send(action)
         connection.answered(action, action)
         assert split(requests.settled())[::2] == (2, [])
 
     def test_still_executing(self, requests, connection):
-        """What was answered is counted when Execute has returned."""
+        """A request is counted when Execute has returned."""
         connection.lend(WAIT)
         connection.answered(WAIT)
         requests.library.KnownAwaitFence()
@@ -362,7 +362,7 @@ class TestCounted:
         assert not connection.got()
 
     def test_rows(self, requests, connection):
-        """What is not told of as it is for the others is told apart."""
+        """A request for which the backend reports other rows than usual has an event of its own."""
         connection.lent = requests.instance.lend(
             connection.known, connection, connection.request(ECHO), len(connection.head), ROWS + 1, connection.client
         )
@@ -373,7 +373,7 @@ class TestCounted:
 
 
 class TestLend:
-    """What can be lent."""
+    """The requests and connections that can be lent."""
 
     def test_unknown(self, requests, connection):
         """A request that is not known, or whose answer is not."""
@@ -386,7 +386,7 @@ class TestLend:
         assert not connection.got()
 
     def test_another_model(self, requests, make, connection):
-        """What is known of one model says nothing of another one."""
+        """A request that is known for one model is not known for another."""
         connection.known = make().remember(make().known())
         assert not connection.lend()
 
@@ -435,7 +435,7 @@ class TestLend:
 
 
 class TestReturned:
-    """What ends the lending before a request has begun."""
+    """The causes that end lending before a request has begun."""
 
     def returned(self, requests, connection):
         """Wait until it is returned; what was read, and what is still to be read."""
@@ -444,7 +444,7 @@ class TestReturned:
         assert found is connection
         data = connection.take_back()
         assert not connection.jobs
-        # What the instance does with others, it does nothing with this one.
+        # The instance leaves the returned connection alone when it handles others.
         requests.events = []
         assert split(flushed(requests))[2] == []
         assert connection.take_back() == b""
@@ -505,7 +505,7 @@ class TestReturned:
         assert connection.server.recv(1) == b""
 
     def test_answered_before_the_end(self, requests, connection):
-        """Who sends no more still gets what is due."""
+        """A client that has finished sending still gets the responses that are due."""
         connection.lend()
         connection.send(ECHO, NO_STATISTICS)
         connection.peer.shutdown(socket.SHUT_WR)
@@ -526,7 +526,7 @@ class TestReturned:
         assert connection.server.recv(1) == b""
 
     def test_gone_before_the_answer(self, requests, connection):
-        """Nobody is to try again: the request is counted."""
+        """A request whose client is gone is counted, so that Python does not try again."""
         requests.hold(connection.known)
         connection.lend()
         connection.peer.close()
@@ -599,7 +599,7 @@ class TestAdopted:
             assert connection.got() == connection.response(action)
 
     def test_one_event(self, requests, connection):
-        """What was sent, but is no success, is told as if Python had given it."""
+        """A response that was sent, and reported as no success, has the same event as without lending."""
         connection.lend(FAILED_STATISTICS)
         (event,) = flushed(requests)
         assert (event[0], event[1], event[2], event[4]) == ("sent", connection.job, None, True)
@@ -665,7 +665,7 @@ class TestTakenBack:
     """Python wants to have it."""
 
     def test_idle(self, requests, connection):
-        """Nothing is read any more, and nothing was lost."""
+        """The connection is not read any more, and no data is lost."""
         connection.lend()
         connection.answered(ECHO)
         events = flushed(requests)  # a request has its answer before it is over
@@ -676,7 +676,7 @@ class TestTakenBack:
         assert (connection.take_back(), connection.lent.begun) == (b"", 1)
 
     def test_part(self, requests, connection):
-        """What was read of a request is Python's, once."""
+        """The part of a request that was read is given to Python, once."""
         connection.lend()
         connection.answered(ECHO)
         part = connection.request(ECHO)[:-1]
@@ -763,7 +763,7 @@ class TestTakenBack:
 
     @pytest.mark.parametrize("action", [PARAMETER, FAILED_STATISTICS, ERROR_RESPONSE, RESPOND_LATER, LOST])
     def test_behind_its_adoption(self, requests, connection, action):
-        """What nobody has heard of is adopted at once; it comes once all the same."""
+        """A request that Python has not heard of is adopted at once, and only once."""
         poll = select.poll()
         poll.register(_triton.descriptor(), select.POLLIN)
         connection.lend()
@@ -779,7 +779,7 @@ class TestTakenBack:
         assert connection.job is job
 
     def test_by_who_adopts(self, requests, connection, monkeypatch):
-        """Who is given a request may ask for the connection: it has that already."""
+        """`adopt` may take the connection back, which Python has already."""
         rests = []
         adopt = connection.adopt
         monkeypatch.setattr(connection, "adopt", lambda *told: (rests.append(connection.take_back()), adopt(*told))[1])
@@ -804,7 +804,7 @@ class TestTakenBack:
         assert all(fates(others, job) == ONCE for job in connection.jobs)
 
     def test_lent_again_while_it_executes(self, requests, connection):
-        """What the instance did for it before does it no harm."""
+        """An execution for the previous lending does not affect the new one."""
         connection.lend(WAIT)
         requests.library.KnownAwaitFence()
         connection.take_back()
@@ -822,7 +822,7 @@ class TestTogether:
     """Several connections, and batches that Python gives."""
 
     def notes(self, requests):
-        """What was noted, in order."""
+        """The notes of the backend, in order."""
         room = (ctypes.c_uint8 * 1000)()
         requests.library.KnownNotes.restype = ctypes.c_size_t
         requests.library.KnownNotes.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
@@ -922,12 +922,12 @@ class TestTogether:
 
     @pytest.mark.parametrize("seed", range(4))
     def test_at_random(self, requests, connect, seed):
-        """Whatever is taken back when: every client gets each response once, in order, and Python hears of all."""
+        """Connections are taken back at random: clients get each response once, in order, and Python every event."""
         Server(requests, [connect() for _ in range(4)], random.Random(seed)).run(400)
 
 
 class TestGone:
-    """Nothing of what was lent stays."""
+    """A lending that has ended leaves no object and no descriptor behind."""
 
     def descriptors(self):
         gc.collect()  # what earlier tests have left
@@ -973,7 +973,7 @@ class TestGone:
         assert self.descriptors() == descriptors
 
     def test_an_instance(self, requests, connection):
-        """What it needed to read connections goes with it."""
+        """The descriptors with which an instance reads connections are closed with it."""
         descriptors = self.descriptors()
         owner = Job()
         instance = _triton.Instance(requests.model, owner, "model_1", 2, 0, False, [], [], "{}")
@@ -995,7 +995,7 @@ class TestGone:
         assert self.descriptors() == descriptors
 
     def test_the_known(self, requests, connection):
-        """Nobody else need know it."""
+        """A lent connection keeps its known request alive."""
         connection.lend()
         connection.answered(ECHO)
         connection.known = None
@@ -1015,7 +1015,7 @@ class Server:
         self.connections = {each.server.fileno(): each for each in connections}
         self.choices = choices
         self.events = []
-        # What was read of the next request; who is lent; and who waits for the answer to a job, or has claimed it.
+        # The part of the next request that was read; lent connections; those that wait for an answer; claimed ones.
         self.rests = dict.fromkeys(connections, b"")
         self.lent = set()
         self.waiting = {}

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a backend needs is there when it is loaded, and what cannot be used is refused in words.
+"""The libraries that a backend needs are loaded with it, and an unusable library is refused with the reason.
 
 Each library is loaded in a process of its own: none is ever unloaded. The host is a library of the host's name.
 """
@@ -109,7 +109,7 @@ def test_a_server_of_another_name(load, backend, tmp_path):
     assert load(path) == "7"
     second = backend("TRITONBACKEND_RequestId()", other, name="libtriton_c.so")
     assert load(second) == "7"
-    # Whatever the first backend has loaded serves the second.
+    # The libraries that the first backend has loaded serve the second.
     assert load(second, path) == "7"
 
 
@@ -175,7 +175,7 @@ def test_frameworks_are_in_packages(load, framework_backend, tmp_path, framework
 
 
 def test_frameworks_bring_what_they_need(load, framework_backend, tmp_path):
-    """What the library of a package needs in its turn is found beside it."""
+    """A library of a package finds the libraries that it needs beside itself."""
     inner = compile_library(tmp_path / "packages/onnxruntime/capi", "libinner.so", "int inner(void) { return 32; }")
     options = (inner, "-Wl,-rpath,$ORIGIN")
     packages = package(tmp_path, "onnxruntime/capi", "libonnxruntime.so.1", "inner()", None, *options)
@@ -207,7 +207,7 @@ def test_a_framework_that_is_not_there(load, framework_backend):
 
 
 def test_a_framework_of_another_version(load, framework_backend, tmp_path):
-    """What is installed is named, so that the user sees which version is wanted instead."""
+    """The installed library is named, so that the user sees which version is needed instead."""
     packages = package(tmp_path, "openvino/libs", "libopenvino.so.2641", 1)
     outcome = load(framework_backend("libopenvino.so.2500"), packages=[packages])
     assert (
@@ -251,7 +251,7 @@ def test_libcrypto_goes_without_saying(load, backend):
 
 
 def test_preloaded_libraries(load, backend, tmp_path):
-    """What the configuration names is loaded in its order, and its symbols serve everybody after it."""
+    """Libraries in the configuration are loaded in its order, and later libraries can use their symbols."""
     first = compile_library(tmp_path / "own", "first.so", "int first(void) { return 4; }")
     second = compile_library(tmp_path / "own", "second.so", "int first(void); int second(void) { return first() + 1; }")
     path = backend("second()", declarations="int second(void);")
@@ -312,7 +312,7 @@ def test_a_newer_triton(load, backend):
 
 
 def test_a_file_that_is_no_library(load, backend, tmp_path):
-    """Another machine, a file that is none, or no file: each has its words."""
+    """A library for another machine, a file of another kind and a missing file each have their own message."""
     image = bytearray(backend().read_bytes())
     other = {"x86_64": (183, "aarch64"), "aarch64": (62, "x86_64")}[platform.machine()]
     image[18:20] = struct.pack("<H", other[0])
@@ -337,7 +337,7 @@ def test_a_file_that_is_no_library(load, backend, tmp_path):
     ],
 )
 def test_the_words_of_the_loader(dlerror, advice):
-    """What the loader says comes first, for it is what people search for; then what it means."""
+    """The loader's message comes first, because people search for it; its meaning follows."""
     sentence = explain(dlerror, "/x/b.so", "m")
     assert sentence.startswith(f"unable to load shared library: {dlerror}; model 'm' needs it: ")
     assert advice in sentence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What native code logs: which of it, and how it comes to Python."""
+"""The levels of native code's log messages, and how these come to Python."""
 
 from ctypes import c_bool, c_int
 
@@ -8,7 +8,7 @@ import pytest
 
 from pyruntime.runtime.native import _triton
 
-# What _triton.set_log takes, and the levels of an event.
+# The flags of _triton.set_log, and the levels of an event.
 ERRORS, WARNINGS, INFOS = 1, 2, 4
 ERROR, WARNING, INFO, VERBOSE = range(4)
 MESSAGES_MAX = 10_000
@@ -16,7 +16,7 @@ MESSAGES_MAX = 10_000
 
 @pytest.fixture(autouse=True)
 def _levels():
-    """Nothing is left of other tests, and the levels are as at first again."""
+    """Discard the events of other tests, and restore the levels afterwards."""
     _triton.drain()
     yield
     _triton.set_log(ERRORS | WARNINGS | INFOS, 0)
@@ -55,7 +55,7 @@ def test_event(interface):
     (ERRORS | WARNINGS | INFOS, 2, {"ERROR", "WARN", "INFO", "VERBOSE"}),
 ])  # fmt: skip
 def test_levels(interface, levels, verbose, wanted):
-    """What is switched off is not logged, and native code can ask."""
+    """A level that is off is not logged, and native code can ask for it."""
     _triton.set_log(levels, verbose)
     for name in ("INFO", "WARN", "ERROR", "VERBOSE"):
         level = getattr(interface, name)

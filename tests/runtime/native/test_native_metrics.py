@@ -21,7 +21,7 @@ def name():
 
 @pytest.fixture
 def seen():
-    """What Python sees of the family of a name, None if there is none."""
+    """A function for a family as Python sees it, by its name; None if there is none."""
     from pyruntime.runtime.native import _triton
 
     return lambda name: next((family for family in _triton.metrics() if family[0] == name.decode()), None)
@@ -46,7 +46,7 @@ def invalid(interface, message):
 
 class TestFamilies:
     def test_shared_by_name(self, interface, name, seen, deleted):
-        """Who asks for a family of the same name gets the same one, with the description that it has."""
+        """A family with a name that exists is the existing one, with its description."""
         first = interface.family(interface.COUNTER, name, b"the first")
         second = interface.family(interface.COUNTER, name, b"another")
         one, two = interface.metric(first), interface.metric(second)
@@ -299,7 +299,7 @@ class TestHistograms:
 
 
 def test_texts_that_are_no_utf8(interface, name, seen, deleted):
-    """Whatever bytes a backend gives, Python gets a text."""
+    """Bytes that are not UTF-8 become a text in Python."""
     family = interface.family(interface.COUNTER, name, b"\xff")
     metric = interface.metric(family, (b"a", b"\xfe"))
     assert seen(name)[2:] == ("�", [({"a": "�"}, 0.0)])
@@ -307,7 +307,7 @@ def test_texts_that_are_no_utf8(interface, name, seen, deleted):
 
 
 def test_many_threads(interface, name, deleted):
-    """Whoever counts at the same time, nothing is lost."""
+    """Concurrent increments are all counted."""
     family = interface.family(interface.COUNTER, name)
 
     def count_up(_):

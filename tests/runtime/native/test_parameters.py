@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of parameters on their way to native code, and back."""
+"""The conversion of parameters to native code and back."""
 
 import math
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a process says of a crash in native code, and what becomes of processes that native code forks."""
+"""Messages about crashes in native code, and the signals of processes that native code forks."""
 
 import os
 import re
@@ -58,7 +58,7 @@ def test_crash_of_which_nobody_else_tells():
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_forked(signum):
-    """What is forked without Python's knowledge heeds a signal that is handled here."""
+    """In a process that was forked without Python's knowledge, a signal that is handled here has its default effect."""
     handled = f"signal.signal({int(signum)}, lambda *_: None)\nprepare_process(_triton)\n"
     assert run(handled + FORK.format(signum=int(signum))).stdout == f"{-signum}\n"
 
@@ -66,7 +66,7 @@ def test_forked(signum):
 def test_forked_from_who_only_uses_us():
     """A handler that is Python's own stays."""
     done = run(
-        # Whoever runs us in the background may have us ignore the signal, and then Python has no handler.
+        # A parent may have made us ignore the signal, and then Python has no handler.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "prepare_process(_triton)\n"
         "if (child := os.fork()) == 0:\n"

@@ -27,7 +27,7 @@ def iterative(native):
 
 
 def inputs_of(parameters, index):
-    """What is reported of an input."""
+    """The reported properties of an input."""
     prefix = f"input {index} "
     return {name.removeprefix(prefix): value for name, value in parameters.items() if name.startswith(prefix)}
 
@@ -61,7 +61,7 @@ class TestDescription:
         ],
     )
     def test_has_a_correlation_id_of_one_kind(self, backend, request_of, correlation, number, text):
-        """A number or a text; who asks for the other is told so."""
+        """The correlation ID is a number or a text; reading it as the other kind is an error."""
         (job,) = backend.run(request_of("describe", IN, correlation=correlation))
         assert (job.parameters["correlation id"], job.parameters["correlation text"]) == (number, text)
 
@@ -103,7 +103,7 @@ class TestDescription:
         assert job.parameters["id"] == "describe"
 
     def test_wants_names_that_there_are(self, backend, request_of):
-        """What is not there is null, and an error says so, where one does in Triton."""
+        """A result for an unknown name is null, with an error where Triton has one."""
         (job,) = backend.run(request_of("unknown", IN, parameters={"one": 1}))
         prefix = "Invalid argument: [request id: unknown] "
         assert job.parameters == {
@@ -120,7 +120,7 @@ class TestDescription:
 
 
 class TestWire:
-    """What is no request is refused as a whole: nothing is executed and nothing is said to be lost."""
+    """A malformed request is refused as a whole: it is not executed and not reported as lost."""
 
     @pytest.mark.parametrize(
         ("place", "value", "raised"),
@@ -197,7 +197,7 @@ class TestRelease:
         assert first.failure is not None
 
     def test_lets_go_of_the_job(self, backend, request_of):
-        """Nothing of a request stays when it is over."""
+        """A request that has ended is not referenced any more."""
         job, lost = backend.run(request_of("lost", IN), request_of("lost", IN))
         references = [weakref.ref(job), weakref.ref(lost)]
         del job, lost
@@ -237,7 +237,7 @@ class TestCancel:
 
 
 class TestStates:
-    """What a backend keeps from one request of a sequence to the next."""
+    """The states that a backend keeps between the requests of a sequence."""
 
     def test_come_out_before_the_release(self, iterative, request_of):
         """Each as it was when it was updated; what the configuration has not, or has otherwise, is refused."""
@@ -275,7 +275,7 @@ class TestStates:
 
 
 class TestMemory:
-    """What a backend allocates besides."""
+    """The memory that a backend allocates for itself."""
 
     def test_is_the_systems(self, backend, request_of):
         """Of GPUs there is none, and a backend is told so by the code that lets it try another kind."""

@@ -59,7 +59,7 @@ def wait_sent(report):
 
 
 def numbers_of(job):
-    """What the responses say, but for the last one, which only says that it is that."""
+    """The numbers in the responses but the last one, which is only the end."""
     return [struct.unpack("<q", bytes(outputs[0][3]))[0] for _, _, outputs, _ in job.responses if outputs]
 
 
@@ -133,7 +133,7 @@ def test_each_request_has_its_own(backend, flood):
 
 
 def test_cancelled(backend, flood):
-    """Nobody waits for a client that has gone; what Python has not looked at yet is limited all the same."""
+    """A sender does not wait for a client that has gone; the responses that Python has not taken are still limited."""
     job, serial = flood(10 * RESPONSES_MAX)
     backend.wait(lambda: len(job.responses) == RESPONSES_MAX)
     backend.instance.cancel(serial)
@@ -158,7 +158,7 @@ def test_another_window(backend, flood, wait_sent):
 
 
 def test_finished(backend, flood, report):
-    """Whoever waits is told if somebody else has sent the final response."""
+    """A sender that waits gets an error if another thread has sent the final response."""
     job, _ = flood(2 * RESPONSES_MAX)
     backend.wait(lambda: len(job.responses) == RESPONSES_MAX)
     report("end")
@@ -189,7 +189,7 @@ def test_none_where_there_is_one_response(native, request_of):
 
 
 def test_what_is_over(backend, flood):
-    """There is nothing to take of it."""
+    """Taking responses of a request that has ended has no effect."""
     job, serial = flood(1)
     backend.wait(lambda: job.over)
     for each in (serial, serial, serial + 1000):

@@ -41,7 +41,7 @@ def outputs_of(job):
 
 
 def numbers_of(job):
-    """What the responses that have outputs say, in order."""
+    """The numbers in the responses with outputs, in order."""
     return [
         int.from_bytes(bytes(outputs[0][3]), "little")
         for _, failure, outputs, _ in job.responses
@@ -50,7 +50,7 @@ def numbers_of(job):
 
 
 class TestOutputs:
-    """What a backend has written."""
+    """The outputs that a backend has written."""
 
     def test_are_what_was_written(self, backend, request_of):
         """Every datatype, no dimension, no bytes."""
@@ -124,7 +124,7 @@ class TestMany:
         assert [index for index, (final, *_) in enumerate(job.responses) if final] == [1000]
 
     def test_end_with_the_final_one(self, backend, request_of):
-        """What comes later is not sent, and the backend is told so."""
+        """A response after the final one is not sent, and is an error in the backend."""
         job, report = backend.run(request_of("late", IN), request_of("", IN))
         told = "Invalid argument: model 'model' has sent the final response to request 'late' before: "
         told += "what comes after it is not sent"
@@ -149,7 +149,7 @@ class TestMemory:
 
     @pytest.mark.parametrize("size", SIZES)
     def test_is_found_again(self, backend, request_of, size):
-        """Whatever its size is; what is in use is never given to another."""
+        """A buffer of any size has its contents as long as it is in use: it is not given to another output."""
         kept = []
         for fill in range(3):
             contents = bytes([fill]) * size

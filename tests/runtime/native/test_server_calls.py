@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What native code asks of the server: a backend whose steps the test says, and the test in place of the server.
+"""Calls of native code to the server: a backend whose steps the test gives, and the test in place of the server.
 
 Messages, and the order in which callbacks are called, are those that Triton has for the same backend.
 """
@@ -206,7 +206,7 @@ def test_what_the_server_is_told(steps, server):
     ],
 )
 def test_contents(steps, server, lines, contents):
-    """What is read of an input, whatever it was put together from; a raw one has neither datatype nor shape."""
+    """The contents of an input, however they were put together; a raw input has neither datatype nor shape."""
     seen = []
 
     def look(call):
@@ -329,7 +329,7 @@ def test_unknown_model(steps, server):
     ],
 )
 def test_allocator(steps, line, failure, freed):
-    """What the allocator cannot do fails the response, and what it has done is undone."""
+    """An output that the allocator cannot place fails the response, and is freed if it was allocated."""
     assert steps(*REQUEST, line, "infer")[-4 - len(freed) :] == [
         "start",
         "allocate OUT 8",
@@ -382,7 +382,7 @@ def test_cancel(steps, server):
 
 
 def test_lost_calls(steps, server):
-    """What Python forgets to answer fails: nobody waits for ever."""
+    """A call that Python forgets to answer fails instead of waiting for ever."""
     server.answers["ServerIsLive"] = lambda call: None
     server.answers["infer"] = lambda call: None
     lines = steps("live", *REQUEST, "infer")
@@ -451,7 +451,7 @@ def test_queries(steps, server, line, method, arguments, answer, said):
 
 
 def test_unsupported(steps):
-    """What can be asked of no server of ours."""
+    """Functions that pyruntime does not support."""
     assert steps("register /a", "unregister /a", "load_number plus") == [
         f"register: Unsupported: TRITONSERVER_ServerRegisterModelRepository {NAMED}",
         f"unregister: Unsupported: TRITONSERVER_ServerUnregisterModelRepository {NAMED}",
@@ -473,7 +473,7 @@ def test_the_thread_that_answers(instance, steps):
 
 
 def test_bad_answers(steps, server):
-    """What is no answer is an error in Python, and the call fails for whoever waits."""
+    """A bad answer is an exception in Python, and the call fails."""
 
     def answer(call):
         for bad in (1.5, "text", 1 << 64):

@@ -46,7 +46,7 @@ def test_ids(backend, request_of):
 
 
 def test_activities(backend, request_of):
-    """What a backend reports comes to the job of its request, that of a child too, before the request is over."""
+    """Activities that a backend reports, also for a child, are events of the request's job before its end."""
     (job,) = backend.run(request_of("r", trace=CONTEXT))
     assert job.activities == [(1000, "CUSTOM_ACTIVITY", "BEGIN"), (2000, "CUSTOM_ACTIVITY", "CHILD")]
     assert [kind for kind, _ in job.events][:2] == ["activity", "activity"]

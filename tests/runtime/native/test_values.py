@@ -201,7 +201,7 @@ class TestNulls:
         """Where there must be something, nothing is an error that names the function, and no crash."""
         code, message = interface.call(function, *self.CALLS[function])
         assert code == interface.INVALID_ARG
-        # What takes no arguments for a metric is the same function as what takes some.
+        # MetricNew calls MetricNewWithArgs, whose name is in the message.
         assert message.startswith(f"TRITONSERVER_{function}")
         assert message.endswith(" is null")
 

@@ -33,7 +33,7 @@ def test_models_cannot_have_them(name):
 
 
 def test_models_have_them_no_less_afterwards():
-    """What is refused leaves nothing behind, and other families come and go."""
+    """A refused family leaves nothing behind, and other families come and go."""
     metrics = Metrics()
     with pytest.raises(InferenceError):
         metrics.family("stub", "nv_inference_count", "", "counter")

@@ -49,7 +49,7 @@ def test_what_comes_first():
     ["ctypes.string_at(0)", "os.abort()", "[threading.Thread(target=time.sleep, args=(9,)).start(), os.abort()]"],
 )
 def test_what_this_python_writes(code):
-    """What this Python really writes is told apart from what is printed before."""
+    """The report that this Python writes is told apart from earlier output."""
     program = f"import ctypes, os, sys, threading, time\nprint('printed', file=sys.stderr)\n{code}"
     done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", program], stderr=subprocess.PIPE, text=True)
     lines = done.stderr.splitlines()

@@ -96,7 +96,7 @@ def test_no_gpus(proc, caplog):
 
 
 def test_none_wanted():
-    """Nothing is read, and nothing runs."""
+    """Devices that are not wanted are not read."""
     devices = Devices(cpu=False, gpu=False, open_gpus=no_gpus)
     asyncio.run(devices.run(0))
     assert devices.lines() == ""

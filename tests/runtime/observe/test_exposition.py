@@ -63,7 +63,7 @@ def test_no_description():
 
 @given(st.dictionaries(LABEL_NAMES, st.text(), max_size=5), st.text())
 def test_labels_and_descriptions_read_back(labels, description):
-    """Whatever stands in them."""
+    """Arbitrary labels and descriptions are read back by Prometheus' parser."""
     page = f"{family_head('m', description, 'gauge')}m{{{labels_text(labels)}}} 1\n"
     (family,) = text_string_to_metric_families(page)
     (sample,) = family.samples

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What stubs print, cut into lines."""
+"""The output of stubs, cut into lines."""
 
 from itertools import pairwise
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What clients may change of what is logged."""
+"""The log settings that clients may change."""
 
 import logging
 
@@ -71,7 +71,7 @@ def test_one_setting_is_changed(log_settings, applied, name, value):
 
 
 def test_verbose_is_known_at_a_glance(log_settings):
-    """Whoever would write verbose lines sees whether there are any."""
+    """`verbose` says whether verbose lines are logged, so that nobody formats lines in vain."""
     assert not log_settings.verbose
     log_settings.update({"log_verbose_level": 1})
     assert log_settings.verbose
@@ -81,7 +81,7 @@ def test_verbose_is_known_at_a_glance(log_settings):
 
 @pytest.mark.parametrize("values", [{}, {"log_info": True}, {"unheard_of": 1}])
 def test_nothing_changes(log_settings, applied, values):
-    """What is so already, and names that are unknown, change nothing."""
+    """Values that are set already and unknown names change nothing."""
     log_settings.update(values)
     assert log_settings.current() == DEFAULTS
     assert applied == []

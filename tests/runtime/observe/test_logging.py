@@ -123,7 +123,7 @@ def test_table_stands_below_its_line():
 
 @given(st.text(alphabet=st.characters()))
 def test_quoted_text_is_json_that_prints(text):
-    """Whatever a message holds, its quoted form prints, and a JSON parser gives it back."""
+    """The quoted form of any message is printable, and a JSON parser reads it back."""
     quoted = quote(text)
     assert quoted.isprintable()
     # JSON joins a pair of lone surrogates to the one character that they stand for.
@@ -194,7 +194,7 @@ def test_environment_switches_escaping_off(logger, capsys, monkeypatch, value, e
 
 
 def test_event_loops_complaints_are_lines_too(logger, capsys):
-    """What asyncio reports about a task of ours comes in the same format."""
+    """Reports of asyncio about a task have the same format."""
     set_up_logging(settings())
     logging.getLogger("asyncio").error("Task exception was never retrieved")
     assert capsys.readouterr().err.startswith("E")

@@ -25,7 +25,7 @@ def test_nothing_yet():
 
 
 def test_a_loop_that_is_held_up(monkeypatch):
-    """Who holds it up for a while makes its next timer late by at least the rest of that."""
+    """A callback that blocks the loop makes the next timer late by at least the rest of its duration."""
     monkeypatch.setattr(loop_lag, "PROBE_S", 0.001)
     lag = LoopLag()
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What /proc says, as numbers, and what comes of that on the page."""
+"""The numbers in /proc, and their metrics on the page."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_utilization(after, expected):
 
 
 def test_memory():
-    """What can be freed at once is not used."""
+    """Memory that can be freed at once does not count as used."""
     assert memory(MEMINFO) == Memory(1000 << 10, 400 << 10)
 
 
@@ -62,7 +62,7 @@ def test_memory_that_cannot_be_read(text):
 
 
 def test_this_machine():
-    """What the kernel says here can be read."""
+    """The files of this machine's kernel can be read."""
     times = cpu_times(Path("/proc/stat").read_text())
     assert times.total >= times.idle > 0
     found = memory(Path("/proc/meminfo").read_text())
@@ -70,7 +70,7 @@ def test_this_machine():
 
 
 def test_cpu_lines():
-    """What could not be read has no family."""
+    """A value that could not be read has no family."""
     found = {family.name: family.samples[0].value for family in text_string_to_metric_families(cpu_lines(0.5, None))}
     assert found == {"nv_cpu_utilization": 0.5}
     page = cpu_lines(None, Memory(10, 4))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What families and metrics may be made of, and what is refused in whose words."""
+"""Valid families and metrics, and the messages for invalid ones."""
 
 import math
 

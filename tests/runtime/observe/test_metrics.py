@@ -16,7 +16,7 @@ EMPTY = "<Metrics [0 families, 0 metrics | 0 owners]>"
 
 
 def samples(metrics):
-    """What Prometheus' parser reads off the page: {(name, labels): value}."""
+    """The samples that Prometheus' parser reads off the page: {(name, labels): value}."""
     page = metrics.render().decode()
     # The parser gives counters a `_total` that the page has not.
     return {
@@ -126,7 +126,7 @@ class TestEnding:
 
     @pytest.mark.parametrize(("shared", "value"), [(True, 1), (False, 0)])
     def test_a_stub_that_ends(self, metrics, shared, value):
-        """All that it had is dropped. What another stub has as well goes on, the rest begins at 0 again."""
+        """All metrics of the stub are dropped. Those that another stub has as well go on, others begin at 0 again."""
         owners = ["dead", "alive"] if shared else ["dead"]
         for owner in owners:
             number = metrics.metric(owner, metrics.family(owner, "n", "", "counter"), {}, None)
@@ -249,7 +249,7 @@ class TestLimits:
         metrics.family("p", "n", "", "counter")
 
     def test_page(self, metrics, monkeypatch):
-        """What a scrape may read is limited, whatever it consists of; what is dropped makes room."""
+        """The size of the page is limited, whatever it consists of; dropped metrics make room."""
         monkeypatch.setattr(module, "PAGE_BYTES_MAX", 1000)
         family = metrics.family("o", "n", "", "histogram")
         numbers = [metrics.metric("o", family, {}, [1.0, 2.0])]

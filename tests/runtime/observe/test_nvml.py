@@ -88,7 +88,7 @@ def test_gpus(build):
 
 
 def test_an_older_library(build):
-    """What it does not have yet is as if it failed."""
+    """A function that the library does not have yet counts as failed."""
     assert Nvml(build(old=1)).read()[0] == GpuReading("GPU-0", 0.25, 80 << 30, 20 << 30, 70.5, 300.0, None)
 
 

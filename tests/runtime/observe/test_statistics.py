@@ -75,7 +75,7 @@ def test_failures_count_as_nothing_else():
     ],
 )
 def test_reasons(code, cancelled, reason):
-    """What fails with an instance is the model's doing, unless nobody waited for it."""
+    """A failure of an instance is the backend's, unless the request was cancelled."""
     assert reason_of(InferenceError("no", code), cancelled) is reason
 
 
@@ -164,7 +164,7 @@ def test_executions_are_counted_by_batch_size():
 
 
 def test_times_that_cannot_be():
-    """What backends report may be anything; what is told of it is something that the protocol can hold."""
+    """Arbitrary times of a backend are reported as values that the protocol can hold."""
     statistics = ModelStatistics()
     statistics.success(1, -5, 1 << 65, 0, 0, 7)
     statistics.execution(1, -1, 1 << 64, 2, 0)
@@ -181,7 +181,7 @@ def test_times_that_cannot_be():
 
 
 def test_memory_usage():
-    """What is said of the same memory is added up, kind by kind; a number must be one that the protocol can hold."""
+    """Reports about the same memory are added up, kind by kind, and limited to what the protocol can hold."""
     statistics = ModelStatistics()
     statistics.memory_usage = lambda: [
         (2, 3, 4096),

@@ -74,13 +74,13 @@ def test_long_cell_is_cut():
     ],
 )
 def test_room_is_shared(needs, room, widths):
-    """Who needs little gets it, the others share evenly, and nobody gets less than 1."""
+    """A column that needs little gets it, the others share evenly, and each has at least 1."""
     assert column_widths(needs, room) == widths
 
 
 @given(st.lists(st.lists(st.text(max_size=30), min_size=2, max_size=2), max_size=5), st.integers(20, 100))
 def test_every_line_is_equally_wide_and_within_the_limit(rows, width_max):
-    """Whatever the cells hold, the table is a rectangle that fits."""
+    """For arbitrary cells, the table is a rectangle that fits."""
     lines = table(["A", "B"], rows, width_max).split("\n")
     assert len({len(line) for line in lines}) == 1
     assert len(lines[0]) <= width_max

@@ -126,7 +126,7 @@ class TestNative:
         assert found == Backend("b", "python_based", "ours/native/model.py", "ours/b/libtriton_b.so")
 
     def test_an_unknown_mode(self, find):
-        """Nobody wants their library in the server by a slip of the pen."""
+        """An unknown mode is refused, so that a typing error does not put a library into the server."""
         with pytest.raises(LoadError, match="has the parameter EXECUTION_MODE 'own', which must be 'in_process' or"):
             find(replace(model("b"), parameters={"EXECUTION_MODE": "own"}), "ours/b/libtriton_b.so")
 

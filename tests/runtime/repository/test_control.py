@@ -95,7 +95,7 @@ class TestWhatIsRefused:
         world(test)
 
     def test_an_override_that_is_none(self, world):
-        """What comes with a request is looked at before anything is done."""
+        """The parameters of a request are checked before anything is done."""
 
         async def test(world):
             world.add("m")
@@ -204,7 +204,7 @@ class TestUnload:
 
 class TestOrder:
     def test_one_after_the_other(self, world):
-        """What is asked for of one model is done in the order in which it is asked for."""
+        """The requests for one model are carried out in the order in which they come."""
 
         async def test(world):
             world.add("m")
@@ -438,7 +438,7 @@ class TestWaitReady:
         [("m", 7, Code.NOT_FOUND), ("n", LATEST, Code.NOT_FOUND), ("f", 1, Code.UNAVAILABLE)],
     )
     def test_what_does_not_come(self, world, name, version, code):
-        """What is not being loaded is refused at once, in Triton's words."""
+        """A model that is not being loaded is refused at once, with Triton's message."""
 
         async def test(world):
             world.add("m", "f", "n")
@@ -466,7 +466,7 @@ class TestWaitReady:
         world(test, model_load_thread_count=count)
 
     def test_a_load_that_is_not_its_turn_yet(self, world):
-        """What is asked for and has not begun is worth waiting for; what fails ends the wait."""
+        """A load that has not begun is waited for; a load that fails ends the wait."""
 
         async def test(world):
             world.add("a", "b")
@@ -491,7 +491,7 @@ class TestWaitReady:
         world(test, model_load_thread_count=1)
 
     def test_one_version_of_several(self, world):
-        """Who waits for one version does not wait for the others, and hears when it has failed."""
+        """A wait for one version does not wait for the others, and ends when this version has failed."""
 
         async def test(world):
             world.add("m", versions=(1, 2, 3), config="backend: 'python' version_policy { all {} }")
@@ -595,7 +595,7 @@ class TestWaitReady:
         world(test)
 
     def test_the_server_stops(self, world):
-        """Who waits when the server stops is not left waiting."""
+        """A wait ends when the server stops."""
 
         async def test(world):
             world.add("m")
@@ -711,7 +711,7 @@ class TestStart:
         assert self.started(world, load_models=("*", "*")) == [True, ["a", "b", "c"], ["a", "b", "c"]]
 
     def test_what_is_not_there(self, world, caplog):
-        """What is named and not there has failed."""
+        """A model that is named and does not exist has failed."""
         assert self.started(world, load_models=("a", "x")) == [False, ["a"], ["a", "b", "c", "x"]]
         assert "failed to load 'x', failed to poll from model repository" in caplog.text
 
@@ -744,7 +744,7 @@ class TestStart:
         world(test, model_control_mode="none")
 
     def test_an_empty_repository(self, world):
-        """Nothing is easily loaded."""
+        """Loading no models succeeds."""
 
         async def test(world):
             assert await world.control.start(world.control.find_models())

@@ -73,7 +73,7 @@ def test_files_that_come_and_go(model):
 
 
 def test_a_file_of_all_versions(model):
-    """What lies beside the versions is theirs, all of them."""
+    """A file beside the versions belongs to all of them."""
     before = look(model)
     touch(model / "helper.py")
     after = look(model)

@@ -123,7 +123,7 @@ class TestResolve:
 
 class TestHandles:
     def test_the_first_load_replaces_nothing(self):
-        """There is nothing to drain."""
+        """The first load has no version to drain."""
         assert perform(table_in(State.LOADING), Step.READY) is None
 
     def test_a_reload_serves_the_old_until_the_new_is_ready(self):
@@ -134,7 +134,7 @@ class TestHandles:
         assert table.resolve("m") == table.resolve("m", 1) == "new"
 
     def test_a_failed_reload_keeps_the_old(self):
-        """Nothing is to be drained, and nothing of the failure is left."""
+        """The old version is not drained, and the failure leaves no trace."""
         table = table_in(State.RELOADING)
         assert table.fail("m", 1, "it is broken") is None
         assert table.resolve("m") == "old"
@@ -148,7 +148,7 @@ class TestHandles:
         assert table.index() == [IndexRow("m", "1", "UNAVAILABLE", "it is broken")]
 
     def test_unloading(self):
-        """What served is handed back to be drained; a version that failed has nothing."""
+        """The version that served is returned, so that it can be drained; a failed version has none."""
         assert table_in(State.READY).begin_unload("m", 1) == "old"
         assert table_in(State.UNAVAILABLE).begin_unload("m", 1) is None
 
@@ -243,7 +243,7 @@ class TestServerReady:
         assert table_in(state).is_ready(strict=False)
 
     def test_unloaded_versions_do_not_count(self):
-        """What somebody unloaded, even after it failed, is not missed."""
+        """A version that was unloaded, even after it failed, does not affect readiness."""
         table = table_in(State.UNAVAILABLE)
         table.begin_unload("m", 1)
         table.unloaded("m", 1)
@@ -257,7 +257,7 @@ class TestServerReady:
 
 
 def test_repr_says_how_much_is_ready():
-    """What a log line shows."""
+    """The repr for log lines."""
     table = serving(v1="one", v2="two")
     table.begin_load("m", 3)
     assert repr(table) == "<LifecycleTable [3 versions, 2 ready]>"

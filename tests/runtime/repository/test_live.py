@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What has processes, from the end of its load until they are gone."""
+"""Model versions with processes, from the end of their load until the processes are gone."""
 
 import asyncio
 
@@ -35,7 +35,7 @@ def serve(world, model, folder=None):
 
 
 def test_replaced(world, version):
-    """What is replaced gets no more requests, finishes those that it has, and is stopped."""
+    """A replaced version gets no more requests, finishes those that it has, and is stopped."""
 
     async def test(world):
         old = serve(world, version("m", 1))
@@ -53,7 +53,7 @@ def test_replaced(world, version):
 
 
 def test_unloaded(world, version):
-    """What is unloaded is UNLOADING until its processes are gone."""
+    """An unloaded version is UNLOADING until its processes are gone."""
 
     async def test(world):
         model = serve(world, version("m", 1))
@@ -235,7 +235,7 @@ def test_kill(world, version):
 
 
 def test_news(world):
-    """Who waits for news of a model hears of each change of its versions, and not of those of others."""
+    """A wait for changes of a model ends with each change of its versions, and not with those of other models."""
 
     async def test(world):
         heard = []

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What may come with a request to load a model."""
+"""The parameters of a request to load a model."""
 
 import orjson
 import pytest

@@ -43,7 +43,7 @@ def test_held_by_several(place):
 
 @pytest.mark.parametrize("files", [{"1": b"", "1/model.py": b""}, {"a" * 300: b""}, {"\ud800": b""}, {"a\0b": b""}])
 def test_files_that_cannot_be(place, files):
-    """What no file system takes is an error of the model, and leaves nothing behind."""
+    """Files that no file system accepts are an error of the model, and leave nothing behind."""
     with pytest.raises(LoadError, match=r"^the override files of model 'm' cannot be written: ."):
         OverrideFolder("m", files)
     assert list(place.iterdir()) == []

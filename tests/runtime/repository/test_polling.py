@@ -168,7 +168,7 @@ class TestPolling:
         polling(test)
 
     def test_a_change_that_fails(self, polling):
-        """What serves goes on."""
+        """The version that serves goes on."""
 
         async def test(world, tick):
             world.add("m")
@@ -201,7 +201,7 @@ class TestPolling:
         polling(test)
 
     def test_a_repository_that_cannot_be_read(self, polling, caplog):
-        """Nothing is unloaded for it, and it is said once."""
+        """Models stay loaded, and the failure is logged once."""
 
         async def test(world, tick):
             world.add("m")
@@ -237,7 +237,7 @@ class TestPolling:
         assert "ZeroDivisionError" in caplog.text
 
     def test_by_hand_nothing_is_loaded(self, polling):
-        """Whoever polls takes no orders."""
+        """With polling, requests to load and unload are refused."""
 
         async def test(world, tick):
             world.add("m")
@@ -278,7 +278,7 @@ class TestLook:
 
     @pytest.mark.parametrize("name", ["__pycache__/model.pyc", ".model.py.swp", "model.py~"])
     def test_what_is_no_change(self, found, name):
-        """What Python and editors leave behind."""
+        """Files that Python and editors leave behind are no change."""
 
         def test(world, look):
             before = look()

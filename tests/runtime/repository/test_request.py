@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a request to load a model comes to, by what is on disk."""
+"""The result of a request to load a model, by the files on disk."""
 
 import os
 
@@ -104,7 +104,7 @@ def test_a_model_that_is_not_there(model):
 
 @pytest.mark.parametrize("text", ["name: 'other'", "backend: 3", "ensemble_scheduling {}"])
 def test_a_model_that_is_wrong(model, text):
-    """What is wrong with it is said by a LoadError."""
+    """A mistake in the configuration is a LoadError."""
     (model / "config.pbtxt").write_text(text)
     with pytest.raises(LoadError):
         see(model)

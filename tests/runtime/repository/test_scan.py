@@ -147,7 +147,7 @@ class TestFindModel:
 
     @pytest.mark.parametrize("name", ["o", "README.md", ".hidden", "__pycache__", "a\0b", "\ud800", "m" * 300])
     def test_what_is_no_model(self, tmp_path, name):
-        """What is not a folder there, or is none that counts, is nowhere."""
+        """A name that is not a folder, or a folder that does not count, is no model."""
         root = make(tmp_path, "m/1/", "README.md", ".hidden/1/", "__pycache__/")
         assert find_model([root], name) is None
 

@@ -12,7 +12,7 @@ ALL = "backend: 'python' version_policy { all {} }"
 
 
 def handles(world, name="m"):
-    """What serves each version."""
+    """The model versions that serve, by number."""
     return {version: world.table.resolve(name, version) for version in world.table.ready_versions(name)}
 
 
@@ -254,7 +254,7 @@ def test_all_versions_fail(world):
 
 
 def test_a_reload_that_fails(world):
-    """Nothing changes, nothing that was loaded meanwhile is left, and the next load tries again."""
+    """Nothing changes, versions that were loaded meanwhile are dropped, and the next load tries again."""
 
     async def test(world):
         world.add("m", versions=(1, 2), config=ALL)

@@ -22,7 +22,7 @@ def graph(text):
         ("", "a", "a", "aa"),
         ("ba", "a", "b", "aba"),
         ("bc ca", "a", "b", "abca"),
-        # What others wait for does no harm, even where they wait for each other.
+        # Waits of others do no harm, even if they form a cycle.
         ("bc cd", "a", "b", ""),
         ("ca da", "a", "b", ""),
         ("bc cb", "a", "b", ""),
@@ -37,7 +37,7 @@ def test_cycle(edges, waiter, target, expected):
 
 
 def test_removed():
-    """Who waits no longer closes no cycle; of two that wait for the same the other still does."""
+    """A wait that was removed closes no cycle; of two equal waits the other still does."""
     made = WaitGraph()
     first, second = made.add("b", "a"), made.add("b", "a")
     made.remove(first)

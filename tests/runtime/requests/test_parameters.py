@@ -41,7 +41,7 @@ class TestParameters:
 
     @given(JUNK)
     def test_junk(self, text):
-        """Whatever a stub sends is parameters, or the stub's fault."""
+        """Arbitrary text of a stub is parameters, or the stub's fault."""
         try:
             parameters = parse_parameters(text)
         except PeerError:

@@ -98,7 +98,7 @@ class TestWithoutDelay:
         assert taken(filled(Batcher(8, batching(2, 4)), 1, 1, 1)) == "ab"
 
     def test_takes_everything_when_no_preferred_size_can_be_formed(self):
-        """Nothing waits for a preferred size without a delay."""
+        """Without a delay no request waits for a preferred size."""
         assert taken(filled(Batcher(8, batching(4)), 1, 1)) == "ab"
 
     def test_stops_before_it_leads_past_every_preferred_size(self):
@@ -133,7 +133,7 @@ class TestWithDelay:
         assert taken(batcher, 0.010) == "ab"
 
     def test_the_delay_of_the_rest_is_its_own(self):
-        """What a batch leaves behind waits since its own arrival."""
+        """The delay of a request that a batch leaves behind counts from the request's own arrival."""
         batcher = self.batcher(2)
         for payload, arrived_s in [("a", 0.0), ("b", 0.001), ("c", 0.002)]:
             batcher.submit(Queued(payload, 1, arrived_s))
@@ -157,7 +157,7 @@ class TestWithDelay:
         assert taken(batcher, 0.002) == "az"
 
     def test_no_use_to_wait_past_every_preferred_size(self):
-        """What cannot become a preferred size any more is executed at once."""
+        """Requests that cannot reach a preferred size any more are executed at once."""
         assert all_taken(filled(self.batcher(4), 3, 2)) == ["a"]
         assert all_taken(filled(self.batcher(4), 6)) == ["a"]
 
@@ -242,7 +242,7 @@ class TestQueue:
         assert taken(filled(batcher, 2)) == "a"
 
     def test_repr_says_how_many_wait(self):
-        """What a log line shows."""
+        """The repr for log lines."""
         assert repr(filled(Batcher(8, None), 1, 1, 1)) == "<Batcher [3 queued]>"
 
 
@@ -287,7 +287,7 @@ OPERATIONS = st.lists(
     eager=st.booleans(),
 )
 def test_agrees_with_the_rules(preferred, delay_ms, operations, eager):
-    """Whatever happens: the batches are those of the rules, so nothing is lost, doubled, reordered or late."""
+    """For all operations the batches are those of the rules: no request is lost, doubled, reordered or late."""
     batcher = Batcher(6, batching(*preferred, delay_us=delay_ms * 1000))
     waiting, submitted, last, now, delay_s = [], [], None, 0.0, delay_ms * 1000 / 1e6
 
@@ -359,7 +359,7 @@ class TestStrategy:
         return Batcher(8, spec or batching(), Strategy(limit))
 
     def test_it_closes_a_batch(self):
-        """Who is not wanted is the first of the next batch, and is asked about again."""
+        """A request that the strategy refuses is the first of the next batch, and is included in the next question."""
         batcher = self.batcher(3)
         assert all_taken(filled(batcher, 1, 2, 1, 1, 1)) == ["ab", "cde"]
         assert "".join(batcher.strategy.asked) == "(abc)(cde)"

@@ -75,7 +75,7 @@ def test_no_number():
 
 
 def test_names():
-    """What the inputs are called, and that there may be none."""
+    """The names of the inputs; there may be none."""
     assert controls_of(FLAGS).names == {"S", "R", "E"}
     assert controls_of("").names == frozenset()
     assert controls_of("").tensors("a", True, True) == []

@@ -142,7 +142,7 @@ class TestDispatch:
 
 class TestTimer:
     def test_a_batch_that_is_not_full(self):
-        """What waits for company goes alone when its time is up."""
+        """A batch that is not full is executed when its delay has passed."""
 
         async def run():
             instance = Instance(1)
@@ -228,7 +228,7 @@ class TestCancel:
         assert each.slots[0].freed == 0
 
     def test_lets_the_others_form_a_batch(self):
-        """Who waited behind it is not held up."""
+        """Requests behind the cancelled one are not held up."""
 
         async def run():
             instance = Instance(1)
@@ -278,11 +278,11 @@ class TestCancelledMeanwhile:
 
 
 class TestStatistics:
-    """What ends in the queue is a failure, too."""
+    """A request that ends in the queue counts as failed."""
 
     @pytest.mark.parametrize("step", ["cancel", "put_back", "reschedule"])
     def test_of_what_is_cancelled(self, step):
-        """Nobody waited for it any more."""
+        """A cancelled request counts as cancelled."""
         statistics = ModelStatistics()
         made = scheduler(Instance(0), statistics=statistics)
         each = job(arrived_ns=time.monotonic_ns() - 10**9)
@@ -358,7 +358,7 @@ class TestWaitEmpty:
         assert len(made) == 0
 
     def test_nothing_waits(self):
-        """There is nothing to wait for."""
+        """An empty queue is not waited for."""
         self.wait(scheduler(Instance(0)))
 
     def test_until_all_is_taken(self):
@@ -397,7 +397,7 @@ class TestWaitEmpty:
         assert len(made) == 1
 
     def test_cancelled(self):
-        """Whoever does not want to wait any longer changes nothing."""
+        """Cancelling the wait changes nothing."""
 
         async def run():
             made = scheduler(Instance(0))
@@ -449,7 +449,7 @@ class TestEnd:
         assert instance.batches == [[each]]
 
     def test_instance_changed(self):
-        """Who owns the scheduler hears of changes."""
+        """The scheduler's owner is notified of changes."""
         changes = []
         scheduler(on_change=lambda: changes.append(1)).executor_changed()
         assert changes == [1]
@@ -463,7 +463,7 @@ def test_repr():
 
 
 class TestFreeInstance:
-    """Who may be given a request past the queue."""
+    """The instance that may be given a request directly, without the queue."""
 
     def test_with_a_place(self):
         """The one that a job would go to."""
@@ -485,7 +485,7 @@ class TestFreeInstance:
         instance = Instance(0)
         made = scheduler(instance)
         made.submit(job())
-        instance.capacity = 2  # which the scheduler has not heard of
+        instance.capacity = 2  # which the scheduler does not know yet
         assert made.free_instance() is None
         assert made.lone_instance() is None
         made.capacity_freed()

@@ -80,7 +80,7 @@ class TestDirect:
         assert made.take(1.0) == [offered]
 
     def test_withdraw(self):
-        """What is withdrawn is not executed; to do it again changes nothing."""
+        """A withdrawn request is not executed; withdrawing it again changes nothing."""
         first, second = Offered(), Offered()
         made = direct((0, first), (1, second))
         made.withdraw(first, 0)
@@ -109,7 +109,7 @@ class TestOldest:
         assert made.wake_at() is None
 
     def test_withdraw(self):
-        """What is withdrawn is not executed; to do it again changes nothing."""
+        """A withdrawn request is not executed; withdrawing it again changes nothing."""
         made = Oldest(4, spec(oldest=True))
         first, second = Offered(), Offered()
         made.offer(first, 0)
@@ -128,6 +128,6 @@ class TestOldest:
 
 
 def test_strategy_of():
-    """What the configuration asks for."""
+    """The strategy that the configuration names."""
     assert type(strategy_of(4, spec())) is Direct
     assert type(strategy_of(4, spec(oldest=True))) is Oldest

@@ -128,7 +128,7 @@ def contents(memory, each):
 
 
 def test_choice(memory):
-    """Who has no sequences has the scheduler that knows none, and so has who only wants requests again."""
+    """A model without sequences has the scheduler for single requests, as has one that only reschedules."""
     for text in ("", "dynamic_batching {}", "sequence_batching { iterative_sequence: true }"):
         assert type(create_scheduler(spec_of(text), lambda: None, ModelStatistics(), memory)) is Scheduler
 
@@ -150,7 +150,7 @@ class TestDispatch:
 
     @in_a_loop
     async def test_together(self, make):
-        """What became next while a batch ran is executed together, though it was freed one by one."""
+        """Requests that became next while a batch ran are executed together, though they were freed one by one."""
         instance = Instance(capacity=1)
         made = make("", instance)
         first, second = [job(1, START), job(2, START)], [job(1), job(2)]
@@ -191,7 +191,7 @@ class TestDispatch:
 
     @in_a_loop
     async def test_wait_empty(self, make):
-        """Nothing waits when everything is being executed."""
+        """The wait ends when all requests are being executed."""
         instance = Instance(capacity=0)
         made = make("", instance)
         await made.wait_empty(PATIENCE_S)
@@ -207,7 +207,7 @@ class TestDispatch:
 class TestRefusals:
     @in_a_loop
     async def test_no_sequence(self, make):
-        """What is no request of a sequence is not queued."""
+        """A request that belongs to no sequence is not queued."""
         made = make("", Instance())
         with pytest.raises(InferenceError, match="must specify the START flag"):
             made.submit(job(1))
@@ -253,7 +253,7 @@ class TestInputs:
 
     @in_a_loop
     async def test_padding(self, make, memory):
-        """A row without a request is zeros, and not ready. Nobody is answered for it."""
+        """A row without a request is zeros, and not ready. Its response is dropped."""
         instance = Instance()
         made = make(CONTROLS, instance)
         strings = job(2, START, tensors=[("IN", "BYTES", [1, 2], 0, 99, 0, 0)])
@@ -354,7 +354,7 @@ class TestInputs:
 class TestAgain:
     @in_a_loop
     async def test_reschedule(self, make, memory):
-        """What is to be executed again comes before the others of its sequence, and is not the first one any more."""
+        """A rescheduled request comes before the others of its sequence, and is not the first one any more."""
         instance = Instance()
         made = make(CONTROLS + STATE, instance)
         first, second = job(1, START), job(1)
@@ -387,7 +387,7 @@ class TestAgain:
 
     @in_a_loop
     async def test_cancelled(self, make):
-        """Nobody waits for it: it is not executed again."""
+        """A cancelled request is not executed again."""
         statistics = ModelStatistics()
         instance = Instance()
         made = make("", instance, statistics=statistics)
@@ -436,7 +436,7 @@ class TestEnds:
 
     @in_a_loop
     async def test_fail_all(self, make):
-        """Everything that waits fails, whoever waits for that hears of it."""
+        """All waiting requests fail, which ends the wait."""
         made = make("", Instance(capacity=0))
         outcomes = []
         made.submit(job(1, START, outcomes))
@@ -464,7 +464,7 @@ class TestEnds:
 
     @in_a_loop
     async def test_timeout(self, make):
-        """Who waits too long for a slot is told."""
+        """A request that waits too long for a slot fails."""
         statistics = ModelStatistics()
         made = make("oldest { max_candidate_sequences: 1 }", Instance(capacity=0), statistics=statistics)
         told = asyncio.get_running_loop().create_future()
@@ -479,7 +479,7 @@ class TestEnds:
 
     @in_a_loop
     async def test_death(self, make):
-        """What waits for an instance that has died fails, unless it begins its sequence anyway."""
+        """Requests that wait for an instance that has died fail, unless they begin their sequence."""
         changes = []
         instances = [Instance(), Instance()]
         made = make("", *instances, on_change=lambda: changes.append(1))
@@ -494,7 +494,7 @@ class TestEnds:
         assert [outcome.message for outcome in outcomes] == [
             "sequence 1 of model 'm' is lost with the instance that had it; it must be started again"
         ]
-        # What was with the instance when it died, and had not begun, is lost as well.
+        # A request that the instance had not begun when it died is lost as well.
         made.put_back([jobs[0]])
         assert [outcome.code for outcome in outcomes] == [Code.UNAVAILABLE] * 2
         again = job(1, START)

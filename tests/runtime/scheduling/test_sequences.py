@@ -134,7 +134,7 @@ class TestRequests:
 
 class TestSlots:
     def test_backlog(self):
-        """Who has no slot waits for one, with all requests; slots are given in order of arrival."""
+        """A sequence without a slot waits with all its requests; slots are given in order of arrival."""
         table = Table()
         first, second, third, fourth = table.submit(job(1, START), job(2, START), job(2), job(3, START))
         table.run(first)
@@ -175,7 +175,7 @@ class TestSlots:
         table.run(second)
 
     def test_without_instances(self):
-        """What comes before there are instances waits for them."""
+        """Requests that come before there are instances wait for them."""
         table = Table()
         table.all.serve([])
         (first,) = table.submit(job(1, START))
@@ -233,7 +233,7 @@ class TestEnds:
         table.run(other)
 
     def test_timeout_behind_its_own_end(self):
-        """Who goes back to the backlog has the timeouts of what it has that waits."""
+        """A sequence that goes back to the backlog has the timeout of its waiting requests."""
         table = Table()
         table.submit(job(1, START | END, timeout_s=1), job(1, START, timeout_s=7), job(2, START))
         assert table.all.expires_at() is None
@@ -241,7 +241,7 @@ class TestEnds:
         assert table.all.expires_at() == 7.0
 
     def test_deadlines_of_no_meaning_go(self):
-        """What has got a slot leaves no deadline behind."""
+        """A sequence that has a slot leaves no deadline behind."""
         table = Table()
         for _ in range(1000):
             first, second = table.submit(job(1, START | END), job(2, START | END, timeout_s=1000))
@@ -250,7 +250,7 @@ class TestEnds:
         assert len(table.all._deadlines) <= module.DEADLINES_KEPT + 2
 
     def test_cancel(self):
-        """Who cancels a request that waits cancels its sequence."""
+        """Cancelling a request that waits cancels its sequence."""
         table = Table()
         first, second, third, other = table.submit(job(1, START), job(1), job(1), job(2, START))
         assert table.all.take(0, 0) == [first]
@@ -300,7 +300,7 @@ class TestEnds:
 
 class TestPuttingBack:
     def test_before_all_others(self):
-        """What never started is the next one of its sequence."""
+        """A request that never started is the next one of its sequence."""
         table = Table()
         first, second = table.submit(job(1, START), job(1))
         assert table.all.take(0, 0) == [first]
@@ -321,7 +321,7 @@ class TestPuttingBack:
 
 class TestInstances:
     def test_death(self):
-        """What an instance has kept is lost: its sequences are over."""
+        """The sequences of an instance that has died are over."""
         table = Table(slots=2, instances=2)
         jobs = table.submit(job(1, START), job(2, START))
         table.run(jobs[0], instance=0)
@@ -332,7 +332,7 @@ class TestInstances:
         table.run(*table.submit(job(2)), instance=1)
 
     def test_not_begun(self):
-        """What begins a sequence anyway, and never started, may as well begin it elsewhere; before all that wait."""
+        """A request that begins a sequence, and never started, may begin it elsewhere, before all that wait."""
         table = Table(slots=2)
         first, second, third = table.submit(job(1, START), job(2, START), job(3, START))
         assert table.all.take(0, 0) == [first, second]
@@ -355,7 +355,7 @@ class TestInstances:
         table.run(second, instance=0)
 
     def test_death_while_it_runs(self):
-        """What an instance had is not waited for: the slot is free when there is an instance again."""
+        """The request that ran is not waited for: the slot is free when there is an instance again."""
         table = Table()
         first, second, other = table.submit(job(1, START), job(1), job(2, START))
         assert table.all.take(0, 0) == [first]
@@ -477,7 +477,7 @@ class Model:
 @settings(max_examples=4 * settings.default.max_examples)
 @given(st.integers(1, 3), st.booleans(), st.lists(STEPS, max_size=60))
 def test_any_steps(slots, oldest, steps):
-    """Whatever happens: order, one at a time, no slot is lost, none is given twice, and in the end all is done."""
+    """For all steps: order, one request at a time, no slot is lost or given twice, and in the end all is done."""
     model = Model(slots, oldest)
     for name, *arguments in steps:
         getattr(model, "do_pass" if name == "pass" else name)(*arguments)

@@ -65,7 +65,7 @@ def test_count_that_is_not_reached(complete):
 
 
 def test_flush(complete):
-    """What one sampler has picked is written when it goes on in another way; once."""
+    """The traces that a sampler has picked are written, once, before its way of writing changes."""
     buckets = Buckets()
     tree, other = complete(log_frequency=2), complete(log_frequency=2)
     buckets.add(tree)

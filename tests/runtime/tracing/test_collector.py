@@ -84,7 +84,7 @@ def test_again(write, at_once, caplog):
 
 
 def test_refused(write, at_once, caplog):
-    """What a collector does not understand it will not understand next time; it is said once."""
+    """Traces that a collector refuses are not sent again; the loss is logged once."""
     with receiver(400, 400) as (address, came):
         collector = Collector(f"user:secret@{address}", [], "1")
         collector.write([write], threading.Event())

@@ -61,7 +61,7 @@ class TestLayers:
         assert [layers.sampler("a").pick(), layers.sampler("b").pick()] == [False, True]
 
     def test_global_change(self):
-        """What is changed for all holds for every model that has nothing of its own."""
+        """A global change holds for every model without a value of its own."""
         layers = Layers(values(levels=(), rate=7))
         layers.change(GLOBAL, {"levels": ON, "rate": 2})
         assert layers.sampler("m").values == values(rate=2)

@@ -103,7 +103,7 @@ def test_without_parent(traces, spans):
 
 
 def test_failure(traces, spans):
-    """What failed says so, and why; it was not executed."""
+    """A failed request has its failure as status; it has no span of an execution."""
     trace = traces.trace(spans=spans[0])
     trace.note("REQUEST_START", 1)
     trace.note("REQUEST_END", 2)

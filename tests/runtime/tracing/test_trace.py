@@ -32,7 +32,7 @@ def tensors(trace):
 
 class TestTimes:
     def test_of_a_request(self, traces):
-        """What happens to a request is noted, with when it did."""
+        """The events of a request are noted with their times."""
         trace = traces.trace()
         told = []
         job = traces.job(respond=lambda outcome, final: told.append((outcome, final)))
@@ -156,7 +156,7 @@ class TestEnds:
         [(InferenceError("no luck"), "no luck"), (InferenceError("", Code.CANCELLED), "CANCELLED")],
     )
     def test_failure(self, traces, failure, told):
-        """What went wrong is kept."""
+        """The failure of a request is kept."""
         trace = traces.trace()
         job = traces.job()
         trace.attach(job, traces.region)
@@ -174,7 +174,7 @@ class TestEnds:
         assert (trace.failure, times(trace)[-1]) == ("the queue is full", ("REQUEST_END", 1000))
 
     def test_answered_otherwise(self, traces):
-        """Whoever answers in place of the model has the trace hear of it."""
+        """An answer that does not come from the model ends the trace, too."""
         trace = traces.trace(parent_id=4)
         job = traces.job()
         trace.attach(job, traces.region)
@@ -238,7 +238,7 @@ class TestTensors:
         assert tensors(trace) == [("TENSOR_BACKEND_OUTPUT", TensorNote("OUT", "INT32", (1,), b"\1\0\0\0", 4))]
 
     def test_memory_of_clients(self, traces, tmp_path):
-        """What lies in a client's memory is read from there, both ways."""
+        """Tensors in a client's memory are read from there, inputs and outputs."""
         (tmp_path / "memory").write_bytes(b"....inputoutput")
         region = ClientRegion(os.open(tmp_path / "memory", os.O_RDONLY))
         try:
@@ -254,7 +254,7 @@ class TestTensors:
         assert [(note.data, note.size) for _, note in tensors(trace)] == [(b"input", 5), (b"output", 6)]
 
     def test_without_tensors(self, traces):
-        """Nothing is copied that nobody asked for."""
+        """Tensors are not copied unless they are traced."""
         trace = traces.trace()
         job = traces.job(("A", "INT32", [2], 64, 8, 0, 0))
         trace.attach(job, traces.region)

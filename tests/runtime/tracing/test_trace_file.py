@@ -26,7 +26,7 @@ def write(traces, tmp_path):
 
 @pytest.fixture
 def files(tmp_path):
-    """What is in the files now: the ids in each."""
+    """The ids in each of the files."""
     return lambda: {
         path.name: [record["id"] for record in json.loads(path.read_bytes())] for path in sorted(tmp_path.iterdir())
     }
@@ -34,7 +34,7 @@ def files(tmp_path):
 
 @contextmanager
 def files_of_at_most(size):
-    """Whoever writes to a file behind its first `size` bytes meanwhile fails, as if the disk were full."""
+    """Writing to a file beyond its first `size` bytes fails meanwhile, as if the disk were full."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -67,7 +67,7 @@ def test_older_files(write, files, tmp_path):
 
 
 def test_no_such_folder(traces, tmp_path, caplog):
-    """What cannot be written is lost, and said once until something can be written again."""
+    """Traces that cannot be written are lost, which is logged once until a write succeeds."""
     folder = tmp_path / "folder"
     file = TraceFile(str(folder / "t"))
     write = [Write([traces.trace()], apart=True)]
@@ -82,7 +82,7 @@ def test_no_such_folder(traces, tmp_path, caplog):
 
 
 def test_no_room(write, files, tmp_path, caplog):
-    """What is in the file already stays valid, and it goes on as soon as there is room."""
+    """The file stays valid, and is continued as soon as there is room."""
     write(([1], False))
     with files_of_at_most((tmp_path / "t").stat().st_size + 10):
         write(([2], False))
@@ -93,7 +93,7 @@ def test_no_room(write, files, tmp_path, caplog):
 
 
 def test_no_room_at_first(write, files, tmp_path):
-    """Nothing is left of what there was no room for."""
+    """A write that there is no room for leaves nothing in the file."""
     with files_of_at_most(10):
         write(([1], False))
         write(([2], True))

@@ -41,11 +41,11 @@ def test_parent(text, sampled):
     ],
 )
 def test_no_parent(text):
-    """What the recommendation calls invalid is as if it were not there."""
+    """A value that the recommendation calls invalid is ignored."""
     assert parse_traceparent(text) is None
 
 
 def test_round():
-    """What we hand on is read as a parent that is recorded."""
+    """The header that we send is read as a parent that is recorded."""
     assert format_traceparent(TRACE, SPAN) == f"00-{TRACE}-{SPAN}-01"
     assert parse_traceparent(format_traceparent(TRACE, SPAN)) == Parent(TRACE, SPAN, True)

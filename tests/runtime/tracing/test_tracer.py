@@ -23,7 +23,7 @@ def model(name="m"):
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """`make(**settings)`: a tracer of models "m" and "n". What it would write is in `make.writes`."""
+    """`make(**settings)`: a tracer of models "m" and "n". Its writes are in `make.writes`."""
     writes = []
     monkeypatch.setattr(TraceWriter, "put", lambda self, write: writes.append(write))
 
@@ -68,7 +68,7 @@ class TestSettings:
         assert tracer.settings("m") == tracer.settings()
 
     def test_shown_of_opentelemetry(self, make):
-        """With OpenTelemetry there are others. Nobody sees a password."""
+        """OpenTelemetry has other settings. A password is not shown."""
         tracer = make(
             levels=(), mode="opentelemetry", url="http://u:p@host/v1/traces", resource=(("a", "b"), ("c", "d=e"))
         )
@@ -160,7 +160,7 @@ class TestActive:
         assert tracer.sample(model(), "", "") is None
 
     def test_without_a_place(self, make):
-        """Nothing is traced that could not go anywhere."""
+        """Without a file nothing is traced."""
         assert make(file="").sample(model(), "", "") is None
 
 
@@ -226,7 +226,7 @@ class TestRequests:
         assert tracer.call(model(), "", request.context) is None
 
     def test_change_of_files(self, make, answer):
-        """What is kept for one file is written when the settings change, or the server stops."""
+        """Traces that are kept for a file are written when the settings change, or the server stops."""
         tracer = make(log_frequency=10)
         answer(tracer.sample(model(), "", ""))
         tracer.update("n", {"trace_rate": "1"})
@@ -241,7 +241,7 @@ class TestRequests:
         assert written(make) == [([1], True), ([2], True), ([3], True)]
 
     def test_close_without_a_place(self, make):
-        """There is nothing to write."""
+        """Without a file, closing writes nothing."""
         make(file="").close()
 
 
@@ -259,14 +259,14 @@ class TestOpenTelemetry:
         assert written(make) == [([1], False)]
 
     def test_of_a_client(self, make):
-        """What a client traces is traced whatever the rate and the count, and does not count."""
+        """A request that its client traces is traced for every rate and count, and does not count."""
         tracer = make(mode="opentelemetry", rate=1000, count=1)
         trace = tracer.sample(model(), "", f"00-{TRACE}-{SPAN}-01")
         assert (trace.spans.trace, trace.spans.parent) == (TRACE, SPAN)
         assert tracer.settings()["trace_count"] == "1"
 
     def test_not_sampled_by_the_client(self, make):
-        """What a client does not record itself is one request among others, in the client's trace."""
+        """A request that its client does not record is sampled like others, and has the client's trace."""
         tracer = make(mode="opentelemetry", rate=2)
         assert tracer.sample(model(), "", f"00-{TRACE}-{SPAN}-00") is None
         assert tracer.sample(model(), "", f"00-{TRACE}-{SPAN}-00").spans.trace == TRACE

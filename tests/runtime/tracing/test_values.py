@@ -84,7 +84,7 @@ def test_numbers(read, text, value):
     ],
 )
 def test_numbers_that_are_none(read, text, message):
-    """What cannot be read is refused in Triton's words."""
+    """A value that cannot be read is refused with Triton's message."""
     with pytest.raises(ValueError) as caught:
         read(text)
     assert str(caught.value) == message

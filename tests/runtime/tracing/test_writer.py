@@ -60,7 +60,7 @@ def make(sink):
 
 
 def test_written_soon(make, sink):
-    """What is put is written by another thread, which there is only then."""
+    """Traces are written by another thread, which is started for the first one."""
     threads = {*threading.enumerate()}
     writer = make()
     assert {*threading.enumerate()} <= threads
@@ -108,7 +108,7 @@ def test_close_has_an_end(make, sink, monkeypatch, caplog):
 
 
 def test_too_many(make, sink, caplog):
-    """What comes faster than it is written is dropped, and counted."""
+    """Traces that come faster than they can be written are dropped and counted."""
     writer = make(batch_max=2, queue_max=2)
     sink.open.clear()
     writer.put(some("a"))

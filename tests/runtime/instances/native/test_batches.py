@@ -32,7 +32,7 @@ OUT = [("OUT", "FP32", [1, 2], bytearray(8))]
 
 
 class Handle:
-    """What the extension would have."""
+    """Stands for the extension's instance."""
 
     def __init__(self):
         self.given = []
@@ -263,7 +263,7 @@ def test_no_response(backend):
 
 
 def test_a_failure(backend):
-    """What the backend says goes to the client, with its code."""
+    """The client gets the backend's error, with its code."""
     backend, request = backend(), Request()
     backend.execute(request)
     backend.batches.responded(request.job, True, (3, "no such thing"), None, None)
@@ -404,7 +404,7 @@ def test_close(backend):
 
 
 def test_give_up(backend):
-    """What a backend does not answer is answered for it; its memory stays, and what it says later is not heard."""
+    """A request that its backend does not answer is answered; its memory stays, and later answers are ignored."""
     backend, request = backend(), Request()
     serial = backend.execute(request)
     backend.batches.give_up(InferenceError("gone"))
@@ -546,7 +546,7 @@ class TestKnown:
 
     @pytest.mark.parametrize("times", [None, (False, 1, 2, 3, 4)])
     def test_a_failure(self, backend, times):
-        """What the backend says goes to the client; with it Execute may have returned."""
+        """The client gets the backend's error; the event may include the end of Execute."""
         backend, job = backend(), KnownJob()
         serial = backend.execute_known(job)
         backend.batches.answered(job, (3, "no such thing"), None, None, times, (serial, 0, 1, None))
@@ -568,7 +568,7 @@ class TestKnown:
         assert not len(backend.batches)
 
     def test_unknown(self, backend):
-        """What the extension does not find was never there."""
+        """A request that the extension does not find leaves no trace."""
         backend, job, request = backend(), KnownJob(), Request()
         backend.handle.knows = False
         capacity = backend.batches.capacity
@@ -674,7 +674,7 @@ class TestKnown:
 
     @pytest.mark.parametrize("rest", [None, b"rest"])
     def test_sent(self, backend, rest):
-        """It counts up to when it was sent, whenever that is heard of, also where the backend tells no times."""
+        """The duration ends with the sending, whenever the event arrives, also if the backend reports no times."""
         for times in (True, None):
             made, job = backend(), KnownJob()
             serial = made.execute_known(job)
@@ -702,7 +702,7 @@ class TestKnown:
 
     @pytest.mark.parametrize("is_merged", [False, True])
     def test_close_with_what_was_sent(self, backend, is_merged):
-        """It is idle when it has heard of that."""
+        """The batches are idle when the event of the sent response has arrived."""
         backend, job, idle = backend(), KnownJob(), []
         serial = backend.execute_known(job)
         backend.batches.close(lambda: idle.append(True))
@@ -774,7 +774,7 @@ class TestLending:
         assert quick.handle.lendings == [("known", connection, b"data", 1, 2, "7")]
 
     def test_without_a_socket(self, quick):
-        """There is nothing to read."""
+        """A connection without a socket cannot be lent."""
         assert self.lend(quick, Connection(has_socket=False)) is None
         assert quick.handle.lendings == []
 

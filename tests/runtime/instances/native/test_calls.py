@@ -68,7 +68,7 @@ class Callee:
 
 
 class Server:
-    """What native calls ask of the server."""
+    """Stands for the server that native calls use."""
 
     def __init__(self):
         self.callee = Callee()
@@ -190,7 +190,7 @@ def test_refusals(calls, server, monkeypatch, full):
 
 
 def test_wrong_request(calls):
-    """What the model does not accept."""
+    """A request that the model does not accept fails the call."""
     call = infer()
     call.arguments = (*call.arguments[:3], "8", *call.arguments[4:])
     assert ask(calls, call) == [("fail", 3, "not that")]
@@ -226,7 +226,7 @@ def test_find(calls, server):
 
 
 def test_questions(calls, server):
-    """What the server knows at once, and what it takes its time over."""
+    """Questions that the server answers at once, and questions that take time."""
     assert ask(calls, Call("ServerIsLive")) == [("answer", True)]
     assert ask(calls, Call("ServerStop", 5)) == [("fail", 5, "ServerStop(5,)")]
     assert ask(calls, Call("ServerLoadModel", "callee", "{}", {"file:a": b""}, "")) == [("answer", None)]
@@ -238,7 +238,7 @@ def test_questions(calls, server):
 
 
 class Loop:
-    """What is to happen later."""
+    """The calls that are scheduled for later."""
 
     def __init__(self, monkeypatch):
         self.later = []
@@ -283,7 +283,7 @@ def test_deadlock(calls, worker, loop):
 
 @pytest.mark.parametrize("what", ["returned", "answered", "started", "another"])
 def test_no_deadlock(calls, server, worker, loop, what):
-    """Nothing is refused if Execute has returned meanwhile, or the request has got on, or somebody can serve it."""
+    """A call is not refused if Execute has returned, the request has advanced, or another worker can serve it."""
     call = infer(caller=caller_on(worker))
     calls.call(call)
     (job,) = server.callee.jobs
@@ -302,7 +302,7 @@ def test_no_deadlock(calls, server, worker, loop, what):
 
 
 def test_first_call():
-    """What waits behind an instance that makes calls had better wait elsewhere: it hears of the first one."""
+    """The first call is reported, so that requests do not queue behind an instance that makes calls."""
     heard = []
     worker = NativeWorker("m", lambda: heard.append(1))
     worker.expect()

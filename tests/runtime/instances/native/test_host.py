@@ -47,7 +47,7 @@ def native():
 
 
 def test_no_extension(load):
-    """What was not built can be built."""
+    """A missing extension can be built, and the message says how."""
     assert load(ModuleNotFoundError("No module named")).startswith(
         "model 'm' needs the native backend 'b', and this installation of pyruntime was built without native backends: "
         "install a C++ compiler"
@@ -55,7 +55,7 @@ def test_no_extension(load):
 
 
 def test_an_extension_that_cannot_be_loaded(load):
-    """What was built, and does not work here, says why."""
+    """The message has the reason why an existing extension cannot be loaded."""
     assert load(ImportError("libstdc++.so.6: version `GLIBCXX_3.4.99' not found")) == (
         "model 'm' needs the native backend 'b', and this installation of pyruntime cannot load what runs native "
         "backends: libstdc++.so.6: version `GLIBCXX_3.4.99' not found"

@@ -13,13 +13,13 @@ from pyruntime.utils.stacks import END, LINK, decode_heading
 
 
 def links():
-    """What this process has open."""
+    """The open descriptors of this process."""
     found = list(Path("/proc/self/fd").iterdir())
     return [entry for entry in found if entry.is_symlink()]  # but for the folder itself
 
 
 class Asking:
-    """Somebody who asks all instances of this process, as the command does."""
+    """Asks all instances of this process for stacks, as the command does."""
 
     def files(self):
         """The files, by instance: (path, heading, what follows it)."""
@@ -45,13 +45,13 @@ class Asking:
             await asyncio.sleep(0)
 
     def said(self):
-        """What the instances have said."""
+        """The answers of the instances."""
         return {instance: rest for instance, (_, _, rest) in self.files().items()}
 
 
 @pytest.fixture
 def run():
-    """`run(test)`: run a coroutine function with NativeStacks and somebody who asks."""
+    """`run(test)`: run a coroutine function with NativeStacks and an Asking."""
 
     def run(test):
         async def main():
@@ -68,7 +68,7 @@ def run():
 
 
 def test_instances(run):
-    """Each says who it is, and what it does when it is asked: once, and anew for who asks again."""
+    """Each instance has a heading, and answers with its stack: once, and again after its file was emptied."""
 
     async def test(stacks, asking):
         said = ["first", "second", "third"]
@@ -88,7 +88,7 @@ def test_instances(run):
 
 
 def test_closed(run):
-    """Who is gone is not found; closing twice is closing once."""
+    """A closed instance is not found; closing it twice has no further effect."""
 
     async def test(stacks, asking):
         closes = [stacks.open("m", 1, name, str) for name in ("a", "b")]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a batching strategy is asked, whose library the test is."""
+"""The calls of a batching strategy, with the test as its library."""
 
 import math
 import time
@@ -14,11 +14,11 @@ from pyruntime.utils.request_codec import RequestOptions
 
 
 class Failure(Exception):
-    """What the extension raises."""
+    """An exception of the extension."""
 
 
 class Handle:
-    """What the extension would have; `answer` is what it says to a request, or raises."""
+    """Stands for the extension's strategy; `answer` is its answer to a request, or an exception."""
 
     def __init__(self):
         self.asked = []

@@ -14,7 +14,7 @@ from pyruntime.utils.errors import Code, LoadError
 
 
 class Failure(Exception):
-    """What the extension raises."""
+    """An exception of the extension."""
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_giving_up_a_step_that_does_not_end(run):
 
 
 def test_a_question_without_an_answer(run):
-    """It is said so in time. Who asks again waits for the same answer: there is room for others, however often."""
+    """A missing answer is reported in time. The same question waits for the same thread: there is room for others."""
 
     async def test(threads, let_go):
         asked, answers, begun = [], [], threading.Event()

@@ -282,7 +282,7 @@ class TestSenders:
     """Of a model that is not decoupled: a sender answers once."""
 
     def test_after_execute(self, bench):
-        """What execute left to a sender is answered when the sender says so; its inputs are not needed any more."""
+        """A request that execute left to a sender is answered when the sender answers it; its inputs are free then."""
         request = bench.post()
         bench.batches.answered(result(1, SENDER))
         assert request.is_free
@@ -339,7 +339,7 @@ class TestSenders:
         assert request.response.outputs[0].name == "OUT"
 
     def test_kept_and_then_execute_returns_another(self, bench):
-        """What execute returned is what the stub let through: what was kept is given back."""
+        """The response that execute returned counts, because the stub let it through; the kept one is released."""
         request = bench.post()
         bench.respond(1, response(64), False)
         bench.batches.answered(result(1, response(128)))
@@ -481,7 +481,7 @@ class TestDecoupled:
         assert decoupled.statistics.failures[FailureReason.BACKEND] == 1
 
     def test_statistics_of_responses(self, decoupled):
-        """What became of the first ones, of the second ones, and so on."""
+        """The outcomes of the first responses, of the second ones, and so on."""
         decoupled.statistics.first_responses = histogram = Histogram("h", "", [])
         decoupled.post(Request(), Request())
         decoupled.respond(1, EMPTY, False)
@@ -560,7 +560,7 @@ class TestDecoupled:
         assert decoupled.connection.released == []
 
     def test_execute_fails_in_the_middle(self, decoupled):
-        """Whoever waits for more is told; whoever has all is not."""
+        """A failure ends the requests that wait for more responses, and not those that have all."""
         first, second, third = decoupled.post(Request(), Request(), Request())
         decoupled.respond(1, EMPTY, False)
         decoupled.respond(2, EMPTY, True)
@@ -578,7 +578,7 @@ class TestDecoupled:
             decoupled.batches.responded(message)
 
     def test_after_the_last(self, decoupled):
-        """Nothing follows what was said to be the last."""
+        """A response after the last one breaks the protocol."""
         decoupled.post()
         decoupled.respond(1, None, True)
         with pytest.raises(PeerError):
@@ -587,7 +587,7 @@ class TestDecoupled:
 
 class TestDeath:
     def test_with_open_requests(self, decoupled):
-        """Whoever waits for a sender waits in vain, and is told why."""
+        """A request that waits for a sender fails with the reason of the death."""
         requests = decoupled.post(Request(), Request())
         decoupled.respond(1, response(0), False)
         decoupled.batches.answered(result(1, SENDER, SENDER))
@@ -611,7 +611,7 @@ class TestDeath:
         assert bench.owner.put_backs == []
 
     def test_of_one_that_was_answered_while_it_ran(self, bench):
-        """Who was answered by a sender was answered; only its memory was still needed."""
+        """A request that a sender has answered stays answered; only its memory was still in use."""
         request = bench.post()
         bench.respond(1, EMPTY, True)
         bench.batches.died(KILLED, restarts=True)
@@ -655,7 +655,7 @@ class TestPutBack:
         assert bench.batches.capacity == 1
 
     def test_runs_again(self, bench):
-        """What was put back may come again, under other numbers."""
+        """A request that was put back can be executed again, under another number."""
         bench.post()
         waiting = bench.post()
         bench.batches.put_back(Requeue([2]))
@@ -753,7 +753,7 @@ class TestReschedule:
         assert request.response.outputs == []
 
     def test_kept_again_and_again(self, benches):
-        """Whoever keeps it each time lets go of it each time."""
+        """A request that is retained in each execution is free when all of them are retired and it is answered."""
         bench = benches(ITERATIVE)
         request = bench.post()
         for serial in range(1, 6):
@@ -775,7 +775,7 @@ class TestReschedule:
         assert request.is_free
 
     def test_of_one_that_a_sender_has_answered(self, benches):
-        """Who was answered to the end is not executed again."""
+        """A request that was answered completely is not executed again."""
         bench = benches(ITERATIVE)
         request = bench.post()
         bench.respond(1, EMPTY, True)
@@ -838,7 +838,7 @@ class TestCancel:
         assert bench.connection.flags == set()
 
     def test_is_too_late(self, bench):
-        """Whoever has been answered cannot be cancelled: the flag would be another request's."""
+        """A request that was answered cannot be cancelled: its flag would be that of another request."""
         done, early = bench.post(Request(), Request())
         bench.respond(2, EMPTY, True)
         bench.batches.cancel(early.job)
@@ -894,7 +894,7 @@ class TestCancel:
         assert decoupled.connection.flags == set()
 
     def test_of_the_one_that_is_left(self, decoupled):
-        """Whoever has a flag for itself again is seen to be cancelled."""
+        """Of two requests with the same flag, the one that is left can be cancelled."""
         old = decoupled.post()
         decoupled.batches.answered(result(1, SENDER))
         self.run_to(decoupled, 1 + FLAGS_BYTES)
@@ -941,7 +941,7 @@ class TestConcurrency:
 
 
 class TestWaiting:
-    """What is with the stub and has not begun."""
+    """Requests that the stub has and has not begun."""
 
     def test_behind_the_one_that_runs(self, bench):
         """All requests of the batches behind the first one."""
@@ -963,7 +963,7 @@ class TestWaiting:
 
 class TestPlaces:
     def test_of_a_model_that_calls_others(self, bench):
-        """What waits behind a call had better wait where another instance can take it."""
+        """A stub that makes calls has capacity 1, so that requests wait where another instance can take them."""
         assert bench.batches.capacity == CAPACITY_MIN
         bench.batches.expect_calls()
         assert bench.batches.capacity == 1
@@ -974,7 +974,7 @@ class TestPlaces:
         assert bench.batches.capacity == 1
 
     def test_of_a_model_that_batches(self, benches):
-        """What waits in the queue can still join a larger batch."""
+        """With a batcher, requests wait in the queue, where they can still join a larger batch."""
         assert benches("dynamic_batching { }").batches.capacity == 1
 
 
@@ -1007,7 +1007,7 @@ class TestClose:
         assert idle == [1]
 
     def test_is_told_once(self, bench):
-        """Whoever waits is told once."""
+        """`close` calls back once."""
         idle = []
         bench.batches.close(lambda: idle.append(1))
         bench.batches.died(KILLED, restarts=False)
@@ -1024,7 +1024,7 @@ class TestRetained:
         assert requests[1].is_free
 
     def test_of_one_that_a_sender_answers(self, bench):
-        """What is kept is kept, whoever answers."""
+        """Retained inputs stay, also if a sender answers the request."""
         early, late = bench.post(Request(), Request())
         bench.respond(1, EMPTY, True)
         bench.batches.answered(result(1, SENDER, SENDER, retained=[0, 1]))
@@ -1036,7 +1036,7 @@ class TestRetained:
         assert late.is_free
 
     def test_bad_index_among_good_ones(self, bench):
-        """What a stub got right before it went wrong is not lost."""
+        """The valid part of a bad answer is not lost."""
         requests = bench.post(Request(), Request())
         with pytest.raises(PeerError):
             bench.batches.answered(result(1, EMPTY, EMPTY, retained=[0, 7]))

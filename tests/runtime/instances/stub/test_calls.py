@@ -269,7 +269,7 @@ def bench(benches):
 
 
 def answer(slot, hold=1, number=1, final=True, region=None):
-    """What the caller hears of a response in this slot."""
+    """The message for the caller about a response in this slot."""
     return Answer(
         number, [OK, "", hold, [["OUT", "UINT8", [SIZE], address(region.number, slot), SIZE, 0, 0]], ""], final
     )
@@ -303,7 +303,7 @@ class TestRequest:
         assert bench.callee.jobs[0].options.requested_outputs == outputs
 
     def test_of_a_response_that_is_passed_on(self, bench):
-        """What a model was given by another one lies in a region that it was granted."""
+        """The output of another model, which the caller was granted, can be the input of a call."""
         bench.call().respond(bench.response(), True)
         assert bench.stub.granted() == [bench.outputs.number]
         bench.call(tensor(address(bench.outputs.number, 64)), number=2)
@@ -329,8 +329,7 @@ class TestRequest:
 
     @pytest.mark.parametrize("by", ["configuration", "queue"])
     def test_that_is_refused(self, bench, by):
-        """Whatever refuses it, the call has its answer, its inputs are read by nobody, and their region is no longer
-        counted on."""
+        """A refused call is answered, its inputs are unread, and their region is not held any more."""
         bench.callee.queue_is_full = True
         bench.call(tensor() if by == "queue" else ["IN", "FP32", [1, 3], 0, 12, 0, 0])
         unread, refused = bench.stub.hear()
@@ -363,7 +362,7 @@ class TestRequest:
         ]  # fmt: skip
 
     def test_from_initialize_and_cancelled(self, benches):
-        """Nobody begins what nobody waits for any longer."""
+        """A call that was cancelled while it waited is not started."""
         bench = benches(state=State.LOADING)
         bench.call()
         bench.calls.cancel(CancelCall(1))
@@ -414,7 +413,7 @@ class TestInputs:
         assert bench.stub.hear() == [Unread([1]), answer(64, region=bench.outputs)]
 
     def test_kept_beyond_the_answer(self, bench):
-        """When it is done with them after that, the caller hears of it then."""
+        """If the callee releases the inputs after the response, the caller gets the message then."""
         job = bench.call()
         job.respond(bench.response(), True)
         assert bench.stub.hear() == [answer(64, region=bench.outputs)]
@@ -436,7 +435,7 @@ class TestInputs:
         assert bench.stub.hear() == [Answer(1, None, True)]
 
     def test_in_a_region_that_its_maker_has_closed(self, bench):
-        """What the callee still reads stays, though the caller is gone."""
+        """Inputs that the callee still reads stay, though the caller is gone."""
         job = bench.call(tensor(64))
         own = bench.connection.responses
         bench.calls.died()
@@ -551,7 +550,7 @@ class TestResponses:
         assert not is_open(bench.outputs)
 
     def test_too_large_for_a_frame(self, bench):
-        """A response with more text than a frame holds fails the call. Nobody else is to suffer for that."""
+        """A response with more text than a frame holds fails the call. Other calls are not affected."""
         job = bench.call()
         response = bench.response()
         response.parameters["a"] = "x" * FRAME_BYTES_MAX
@@ -597,7 +596,7 @@ class TestCancel:
         assert bench.callee.cancelled == []
 
     def test_takes_the_rest(self, benches):
-        """Nobody takes what has come and what still comes: the sender must not wait for that."""
+        """Responses that have come and those that still come count as taken: the sender must not wait."""
         bench = benches(DECOUPLED)
         job = bench.call(decoupled=True)
         job.respond(bench.response(64), False)
@@ -644,7 +643,7 @@ class TestTheCallerDies:
         assert len(bench.calls) == 0
 
     def test_with_holds(self, bench):
-        """What it looked into is given back, once."""
+        """Responses that it held are released, once."""
         bench.call().respond(bench.response(), True)
         bench.outputs.close()
         bench.calls.died()
@@ -733,7 +732,7 @@ JUNK_TENSORS = st.lists(
 
 class TestHostile:
     def spotless(self, bench):
-        """Nothing was begun, and when the stub has been killed nothing is counted on."""
+        """No job was started, and no region is held once the stub has been killed."""
         assert bench.callee.jobs == []
         bench.calls.died()
         bench.stub.exit()
@@ -743,7 +742,7 @@ class TestHostile:
 
     @pytest.mark.parametrize("wrong", BAD_TENSORS, ids=repr)
     def test_input(self, bench, wrong):
-        """An input that is none, or lies where the stub has no business, is the stub's fault."""
+        """A malformed input, or one in memory that the stub may not use, is the stub's fault."""
         request = wire(tensor(), wrong)
         with pytest.raises(PeerError):
             bench.calls.call(Call(1, "other", -1, request, False, 0))
@@ -763,7 +762,7 @@ class TestHostile:
 
     @pytest.mark.parametrize("request_", BAD_REQUESTS, ids=repr)
     def test_request(self, bench, request_):
-        """So is a request that is none."""
+        """A malformed request is the stub's fault."""
         with pytest.raises(PeerError):
             bench.calls.call(Call(1, "other", -1, request_, False, 0))
         self.spotless(bench)
@@ -771,7 +770,7 @@ class TestHostile:
     @given(st.lists(JUNK, max_size=9) | st.tuples(*[JUNK] * 6, JUNK_TENSORS, JUNK, JUNK).map(list)
            | JUNK_TENSORS.map(lambda tensors: wire(*tensors)))  # fmt: skip
     def test_junk(self, request):
-        """Whatever a stub sends is a request, or the stub's fault."""
+        """Arbitrary data of a stub is a request, or the stub's fault."""
         with contextlib.closing(Bench()) as bench:
             try:
                 bench.calls.call(Call(1, "other", -1, request, False, 0))
@@ -814,7 +813,7 @@ class TestHostile:
         "pair", [None, 1, [], [1], [1, 1, 1], [1, None], [1, "1"], [1, 1.0], [[1], 1], [{}, 1], {}, "11"], ids=repr
     )
     def test_took(self, benches, pair):
-        """What is taken is a call and a number."""
+        """A consumed item is a pair of call and number; anything else is the stub's fault."""
         bench = benches(DECOUPLED)
         bench.call(decoupled=True).respond(bench.response(), False)
         with pytest.raises(PeerError):
@@ -1026,7 +1025,7 @@ class TestBetweenTwoStubs:
         pair.start()
 
     def test_the_callee_dies_and_its_response_lives(self, pair):
-        """What the caller holds stays until it drops it; then the region is gone for everybody."""
+        """A response that the caller holds stays until it is released; then the region is closed."""
         pair.call()
         pair.callee.say(Result(1, [output()], [], 0, 0))
         pair.caller.hear()
@@ -1084,7 +1083,7 @@ class TestBetweenTwoStubs:
         assert [message.call for message in pair.caller.hear() if type(message) is Answer] == [1, 2]
 
     def test_a_cancelled_call_is_put_back(self, pair):
-        """What nobody waits for does not begin."""
+        """A call that was cancelled and put back is not started again."""
         pair.call(1)
         pair.call(2)
         pair.caller.say(CancelCall(2))
@@ -1095,7 +1094,7 @@ class TestBetweenTwoStubs:
         assert pair.callee.hear() == []
 
     def test_many_responses(self, pairs):
-        """What the caller takes the sender learns, so that it may send more."""
+        """Credit for responses that the caller takes reaches the sender, so that it can send more."""
         pair = pairs(DECOUPLED)
         pair.call(decoupled=True)
         pair.callee.say(Result(1, [SENDER], [], 0, 0))
@@ -1136,7 +1135,7 @@ class TestBetweenTwoStubs:
         pair.start()
 
     def test_a_log_in_between(self, pair, caplog):
-        """Whatever else a stub says is of no concern here."""
+        """Other messages of a stub between those of calls have no effect on these."""
         pair.call()
         pair.callee.say(Log(40, "hello", "model.py", 1), Result(1, [output()], [], 0, 0))
         assert "hello" in caplog.text

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a connection keeps back to send with something else, and which memory it shares; over a transport that notes."""
+"""The messages that a connection delays to send with others, and the memory that it shares."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ class Stub:
         return StubConnection("m_0", requests)
 
     def write(self, data):
-        """What a transport does."""
+        """Stands for the transport's method."""
         self.writes += 1
         self._heard += self._channel.receive_data(data)
 
@@ -145,7 +145,7 @@ class TestRelease:
         assert stub.hear() == [Infer(1, [], [64])]
 
     def test_to_a_stub_that_has_ended(self, stub):
-        """What is read afterwards concerns nobody."""
+        """Slots that are released after the stub has ended are not reported."""
         stub.connection.stop()
         stub.say(Stopped())
         stub.hear()
@@ -174,7 +174,7 @@ class TestCredit:
         assert stub.hear() == [Credit([[7, 2]])]
 
     def test_of_one_that_has_ended(self, stub):
-        """Who has ended waits for nothing, and whoever gets its number later begins anew."""
+        """A request that has ended needs no credit, and the next request with its number begins anew."""
         for _ in range(CREDITS_WAITING_MAX - 1):
             stub.connection.credit(7, 8)
         stub.connection.forget_credit(7)
@@ -236,7 +236,7 @@ class TestRegions:
             stub.connection.region(other.number)
 
     def test_that_was_not_granted(self, stub, other):
-        """What it never knew it is not told of."""
+        """A region that was not granted is not revoked."""
         stub.connection.revoke(other)
         assert stub.hear() == []
 
@@ -250,7 +250,7 @@ class TestRegions:
         stub.close()
 
     def test_of_a_stub_that_is_gone(self, stub, other):
-        """Who is gone is told nothing, and holds nothing."""
+        """A stub that is gone gets no messages and holds no regions."""
         stub.connection.grant(other)
         stub.connection._close()
         assert other.holders == set()
@@ -260,7 +260,7 @@ class TestRegions:
         assert stub.hear() == []
 
     def test_more_than_the_socket_holds(self, stub):
-        """Whoever never looks at what it is granted is granted no more, and nobody waits for it."""
+        """A stub that does not take its grants gets no more of them, and the host does not wait."""
         made = []
 
         def grant_another():
@@ -290,7 +290,7 @@ class TestFlags:
 
 class TestInOnePiece:
     def test_what_answers_bring(self, stub):
-        """What is sent because of what was read goes out in one piece."""
+        """Messages that are sent because of one read go out in one write."""
         connection = stub.connection
         connection.attach({Result: lambda result: connection.infer(result.batch + 10, [])}, lambda: None)
         stub.say(*[Result(number, [], [], 0, 0) for number in (1, 2, 3)])
@@ -304,7 +304,7 @@ class TestInOnePiece:
         assert stub.writes == 1
 
     def test_up_to_nonsense(self, stub, caplog):
-        """What came before nonsense counts, and so does what it brought."""
+        """Messages before malformed data are handled, and their answers are sent."""
         connection = stub.connection
         connection.attach({Result: lambda result: connection.infer(result.batch + 10, [])}, lambda: None)
         data = stub._channel.send(Result(1, [], [], 0, 0))
@@ -316,7 +316,7 @@ class TestInOnePiece:
 
 
 def test_stop(stub):
-    """Whoever is told to stop twice is told once."""
+    """A stop is sent once."""
     stub.connection.stop()
     stub.connection.stop()
     assert stub.hear() == [Stop()]

@@ -225,7 +225,7 @@ class TestExecute:
 
     @pytest.mark.parametrize("times", [(0, 0), (2**63, 0), (0, 2**63), (-(2**63), -1), (2**63, 2**63)])
     def test_nonsensical_times(self, play, times):
-        """Whatever times a stub claims, no statistic is negative or beyond the time that passed."""
+        """For all times that a stub reports, no statistic is negative or longer than the time that passed."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -284,7 +284,7 @@ class TestPlaces:
 
 class TestRetained:
     def test_memory_stays_until_it_is_retired(self, play):
-        """What a model holds on to is not given to others before the model let go."""
+        """Memory that a model retains is not given to others until it is retired."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -355,7 +355,7 @@ class TestDeath:
         play(scenario)
 
     def test_after_the_first_was_answered(self, play):
-        """What was answered is answered; what came next is what was running."""
+        """The first batch stays answered; the second was running when the stub died."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -377,7 +377,7 @@ class TestDeath:
         play(scenario)
 
     def test_right_behind_an_answer(self, play):
-        """An answer that was sent before the death counts, though both are heard of at once."""
+        """An answer that was sent before the death counts, even if both arrive at once."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -539,7 +539,7 @@ HOSTILE = {
 class TestHostile:
     @pytest.mark.parametrize("messages", HOSTILE.values(), ids=HOSTILE)
     def test_is_killed(self, play, messages):
-        """Who answers nonsense is killed: the batch that ran fails, the one behind it goes back, no memory leaks."""
+        """A stub with a bad answer is killed: the running batch fails, the next one is put back, no memory leaks."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -656,7 +656,7 @@ class TestWhatModelsAsk:
         play(scenario)
 
     def test_question_while_it_loads(self, play):
-        """Who is asked knows that it is the load of a model that asks."""
+        """The question names the model that is being loaded."""
 
         async def scenario(bench):
             connection = await bench.open()
@@ -675,7 +675,7 @@ class TestWhatModelsAsk:
         play(scenario)
 
     def test_what_is_merely_told(self, play):
-        """What is told is not answered; nor is what is measured."""
+        """`tell` and `measure` have no reply."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -706,7 +706,7 @@ class TestWhatModelsAsk:
         play(scenario)
 
     def test_answer_to_a_stub_that_is_gone(self, play):
-        """Who is gone is not told."""
+        """A reply to a stub that is gone is dropped."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -758,7 +758,7 @@ class TestWhatModelsAsk:
         ids=repr,
     )  # fmt: skip
     def test_nonsense(self, play, message):
-        """Whoever speaks nonsense is killed."""
+        """A stub that breaks the protocol is killed."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -882,7 +882,7 @@ class TestStop:
         play(scenario)
 
     def test_lets_senders_finish(self, play):
-        """What senders have still to answer is answered first."""
+        """Requests that senders have yet to answer are answered before the stop."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -935,7 +935,7 @@ class TestStop:
             assert await stub.hear() == Stop()
             stub.say(Stopped())
             stub.hang_up()
-            for _ in range(100):  # many more turns of the loop than it takes to hear of it
+            for _ in range(100):  # many more turns of the loop than the message needs
                 await asyncio.sleep(0)
             assert not stub.process.killed
             stub.process.exit(0)

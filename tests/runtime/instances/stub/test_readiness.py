@@ -81,7 +81,7 @@ class TestCheck:
 
     @pytest.mark.parametrize("ready", [True, False])
     def test_answer(self, readiness, connection, loop, ready):
-        """What the model says counts."""
+        """The answer of the model counts."""
         told = []
         readiness.check(told.append)
         assert (connection.asked, told) == (1, [])
@@ -91,7 +91,7 @@ class TestCheck:
         assert told == [ready]
 
     def test_many_at_a_time(self, readiness, connection):
-        """Whoever asks while the model is being asked gets the same answer."""
+        """Callers that come while the model is being asked get the same answer."""
         told = []
         for number in range(3):
             readiness.check(lambda ready, number=number: told.append((number, ready)))
@@ -100,7 +100,7 @@ class TestCheck:
         assert told == [(0, True), (1, True), (2, True)]
 
     def test_again(self, readiness, connection):
-        """Whoever asks afterwards has it asked again."""
+        """A caller that comes after the answer has the model asked again."""
         told = []
         readiness.check(told.append)
         readiness.answered(IsReady(True, ""))
@@ -110,7 +110,7 @@ class TestCheck:
         assert told == [True, False]
 
     def test_from_within(self, readiness, connection):
-        """Who is told may ask again at once."""
+        """A callback may ask again at once."""
         told = []
 
         def ask_again(ready):
@@ -124,7 +124,7 @@ class TestCheck:
         assert told == [True, False]
 
     def test_of_a_model_that_cannot_say(self, readiness, caplog):
-        """Who does not say that it is ready is not; the log has the reason."""
+        """A model that fails to answer is not ready; the log has the reason."""
         told = []
         readiness.check(told.append)
         readiness.answered(IsReady(False, "is_ready() must return a boolean value"))
@@ -153,7 +153,7 @@ class TestTimeout:
         assert "m_0: Timed out waiting for user-defined is_ready() response" in caplog.text
 
     def test_answers_too_late(self, readiness, loop):
-        """An answer that comes afterwards is nobody's, or that of who asks next."""
+        """A late answer is ignored, or is that for the next caller."""
         told = []
         readiness.check(told.append)
         loop.pass_time()
@@ -164,7 +164,7 @@ class TestTimeout:
         assert told == [False, True]
 
     def test_of_an_earlier_question(self, readiness, loop, caplog):
-        """Who was answered in time does not cut short who asks next."""
+        """The timer of an answered question does not end the next one."""
         told = []
         readiness.check(told.append)
         readiness.answered(IsReady(True, ""))
@@ -198,5 +198,5 @@ class TestDeath:
         assert told == [False]
 
     def test_otherwise(self, readiness):
-        """Nobody waits, nobody is told."""
+        """Without callers a death has no effect."""
         readiness.died()

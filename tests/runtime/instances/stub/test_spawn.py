@@ -53,7 +53,7 @@ def spawned(environment=OURS):
 
 
 def title_of(pid):
-    """What lists of processes show; None where there is no such process."""
+    """The title of the process, as lists of processes show it; None if there is no such process."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode()
     except OSError:
@@ -98,7 +98,7 @@ def test_life(run):
 
 
 def test_death_is_an_event(run):
-    """Whatever kills it is known at once, and by what; it is no zombie then."""
+    """Every death is reported at once with its signal, and leaves no zombie."""
 
     async def die():
         for end in (lambda stub: stub.kill(), lambda stub: os.kill(stub.pid, signal.SIGSEGV)):
@@ -124,7 +124,7 @@ def test_ends_with_the_host_hanging_up(run):
 
 
 def test_family_ends_with_it(run, tmp_path):
-    """What it started and did not end is asked to; here the stub is a shell that leaves a process behind."""
+    """Processes that it left behind are terminated; here the stub is a shell that leaves a process behind."""
     family = tmp_path / "python"
     family.write_text("#!/bin/sh\nsleep 1000 &\necho $!\nexit 3\n")
     family.chmod(0o755)

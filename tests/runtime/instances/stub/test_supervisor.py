@@ -152,7 +152,7 @@ class TestStopping:
         assert supervisor.state is State.STOPPED
 
     def test_becoming_ready_too_late_changes_nothing(self):
-        """A process may report Ready before it hears of the stop."""
+        """A process may report Ready before the stop reaches it."""
         _, commands = supervised(*PATHS[State.STOPPING], Ready())
         assert commands == []
 
@@ -182,6 +182,6 @@ def test_an_exit_in_words(code, words):
 
 
 def test_repr_says_how_bad_it_is():
-    """What a log line shows."""
+    """The repr for log lines."""
     supervisor, _ = supervised(*PATHS[State.RESTARTING])
     assert repr(supervisor) == "<Supervisor RESTARTING [1 deaths in a row]>"

@@ -167,7 +167,7 @@ def test_answer_before_the_end(client):
 
 
 def test_order_of_calls(client):
-    """What makes no sense is an error of the caller's, on a stream that is there."""
+    """A call that does not fit the state of the stream is an error of the caller."""
     stream = client.call(b"question")
     session = client.session
     for wrong in (lambda: session.message(stream, [b""]), lambda: session.end(stream, client.TRAILERS)):
@@ -199,7 +199,7 @@ def test_order_of_calls(client):
 
 
 def test_streams_that_are_not_there(client):
-    """Nothing comes of what is said on streams that are over or never were, but that what is released is."""
+    """Calls on streams that have ended or never existed have no effect, except that their tokens are released."""
     over = client.call(b"question")
     client.session.respond(over, client.HEAD, [b"answer"], client.TRAILERS)
     client.pump()
@@ -229,7 +229,7 @@ def test_many_headers(client):
 
 
 def test_headers_too_long_to_send(client):
-    """Who cannot be answered for the length of the headers is told that, instead of waiting."""
+    """A client whose response has headers that are too long gets a reset instead of waiting."""
     stream = client.call(b"question")
     client.take_events()
     client.session.respond(stream, client.HEAD, [b"answer"], client.packed((b"grpc-message", b"a" * MIB)), "token")
@@ -341,7 +341,7 @@ def test_reset_by_the_client(client):
 
 
 def test_reset_by_us(client):
-    """What we give up is not told to us again, and nothing more of it comes or goes."""
+    """A stream that the session resets has no further events, and no further data is sent on it."""
     stream = client.call(b"question", end=False)
     client.opens_windows = False
     client.session.begin(stream, client.HEAD)
@@ -357,7 +357,7 @@ def test_reset_by_us(client):
 
 
 def test_windows_after_resets(client):
-    """What comes on streams that were given up, and padding, does not use up the connection's window."""
+    """Data on reset streams, and padding, does not use up the connection's window."""
     for _ in range(20):
         stream = client.open()
         client.pump()
@@ -378,7 +378,7 @@ def test_windows_after_resets(client):
 
 
 def test_reset_of_a_frame_that_is_made(client):
-    """What was about to be sent when the client's bytes came is not sent when the stream is given up then."""
+    """A frame that was prepared when the client's bytes came is not sent after a reset of the stream."""
     stream = client.call(b"question", end=False)
     client.session.begin(stream, client.HEAD)
     client.session.message(stream, [b"x" * 10_000], "token")
@@ -491,7 +491,7 @@ def test_shut_down(client):
     goaway = b"\0\0\x08\7\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\0"
     # The question comes after it, so that the answer does.
     assert b"".join(chunks) == goaway + b"\0\0\x08\6\0\0\0\0\0pr-leave"
-    # What crosses it is served.
+    # A request that crosses the GOAWAY is served.
     crossing = client.open(end=True)
     client.events += client.session.receive(client.h2.data_to_send() + b"\0\0\x08\6\1\0\0\0\0pr-leave")
     assert client.take_events()[-1][:2] == (REQUEST, crossing)
@@ -526,7 +526,7 @@ def test_terminate(client):
 
 
 def test_close(client):
-    """A session that is closed has handed everything back, and nothing can be had of it or done with it."""
+    """A closed session has released all tokens, and its methods have no effect."""
     streams = [client.call(b"question") for _ in range(3)]
     client.opens_windows = False
     for stream in streams:
@@ -569,7 +569,7 @@ def test_limits(client, wrong):
 
 
 def test_small_messages_are_released_when_they_are_sent(connect):
-    """Whoever waits for that is not far ahead of a client that opens no window."""
+    """A message is released when it is sent, so that its sender does not run ahead of a client without a window."""
     client = connect(settings={4: 0})
     client.opens_windows = False
     stream = client.open()

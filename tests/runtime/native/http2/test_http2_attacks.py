@@ -48,7 +48,7 @@ def head(client, *more):
     [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 24, PREFACE[:-1] + b"x", b"\x16\3\1\2\0\1\0\1\xfc\3\3", b"PRI * HTTP/2.1\r\n"],
 )
 def test_no_http2(client, data):
-    """What does not begin like HTTP/2 is no client, and is told why."""
+    """A client that does not begin like HTTP/2 gets a GOAWAY with the reason."""
     session = _http2.Session(lambda *a: None, **client.LIMITS)
     with pytest.raises(Http2Error, match="magic"):
         session.receive(data)
@@ -96,7 +96,7 @@ def test_broken_rules(client, broken):
 
 
 def test_flow_control(connect):
-    """Who sends more than there is room for loses the stream."""
+    """A client that exceeds the window loses the stream."""
     client = connect(stream_window=1000, connection_window=MIB)
     session = greeted(client, stream_window=1000, connection_window=MIB)
     session.receive(frame(SETTINGS, ACK) + frame(HEADERS, END_HEADERS, 1, head(client)))
@@ -144,7 +144,7 @@ def is_cut_off(session, pieces, sends):
     ("makes", "sends"), [(ping, False), (change_settings, False), (open_stream, False), (open_and_reset, True)]
 )
 def test_floods(client, makes, sends):
-    """Who makes us owe answers without an end and takes none, or has work begun in vain, loses the connection."""
+    """A client that takes none of ever more answers, or begins work in vain, loses the connection."""
     session = greeted(client)
     session.receive(frame(SETTINGS, ACK) if sends else b"")
     pieces = (b"".join(map(makes, range(first, first + 200, 2))) for first in range(1, 1_000_000, 200))
@@ -190,7 +190,7 @@ def test_length_that_lies(connect):
 
 
 def conversation(client_type):
-    """What a client says in a conversation that has a bit of everything."""
+    """The bytes of a client in a conversation that has a bit of everything."""
     client = client_type(lambda *a: bytearray(1000), large_bytes=64)
     said = []
     receive = client.session.receive
@@ -261,7 +261,7 @@ def changed(data, changes):
 )
 @given(changes=changes, cuts=cuts, data=st.data())
 def test_any_bytes(connect, changes, cuts, data):
-    """Whatever comes, however it is cut, whatever is said to it: nothing breaks, and every token comes back once."""
+    """For arbitrary bytes, cuts and calls the session does not break, and every token is released once."""
     said = changed(conversation(connect), changes)
     choices = data.draw(st.lists(st.integers(0, 7), min_size=40, max_size=40))
     given_out, released = [], []

@@ -75,7 +75,7 @@ class Place:
 
 
 def taken(client, stream, *pieces, end=True):
-    """What is told of these pieces, each of which comes by itself, and after all that came before."""
+    """The events of these pieces, each of which arrives by itself, after all earlier data."""
     client.pump()
     client.take_events()
     for i, piece in enumerate(pieces):
@@ -170,7 +170,7 @@ def contents(buffer, raws):
 
 
 def placed(connect, message, *, pieces=None, answer=None, **limits):
-    """What is told of a large message that goes to a buffer, that buffer, and what was asked."""
+    """The events of a large message that goes to a buffer, this buffer, and the calls of `place`."""
     buffer = bytearray(len(message) + 10 * ALIGNMENT) if answer is None else answer
     place = Place(buffer)
     client = connect(place, large_bytes=LARGE, **limits)
@@ -240,7 +240,7 @@ def test_any_fields(connect, parts, data):
 
 
 def test_placed_after_what_was_told(connect):
-    """Nobody is asked where a message goes before its head, and the message before it, are known."""
+    """`place` is not called before the stream's head and the previous message have been reported."""
     message, meta = infer_request(*RAWS)
     for first in (b"", framed(b"small")):
         for cut in range(5, len(message) + 5):
@@ -259,7 +259,7 @@ def test_placed_after_what_was_told(connect):
 
 @pytest.mark.parametrize(("answer", "messages"), [(None, 2), (False, 1)])
 def test_not_placed_after_what_was_told(connect, answer, messages):
-    """What was kept is no less a part of a message that goes nowhere."""
+    """A message that gets no place includes the bytes that came before `place` was called."""
     message, _ = infer_request(*RAWS)
     sent = framed(message) + framed(b"next")
     for cut in range(5, len(message) + 5):
@@ -337,7 +337,7 @@ def test_dropped(connect):
 
 
 def test_place_refuses(connect):
-    """Who is asked can answer the stream at once."""
+    """`place` can refuse the stream at once."""
     message, _ = infer_request(b"x" * 1000)
 
     def place(stream, meta, left):
@@ -353,7 +353,7 @@ def test_place_refuses(connect):
 
 
 def test_place_resets(connect):
-    """Who is asked can give the stream up; what is answered does not matter then."""
+    """`place` can reset the stream; its result does not matter then."""
     message, _ = infer_request(b"x" * 100)
     buffer = bytearray(1000)
 
@@ -379,7 +379,7 @@ def test_place_resets(connect):
     ],
 )
 def test_place_is_free_when_the_stream_is_over(connect, over):
-    """Nothing is written to a place any more, nor is it held, once the last word on the stream is said."""
+    """A place is neither written to nor held after the last event of its stream."""
     message, _ = infer_request(b"x" * 1000)
     buffer = bytearray(2000)
     client = connect(Place(buffer), large_bytes=LARGE)
@@ -423,7 +423,7 @@ def test_place_is_free_when_another_is_asked_for(connect):
 
 @pytest.mark.parametrize("method", ["receive", "send", "close"])
 def test_place_cannot_do_all(connect, method):
-    """Who is asked is inside of a call, and is told so."""
+    """`place` cannot call methods that the session is in the middle of."""
     message, _ = infer_request(b"x" * 100)
 
     def place(stream, meta, left):
@@ -439,7 +439,7 @@ def test_place_cannot_do_all(connect, method):
     ("answer", "error"), [(KeyError("x"), KeyError), (5, TypeError), (b"read-only" * 100, BufferError)]
 )
 def test_place_fails(connect, answer, error):
-    """What goes wrong with a place comes out, and the session can still be closed."""
+    """An exception of `place`, or a bad result, is raised, and the session can still be closed."""
     message, _ = infer_request(b"x" * 100)
     client = connect(Place(answer), large_bytes=LARGE)
     stream = client.open()
@@ -494,7 +494,7 @@ NOT_PROTOBUF = [
 
 @pytest.mark.parametrize("message", NOT_PROTOBUF)
 def test_no_protobuf(connect, message):
-    """What is no protobuf is told, wherever it is cut, and nothing that comes after it is looked at."""
+    """A malformed protobuf is reported, wherever it is cut, and later data is ignored."""
     assert _http2.split(message, ALIGNMENT) is None
     data = framed(message) + framed(b"next")
     for cut in range(1, len(data)):
@@ -552,7 +552,7 @@ def test_split_of_repeated_ids():
 
 @pytest.mark.parametrize("raws", [((0, 11),), ((11, 0),), ((-1, 1),), ((1, -1),), ((5, 2**62),), ((2**62, 1),)])
 def test_scatter_from_elsewhere(raws):
-    """Nothing is copied that is not in the message."""
+    """A part that is outside of the message is refused."""
     with pytest.raises(ValueError, match="do not lie in the message"):
         _http2.scatter(b"0123456789", raws, bytearray(100), 8)
 
@@ -571,14 +571,14 @@ def test_scatter_from_elsewhere(raws):
     ],
 )
 def test_types(wrong):
-    """What is of the wrong type is refused."""
+    """An argument of a wrong type is refused."""
     with pytest.raises((TypeError, BufferError, SystemError)):
         wrong()
 
 
 @pytest.mark.parametrize("alignment", [0, -1, 2**31])
 def test_alignments(alignment):
-    """What is no alignment is refused."""
+    """A number that is not an alignment is refused."""
     for function in (lambda: _http2.split(b"", alignment), lambda: _http2.scatter(b"", (), bytearray(), alignment)):
         with pytest.raises(ValueError, match="alignment"):
             function()

@@ -61,7 +61,7 @@ def paths(folder: str, pattern: str) -> list[str]:
 http2 = Extension(
     "pyruntime.runtime.native._http2",
     sources=paths(HTTP2, "*.c"),
-    depends=[f"{HTTP2}/http2.h"],
+    depends=paths(HTTP2, "*.h"),
     define_macros=STABLE_ABI,
     extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],
     libraries=["nghttp2"],

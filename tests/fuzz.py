@@ -21,7 +21,7 @@ with atheris.instrument_imports(include=["pyruntime"]):
     from pyruntime.runtime.frontends.http.raw_request import decode_raw
     from pyruntime.runtime.frontends.http.repository_request import decode_load, decode_unload
     from pyruntime.runtime.frontends.http.request_head import HEAD_END, BadRequest, ChunkedBody, HeadReader
-    from pyruntime.runtime.native._http2 import split
+    from pyruntime.runtime.native._http2 import pack, split
     from pyruntime.utils.errors import InferenceError, LoadError
 
 CONFIG = b"""
@@ -64,10 +64,17 @@ def read_config(data):
 
 def read_message(data):
     """A ModelInferRequest."""
-    parts = split(data, ALIGNMENT)
+    try:
+        parts = split(data, ALIGNMENT)
+    except ValueError:
+        return
     if parts is not None:
-        key, _, raws, _ = parts
-        infer_request.decode_infer(infer_request.read_target(key), "", raws, memoryview(data), 0, NoMemory())
+        key, _, raws, size, typed = parts
+        packed = bytearray(0 if raws else size)
+        fits = [True] * len(typed) if raws else pack(data, typed, packed, ALIGNMENT)
+        view = memoryview(data if raws else packed)
+        described = infer_request.describe_typed(typed, fits)
+        infer_request.decode_infer(infer_request.read_target(key), "", raws, described, view, 0, NoMemory())
 
 
 PARSERS = [

@@ -47,6 +47,11 @@ GOAWAY: Final[int]
 
 Event: TypeAlias = tuple[int, int, object, bool]
 Raws: TypeAlias = tuple[tuple[int, int], ...]
+# The typed contents of each input that has some: `(offset, length, size, index, elements, members)`. Offset and length
+# are those of the input in the message; `size` is that of its contents as a tensor; `index` is its number among the
+# inputs. `elements` is how many of the contents belong to its datatype; and bit N - 1 of `members` says whether field N
+# of the contents has elements.
+Typed: TypeAlias = tuple[tuple[int, int, int, int, int, int], ...]
 # Asked by `receive` where a message of more than `large_bytes` bytes, not compressed, may go: `(stream, meta, left)`.
 # It is called once for such a message, when the first raw contents (field 7) begin: `meta` are the top-level fields
 # before them, `left` is how many bytes of the message are left, their tag included. It answers with a writable buffer
@@ -56,6 +61,8 @@ Raws: TypeAlias = tuple[tuple[int, int], ...]
 # comes out of `receive`, and the session is of no use any more.
 #
 # By then all that came on the stream before the message, its head too, was told by a call of `receive` that is over.
+# A message that has more than 4 MiB before its raw contents is a MESSAGE like any other, too.
+#
 # Of a message that came too early for that, what comes together with those is kept (and copied once more). If that is
 # all of it, it is a MESSAGE like any other.
 Place: TypeAlias = Callable[[int, bytes, int], Buffer | Literal[False] | None]
@@ -151,6 +158,16 @@ class Session:
     def resume(self, stream: int, /) -> None:
         """Extend the stream's window again."""
 
+    def limit(self, stream: int, nbytes: int, /) -> None:
+        """Accept no messages of more than `nbytes` bytes on a stream, instead of `message_bytes`.
+
+        It applies to a message that is under way, too, but not to those that have been told. Raises ValueError for more
+        than 2^32 - 1.
+        """
+
+    def largest(self) -> int:
+        """The stream with most of the `gathered` bytes, 0 if there are none."""
+
     def ping(self) -> None:
         """Send a ping, which a live client answers."""
 
@@ -189,6 +206,10 @@ class Session:
         """Whether messages wait: after a `send`, for windows of the client."""
 
     @property
+    def gathered(self) -> int:
+        """The bytes in the heap that belong to incomplete messages of more than 1 KiB."""
+
+    @property
     def open_streams(self) -> int:
         """The number of open streams."""
 
@@ -196,18 +217,30 @@ class Session:
     def wants_io(self) -> bool:
         """Whether data remains to be read or written; if not, the connection can be closed."""
 
-def split(message: bytes, alignment: int, /) -> tuple[bytes, bytes, Raws, int] | None:
-    """The parts of a serialised ModelInferRequest: `(key, id, raws, size)`; None if it is no protobuf.
+def split(message: bytes, alignment: int, /) -> tuple[bytes, bytes, Raws, int, Typed] | None:
+    """The parts of a serialised ModelInferRequest: `(key, id, raws, size, typed)`; None if it is no protobuf.
 
-    None also for more than 65536 raw contents.
+    None also for more than 65536 raw contents. Raises ValueError, with the reason for the client, if the message has
+    too many inputs, outputs or parameters, or too much besides the contents of its tensors: all of it is counted before
+    anything is allocated.
 
-    `key` are all top-level fields but the id (field 3) and the raw contents (field 7), `id` is the id as it came, and
-    `raws` says for each of the raw contents `(offset in the message, length)`. `size` is how many bytes they need with
-    each of them at a multiple of `alignment`.
+    `key` are all top-level fields but the id (field 3) and the raw contents (field 7); its inputs have no typed
+    contents. `id` is the id as it came, and `raws` says for each of the raw contents `(offset in the message, length)`.
+    `size` is how many bytes they need with each of them at a multiple of `alignment`; without raw contents it is what
+    the typed ones need. A message of more than 64 KiB is read without Python's lock.
     """
 
 def scatter(message: bytes, raws: Raws, destination: Buffer, alignment: int, /) -> None:
     """Copy the raw contents of a message to `destination`, each at the next multiple of `alignment`.
 
-    Raises ValueError if they do not fit, or do not lie in the message.
+    Raises ValueError if they do not fit, or do not lie in the message. A message of more than 64 KiB is copied without
+    Python's lock.
+    """
+
+def pack(message: bytes, typed: Typed, destination: Buffer, alignment: int, /) -> tuple[bool, ...]:
+    """Write typed contents to `destination` as raw ones, each at the next multiple of `alignment`.
+
+    Returns for each of them whether all values are in the range of their datatype; if not, what is written has no
+    meaning. Only the elements of the member that belongs to the datatype are written. Raises ValueError if they do not
+    fit, or do not lie in the message. A message of more than 64 KiB is read without Python's lock.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyruntime.runtime.frontends.common.request_parameters import PARAMETERS_MAX, UINT64_MAX, sequence_name
+from pyruntime.runtime.frontends.common.request_parameters import UINT64_MAX, sequence_name
 from pyruntime.runtime.frontends.grpc.schema import FieldValue, Message
 from pyruntime.runtime.requests.types import InferRequest
 from pyruntime.utils.errors import Code, InferenceError
@@ -30,8 +30,6 @@ def read_request_parameters(request: InferRequest, entries: Mapping[str, Message
 
     Raises InferenceError: INVALID_ARG, and UNSUPPORTED where the name of a sequence is too long.
     """
-    if len(entries) > PARAMETERS_MAX:
-        raise _invalid(f"the request has {len(entries)} parameters, expected at most {PARAMETERS_MAX}")
     empty_final = False
     for name, parameter in entries.items():
         match name:

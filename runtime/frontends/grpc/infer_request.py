@@ -2,44 +2,46 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decodes a ModelInferRequest. (pure)
 
-Native code splits its top-level fields first (see native/_http2.pyi): the raw contents of tensors go to shared memory
-unparsed, the id stands alone, and all other fields are the *key*. Requests that differ only in contents and id have the
-same key, so parsed keys are remembered.
+Native code splits its fields first (see native/_http2.pyi): the contents of tensors go to shared memory, those of typed
+fields packed as raw ones, the id stands alone, and all other fields are the *key*, whose size native code limits.
+Requests that differ only in contents and id have the same key, so parsed keys are remembered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from struct import error as StructError
-from struct import pack
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
 from pyruntime.runtime.frontends.grpc.infer_parameters import read_classes, read_place, read_request_parameters
 from pyruntime.runtime.frontends.grpc.schema import Message, ModelInferRequest
-from pyruntime.runtime.frontends.http.kserve_request import DIMS_MAX, TENSORS_MAX
+from pyruntime.runtime.frontends.http.kserve_request import DIMS_MAX
 from pyruntime.runtime.repository.versions import parse_version
 from pyruntime.runtime.requests.types import InferRequest, InputTensor, OutputPlace
-from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
+from pyruntime.utils.arena import ALIGNMENT
 from pyruntime.utils.errors import Code, InferenceError
 
 # The largest key that is remembered, and how many are: some 12 MiB at worst, once parsed.
 KEY_KEPT_BYTES_MAX = 2048
 KEYS_KEPT_MAX = 256
 
-# The fields of typed contents, their datatypes in Triton's messages, and the struct codes of elements by datatype.
-_CONTENTS = (
-    ("bool_contents", "BOOL", {"BOOL": "?"}),
-    ("int_contents", "INT32", {"INT8": "b", "INT16": "h", "INT32": "i"}),
-    ("int64_contents", "INT64", {"INT64": "q"}),
-    ("uint_contents", "UINT32", {"UINT8": "B", "UINT16": "H", "UINT32": "I"}),
-    ("uint64_contents", "UINT64", {"UINT64": "Q"}),
-    ("fp32_contents", "FP32", {"FP32": "f"}),
-    ("fp64_contents", "FP64", {"FP64": "d"}),
-    ("bytes_contents", "BYTES", {"BYTES": ""}),
+# The fields of typed contents by their numbers, from 1: their names, their types in Triton's messages, and the
+# datatypes whose elements they hold. FP16 and BF16 have no typed contents.
+_MEMBERS = (
+    ("bool_contents", "BOOL", ("BOOL",)),
+    ("int_contents", "INT32", ("INT8", "INT16", "INT32")),
+    ("int64_contents", "INT64", ("INT64",)),
+    ("uint_contents", "UINT32", ("UINT8", "UINT16", "UINT32")),
+    ("uint64_contents", "UINT64", ("UINT64",)),
+    ("fp32_contents", "FP32", ("FP32",)),
+    ("fp64_contents", "FP64", ("FP64",)),
+    ("bytes_contents", "BYTES", ("BYTES",)),
 )
+
+# See native/_http2.pyi.
+Typed = tuple[tuple[int, int, int, int, int, int], ...]
 
 _NO_CLASSES: Mapping[str, int] = {}
 
@@ -52,6 +54,20 @@ class ClientMemory(Protocol):
     ) -> InputTensor: ...
 
     def output(self, region: str, offset: int, byte_size: int) -> OutputPlace: ...
+
+
+class TypedContents(NamedTuple):
+    """The typed contents of one input, packed: `size` bytes at `offset` of the slot.
+
+    `elements` is how many they are. Bit N - 1 of `members` says whether field N has elements; `fit` says whether the
+    values of the one that belongs to the datatype are in its range.
+    """
+
+    offset: int
+    size: int
+    elements: int
+    members: int
+    fit: bool
 
 
 @dataclass(slots=True)
@@ -93,10 +109,22 @@ def read_target(key: bytes) -> Target:
     return target
 
 
+def describe_typed(typed: Typed, fits: Sequence[bool]) -> Mapping[int, TypedContents]:
+    """The typed contents of a message by the index of their input. `fits` is the result of `pack`."""
+    described = {}
+    end = 0
+    for (_, _, size, index, elements, members), fit in zip(typed, fits, strict=True):
+        offset = -(-end // ALIGNMENT) * ALIGNMENT
+        described[index] = TypedContents(offset, size, elements, members, fit)
+        end = offset + size
+    return described
+
+
 def decode_infer(
     target: Target,
     id: str,
     places: Sequence[tuple[int, int]],
+    typed: Mapping[int, TypedContents],
     view: memoryview,
     base: int,
     memory: ClientMemory,
@@ -104,19 +132,18 @@ def decode_infer(
     """The request for a target, and the options of its response.
 
     `places` are the raw contents, (offset, length) each in bytes in `view`, which is at `base` in the model's request
-    region. Typed contents are packed here, and have offset -1. Raises InferenceError: INVALID_ARG for every mistake,
-    and the errors of `memory` for unknown regions.
+    region. `typed` are the typed ones by the index of their input, in the same view. Raises InferenceError: INVALID_ARG
+    for every mistake, and the errors of `memory` for unknown regions.
     """
     message = target.message
     request = InferRequest(target.model, target.version, id)
     empty_final = False
     if message.parameters:
         empty_final = read_request_parameters(request, message.parameters)
-    _check_count(message.inputs, "inputs")
-    _check_count(message.outputs, "outputs")
     raws = iter(places)
-    for entry in message.inputs:
-        request.inputs.append(_read_input(request, entry, bool(places), raws, view, base, memory))
+    for index, entry in enumerate(message.inputs):
+        contents = typed.get(index) if typed else None
+        request.inputs.append(_read_input(request, entry, contents, bool(places), raws, view, base, memory))
     classes = _read_outputs(request, message.outputs, memory) if message.outputs else _NO_CLASSES
     return request, InferOptions(classes, empty_final) if classes or empty_final else PLAIN
 
@@ -124,6 +151,7 @@ def decode_infer(
 def _read_input(
     request: InferRequest,
     entry: Message,
+    contents: TypedContents | None,
     raw: bool,
     raws: Iterator[tuple[int, int]],
     view: memoryview,
@@ -133,19 +161,21 @@ def _read_input(
     name, datatype, shape, model = entry.name, entry.datatype, list(entry.shape), request.model_name
     _check_shape(request, name, shape)
     place = read_place(name, entry.parameters) if entry.parameters else None
-    has_contents = entry.HasField("contents")
     if place is not None:
-        if has_contents:
+        if contents is not None:
             raise _invalid(
                 f"unexpected 'content' provided when using shared memory for input tensor '{name}' for model '{model}'"
             )
         return memory.input(name, datatype, shape, *place)
-    if has_contents:
+    if contents is not None:
         if raw:
             raise _invalid(
                 f"contents field must not be specified when using raw_input_contents for '{name}' for model '{model}'"
             )
-        return InputTensor(name, datatype, shape, _pack(model, name, datatype, entry.contents))
+        _check_typed(model, name, datatype, contents)
+        at, size = contents.offset, contents.size
+        strings = contents.elements if datatype == "BYTES" else -1
+        return InputTensor(name, datatype, shape, view[at : at + size], base + at, strings=strings)
     found = next(raws, None)
     if found is None:
         raise _invalid(f"unable to find data for input tensor '{name}' for model '{model}' in request.")
@@ -183,32 +213,17 @@ def _read_outputs(request: InferRequest, entries: Sequence[Message], memory: Cli
     return classes
 
 
-def _pack(model: str, name: str, datatype: str, contents: Message) -> bytes:
-    """Pack typed contents as raw ones. FP16 and BF16 have no typed contents."""
-    packed = b""
-    for member, kind, codes in _CONTENTS:
-        values = getattr(contents, member)
-        if not values:
+def _check_typed(model: str, name: str, datatype: str, contents: TypedContents) -> None:
+    for number, (member, kind, datatypes) in enumerate(_MEMBERS):
+        if not contents.members >> number & 1:
             continue
-        if datatype not in codes:
+        if datatype not in datatypes:
             raise _invalid(
                 f"unexpected explicit tensor data for input tensor '{name}' for model '{model}' of type '{kind}', "
                 f"expected datatype '{datatype}'"
             )
-        try:
-            packed = pack(f"<{len(values)}{codes[datatype]}", *values) if codes[datatype] else _pack_bytes(values)
-        except StructError:
-            raise _invalid(f"'{member}' of input '{name}' has values out of the range of {datatype}") from None
-    return packed
-
-
-def _pack_bytes(values: Sequence[bytes]) -> bytes:
-    return b"".join([len(value).to_bytes(BYTES_PREFIX_SIZE, "little") + value for value in values])
-
-
-def _check_count(entries: Sequence[Message], what: str) -> None:
-    if len(entries) > TENSORS_MAX:
-        raise _invalid(f"the request has {len(entries)} {what}, expected at most {TENSORS_MAX}")
+        if not contents.fit:
+            raise _invalid(f"'{member}' of input '{name}' has values out of the range of {datatype}")
 
 
 def _invalid(message: str) -> InferenceError:

@@ -9,19 +9,28 @@ large message go there as they arrive.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.frontends.grpc.call import BYTES_PER_S_MIN, MESSAGE_S_MAX, Call, Raws
 from pyruntime.runtime.frontends.grpc.head import CallHead
-from pyruntime.runtime.frontends.grpc.infer_request import PLAIN, InferOptions, Target, decode_infer, read_target
+from pyruntime.runtime.frontends.grpc.infer_request import (
+    PLAIN,
+    InferOptions,
+    Target,
+    Typed,
+    TypedContents,
+    decode_infer,
+    describe_typed,
+    read_target,
+)
 from pyruntime.runtime.frontends.grpc.status import Status
 from pyruntime.runtime.inference.intake import EXPECTED_BYTES_MAX, Activities, Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.memory.requests import RequestSlot
-from pyruntime.runtime.native._http2 import scatter, split
+from pyruntime.runtime.native._http2 import pack, scatter, split
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.utils.arena import ALIGNMENT
@@ -29,6 +38,8 @@ from pyruntime.utils.errors import Code, InferenceError
 
 _UNREADABLE = "the message is no ModelInferRequest: it cannot be parsed"
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
+
+_NO_CONTENTS: Mapping[int, TypedContents] = {}
 
 Places = Sequence[tuple[int, int]]
 Outcome = InferResponse | InferenceError | None
@@ -38,7 +49,7 @@ class CallRequest:
     """One request of a call: see IncomingRequest.
 
     `lengths` are those of the raw contents that were copied to the slot; `places` are those of contents that arrived
-    there.
+    there. `typed` are the typed contents, packed into the slot.
 
     A stream answers requests to models that are not decoupled `in_order`, and keeps an early `outcome` until its turn.
     """
@@ -55,6 +66,7 @@ class CallRequest:
     options: InferOptions = PLAIN
     lengths: tuple[int, ...] = ()
     places: Places = ()
+    typed: Mapping[int, TypedContents] = _NO_CONTENTS
     in_order = False
     outcome: Outcome = None
 
@@ -80,7 +92,8 @@ class CallRequest:
         slot, target = self.slot, self.target
         assert target is not None  # it named the model
         view, base = (slot.view, slot.offset) if slot is not None else (memoryview(b""), 0)
-        return decode_infer(target, self.id, self.places or _places(self.lengths), view, base, self._call.client_memory)
+        places = self.places or _places(self.lengths)
+        return decode_infer(target, self.id, places, self.typed, view, base, self._call.client_memory)
 
     def respond(self, outcome: Outcome, final: bool) -> None:
         """See execution.job.Respond."""
@@ -118,11 +131,15 @@ class InferringCall(Call):
 
     def place(self, meta: bytes, left: int) -> memoryview | Literal[False] | None:
         """See Call. The fields before the tensors suffice to refuse a message."""
-        parts = split(meta, ALIGNMENT)
+        request = CallRequest(self, self._head)
+        try:
+            parts = split(meta, ALIGNMENT)
+        except ValueError as exc:
+            self.reject(request, InferenceError(str(exc), Code.INVALID_ARG))
+            return False
         if parts is None:
             return None  # `message` reports it
-        key, id, _, _ = parts
-        request = CallRequest(self, self._head)
+        key, id, *_ = parts
         request.id = id.decode(errors="replace")
         try:
             request.target = target = read_target(key)
@@ -145,12 +162,16 @@ class InferringCall(Call):
 
     def _receive(self, message: bytes) -> None:
         """Submit the request of a complete message."""
-        parts = split(message, ALIGNMENT)
+        request = CallRequest(self, self._head)
+        try:
+            parts = split(message, ALIGNMENT)
+        except ValueError as exc:
+            self.reject(request, InferenceError(str(exc), Code.INVALID_ARG))
+            return
         if parts is None:
             self.fail(Status.INTERNAL, _UNREADABLE)
             return
-        key, id, raws, size = parts
-        request = CallRequest(self, self._head)
+        key, id, raws, size, typed = parts
         try:
             if id:
                 request.id = id.decode()
@@ -159,11 +180,15 @@ class InferringCall(Call):
             slot = None
             if size:
                 slot = request.slot = model.memory.allocate(size)
-                scatter(message, raws, slot.view, ALIGNMENT)
+                if not typed:
+                    scatter(message, raws, slot.view, ALIGNMENT)
+            if typed:
+                request.typed = _pack(message, raws, typed, slot)
             request.lengths = lengths = tuple([length for _, length in raws])
             request.model = model
             self._begin_request(request)
-            self._state.intake.submit(request, model, (key, lengths), request.id)
+            # Whether typed contents are valid does not depend on their sizes alone.
+            self._state.intake.submit(request, model, None if typed else (key, lengths), request.id)
         except InferenceError as exc:
             self.reject(request, exc)
         except UnicodeDecodeError:
@@ -177,9 +202,17 @@ class InferringCall(Call):
         request = CallRequest(self, self._head)
         request.slot = reservation.end()
         request.places = raws
-        parts = split(meta, ALIGNMENT)
-        assert parts is not None  # `place` has split it already
-        key, id, _, _ = parts
+        try:
+            parts = split(meta, ALIGNMENT)
+        except ValueError as exc:
+            self.reject(request, InferenceError(str(exc), Code.INVALID_ARG))
+            return
+        if parts is None:
+            request.free()
+            self.fail(Status.INTERNAL, _UNREADABLE)
+            return
+        key, id, _, _, typed = parts
+        request.typed = describe_typed(typed, [True] * len(typed))  # they are refused, as there are raw contents
         try:
             request.id = id.decode()
             request.target = target = read_target(key)
@@ -230,3 +263,10 @@ def _places(lengths: tuple[int, ...]) -> Places:
         places.append((at, length))
         at += -(-length // ALIGNMENT) * ALIGNMENT
     return places
+
+
+def _pack(message: bytes, raws: Raws, typed: Typed, slot: RequestSlot | None) -> Mapping[int, TypedContents]:
+    """Write typed contents to the slot. Beside raw contents they are refused later, and nothing is written."""
+    if raws:
+        return describe_typed(typed, [True] * len(typed))
+    return describe_typed(typed, pack(message, typed, bytearray() if slot is None else slot.view, ALIGNMENT))

@@ -11,23 +11,41 @@
  */
 #include "http2.h"
 
-/* The message is allocated completely when this part of it has arrived. */
+/* The message is allocated completely when this part of it has arrived, or so many bytes: copying more would take long,
+ * and the pages of a large allocation exist only once they are filled. */
 #define WHOLE_PART 4
+#define MOVED_BYTES_MAX ((size_t)1 << 22)
+
+/* Note how many bytes of an incomplete message lie in the heap. */
+void framing_count(Session *self, Stream *stream, size_t gathered)
+{
+    if (stream->length <= UNCOUNTED_BYTES_MAX)
+        gathered = 0;
+    self->gathered += gathered - stream->gathered;
+    stream->gathered = gathered;
+}
+
+/* Free what has come of an incomplete message, and ignore what follows. */
+static void forget(Session *self, Stream *stream)
+{
+    stream->in = IN_NOTHING;
+    walk_leave(stream);
+    bytes_free(&stream->body);
+    Py_CLEAR(stream->whole);
+    framing_count(self, stream, 0);
+}
 
 /* Ignore everything that arrives on a stream from now on, and write nothing more to the buffers of `place`. */
 void framing_stop(Session *self, Stream *stream)
 {
     if (self->walking == stream)
         return; /* it is stopped when it comes out of that */
-    stream->in = IN_NOTHING;
-    walk_leave(stream);
+    forget(self, stream);
 }
 
 int framing_malformed(Session *self, Stream *stream, const char *why)
 {
-    stream->in = IN_NOTHING;
-    walk_leave(stream);
-    bytes_free(&stream->body);
+    forget(self, stream);
     return tell_of(self, stream, MALFORMED, PyUnicode_FromString(why));
 }
 
@@ -72,7 +90,7 @@ int framing_body(Session *self, Stream *stream, const uint8_t *data, size_t leng
     size_t come = stream->come + length;
 
     if (stream->whole == NULL && (come == stream->length || !stream->waiting) &&
-        (stream->length <= WHOLE_BYTES_MAX || come >= stream->length / WHOLE_PART)) {
+        (stream->length <= WHOLE_BYTES_MAX || come >= stream->length / WHOLE_PART || come >= MOVED_BYTES_MAX)) {
         stream->whole = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)stream->length);
         if (stream->whole == NULL)
             return -1;
@@ -90,9 +108,26 @@ int framing_body(Session *self, Stream *stream, const uint8_t *data, size_t leng
     if (come == stream->length) {
         PyObject *message = stream->whole;
         stream->whole = NULL;
+        framing_count(self, stream, 0);
         return tell_message(self, stream, message);
     }
+    framing_count(self, stream, come);
     return 0;
+}
+
+/* Gather a message of which these bytes have come, and were looked at, like any other. */
+void framing_gather(Session *self, Stream *stream, Bytes *come)
+{
+    stream->in = IN_BODY;
+    stream->body = *come;
+    memset(come, 0, sizeof(*come));
+    framing_count(self, stream, stream->body.length);
+}
+
+static int too_large(Session *self, Stream *stream)
+{
+    framing_stop(self, stream);
+    return tell_of(self, stream, TOO_LARGE, PyLong_FromSize_t(stream->length));
 }
 
 /* Decide how to receive the message whose prefix has arrived. */
@@ -107,10 +142,8 @@ static int begin_message(Session *self, Stream *stream, const uint8_t *prefix)
         PyOS_snprintf(why, sizeof(why), "Bad GRPC frame type 0x%02x", prefix[0]);
         return framing_malformed(self, stream, why);
     }
-    if (stream->length > self->message_bytes) {
-        stream->in = IN_NOTHING;
-        return tell_of(self, stream, TOO_LARGE, PyLong_FromSize_t(stream->length));
-    }
+    if (stream->length > stream->limit)
+        return too_large(self, stream);
     if (stream->length <= self->large_bytes || stream->compressed) {
         stream->in = IN_BODY;
         return 0;
@@ -143,6 +176,8 @@ static Py_ssize_t take_body(Session *self, Stream *stream, const uint8_t *data, 
 {
     size_t taken = stream->length - stream->come;
 
+    if (stream->length > stream->limit) /* set since the message began */
+        return too_large(self, stream) < 0 ? -1 : (Py_ssize_t)length;
     if (taken > length)
         taken = length;
     if (taken == stream->length) {

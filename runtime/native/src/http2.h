@@ -27,8 +27,12 @@
 #define SENT_FRAME_BYTES_MAX ((size_t)1 << 20)
 /* Messages up to this size are allocated when their prefix has arrived: a false length then costs little memory. */
 #define WHOLE_BYTES_MAX ((size_t)1 << 14)
+/* An incomplete message up to this length does not count as gathered: the server's state can always be asked. */
+#define UNCOUNTED_BYTES_MAX ((size_t)1 << 10)
 /* The most raw contents of a request: each has at least 2 bytes on the wire, and a hundred times more in a tuple. */
 #define RAWS_MAX 65536
+/* The most bytes of a request besides the contents of its tensors: names, shapes, parameters. */
+#define KEY_BYTES_MAX ((size_t)1 << 22)
 /* gRPC's length prefix has 32 bits. */
 #define MESSAGE_BYTES_MAX UINT32_MAX
 #define PREFIX_BYTES 5
@@ -90,8 +94,10 @@ typedef struct Stream {
     bool compressed;
     size_t length; /* of the message */
     size_t come;   /* bytes of the message (or of its prefix) that have come */
+    size_t limit;  /* of the length of a message */
     Bytes body;
     PyObject *whole; /* bytes of the message's length, of which `come` are filled */
+    size_t gathered; /* bytes of an incomplete message that lie in the heap, if they count */
     Walk *walk;
     uint64_t round; /* the call of `receive` whose events hold the newest of this stream */
     bool waiting;   /* a large message, of which nobody is asked in that call: it is kept as it comes */
@@ -132,6 +138,7 @@ typedef struct {
     const Stream *walking; /* whose walk is in use */
     size_t open_streams;
     size_t queued;
+    size_t gathered; /* of all streams */
     Stream *buried;
     Segment *spent;
     /* The headers of the arriving request; headers of several requests cannot interleave. */
@@ -181,6 +188,8 @@ int framing_end(Session *self, Stream *stream);
 int framing_malformed(Session *self, Stream *stream, const char *why);
 void framing_stop(Session *self, Stream *stream);
 int framing_body(Session *self, Stream *stream, const uint8_t *data, size_t length);
+void framing_gather(Session *self, Stream *stream, Bytes *come);
+void framing_count(Session *self, Stream *stream, size_t gathered);
 
 /* walk.c: returns the number of bytes taken, or -1. */
 Py_ssize_t walk_take(Session *self, Stream *stream, const uint8_t *data, size_t length);
@@ -189,6 +198,7 @@ void walk_leave(Stream *stream);
 /* infer.c */
 PyObject *infer_split(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *infer_scatter(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *infer_pack(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *raws_tuple(const Raw *raws, size_t count);
 
 /* sending.c */

@@ -222,6 +222,37 @@ static PyObject *session_resume(Session *self, PyObject *id)
     return said(nghttp2_session_consume_stream(self->http2, stream->id, (size_t)unopened));
 }
 
+static PyObject *session_limit(Session *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    Py_ssize_t limit;
+    Stream *stream;
+
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "limit() needs a stream and a number of bytes");
+        return NULL;
+    }
+    limit = PyLong_AsSsize_t(arguments[1]);
+    if (PyErr_Occurred() != NULL || in_range("limit", limit, 0, MESSAGE_BYTES_MAX) < 0)
+        return NULL;
+    stream = stream_find(self, arguments[0]);
+    if (stream != NULL)
+        stream->limit = (size_t)limit;
+    else if (PyErr_Occurred() != NULL)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *session_largest(Session *self, PyObject *unused)
+{
+    const Stream *stream, *largest = NULL;
+
+    (void)unused;
+    for (stream = self->streams; stream != NULL; stream = stream->next)
+        if (stream->gathered > (largest != NULL ? largest->gathered : 0))
+            largest = stream;
+    return PyLong_FromLong(largest != NULL ? largest->id : 0);
+}
+
 static PyObject *session_ping(Session *self, PyObject *unused)
 {
     int may = may_speak(self);
@@ -323,6 +354,12 @@ static PyObject *session_blocked(Session *self, void *unused)
     return PyBool_FromLong(self->queued > 0);
 }
 
+static PyObject *session_gathered(Session *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromSize_t(self->gathered);
+}
+
 static PyObject *session_open_streams(Session *self, void *unused)
 {
     (void)unused;
@@ -350,6 +387,8 @@ static PyMethodDef methods[] = {
     METHOD(reset, METH_FASTCALL),
     METHOD(hold, METH_O),
     METHOD(resume, METH_O),
+    METHOD(limit, METH_FASTCALL),
+    METHOD(largest, METH_NOARGS),
     METHOD(ping, METH_NOARGS),
     METHOD(shut_down, METH_NOARGS),
     METHOD(terminate, METH_VARARGS),
@@ -362,6 +401,7 @@ static PyMethodDef methods[] = {
 static PyGetSetDef properties[] = {
     {"begun", (getter)session_begun, NULL, NULL, NULL},
     {"blocked", (getter)session_blocked, NULL, NULL, NULL},
+    {"gathered", (getter)session_gathered, NULL, NULL, NULL},
     {"open_streams", (getter)session_open_streams, NULL, NULL, NULL},
     {"wants_io", (getter)session_wants_io, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -50,6 +50,7 @@ Stream *stream_open(Session *self, int32_t id)
         return NULL;
     }
     stream->id = id;
+    stream->limit = self->message_bytes;
     stream->next = self->streams;
     if (stream->next != NULL)
         stream->next->previous = stream;
@@ -101,6 +102,7 @@ void stream_forget_output(Session *self, Stream *stream)
 void stream_bury(Session *self, Stream *stream)
 {
     stream_forget_output(self, stream);
+    framing_count(self, stream, 0);
     if (stream->next != NULL)
         stream->next->previous = stream->previous;
     if (stream->previous != NULL)

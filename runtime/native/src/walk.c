@@ -3,25 +3,16 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Splits a large ModelInferRequest while it arrives: its raw contents (field 7) go to their destination, and everything
- * else is kept together unchanged.
+ * else is kept together unchanged. If that becomes larger than the key of a request may be, it contains typed contents
+ * or is refused: the rest of the message is then gathered with it, and split when it is complete.
  *
- *   message = *field
- *   field   = tag (varint: number << 3 | type) value
- *   value   = varint | 8 bytes | 4 bytes | length (varint) bytes
- *
- * As in protobuf, a field 7 that is not length-delimited is an ordinary field. Groups, which are obsolete, are not
- * supported.
+ * The grammar stands in wire.h. As in protobuf, a field 7 that is not length-delimited is an ordinary field.
  */
 #include "http2.h"
+#include "wire.h"
 
 #define RAW_CONTENTS 7
 #define RAWS_FIRST 8
-/* The most bytes of a tag (32 bits), and of any other varint (64 bits). */
-#define TAG_DIGITS_MAX 5
-#define DIGITS_MAX 10
-
-enum { TYPE_VARINT = 0, TYPE_64_BIT = 1, TYPE_BYTES = 2, TYPE_32_BIT = 5 };
-
 void walk_leave(Stream *stream)
 {
     Walk *walk = stream->walk;
@@ -34,6 +25,13 @@ void walk_leave(Stream *stream)
     bytes_free(&walk->meta);
     PyMem_Free(walk->raws);
     PyMem_Free(walk);
+}
+
+/* Gather the message like one that is not large: all of it so far is in meta. */
+static void gather(Session *self, Stream *stream)
+{
+    framing_gather(self, stream, &stream->walk->meta);
+    walk_leave(stream);
 }
 
 /* Call `place` for the destination of the raw contents whose tag has arrived and is in meta. If it returns no buffer,
@@ -51,11 +49,9 @@ static int ask(Session *self, Stream *stream)
     if (stream->over || stream->ended || answer == Py_False) {
         stream->in = IN_REFUSE;
         walk_leave(stream);
+        framing_count(self, stream, 0);
     } else if (answer == Py_None) {
-        stream->in = IN_BODY;
-        stream->body = walk->meta;
-        memset(&walk->meta, 0, sizeof(walk->meta));
-        walk_leave(stream);
+        gather(self, stream);
     } else {
         failed = PyObject_GetBuffer(answer, &walk->destination, PyBUF_WRITABLE);
         walk->placed = true;
@@ -186,6 +182,15 @@ static Py_ssize_t take_bytes(Session *self, Stream *stream, const uint8_t *data,
     return (Py_ssize_t)taken;
 }
 
+/* What is not raw is more than the key of a request may have. */
+static int on_long_meta(Session *self, Stream *stream)
+{
+    if (stream->walk->placed)
+        return framing_malformed(self, stream, "the message has too many bytes besides its raw contents");
+    gather(self, stream);
+    return 0;
+}
+
 /* Handle the end of the message. */
 static int finish(Session *self, Stream *stream)
 {
@@ -200,6 +205,7 @@ static int finish(Session *self, Stream *stream)
     if (placed && meta != NULL)
         value = Py_BuildValue("(NN)", meta, raws_tuple(walk->raws, walk->count));
     walk_leave(stream);
+    framing_count(self, stream, 0);
     stream->in = IN_PREFIX;
     stream->come = 0;
     return tell_of(self, stream, placed ? PLACED : MESSAGE, value);
@@ -220,7 +226,11 @@ Py_ssize_t walk_take(Session *self, Stream *stream, const uint8_t *data, size_t 
         if (step < 0)
             return -1;
         taken += (size_t)step;
+        if (stream->in == IN_WALK && stream->walk->meta.length > KEY_BYTES_MAX && on_long_meta(self, stream) < 0)
+            return -1;
     }
+    if (stream->in == IN_WALK)
+        framing_count(self, stream, stream->walk->meta.length);
     if (stream->in == IN_WALK && stream->come == stream->length && finish(self, stream) < 0)
         return -1;
     return (Py_ssize_t)taken;

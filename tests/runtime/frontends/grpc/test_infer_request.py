@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from pyruntime.runtime.frontends.grpc.infer_request import PLAIN, decode_infer, read_target
-from pyruntime.runtime.native._http2 import split
+from pyruntime.runtime.frontends.grpc.infer_request import PLAIN, decode_infer, describe_typed, read_target
+from pyruntime.runtime.native._http2 import pack, split
 from pyruntime.runtime.requests.types import InputTensor, OutputPlace
 from pyruntime.utils.errors import Code, InferenceError
 
 BASE = 1 << 20
+ALIGNMENT = 64
 
 
 class Memory:
@@ -31,8 +32,11 @@ class Memory:
 def decode(message):
     """As calls do it, with the contents where they are in the message."""
     data = message if isinstance(message, bytes) else message.SerializeToString()
-    key, id, raws, _ = split(data, 64)
-    return decode_infer(read_target(key), id.decode(), raws, memoryview(data), BASE, Memory())
+    key, id, raws, size, typed = split(data, ALIGNMENT)
+    packed = bytearray(0 if raws else size)
+    fits = [True] * len(typed) if raws else pack(data, typed, packed, ALIGNMENT)
+    view = memoryview(data if raws else packed)
+    return decode_infer(read_target(key), id.decode(), raws, describe_typed(typed, fits), view, BASE, Memory())
 
 
 def refusal(message):
@@ -85,7 +89,7 @@ def test_typed_contents(datatype, member, values, code):
         datatype,
         [2],
         struct.pack(code, *values),
-        -1,
+        BASE,
     )
 
 
@@ -204,14 +208,26 @@ def test_parameters_that_are_refused(name, value, message):
 
 
 def test_too_many():
+    def refused(message):
+        with pytest.raises(ValueError, match=r".") as caught:
+            split(message if isinstance(message, bytes) else message.SerializeToString(), ALIGNMENT)
+        return str(caught.value)
+
     message = infer()
     for number in range(1025):
         message.parameters[str(number)].int64_param = 1
-    assert "1025 parameters" in refusal(message)
-    message = infer()
-    for number in range(4097):
-        message.outputs.add(name=str(number))
-    assert "4097 outputs" in refusal(message)
+    assert refused(message) == "the request has 1025 parameters, expected at most 1024"
+    assert refused(b"\x2a\0" * 4097) == "the request has 4097 inputs, expected at most 4096"
+    assert refused(b"\x32\0" * 4097) == "the request has 4097 outputs, expected at most 4096"
+    assert refused(infer(inputs=[{"shape": range(131_072)}])).startswith("the request has 131075 fields besides its ")
+    assert refused(b"\x48\0" * 131_073) == "the request has 131073 fields besides its contents, expected at most 131072"
+    assert refused(infer(model_version="x" * (4 << 20))).startswith(
+        "the request has 4194312 bytes besides its contents"
+    )
+    assert refused(infer(id="x" * (4 << 20 | 1))).startswith(
+        "the request has 4194305 bytes in its id, expected at most"
+    )
+    assert split(b"\x2a\0" * 4096 + b"\x32\0" * 4096, ALIGNMENT) is not None
 
 
 def test_final_response():
@@ -328,9 +344,8 @@ def test_whatever_protobuf_makes(model, id, tensors, raws, later):
 @given(st.binary(max_size=200))
 def test_whatever_comes(data):
     """It is refused, or read as protobuf reads it."""
-    parts = split(data, 64)
-    if parts is None:
+    if split(data, ALIGNMENT) is None:
         return
-    with suppress(InferenceError):
-        request, _ = decode_infer(read_target(parts[0]), "", parts[2], memoryview(data), BASE, Memory())
+    with suppress(InferenceError, UnicodeDecodeError):
+        request, _ = decode(data)
         assert request.model_name == service_pb2.ModelInferRequest.FromString(data).model_name

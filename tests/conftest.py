@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests have: ports of their own, how hypothesis looks for examples, and the plugins of plugins/."""
+"""The basis of all tests: ports of their own, how hypothesis looks for examples, and the plugins of plugins/."""
 
 import gc
 import socket

@@ -47,7 +47,7 @@ class NoMemory:
 
 
 def spec_of(text):
-    """What requests are held against."""
+    """The specification that requests are checked with."""
     return model_spec(normalize(parse_model_config(text, "m"), directory_name="m", has_model_file=True, gpus=()))
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the documentation promises: links lead somewhere, lists are complete, generated pages are fresh."""
+"""The documentation keeps its promises: links lead somewhere, lists are complete, generated pages are fresh."""
 
 import ast
 import re
@@ -99,7 +99,7 @@ def test_every_item_has_its_row():
 
 
 def definition_of(name, text):
-    """What the constant stands for in the text of a file, of Python, C, C++ or JavaScript; None if it is not there."""
+    """The value of the constant in the text of a file, of Python, C, C++ or JavaScript; None if it is not there."""
     start = rf"^(?:.*\bconst |#define |.*\bconstexpr \w+ )?{name}\b"
     found = re.search(rf"{start}(?:: [\w\[\], ]+)? *(?:=|:=| ) *(.*)$", text, re.MULTILINE)
     return found and found[1]

@@ -113,7 +113,7 @@ def test_direction_of_imports(folder):
 
 @pytest.mark.parametrize("facade", FACADES)
 def test_facades(facade):
-    """What models import is one module of the stub under another name, and the host and the stub do without it."""
+    """A facade is one module of the stub under the name that models import; the host and the stub do not import it."""
     (path,) = modules(f"utils/{facade}")
     assert {name.rpartition(".")[0] for name in imported_by(path)} == {FACADES[facade]}
     assert (path.parent / "py.typed").exists()
@@ -130,7 +130,7 @@ def test_samples_have_tests():
 
 
 def test_syntax_is_that_of_python_3_8():
-    """Whatever may run in a stub parses on the oldest Python that a stub runs under."""
+    """Modules that may run in a stub parse on the oldest Python that a stub runs under."""
     wrong = {}
     for path in modules("stub", "utils"):
         try:

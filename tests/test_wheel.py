@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `pip install` installs: a wheel, in an environment that has nothing else of ours."""
+"""The wheel that `pip install` installs, in an environment that has nothing else of ours."""
 
 import os
 import re
@@ -61,7 +61,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """The folder of a virtual environment with our wheel in it. What that needs is found where the tests have it."""
+    """The folder of a virtual environment with our wheel in it. Its requirements are those of the tests."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     for name in SOURCES:
@@ -88,7 +88,7 @@ def environment(tmp_path_factory):
 
 
 def run(environment, *command, **options):
-    """What a command prints in the environment."""
+    """The output of a command in the environment."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MYPY"))}
     done = subprocess.run(
         [environment / "bin/python", *command], capture_output=True, text=True, env=variables, **options
@@ -125,7 +125,7 @@ def test_folder_of_the_same_name(environment, tmp_path):
 
 
 def test_uninstall(environment, tmp_path):
-    """Nothing is left of an uninstalled wheel."""
+    """An uninstalled wheel leaves no files behind."""
     (wheel,) = environment.parent.glob("pyruntime-*.whl")
     venv.create(tmp_path / "own", with_pip=True)
     pip = ["-m", "pip", "--disable-pip-version-check"]
@@ -153,7 +153,7 @@ def files_of(folder):
 
 @pytest.mark.parametrize("words", [["model"], ["backend", "--python"], ["backend", "--cpp"]], ids=" ".join)
 def test_new(environment, tmp_path, words):
-    """What new models and backends are made of is there."""
+    """The wheel has the files that new models and backends are made of."""
     run(environment, "-m", "pyruntime", "new", *words, "from_wheel", cwd=tmp_path)
     assert main(["new", *words, "from_wheel", str(tmp_path / "own")]) == 0
     assert files_of(tmp_path / "from_wheel") == files_of(tmp_path / "own/from_wheel") != []

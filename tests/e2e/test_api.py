@@ -4,7 +4,7 @@
 
 Each check is a function in a model and goes by the numbers of its items, those of the table in
 docs/reference/compatibility.md; the request's id names it. A check that fails is an exception of execute, which the
-client reads. What an item does in all its depth other tests show: this one shows that it is there.
+client reads. Other tests cover the items in depth: this one covers that each of them exists.
 """
 
 import re

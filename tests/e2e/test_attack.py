@@ -57,7 +57,7 @@ class TritonPythonModel:
 
 class TestCallsThatOutliveTheirBatch:
     def test_do_not_hold_up_the_next(self, model, serve, tmp_path):
-        """What nobody waits for any more does not keep the model from its requests."""
+        """Work that no client waits for any more does not keep the model from its requests."""
         model("gated", GATED)
         model("later", LATER)
         server = serve()
@@ -82,7 +82,7 @@ class TestCallsThatOutliveTheirBatch:
 
 class TestMemory:
     def test_of_a_caller_that_died_is_still_read(self, model, serve):
-        """What a model keeps of a call does not change when its caller dies and others use the memory."""
+        """The inputs of a call that a model keeps do not change when the caller dies and others use the memory."""
         model(
             "keeper",
             """
@@ -190,7 +190,7 @@ class TestMemory:
 class TestSenders:
     @pytest.mark.parametrize("end", ["sender.send(flags=1)", "raise ValueError('no')"])
     def test_that_are_ended_by_another_thread(self, model, serve, wait_until, end):
-        """Nothing is sent behind the last response: the stub lives, and the thread that sends reads that it is over."""
+        """A sender that another thread has ended sends no more: the stub lives, and the thread gets an error."""
         model(
             "streams",
             """

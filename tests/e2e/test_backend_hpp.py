@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What backends in C++ get of our headers, by tests/native/hpp/backend.cc: inputs, outputs, senders, errors."""
+"""The headers for backends in C++, used by tests/native/hpp/backend.cc: inputs, outputs, senders, errors."""
 
 import shutil
 from contextlib import closing
@@ -92,7 +92,7 @@ def text(*strings):
 
 
 def at_once(server, model, arrays, name):
-    """What comes of each array, in a request of its own, with all of them in flight together: a result or a message."""
+    """The outcomes for the arrays, each in a request of its own, with all in flight together: results or messages."""
     with closing(server.client(concurrency=len(arrays))) as client:
         pending = []
         for array in arrays:
@@ -149,7 +149,7 @@ def test_gather_and_scatter(server):
 
 
 def test_failed_before_gathering(server):
-    """What is refused by itself does not disturb the others of its batch, nor does a batch of nothing else."""
+    """A refused request does not disturb the others of its batch, nor does a batch of refused requests only."""
     arrays = [np.full((rows, 2), value, np.float32) for rows, value in ((1, 1), (3, -1), (2, 2))]
     first, refused, last = at_once(server, "double", arrays, "IN")
     assert refused == "there is a negative number"
@@ -234,7 +234,7 @@ def test_what_is_known(server, name, value):
     ],
 )
 def test_parameters_that_are_none(server, name, message):
-    """What the configuration does not say, or not so."""
+    """A parameter that the configuration does not have, or has with another kind of value, is refused."""
     assert server.refusal("tell", {"NAME": text(name)}) == (400, message)
 
 
@@ -251,7 +251,7 @@ def test_correlation_id_of_text(server):
 
 
 def test_unwanted_output(server):
-    """What nobody asked for is written, and not sent."""
+    """An output that was not requested is written, and not sent."""
     result = server.infer("tell", {"NAME": text("wants")}, outputs=["VALUE"])
     assert [each["name"] for each in result.get_response()["outputs"]] == ["VALUE"]
     assert result.as_numpy("VALUE").tolist() == [b"10"]
@@ -328,14 +328,14 @@ def test_sender_without_a_response(server):
     ],
 )
 def test_errors(server, how, status, message):
-    """What is thrown fails the request, with its own words."""
+    """An exception fails the request with its own message."""
     found, said = server.refusal("fail", {"HOW": text(how)})
     assert found == status
     assert message in said
 
 
 def test_error_at_the_load(server):
-    """What the constructor throws is why the model is not there."""
+    """An exception of the constructor is the reason why the model is not loaded."""
     with closing(server.client()) as client:
         (row,) = [row for row in client.get_model_repository_index() if row["name"] == "broken"]
     assert row["state"] == "UNAVAILABLE"

@@ -27,7 +27,7 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
                 for request in requests]
 """
-# Nobody waits as long as this: a batch is executed because it is complete, not because of the time.
+# No test waits for this long: a batch is executed because it is complete, not because of the time.
 PATIENT = "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 600000000 }"
 
 
@@ -77,7 +77,7 @@ def test_without_dynamic_batching(model, serve):
 
 
 def test_full_queue(model, serve):
-    """What exceeds max_queue_size is refused at once; what was admitted is answered."""
+    """Requests beyond max_queue_size are refused at once; admitted ones are answered."""
     more = "max_batch_size: 1 dynamic_batching { default_queue_policy { max_queue_size: 2 } }"
     folder = model("gated", GATED, more=more)
     server = serve()

@@ -446,7 +446,7 @@ class TritonPythonModel:
 class TestAfterTheirEnd:
     @pytest.mark.parametrize("count", [10, 100 << 10])
     def test_of_the_callee(self, model, serve, wait_until, count):
-        """What a model has of a stub that died stays as it was, and comes back when it lets go of it."""
+        """Outputs of a stub that died stay as they were for their holder, and are freed when it releases them."""
         model("keeper", KEEPER)
         model("callee", CALLEE)
         server = serve()
@@ -483,7 +483,7 @@ class TestAfterTheirEnd:
         wait_until(lambda: server.shared_bytes() <= alone)
 
     def test_of_the_caller(self, model, serve, wait_until):
-        """What a stub that died left in other models' hands stays as it was, and comes back when they let go of it."""
+        """Tensors of a stub that died stay as they were for the models that hold them, which free them later."""
         folder = model("callee", CALLEE, more=MORE)
         model("other", CALLEE)
         server = serve()

@@ -191,7 +191,7 @@ class TestCycles:
 
     @pytest.mark.parametrize("count", [1, 2])
     def test_under_load(self, model, serve, count):
-        """Whatever the order, every request is answered: with what it asked for, or with why that cannot be."""
+        """In any order, every request is answered: with its result, or with the reason why there is none."""
         for name in "ab":
             model(name, NODE, more=f"instance_group [ {{ count: {count} }} ]")
         server = serve()
@@ -224,7 +224,7 @@ class TritonPythonModel:
 """
 
     def test_batches_behind_a_call(self, model, serve, wait_until):
-        """What was posted behind a batch that begins to wait goes to another instance, and is not lost."""
+        """Batches that were posted behind one that begins to wait go to another instance, and are not lost."""
         folder = model("caller", self.CALLER, more=TWO)
         gated = model("gated", GATED)
         server = serve()
@@ -433,7 +433,7 @@ class TritonPythonModel:
 """
 
     def test_of_the_caller_while_its_call_queues(self, model, serve, wait_until):
-        """What queues for nobody is never executed."""
+        """A queued call of a caller that has died is never executed."""
         caller = model("starts", self.STARTS)
         folder = model("gated", GATED, more="max_batch_size: 8 dynamic_batching { }")
         server = serve()

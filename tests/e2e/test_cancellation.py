@@ -295,7 +295,7 @@ class TestRunning:
 
 class TestQueued:
     def test_clients_leave(self, model, serve, wait_until):
-        """What has not begun never does; what waits beside it is executed."""
+        """An abandoned request that has not begun is never executed; those beside it are."""
         folder = model("gated", GATED, more="max_batch_size: 8 dynamic_batching { }")
         server = serve()
         first = send(server, "gated", [[1]])
@@ -314,7 +314,7 @@ class TestQueued:
         assert numbers_in(folder / "cancelled") == []
 
     def test_posted_ahead(self, model, serve, wait_until):
-        """What was posted to the stub already is executed, and can see it from the beginning."""
+        """An abandoned request that was posted to the stub already is executed, and is cancelled from the beginning."""
         folder = model("gated", GATED)
         server = serve()
         first = send(server, "gated", [1])

@@ -190,7 +190,7 @@ class Region:
         shm.set_shared_memory_region(self.handle, [array], offset)
 
     def get(self, array, offset=0):
-        """What lies there, in the datatype and shape of `array`."""
+        """The contents, in the datatype and shape of `array`."""
         return shm.get_contents_as_numpy(self.handle, array.dtype, array.shape, offset)
 
     def truncate(self, size):
@@ -485,7 +485,7 @@ class TestModels:
     @BOTH
     @pytest.mark.parametrize("size", [64, MIB], ids=["small", "large"])
     def test_one_that_calls_another(self, server, region, protocol, size):
-        """What it was given it can hand on, and hand back what comes of it."""
+        """A model can pass on an input in client memory, and return the outputs of the called model."""
         array = some("INT64", size)
         one, two = region(size), region(size)
         one.put(array)
@@ -522,7 +522,7 @@ class TestRefusals:
         ],
     )
     def test_out_of_range(self, server, region, protocol, offset, size, message):
-        """Whatever the numbers are, and whatever lies behind the region."""
+        """Any range that exceeds the region is refused, though the client's object is larger."""
         array = some("INT64", 64)
         one = region(KIB, register=False)
         one.register(64)
@@ -575,7 +575,7 @@ class TestRefusals:
 
     @BOTH
     def test_registering(self, server, region, protocol):
-        """What cannot be registered, and why."""
+        """Each registration that is refused has its reason."""
         one = region(64)
         with closing(server.client() if protocol is HTTP else server.grpc()) as client:
 
@@ -646,7 +646,7 @@ def running(server, wait_until, inputs, outputs=None, model="wait"):
 
 class TestChanges:
     def test_unregistered_while_in_use(self, server, region, wait_until):
-        """What is under way goes on, and what comes later is refused."""
+        """Requests under way go on, and later ones are refused."""
         array = some("INT64", MIB)
         one, two = region(MIB), region(MIB)
         one.put(array)

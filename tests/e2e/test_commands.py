@@ -146,7 +146,7 @@ class TestInfer:
 
 class TestModels:
     def test_a_table(self, samples, run):
-        """What there is, and what it takes and gives."""
+        """A row has a model with its inputs and outputs."""
         status, out, err = run(samples, "models")
         assert (status, err) == (0, "")
         (line,) = [line.split() for line in out.splitlines() if line.startswith("strings")]

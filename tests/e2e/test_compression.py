@@ -41,7 +41,7 @@ def check(result):
 @pytest.mark.parametrize("request_algorithm", ALGORITHMS)
 @pytest.mark.parametrize("response_algorithm", ALGORITHMS)
 def test_tritonclient(samples, request_algorithm, response_algorithm, binary):
-    """Whatever the client compresses, or wants compressed, it gets its tensors back."""
+    """The client gets its tensors for every compression of requests and responses."""
     result = samples.infer(
         "identity",
         arrays(),
@@ -127,7 +127,7 @@ def test_load(model, serve):
 
 
 def test_refusals(samples):
-    """What is not compressed as it says, and what is compressed in a way nobody knows."""
+    """A body that is not compressed as it claims, and an unknown encoding, are refused."""
     for body, encoding, status in ((b"{}", "gzip", 400), (gzip.compress(b"{}")[:-3], "gzip", 400), (b"{}", "br", 501)):
         answer = samples.request("POST", "/v2/models/identity/infer", body, {"Content-Encoding": encoding})
         assert (answer.status, list(json.loads(answer.body))) == (status, ["error"])

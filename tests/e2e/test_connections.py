@@ -156,7 +156,7 @@ def test_refusals_stand_in_the_same_order(samples):
     ],
 )
 def test_garbage(samples, garbage, status):
-    """What is not HTTP is answered with one error and the end of the connection."""
+    """Data that is not HTTP gets one error and the end of the connection."""
     with samples.connect() as sock, sock.makefile("rb") as stream:
         sock.sendall(garbage)
         (found,) = answers(stream.read())

@@ -221,7 +221,7 @@ def test_broken_after_its_death(model, serve, wait_until):
 
 
 def test_killed_under_load(model, serve, wait_until):
-    """Whatever is killed, every request is answered once, rightly or with the cause, and none is executed twice."""
+    """Every request is answered once, rightly or with the cause of the death, and none is executed twice."""
     folder = model("mortal", MORTAL, more="instance_group { count: 2 kind: KIND_CPU }")
     server = serve()
     clients, lock, enough = 4, threading.Lock(), threading.Event()
@@ -285,7 +285,7 @@ def test_death_and_request_at_once(model, serve, wait_until):
     for _ in range(4):
         old = server.stub("mortal_0")
         with ThreadPoolExecutor() as clients:
-            # What happens while the server is held it sees all at once.
+            # The server sees all events at once that happen while it is stopped.
             server.process.send_signal(signal.SIGSTOP)
             requests = [clients.submit(works, server) for _ in range(4)]
             os.kill(old.pid, signal.SIGKILL)

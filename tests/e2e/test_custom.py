@@ -35,7 +35,7 @@ sequence_batching {
     { name: "CORRID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } ] } ]
 }
 """
-# What the input of faulty.c has it do.
+# The faults of faulty.c, by the value of its input.
 NOTHING_WRONG, PAYLOAD_ERROR, _, EXECUTE_ERROR, CRASH, NO_OUTPUT = range(6)
 WORDS = "it is the test's fault"
 
@@ -119,7 +119,7 @@ def test_what_it_is_told(custom, serve, tmp_path):
 
 
 def test_errors(custom, serve):
-    """What a library says went wrong is what the client reads, as INTERNAL."""
+    """The client gets the library's error, as INTERNAL."""
     custom("faulty", "faulty.c", FAULTY)
     server = serve()
     payload_error = f"payload error for 'faulty_0_cpu': ({PAYLOAD_ERROR}) {WORDS}"

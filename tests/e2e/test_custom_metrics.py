@@ -51,7 +51,7 @@ ONE = {"IN": np.array([1])}
 
 
 def samples_of(page):
-    """What models have on a page: {name or (name, labels): value}.
+    """The metrics of models on a page: {name or (name, labels): value}.
 
     The parser gives counters a `_total` that they have not.
     """
@@ -111,7 +111,7 @@ def test_sample(samples):
 
 
 def test_sample_answers_with_the_gauge(samples):
-    """What the model reads of a metric is what it did to it, all of it."""
+    """The value that the model reads includes all of its changes."""
     totals = [samples.infer("metrics", {"INPUT": np.array([2.0], np.float32)}).as_numpy("TOTAL") for _ in range(3)]
     assert np.diff(np.concatenate(totals)).tolist() == [2.0, 2.0]
 
@@ -160,7 +160,7 @@ def test_end_of_objects(anything):
         "deleted. The 'MetricFamily' object should be deleted AFTER its corresponding 'Metric' objects have been "
         "deleted."
     )
-    # What is asked comes behind the news of the family's end.
+    # This question comes after the message that the family has ended.
     run(anything, "pb_utils.MetricFamily('another', '', pb_utils.MetricFamily.GAUGE)")
     assert shown() == {}
 
@@ -180,7 +180,7 @@ def test_end_of_objects(anything):
     ],
 )
 def test_refusals(anything, code, message):
-    """What cannot be made is an exception in the model, with the reason; the model goes on."""
+    """A metric that cannot be made is an exception in the model, with the reason; the model goes on."""
     kinds = "from triton_python_backend_utils import MetricFamily; COUNTER = MetricFamily.COUNTER; "
     kinds += "GAUGE = MetricFamily.GAUGE; HISTOGRAM = MetricFamily.HISTOGRAM; "
     kinds += "family = lambda name, kind: MetricFamily(name, '', kind); taken = family('taken', COUNTER); "

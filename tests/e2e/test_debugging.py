@@ -78,7 +78,7 @@ class TritonPythonModel:
 
 
 class Terminal:
-    """What somebody sees who sits at a terminal, and what they type."""
+    """A terminal: the text that its user sees, and the keys that they type."""
 
     def __init__(self):
         self._ours, theirs = os.openpty()
@@ -173,7 +173,7 @@ def test_log_goes_on(model, debug, terminal, at_prompt, wait_until):
 
 
 def test_prints_appear(model, debug, terminal, wait_until):
-    """What the model prints is on the terminal as it is, and what it logs is in the log."""
+    """The prints of the model are on the terminal as they are, and its log lines are in the log."""
     model("stops", STOPS)
     debug()
     wait_until(lambda: re.search(r"^printed$", terminal.seen(), re.M))
@@ -181,7 +181,7 @@ def test_prints_appear(model, debug, terminal, wait_until):
 
 
 def test_quit(model, debug, terminal, at_prompt):
-    """Who leaves the debugger by `quit` fails that one request."""
+    """`quit` in the debugger fails that one request."""
     model("stops", STOPS)
     server = debug()
     with ThreadPoolExecutor() as clients:
@@ -320,7 +320,7 @@ def test_breakpoint_without_debug(model, serve):
     assert infer(server, request_id="work") == [42]
 
 
-# What stubs are doing.
+# Stacks of stubs.
 
 
 def stack(*words):
@@ -335,13 +335,13 @@ ACTOR = f"actor_{os.getpid()}"
 
 
 def heading(server, instance):
-    """What stands above the stacks of an instance."""
+    """The heading above the stacks of an instance."""
     return f"{instance} of {ACTOR} version 1, process {server.stub(instance).pid}\n"
 
 
 @pytest.mark.parametrize("how", ["wait", "spin", "c"])
 def test_stack_of_a_stub_that_is_stuck(model, serve, wait_until, how):
-    """Whatever keeps a stub busy, where in the model it is can be seen; those that have nothing to do are seen too."""
+    """The stacks of a busy stub show where in the model it is, for every kind of work; idle stubs are shown, too."""
     model(ACTOR, ACTS, more="instance_group { count: 2 kind: KIND_CPU }")
     server = serve()
     with ThreadPoolExecutor() as clients:
@@ -407,7 +407,7 @@ def test_stack_disturbs_nobody(model, serve):
     assert server.stub(f"{ACTOR}_0") == stub
 
 
-# What dead stubs leave.
+# Stacks of stubs that have crashed.
 
 
 @pytest.mark.parametrize(

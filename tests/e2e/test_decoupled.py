@@ -232,7 +232,7 @@ class TestErrors:
 
     @pytest.mark.parametrize(("act", "before"), [("raise", []), ("raise_in_the_middle", [1])])
     def test_execute_raises(self, server, act, before):
-        """What execute raises ends every request that is not over; the model goes on."""
+        """An exception of execute ends every request that is not over; the model goes on."""
         *found, error = ask(server, act)
         assert found == before
         raised = r"ValueError: exploded\n\nAt:\n  1/model\.py\(\d+\): do_\w+\n  1/model\.py\(\d+\): execute\n"
@@ -273,7 +273,7 @@ class TestErrors:
 
 class TestDeath:
     def test_in_the_middle(self, server, wait_until):
-        """What was sent has arrived, the rest is an error; so it is for every open request of the stub."""
+        """Responses that were sent arrive, and every open request of the stub ends with an error."""
         (server.repository / "streams" / "waits").unlink(missing_ok=True)
         with ThreadPoolExecutor() as clients:
             other = clients.submit(ask, server, "later")
@@ -405,7 +405,7 @@ class TestCoroutines:
 
     @pytest.mark.parametrize(("act", "before"), [("raise", []), ("raise_later", [1])])
     def test_raise(self, server, act, before):
-        """What one of them raises ends its request, and no other."""
+        """An exception of a coroutine ends its request, and no other."""
         with server.streaming("coroutines", IN=[2], act="answer") as other:
             *found, error = ask(server, act, model="coroutines")
             assert outputs(other) == [2]
@@ -560,7 +560,7 @@ class TestFlow:
 
 
 def infer(server, count, size):
-    """What the sink takes of the source."""
+    """The numbers that the sink has received from the source."""
     return server.infer("sink", {"IN": np.array([count, size])}).as_numpy("OUT").tolist()
 
 

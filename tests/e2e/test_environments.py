@@ -61,7 +61,7 @@ def test_every_python(model, serve, wait_until, other_environment):
 
 @pytest.mark.parametrize("other_environment", [8], indirect=True, ids=["python3.8"])
 def test_output_and_crash(model, serve, other_environment):
-    """What such a model prints is in the log; what kills it is told to who waits for it."""
+    """The output of such a model is in the log; the cause of its death is in the failure of its request."""
     code = """
     class TritonPythonModel:
         def execute(self, requests):

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton's client in its four flavours, each through every method that it has, and a client of gRPC that has no stubs.
 
-What methods do in detail is tested elsewhere; here every one of each client is called, and found to work.
+Other tests cover the methods in detail; this one calls each method of each client.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class Asking:
         return await answer if inspect.isawaitable(answer) else answer
 
     async def infer(self, *values, **options):
-        """What the model gives back, and what it was told."""
+        """The output of the model, and the request as the model saw it."""
         return read(await self("infer", "told", self.inputs(*values), **options))
 
     def inputs(self, *values):
@@ -109,7 +109,7 @@ def read(result):
     return result.as_numpy("OUT").tolist(), json.loads(told)
 
 
-# What a client of every flavour can be asked. Documents of gRPC are those that its client makes of messages.
+# Methods that a client of every flavour has. Documents of gRPC are those that its client makes of messages.
 
 
 async def check_server(ask):
@@ -227,7 +227,7 @@ async def check_plugin(ask):
 
 
 async def check_infer(ask):
-    """What a request says beside its tensors comes to the model, with and without compression."""
+    """The properties of a request besides its tensors reach the model, with and without compression."""
     assert await ask.infer(1, 2) == ([1, 2], NOTHING_TOLD)
     options = {"compression_algorithm": "gzip", "client_timeout": LIMIT_S} if ask.speaks_grpc else {
         "request_compression_algorithm": "gzip", "response_compression_algorithm": "deflate", "query_params": {"a": "b"}
@@ -254,7 +254,7 @@ async def check_infer(ask):
         await ask("infer", "nobody", ask.inputs(1))
 
 
-# What only some can be asked.
+# Methods that only some clients have.
 
 
 async def check_bodies(ask):
@@ -289,7 +289,7 @@ async def check_async_infer_of_grpc(ask):
 
 
 def to_numbers(results):
-    """What a stream of requests, each with its number as its ID, is answered, by ID."""
+    """The responses to a stream of requests, by ID; the ID of each request is its number."""
     numbers = {}
     for result in results:
         assert result.get_response().id in {"0", "1", "2"}
@@ -370,7 +370,7 @@ def test_every_method(server, flavour, wait_until):
 
 
 def test_metrics(server):
-    """Whoever asks, it is counted, and a parser of Prometheus can read how often."""
+    """Requests of every flavour are counted, and Prometheus' parser can read the counts."""
 
     def counts():
         samples = Counter()
@@ -411,7 +411,7 @@ class TestBareGrpc:
 
     @staticmethod
     def call(channel, method, *requests):
-        """What a method answers to requests; a list of messages."""
+        """The answers of a method to requests, as a list of messages."""
         kind = channel.stream_stream if method.client_streaming else channel.unary_unary
         answer = message_factory.GetMessageClass(method.output_type)
         call = kind(f"/{SERVICE}/{method.name}", lambda message: message.SerializeToString(), answer.FromString)

@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2
 
 ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize()
-# What a server may have grown by after all of an attack: heaps have holes, and slots stay warm.
+# The limit for the growth of a server in all attacks: heaps have holes, and slots stay warm.
 GROWTH_MAX = 64 << 20
 MIB = 1 << 20
 LIMIT_S = 60
@@ -117,7 +117,7 @@ class TestConnection:
         talk(attacked, data)
 
     def test_floods(self, attacked):
-        """Who makes the server owe answers without end, and takes none, is cut off."""
+        """A client that makes the server owe answers without end, and takes none, is cut off."""
         ping = PingFrame(0, opaque_data=b"12345678").serialize()
         settings = SettingsFrame(0, settings={3: 100}).serialize()
         assert keep_talking(attacked, [PREFACE] + [ping * 1000] * 1000)
@@ -207,7 +207,7 @@ class TestMessages:
                 assert client.status(stream) == "8"
 
     def test_that_are_mutated(self, attacked, bare_client):
-        """Whatever is done to a valid request, it is answered, with a response or with an error."""
+        """Every mutation of a valid request is answered, with a response or with an error."""
         random = np.random.default_rng(1)
         small, large = request(4, id="1"), request(20_000)
         with bare_client(attacked.grpc_port) as client:
@@ -274,7 +274,7 @@ class TestClientsThatTakeNothing:
 
 
 def test_what_is_no_gRPC_at_all(attacked, bare_client):
-    """Paths, methods and content types that nobody has heard of."""
+    """Unknown paths, content types and encodings have an error of their own."""
     with bare_client(attacked.grpc_port) as client:
         for path in ("/", "/a/b/c", "/inference.GRPCInferenceService/", "/inference.GRPCInferenceService/Nothing"):
             assert client.status(client.call(path)) == "12"

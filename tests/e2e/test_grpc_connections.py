@@ -246,7 +246,7 @@ class TestTls:
                     assert np.array_equal(result.as_numpy("OUT"), array)
 
     def test_slow_reader(self, server, certificates, bare_client):
-        """What waits for it is not changed meanwhile."""
+        """Responses that wait for a slow reader do not change meanwhile."""
         context = ssl.create_default_context(cafile=certificates / "root.pem")
         context.load_cert_chain(certificates / "client.pem", certificates / "client-key.pem")
         context.set_alpn_protocols(["h2"])
@@ -266,7 +266,7 @@ class TestTls:
                 assert response.raw_output_contents[0] == np.full(MIB // 8, number).tobytes()
 
     def test_who_is_refused(self, server, certificates, mutual, bare_client):
-        """Who speaks no TLS, and who has no certificate where one is asked for."""
+        """Clients without TLS are refused, and so are clients without a certificate where one is required."""
         with closing(server.grpc()) as client, pytest.raises(InferenceServerException):
             client.is_server_live(client_timeout=2)
         credentials = {"ssl": True, "root_certificates": str(certificates / "root.pem")}
@@ -411,7 +411,7 @@ class TestTheEnd:
     """Of the server, of a stub, of a model."""
 
     def test_of_the_server(self, model, serve, tmp_path, bare_client, wait_until):
-        """What is under way is answered, and clients are told; those who wait for nothing go."""
+        """Requests under way are answered, clients are notified, and clients without a request are disconnected."""
         model("gated", GATED)
         server = serve()
         with bare_client(server.grpc_port) as client, bare_client(server.grpc_port) as other:

@@ -107,7 +107,7 @@ class TestServer:
 
 class TestModel:
     def test_ready(self, samples, ask):
-        """What there is not is not ready, and that is no error."""
+        """A missing model or version is not ready, which is not an error."""
         assert ask(samples, "is_model_ready", "add_sub") is True
         assert ask(samples, "is_model_ready", "add_sub", "1") is True
         assert ask(samples, "is_model_ready", "add_sub", "2") is False
@@ -161,7 +161,7 @@ class TestModel:
         "method", ["is_model_ready", "get_model_metadata", "get_model_config", "get_inference_statistics"]
     )
     def test_no_version(self, samples, refusal, method):
-        """What is no version is refused."""
+        """A text that is not a version is refused."""
         status, message = refusal(samples, method, "add_sub", "latest")
         assert status == "INVALID_ARGUMENT"
         assert message.startswith("failed to get model version from specified version string 'latest'")
@@ -169,7 +169,7 @@ class TestModel:
 
 class TestRepository:
     def test_index(self, explicit, ask, model):
-        """What is loaded, and what is there to be loaded when the server looks."""
+        """The index has the models that are loaded, and those that the server found when it last looked."""
         model("other", CONSTANT.format(2))
         rows = ask(explicit, "get_model_repository_index").models
         assert [(row.name, row.version, row.state) for row in rows] == [("m", "1", "READY")]
@@ -325,7 +325,7 @@ class TestTrace:
 
 class TestLog:
     def test_changing(self, explicit, ask):
-        """What is changed is returned, and holds."""
+        """A change is returned, and stays."""
         changes = {"log_info": False, "log_verbose_level": 1, "log_format": "ISO8601"}
         for found in (ask(explicit, "update_log_settings", changes), ask(explicit, "get_log_settings")):
             settings = found.settings
@@ -365,7 +365,7 @@ class TestLog:
 
 class TestHealth:
     def test_check(self, samples):
-        """Whatever the service, as in Triton."""
+        """Every service is serving, as in Triton."""
         with channel_to(samples) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             for service in ("", "inference.GRPCInferenceService", "another"):
@@ -400,7 +400,7 @@ class TestHealth:
 
 class TestReflection:
     def test_by_the_client_of_grpc(self, samples):
-        """From what it is told it can call a method that it never heard of."""
+        """A client finds services and methods by reflection alone."""
         with channel_to(samples) as channel:
             database = ProtoReflectionDescriptorDatabase(channel)
             assert set(database.get_services()) == {

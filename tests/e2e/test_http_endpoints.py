@@ -85,7 +85,7 @@ def test_model(client):
 
 class TestRepository:
     def test_load_and_unload(self, client, server):
-        """What is loaded is in the index and answers, what is unloaded does not."""
+        """A loaded model is in the index and ready, an unloaded one is not ready."""
         rows = {row["name"]: row.get("state") for row in client.get_model_repository_index()}
         assert rows["plain"] == "READY"
         client.load_model("other")
@@ -160,7 +160,7 @@ class TestMemory:
         assert refusal(server, "GET", "/v2/cudasharedmemory/region/gpu/status") == (404, message)
 
     def test_where_it_is_not_allowed(self, samples):
-        """Nothing can be registered, and nothing is."""
+        """Registering is refused, and no region is listed."""
         disabled = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
         document = {"key": "/any", "byte_size": 1}
         path = "/v2/systemsharedmemory/region/any/register"
@@ -244,7 +244,7 @@ class TestRestricted:
     HEADERS = {"triton-Key": "secret"}
 
     def test_without_the_header(self, restricted, wait_until):
-        """Whoever does not show it gets nothing, whatever the request."""
+        """Without the header, or with a wrong value, every request is refused."""
         wait_until(lambda: "Started HTTPService" in restricted.log)
         expected = (403, "This API is restricted, expecting header 'triton-key'")
         for method, path in (
@@ -257,7 +257,7 @@ class TestRestricted:
             assert refusal(restricted, method, path, {"x": 1}, {"triton-key": "Secret"}) == expected
 
     def test_with_the_header(self, restricted, wait_until):
-        """Whoever does is served."""
+        """With the header, requests are served."""
         wait_until(lambda: "Started HTTPService" in restricted.log)
         with closing(restricted.client()) as client:
             assert client.is_server_ready(headers=self.HEADERS)

@@ -78,7 +78,7 @@ class TestSlow:
         ids=["head", "first-line", "binary", "document", "json", "chunks"],
     )
     def test_clients(self, impatient, sent, status):
-        """Who goes on with nothing is told so, and hung up on."""
+        """A client that does not go on gets the status, and is disconnected."""
         with impatient.connect() as sock:
             sock.sendall(sent)
             assert read_status(sock) == status
@@ -89,7 +89,7 @@ class TestSlow:
             assert read_status(sock) == 0
 
     def test_others(self, impatient):
-        """Nobody else notices; the memory of what never came is free."""
+        """Other clients are not affected; the memory for the missing bodies is free again."""
         before = impatient.shared_bytes()
         with ExitStack() as slow:
             for _ in range(50):
@@ -183,7 +183,7 @@ def test_bytes_that_could_mean_two_things(server, data, statuses):
         if statuses[-1] == 200:
             sock.shutdown(socket.SHUT_WR)
         found = b""
-        # Whoever is refused while it sends may be cut off, behind its answer.
+        # A client that is refused while it sends may be disconnected after its answer.
         with suppress(ConnectionResetError):
             while data := sock.recv(1 << 16):
                 found += data

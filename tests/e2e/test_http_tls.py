@@ -152,7 +152,7 @@ def test_clients_that_do_not_speak_tls(server, certificates, words):
 
 
 def test_clients_that_leave(server, certificates):
-    """Whoever hangs up in the middle of anything leaves nothing behind."""
+    """A client that hangs up in the middle of anything leaves nothing behind."""
     for cut in (0, 20, 60):
         with server.connect() as bare, trusting(certificates).wrap_socket(bare, server_hostname="localhost") as sock:
             sock.sendall(b"POST /v2/models/identity/infer HTTP/1.1\r\nContent-Length: 1000\r\n\r\n"[:cut])

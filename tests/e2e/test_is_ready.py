@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 INPUT = {"IN": np.array([1, 2])}
-# What it says stands in a file; how often it was asked it writes to another one.
+# The answer is in a file; another file counts the questions.
 ASKED = """
 import asyncio
 
@@ -168,7 +168,7 @@ class TestWhoIsAsked:
         assert [path.stat().st_size for path in asked] == [1]
 
     def test_at_the_same_time(self, model, serve, patient, wait_until):
-        """Whoever asks while the model thinks gets the same answer; then it is asked again."""
+        """Questions that come while the model is being asked get the same answer; later ones have it asked again."""
         folder = model("m", SLOW)
         server = serve("--strict-readiness=false", wrapper=patient)
         with ThreadPoolExecutor(10) as clients:
@@ -178,7 +178,7 @@ class TestWhoIsAsked:
                 server.request("GET", "/v2/health/live")
             (folder / "answer").touch()
             assert [each.result() for each in found] == [True] * 10
-        # Nobody knows how many asked before the model had answered, but the first one did.
+        # At least the first question was asked; how many more came before the answer depends on timing.
         assert 1 <= (folder / "m_0_asked").stat().st_size <= 10
         before = (folder / "m_0_asked").stat().st_size
         assert is_ready(server)

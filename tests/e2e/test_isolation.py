@@ -142,7 +142,7 @@ class TestRequests:
             system_memory.destroy_shared_memory_region(region)
 
     def test_errors(self, server):
-        """What a backend returns is the answer, with its code; what it throws is one, too."""
+        """An error that a backend returns is the answer, with its code, and so is an exception that it throws."""
         assert server.refusal("failing", ONE) == (503, "failed at execute")
         assert server.refusal("throwing", ONE) == (
             500,
@@ -183,13 +183,13 @@ class TestCalls:
         assert found.as_numpy("OUTPUT").tolist() == [100, 101, 102]
 
     def test_large(self, server):
-        """What is called gets, and gives, more than a message holds."""
+        """The inputs and outputs of a call may be larger than a message."""
         array = np.arange(1 << 20, dtype=np.int32)
         found = server.infer("calls", {"INPUT": array}, parameters={"model": "python"})
         assert np.array_equal(found.as_numpy("OUTPUT"), array + 100)
 
     def test_failures(self, server):
-        """What a callee's client would read, its caller reads."""
+        """The caller gets the same error as a client of the called model."""
         assert server.refusal("calls", SOME, parameters={"model": "none"}) == (503, "model 'none' is not ready")
         assert server.refusal("calls", SOME, parameters={"model": "repeat"})[1] == "model 'repeat' is decoupled"
         status, message = server.refusal("calls", SOME, parameters={"model": "failing"})
@@ -240,7 +240,7 @@ class TestCrashes:
         assert server.stub("bystander_0") == bystander
 
     def test_one_of_many_requests(self, serve, model, backends):
-        """What a model's other instances execute goes on."""
+        """Crashes of one model do not affect requests to another."""
         model("steps", None, f'backend: "server_steps"\n{ISOLATED}{STEPS}instance_group {{ count: 2 kind: KIND_CPU }}')
         faulty(model, "mortal", AT="execute", DO="abort")
         server = serve(backends)
@@ -264,7 +264,7 @@ class TestCrashes:
         assert server.infer("bystander", ONE).as_numpy("OUTPUT0").tolist() == [1]
 
     def test_processes_that_it_leaves_behind(self, serve, model, backends, wait_until):
-        """What a backend forks is ended with its stub, as what a Python model does: though nothing else is executed."""
+        """A process that a backend forks without executing a program ends with its stub, as with a Python model."""
         faulty(model, "parent", AT="execute", DO="fork")
         server = serve(backends)
         parent = server.stub("parent_0")

@@ -181,7 +181,7 @@ def test_port_in_use(model, serve):
     ],
 )
 def test_bad_option(serve, option, sentence):
-    """An option that cannot be had ends the command with status 1 and one sentence."""
+    """A bad option ends the command with status 1 and one sentence."""
     server = serve(option, ready=False)
     assert server.wait_exit() == 1
     assert sentence in server.log

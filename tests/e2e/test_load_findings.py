@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What only showed after many requests: see benchmarks/load_run.py."""
+"""Failures that only showed after many requests: see benchmarks/load_run.py."""
 
 import http.client
 import json
@@ -70,7 +70,7 @@ class TritonPythonModel:
 
 
 def test_answer_of_a_stub_that_is_dead_when_it_is_written_to(model, serve, wait_until):
-    """What a stub has answered counts, even if the host finds out by writing to it that it has died since.
+    """An answer of a stub counts, even if the host finds out by writing to the stub that it has died since.
 
     The host is stopped meanwhile, so that all this happens for it in one moment: a request has come in, an answer has,
     and the stub is dead that had begun with the next request.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a server logs, as it is told at the start and while it runs."""
+"""The log of a server, with the settings at the start and those that clients change."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def change(server, values):
 @pytest.fixture
 def quoting(serve, monkeypatch):
     """A server as users have it, with quotes and escapes in its log, is started by what is returned."""
-    # What the fixtures start has this set to 0, in whichever environment it runs.
+    # The fixture sets this variable to 0 for every server that it starts.
     wrapper = ("env", "-u", "TRITON_SERVER_ESCAPE_LOG_MESSAGES")
     return lambda *options: serve(*options, wrapper=wrapper)
 
@@ -75,7 +75,7 @@ class TestEndpoint:
         ],
     )
     def test_what_is_refused(self, server, values, status, message):
-        """Nothing changes then."""
+        """A refused change changes no setting."""
         assert change(server, {"log_info": False, **values}) == (status, {"error": message})
         assert json.loads(server.request("GET", "/v2/logging").body) == DEFAULTS
 
@@ -93,7 +93,7 @@ class TestLines:
         assert [line for line in lines if not pattern.fullmatch(line) and not TABLE_LINE.fullmatch(line)] == []
 
     def test_nothing_raw(self, quoting, model, wait_until):
-        """Whatever clients and models send, no byte of it acts on a terminal."""
+        """Control characters of clients and models reach the log only escaped."""
         model("m", PRINTS)
         server = quoting("--log-verbose=1")
         body = json.dumps(

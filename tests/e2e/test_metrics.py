@@ -134,7 +134,7 @@ def test_families(model, serve):
 
 
 def test_requests(model, serve):
-    """What was done to the server is what its metrics say; the statistics agree."""
+    """The metrics match the requests, and agree with the statistics."""
     model("m", MODEL, more="max_batch_size: 4")
     server = serve()
     assert failures(samples(server), "m") == {"REJECTED": 0, "CANCELED": 0, "BACKEND": 0, "OTHER": 0}
@@ -157,7 +157,7 @@ def test_requests(model, serve):
 
 
 def test_a_full_queue_and_a_client_that_leaves(model, serve, wait_until):
-    """What waits is pending, what is turned away REJECTED, what nobody waits for CANCELED."""
+    """A waiting request is pending, a refused one REJECTED, an abandoned one CANCELED."""
     policy = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }\n"
     folder = model("m", MODEL, more="max_batch_size: 4\n" + policy)
     (folder / "wait").touch()
@@ -275,7 +275,7 @@ def test_metrics_config_that_is_none(model, serve, option):
 
 
 def test_metric_tags(model, serve):
-    """Labels that the configuration adds; one that is none is left out, with a warning."""
+    """Labels that the configuration adds; an invalid one is left out, with a warning."""
     tags = 'metric_tags { key: "team" value: "a\\"b" } metric_tags { key: "a-b" value: "c" }'
     model("m", MODEL, more=tags)
     server = serve()

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that come, change and go while the server runs: in real processes, of a server that runs in this one.
 
-What asks the server here is the test itself; models and clients ask for the same.
+Here the test itself calls the server; models and clients ask for the same.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class World:
         (self.repository / name / "1" / "model.py").write_text(CONSTANT.format(number))
 
     async def infer(self, name, *numbers):
-        """What a model answers."""
+        """The answer of a model."""
         data = np.array(numbers, dtype=np.int64)
         request = InferRequest(name, inputs=[InputTensor("IN", "INT64", list(data.shape), data.tobytes())])
         done = asyncio.get_running_loop().create_future()
@@ -177,7 +177,7 @@ def test_reload_under_load(world, constant):
                 answer, pid = await world.infer("m", 1)
                 answers.append(answer)
                 pids.add(pid)
-            # Nobody is ever answered by what was replaced before he asked.
+            # A client never gets an answer of a model that was replaced before its request.
             assert answers == sorted(answers)
 
         async with asyncio.TaskGroup() as clients:
@@ -216,7 +216,7 @@ def test_nothing_is_left_of_what_was_replaced(world, constant):
                 await world.until(lambda: "LiveVersions [0 alive" in repr(world.state.control))
                 gc.collect()  # what is in cycles is nobody's either
                 counts.append(held())
-        # What others in this process had open may have been closed meanwhile.
+        # Others in this process may have closed files meanwhile, so that only growth counts.
         assert [max(each) for each in zip(*counts, strict=True)] == [*counts[0]], counts
 
     world(test)
@@ -272,7 +272,7 @@ def test_what_takes_too_long_is_cut_off(world, model, caplog):
     ],
 )
 def test_a_reload_that_fails(world, constant, code, reason):
-    """What served before goes on in the same process; the next load tries again."""
+    """The version before goes on in the same process; the next load tries again."""
     folder = constant("m", 5)
 
     async def test(world):
@@ -434,7 +434,7 @@ def test_what_is_there_from_the_start(serve, model):
     ],
 )
 def test_a_start_that_fails(serve, options, sentence):
-    """What cannot be loaded from the start ends the server."""
+    """A model that cannot be loaded at the start ends the server."""
     server = serve(*options, ready=False)
     assert server.wait_exit() == 1
     assert sentence in server.log

@@ -131,7 +131,7 @@ def test_model_that_cannot_be_loaded(broken, name):
 
 
 def test_traceback_of_a_load_is_in_the_log(broken):
-    """What a model raises while it is loaded is in the log with its traceback, under the instance's name."""
+    """An exception during a load is in the log with its traceback, under the instance's name."""
     for name in ("raises_at_import", "raises_in_initialize", "raises_in_auto_complete"):
         lines = [line for line in broken.log.splitlines() if f"{name}_0: " in line]
         assert any("Traceback (most recent call last):" in line for line in lines)
@@ -346,7 +346,7 @@ def test_none_in_place_of_a_response(acting, act):
 
 
 def test_traceback_of_execute_is_in_the_log(acting):
-    """What execute raises is in the log with its traceback, whole paths and the instance's name."""
+    """An exception of execute is in the log with its traceback, whole paths and the instance's name."""
     before = len(acting.log)
     acting.refusal("acts", INPUT, request_id="raise")
     log = acting.log[before:]
@@ -389,7 +389,7 @@ def test_outputs_that_are_not_in_the_configuration(acting):
 
 
 def test_what_a_model_says(acting, wait_until):
-    """What a model prints and logs is in the log, line by line, under its instance's name and with its level."""
+    """Prints and log records of a model are in the log, line by line, with the instance's name and their level."""
     acting.infer("acts", INPUT, request_id="speak")
     lines = [
         r"I.* acts_0: printed by execute",
@@ -422,7 +422,7 @@ def test_async_execute(acting):
 
 
 def test_finalize_that_raises(model, serve):
-    """What finalize raises is in the log, and hinders nothing."""
+    """An exception of finalize is in the log, and has no other effect."""
     model("bad_end", GOOD + f"\n    def finalize(self):\n        {EXPLODES}\n")
     server = serve()
     assert server.infer("bad_end", INPUT).as_numpy("OUT").tolist() == [1, 2]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What models do besides computing: threads, processes, files beside them, and a great deal of talk."""
+"""Models that do more than compute: threads, processes, files beside them, and a great deal of output."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -111,7 +111,7 @@ def server(tmp_path_factory, write_model, serving):
 
 
 def call(server, method):
-    """What a method of the model returned."""
+    """The result of a method of the model."""
     return server.infer("calls", INPUT, request_id=method).as_numpy("OUT").tolist()
 
 
@@ -145,7 +145,7 @@ def test_fork_that_exits(server):
 
 @pytest.mark.parametrize(("method", "result"), [("terminate_a_command", [-15]), ("pool_of_processes", [1, 2, 3])])
 def test_processes_that_end_by_signal(model, serve, method, result):
-    """What a model starts can be ended by SIGTERM, although the stub itself does not listen to it."""
+    """A process that a model starts can be ended by SIGTERM, although the stub itself ignores this signal."""
     model("calls", CALLS)
     assert call(serve(), method) == result
 
@@ -192,7 +192,7 @@ def test_many_at_once(server):
 
 
 def test_processes_that_a_model_leaves_behind(model, serve):
-    """What a model started and did not end is ended with its stub; see what `serve` checks when the server stops."""
+    """A process that a model leaves behind ends with its stub, which `serve` checks when the server stops."""
     code = """
 class TritonPythonModel:
     def initialize(self, args):

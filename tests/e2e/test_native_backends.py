@@ -182,7 +182,7 @@ def test_sizes(server, size):
 
 
 def test_statistics(server, wait_until, raw):
-    """What a backend reports of its executions is what is told, as soon as it has: it answers before it reports."""
+    """The statistics are those that the backend reports, once it has: it answers before it reports."""
     success, failures, inferences, executions = raw.counts(server, "identity_FP64")
     server.infer("identity_FP64", random_tensors("FP64"))
     expected = (success + 1, failures, inferences + 2, executions + 1)
@@ -249,7 +249,7 @@ def test_calls(server):
 
 
 def test_calls_that_fail(server):
-    """What a callee's client would read, its caller reads."""
+    """The caller gets the same error as a client of the called model."""
     inputs = {"INPUT0": np.arange(3, dtype=np.int32)}
     assert server.refusal("calls", inputs, parameters={"model": "none"}) == (503, "model 'none' is not ready")
     assert server.refusal("calls", inputs, parameters={"model": "repeat"})[1] == "model 'repeat' is decoupled"

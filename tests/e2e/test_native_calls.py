@@ -97,7 +97,7 @@ def models(model, steps_model):
 
 
 def run(server, *lines, model="steps"):
-    """What came of each step."""
+    """The results of the steps, one line each."""
     command = np.array(["\n".join(lines)], object)
     (result,) = server.infer(model, {"COMMAND": command}).as_numpy("RESULT")
     return result.decode().splitlines()
@@ -233,7 +233,7 @@ def test_calls_while_loading(models, steps_model, serve):
 
 
 def test_queries(models, serve):
-    """What the server says of itself and its models is what it tells its clients."""
+    """Native code gets the same answers about the server and its models as clients."""
     server = serve()
 
     def document(*line):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What clients may do with native models, by both protocols, and what never reaches a backend."""
+"""Requests of clients to native models, by both protocols, and requests that never reach a backend."""
 
 import json
 import queue
@@ -110,7 +110,7 @@ def client_of(server, protocol):
     ids=["16 MiB", "nothing", "FP16", "BF16", "long texts", "no texts"],
 )
 def test_sizes_and_types(server, protocol, model, array):
-    """What comes is what went, bit by bit."""
+    """The output is the input, bit by bit."""
     with client_of(server, protocol) as client:
         datatype = model.replace("STRING", "BYTES")
         found = client.infer(model, [tensor(protocol, "INPUT0", array, datatype)]).as_numpy("OUTPUT0")
@@ -147,7 +147,7 @@ def test_reshape(server):
     assert server.infer("reshaped", {"INPUT0": array}).as_numpy("OUTPUT0").tolist() == array.tolist()
 
 
-# What never reaches a backend.
+# Requests that never reach a backend.
 
 GOOD = {"INPUT0": np.zeros((2, 3), np.int32), "INPUT1": np.array([b"x"], object)}
 GOOD_0 = {"INPUT0": GOOD["INPUT0"]}

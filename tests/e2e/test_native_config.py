@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What native backends are told, what they may say of their models' configurations, and where they are looked for."""
+"""Native backends: the configuration that they see, how they may complete it, and where they are found."""
 
 import json
 import re
@@ -83,7 +83,7 @@ def options(folder):
 
 
 def ask(server, question, model="plain", rows=(), **more):
-    """What a backend says that it was told."""
+    """The backend's answer to a question about its arguments."""
     inputs = {"INPUT0": np.full((*rows, 1), question.encode(), object)}
     return server.infer(model, inputs, **more).as_numpy("OUTPUT0").flat[0].decode()
 
@@ -189,7 +189,7 @@ def test_completion_is_not_wanted(serve, model, folder):
     ],
 )
 def test_completions_that_are_none(serve, model, folder, completion, reason):
-    """What a backend says of its model is not believed blindly; the reason says what is wrong."""
+    """A completion by a backend is checked; the reason says what is wrong with it."""
     (model("wrong", None, TOLD) / "complete.json").write_text(completion)
     model("plain", None, TOLD + TENSORS)
     server = serve(*options(folder), "--exit-on-error=false", "--strict-readiness=false")
@@ -217,7 +217,7 @@ def integers(backend, more=""):
 
 
 def answer(server, model, version=""):
-    """What becomes of 7: 7 by the backend "identity", 14 by "gather"."""
+    """The answer to 7: 7 by the backend "identity", 14 by "gather"."""
     inputs = {"INPUT0": np.array([[7]], np.int32)}
     return server.infer(model, inputs, model_version=version).as_numpy("OUTPUT0").item()
 
@@ -257,7 +257,7 @@ def paths_in_table(log, backend):
 
 
 def test_libraries_that_are_none(serve, model, folder, tmp_path):
-    """What is no library of a backend for this machine is not loaded, and its model's owner reads why."""
+    """A file that is not a library for this machine is not loaded, and the index has the reason."""
 
     def library(name, contents):
         (model(name, None, integers(name)) / f"libtriton_{name}.so").write_bytes(contents)

@@ -32,7 +32,7 @@ def threads():
 
 
 def ask(server, method, *arguments):
-    """What a client of its own gets: it may not be used by two threads."""
+    """The result of a call by a client of its own, because two threads may not share one."""
     with closing(server.client()) as client:
         return getattr(client, method)(*arguments)
 
@@ -64,7 +64,7 @@ def test_while_it_unloads(serve, model, backends, wait_until, name):
 
 
 def test_while_it_says_whether_it_is_ready(serve, model, backends, wait_until, threads):
-    """Who does not answer is not ready, and does not hold up the end."""
+    """A model that does not answer is not ready, and does not hold up the end."""
     model("ready", None, CONFIG)
     server = serve(backends, EXPLICIT, "--exit-timeout-secs=1")
     ask(server, "load_model", "ready")
@@ -77,7 +77,7 @@ def test_while_it_says_whether_it_is_ready(serve, model, backends, wait_until, t
 
 
 def test_the_second_signal(serve, model, backends, wait_until, threads):
-    """Who is told twice to end does not wait for a backend for as long as it was told at first."""
+    """The second signal ends the wait for a backend that hangs."""
     model("execute", None, CONFIG)
     server = serve(backends)
     asked = threads.submit(server.infer, "execute", {"INPUT0": np.array([7], np.int32)})

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to C++ models that differ from earlier ones in nothing but contents, as clients of HTTP see them.
 
-They are found, and often answered, by native code: from the third with the same head and the same JSON on. Nobody shall
-notice.
+They are found, and often answered, by native code: from the third with the same head and the same JSON on. Clients
+notice no difference.
 """
 
 import gzip
@@ -81,7 +81,7 @@ def client(server, raw):
 
 
 class TestAnswers:
-    """What is answered."""
+    """Responses to known requests."""
 
     @pytest.mark.parametrize("model", ["echo", "two", "isolated", "misuse_"])
     def test_the_same_bytes(self, client, model, raw):
@@ -180,7 +180,7 @@ class TestAnswers:
         assert raw.values_of(answers[0]) == [1]
 
     def test_a_reshape(self, client, raw):
-        """What the client sees of it is not what the model does."""
+        """A response with a reshaped output is the same each time."""
         answers = {client.ask(raw.infer("reshaped", 1, 2))[0] for _ in range(10)}
         assert len(answers) == 1
 
@@ -239,7 +239,7 @@ class TestCounts:
 
 
 class TestObserved:
-    """What is switched on while requests are known holds for the next one."""
+    """Settings that change while requests are known apply to the next request."""
 
     def test_traces(self, start, tmp_path, raw):
         """Each request has its trace while tracing is on."""
@@ -277,7 +277,7 @@ class TestObserved:
         wait_until(lambda: server.log.count("POST /v2/models/echo/infer") == 7)
 
     def test_forwarded_headers(self, start, raw):
-        """What models get of heads reaches them each time."""
+        """Forwarded headers reach the model each time."""
         server = start("--http-header-forward-pattern=^x-.*")
         with closing(raw.Client(server)) as client:
             client.teach(raw.infer("echo", 1, 2))
@@ -297,7 +297,7 @@ class TestObserved:
 
 
 class TestLives:
-    """What happens to models, to clients and to the server meanwhile."""
+    """Changes of models, clients and the server while requests are known."""
 
     def test_reloaded(self, start, wait_until, raw):
         """Clients that send all the time get an answer to everything, or hear that the model is gone."""
@@ -348,7 +348,7 @@ class TestLives:
         assert "did not finish" not in server.log
 
     def test_terminated(self, start, tmp_path, wait_until, raw):
-        """What is under way is answered before the server exits, and it exits with 0."""
+        """The request under way is answered before the server exits, and it exits with 0."""
         server = start(gate=raw.config("gate"))
         hold = tmp_path / "gate" / "hold"
         with closing(raw.Client(server)) as client:
@@ -430,7 +430,7 @@ class TestLives:
         wait_until(lambda: len(os.listdir(descriptors)) <= before)
 
     def test_a_client_that_does_not_read(self, server, client, raw):
-        """What it is sent waits for it, in order, and others do not."""
+        """Responses wait for the client, in order, while other clients are served."""
         values = [7] * 1000
         client.teach(raw.infer("echo", *values))
         count = 2000  # more than sockets hold

@@ -22,7 +22,7 @@ import pytest
 import tritonclient.grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-# What the first value of a request to a model of steer.cc says.
+# The actions of steer.cc, by the first value of a request.
 HOLD, ERROR, EXECUTE_FAILS, THROW, CALL, SLOW, SHORTER, RELEASE_FIRST, OTHER_THREAD, LOST = range(-1, -11, -1)
 # More requests than any connection takes to be lent that does nothing else.
 MANY = 500
@@ -225,7 +225,7 @@ class TestWhich:
             assert not is_lent(server, client)
 
     def test_idle(self, server, connect, wait_until, raw):
-        """What is idle is read by the server again before long, which sees to clients that are gone."""
+        """The server soon reads an idle connection itself again, so that it notices clients that are gone."""
         clients = [connect(server) for _ in range(4)]
         request = raw.infer("echo", 3, 4)
         for client, part in zip(clients, (0, 1, 60, -1), strict=True):
@@ -238,7 +238,7 @@ class TestWhich:
         lend(server, client, raw.infer("echo", 1, 2))
 
     def test_slower(self, server, client, raw):
-        """What has become slow is read by the server again before long, and lent when it is quick again."""
+        """The server soon reads a slow connection itself again, and lends it when it is quick again."""
         lend(server, client, raw.infer("steer", 1, 2))
         while is_lent(server, client):
             assert raw.values_of(client.ask(raw.infer("steer", SLOW, 2))[0]) == [SLOW, 2]
@@ -249,7 +249,7 @@ class TestWhich:
 
 
 class TestAnswers:
-    """What is answered."""
+    """Responses on lent connections."""
 
     @pytest.mark.parametrize("count", [1, 2, 7, 64, 200])
     def test_bursts(self, server, client, raw, count):
@@ -312,7 +312,7 @@ class TestAnswers:
         "name", ["id", "json", "gzip", "encoded", "chunked", "expect", "wrong", "longer", "unknown", "get", "trace"]
     )
     def test_others(self, server, connect, raw, name, cut):
-        """What differs is answered as on any connection, behind what came before it, also where it comes in pieces."""
+        """Another request is answered as on any connection, after those before it, also if it comes in pieces."""
         client, plain = connect(server), connect(server)
         document, body = raw.body_of([5, 6])
         in_json = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [2], "data": [7, 8]}]}
@@ -340,7 +340,7 @@ class TestAnswers:
             assert [client.read() for _ in range(4)] == [expected, usual, expected, usual]
 
     def test_a_large_body(self, server, client, raw):
-        """What is too large for one read is read on by the server."""
+        """The server completes the body if it is too large for one read."""
         values = [*range(1 << 18)]
         for _ in range(3):
             lend(server, client, raw.infer("echo", 1, 2))
@@ -370,7 +370,7 @@ class TestAnswers:
         assert client.stream.read() == b""
 
     def test_a_client_that_does_not_read(self, server, connect, raw):
-        """What it is sent waits for it, in order, and others do not."""
+        """Responses wait for the client, in order, while other clients are served."""
         client, other = connect(server), connect(server)
         values = [7] * 1000
         lend(server, client, raw.infer("echo", *values))
@@ -388,7 +388,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("action", [ERROR, EXECUTE_FAILS, THROW, SHORTER, RELEASE_FIRST, OTHER_THREAD, LOST])
     def test_odd_responses(self, server, connect, wait_until, raw, action):
-        """Whatever a backend makes of a request is the same answer, in order, and is counted."""
+        """Every response of a backend is the same as without lending, in order, and is counted."""
         client, plain = connect(server), connect(server)
         request, odd = raw.infer(f"steer{action}", 1, 2), raw.infer(f"steer{action}", action, 2)
         usual, expected = plain.ask(request)[0], plain.ask(odd)[0]
@@ -483,7 +483,7 @@ class TestCounts:
 
 
 class TestObserved:
-    """What is switched on while connections are lent holds for the next request."""
+    """Settings that change while connections are lent apply to the next request."""
 
     def test_traces(self, start, connect, tmp_path, raw):
         """Each request has its trace while tracing is on."""
@@ -561,7 +561,7 @@ class TestObserved:
 
 
 class TestLives:
-    """What happens to models, to clients and to the server meanwhile."""
+    """Changes of models, clients and the server while connections are lent."""
 
     def test_the_next_one(self, start, connect, tmp_path, raw):
         """A request after a model was unloaded, or loaded, goes where it should."""
@@ -662,7 +662,7 @@ class TestLives:
         assert "did not finish" not in server.log
 
     def test_unloaded_while_it_executes(self, start, connect, tmp_path, wait_until, raw):
-        """What is under way is answered, and what waits behind it refused."""
+        """The request under way is answered, and those that wait behind it are refused."""
         server = start("--model-control-mode=explicit", "--load-model=steer")
         client, waiting = connect(server), connect(server)
         hold = tmp_path / "steer" / "hold"
@@ -674,7 +674,7 @@ class TestLives:
         assert client.read()[0] in (400, 404)
 
     def test_terminated(self, start, connect, tmp_path, wait_until, raw):
-        """What is under way is answered before the server exits, what waits behind it refused; it exits with 0."""
+        """The request under way is answered before the server exits, waiting ones are refused; it exits with 0."""
         server = start()
         client, waiting, idle, partial = (connect(server) for _ in range(4))
         hold = tmp_path / "steer" / "hold"
@@ -719,7 +719,7 @@ class TestLives:
     @pytest.mark.parametrize("part", [0, 1, 60, -10, -1, None])
     @pytest.mark.parametrize("how", ["reset", "close", "half"])
     def test_clients_that_leave(self, server, connect, wait_until, raw, how, part):
-        """Nothing of them is left, wherever they were, and others are served. `part` is of a request, None is all."""
+        """Clients that leave at any time leave nothing behind; others are served. Of `part`, None is all of it."""
         other = connect(server)
         lend(server, other, raw.infer("echo", 1, 2))
         before = descriptors(server)

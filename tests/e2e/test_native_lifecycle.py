@@ -32,7 +32,7 @@ EXPLICIT = "--model-control-mode=explicit"
 # How often something is done that must leave nothing behind: a thread or a file each time would be as many. Pools of
 # threads may grow by some.
 TURNS = 30
-# What a heap may do without that anything is lost: a page of every arena and thread that ever was.
+# The growth of a heap that is no leak: a page of every arena and thread that ever existed.
 GROWTH_BYTES_MAX = 8 << 20
 
 
@@ -48,7 +48,7 @@ def parameter(key, value):
 
 
 def answer(server, model, version=""):
-    """What becomes of 7, which is 7."""
+    """The answer to 7, which is 7."""
     return server.infer(model, INPUT, model_version=version).as_numpy("OUTPUT0").tolist()
 
 
@@ -169,7 +169,7 @@ def test_unload_while_requests_are_under_way(serve, gate, backends, wait_until):
 
 
 def test_reload_while_requests_are_under_way(serve, gate, backends, wait_until, tmp_path):
-    """What the old one has it answers; the new one takes what comes."""
+    """The old version answers the requests that it has; the new one takes the next."""
     held = gate()
     server = serve(backends, EXPLICIT, "--load-model=gate")
     with ThreadPoolExecutor(5) as threads, closing(server.client()) as client:
@@ -257,7 +257,7 @@ def test_unload_of_a_model_that_lost_requests(serve, model, backends, wait_until
 
 
 def test_a_crash_is_told(serve, model, backends):
-    """What kills a backend kills the server: its log says what it was."""
+    """A crash in a backend ends the server, whose log names the library and the function."""
     model("m", None, MISUSE + parameter("AT", "execute") + parameter("DO", "segfault"))
     server = serve(backends)
     with pytest.raises((OSError, HTTPConnectionClosed)):
@@ -310,7 +310,7 @@ def test_a_process_that_a_backend_forks(serve, model, backends, wait_until):
 
 
 def stack(*words):
-    """What `pyruntime stack ...` prints; its status must be 0."""
+    """The output of `pyruntime stack ...`, whose status must be 0."""
     command = [sys.executable, "-m", "pyruntime", "stack", *words]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Backends that break the rules: the request that it concerns ends with a sentence, and the server goes on.
 
-What tests/native/misuse.cc does is told by the parameters of its models. What the server said to it is the parameter
-"outcome" of the response, or in the log. Triton crashes at some of this, or lets the client wait for ever.
+The parameters of a model say what tests/native/misuse.cc does. The error that it gets is the parameter "outcome" of the
+response, or in the log. Triton crashes at some of this, or lets the client wait for ever.
 """
 
 import re
@@ -25,7 +25,7 @@ DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 INPUT = {"INPUT0": np.array([7], np.int32)}
 
 LIVED = "sent no final response: its backend released the request, and can send none now"
-# What the backend is told, and the client is answered all the same.
+# The errors that the backend gets; the client gets its answer all the same.
 OUTCOMES = {
     "release_null": "Invalid argument: TRITONBACKEND_RequestRelease: request is null",
     "send_null": "Invalid argument: TRITONBACKEND_ResponseSend: response is null",
@@ -36,9 +36,9 @@ OUTCOMES = {
     "parameter_out_of_range": "Invalid argument: out of bounds index 99: request has 0 parameters",
     "buffer_twice": "Already exists: allocated buffer for output 'OUTPUT0' already exists",
 }
-# What the client is answered, though the backend does more, or less, than it should.
+# The client gets its answer, though the backend does more, or less, than it should.
 ANSWERED = ["", "release_without_flags", "error_after_response", "error_after_release"]
-# What the backend reads only after its client has been answered.
+# The errors that the backend gets after its client has been answered.
 LATE = {
     "respond_after_final": "has sent the final response to request '' before: what comes after it is not sent",
     "final_twice": "has sent the final response to request '' before: what comes after it is not sent",
@@ -96,7 +96,7 @@ def works(server, model="m_"):
 
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_what_the_backend_is_told(server, name):
-    """Whoever asks for what there is not gets an error, and can answer the request nevertheless."""
+    """Reading something that does not exist is an error, and the request can be answered nevertheless."""
     found = ask(server, f"m_{name}")
     assert found["parameters"] == {"outcome": OUTCOMES[name]}
     assert found["outputs"][0]["data"] == [1]
@@ -111,7 +111,7 @@ def test_answered_all_the_same(server, name):
 
 @pytest.mark.parametrize("name", LATE)
 def test_too_late(server, wait_until, name):
-    """What comes after the final response goes nowhere, and the backend is told."""
+    """A response after the final one is not sent, and is an error in the backend."""
     assert works(server, f"m_{name}")
     line = f"misuse {name}: Invalid argument: model 'm_{name}' {LATE[name]}"
     wait_until(lambda: line in server.log)
@@ -127,7 +127,7 @@ def test_broken_answers(server, name):
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_outputs_that_are_none(server, name):
-    """What the model does not have, a response has not either, and a name of any bytes is a text to clients."""
+    """An output that the model does not have is dropped; a name of any bytes is a text to clients."""
     found = server.infer(f"m_{name}", INPUT).get_response()
     assert found["parameters"]["outcome"] == UNKNOWN[name]
     assert found["outputs"] == []
@@ -149,7 +149,7 @@ def test_requests_that_are_never_given_back(serve, model, backends):
     assert re.search(r"keeps_0: did not finish within \d+ s; what it holds is not freed", server.log)
 
 
-# What can go wrong at an entry point, and what is said of it.
+# Faults at an entry point, and their messages.
 FAULTS = {
     "error": "failed at {at}",
     "throw_exception": "TRITONBACKEND_{function} threw an exception: thrown at {at}",
@@ -169,7 +169,7 @@ FUNCTIONS = {
 
 
 def fault(at, what):
-    """What is said of a fault at an entry point."""
+    """The message for a fault at an entry point."""
     return FAULTS[what].format(at=at, function=FUNCTIONS[at])
 
 

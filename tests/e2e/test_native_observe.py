@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is seen of native models from outside: the log, metrics, statistics, traces."""
+"""The log, metrics, statistics and traces of native models."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def observe(server, value=0.5):
 
 
 def test_log_settings(serve, model, backends):
-    """What native code logs is what the server logs: by the command line, and by what clients change."""
+    """The log settings apply to native code: those of the command line, and those that clients change."""
     folder = model("metrics", None, METRICS, parameters(LOG="first"))
     server = serve(backends, "--model-control-mode=explicit", "--load-model=metrics", "--log-warning=false")
 
@@ -167,7 +167,7 @@ def test_statistics_of_responses(serve, model, backends, wait_until):
 
 
 def test_memory_usage(serve, model, backends):
-    """What a backend says of memory, for the model and for each of its instances, is added up; and gone with them."""
+    """Memory that a backend reports for the model and for each instance is added up, and removed with them."""
     model("lifecycle", None, 'backend: "lifecycle"' + INTEGERS, "instance_group { count: 2 kind: KIND_CPU }")
     server = serve(backends)
     usage = [
@@ -227,5 +227,5 @@ def test_traces(serve, model, backends, tmp_path_factory):
             assert [name for name in of_model if name != "INFER_RESPONSE_COMPLETE"] == [
                 name for name in OF_MODEL if name != "INFER_RESPONSE_COMPLETE"
             ]
-    # What a backend calls is traced if it gives its trace along, which this one does not.
+    # A called model is traced if the caller passes its trace, which this backend does not.
     assert sorted(head["model_name"] for head, _ in found) == ["calls", "gather", "repeat"]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `pyruntime new` writes works as it is: its own tests pass, and a server serves it."""
+"""The files of `pyruntime new` work as they are: their own tests pass, and a server serves them."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ def made(tmp_path_factory):
 
 
 def run(*command, cwd):
-    """What a command prints, which must succeed."""
+    """The output of a command, which must succeed."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -70,7 +70,7 @@ def test_backend_in_cpp(made, serving):
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake here to build a backend with")
 def test_backend_in_cpp_that_cannot_load(made, serving, tmp_path):
-    """What the backend asks of a configuration is said to whoever loads the model."""
+    """The backend's requirement for the configuration is the reason why the model is not loaded."""
     folder = made("backend", "--cpp")
     shutil.copytree(folder / "model_repository/mine_sample", tmp_path / "mine_sample")
     config = tmp_path / "mine_sample/config.pbtxt"

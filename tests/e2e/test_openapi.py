@@ -12,7 +12,7 @@ import pytest
 
 # Requests for each operation and each way of making them up.
 EXAMPLES = 8
-# What no answer may be: a status, a type or a body that the document does not have for it.
+# An answer must have a status, a type and a body that the document has for it.
 CHECKS = (
     "status_code_conformance",
     "content_type_conformance",
@@ -20,7 +20,7 @@ CHECKS = (
     "response_headers_conformance",
 )
 
-# Whatever it gets, its answer is finite: what is not has no JSON.
+# The answer is finite for every input: other numbers have no JSON.
 MODEL = """
 class TritonPythonModel:
     def execute(self, requests):

@@ -229,7 +229,7 @@ class Page:
         return self.one(".actions [role=status]").text
 
     def outputs(self):
-        """What is written of each output, by its name."""
+        """The text for each output, by its name."""
         titles = [text.split()[0] for text in self.texts(".output h4")]
         return dict(zip(titles, self.texts(".output pre"), strict=True))
 
@@ -242,7 +242,7 @@ class Page:
         return self._browser.execute_script(script, index, x, y)
 
     def call(self, module, script, *arguments):
-        """What a function of one of the page's modules, `m`, makes of arguments."""
+        """The result of a function of one of the page's modules, `m`."""
         script = f"""
             const [arguments_, done] = [Array.from(arguments), arguments[arguments.length - 1]];
             import("/page/{module}.js").then((m) => (({script})(m, ...arguments_.slice(0, -1)))).then(
@@ -251,7 +251,7 @@ class Page:
         return self._browser.execute_async_script(script, *arguments)
 
     def complaints(self):
-        """What the browser has said of the page: refused by its policy, not found, not caught."""
+        """The browser's errors for the page: refused by its policy, not found, not caught."""
         return [entry["message"] for entry in self._browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
@@ -316,7 +316,7 @@ def test_model(page):
 
 
 def test_model_that_is_not_there(page):
-    """What the server says of it is shown, and its reason is text."""
+    """The server's error is shown, and the reason is shown as text."""
     page.open("nobody")
     assert page.texts(".problem")[0] == "404: Request for unknown model: 'nobody' is not found"
     page.open("broken")
@@ -325,7 +325,7 @@ def test_model_that_is_not_there(page):
 
 
 def test_every_control_has_a_name(page):
-    """Who cannot see the page hears what each control and each drawing is."""
+    """Each control and each drawing has a name, for people who cannot see the page."""
     for model in ("identity", "picture", "decoupled", "mean"):
         page.open(model).run()
         for element in page.all("input, textarea, select, button, canvas, svg, a, [role=img]"):
@@ -379,7 +379,7 @@ def test_error_of_a_model(page):
 
 
 def test_markup_is_text(page, browser):
-    """Nothing that a model says becomes part of the page; names of models are no exception."""
+    """Texts and names of models do not become markup of the page."""
     page.open("text").type("Values of IN", json.dumps([MARKUP, "plain"]))
     page.run()
     assert json.loads(page.outputs()["OUT"]) == [MARKUP, "plain"]
@@ -490,7 +490,7 @@ def test_optional_input(page):
 
 
 def test_stream_that_fails(page):
-    """What came before the error stays, with a drawing of the last of it."""
+    """The responses before the error stay, with drawings of their values."""
     page.open("count").type("IN", "6")
     assert page.run() == "failed"
     assert page.texts(".result .problem") == ["that is enough"]

@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 # The last one that the program is in.
 WHEEL = "tritonclient==2.51.0"
-# What the program is linked to and does not call here. Few machines have it.
+# Libraries that the program is linked to and does not call here. Few machines have them.
 LIBRARIES = {
     "libb64.so.0d": [
         "base64_decode_block",
@@ -154,7 +154,7 @@ def failures(server):
 
 
 def throughputs(report):
-    """What was measured at each level of load, in inferences a second, or in responses for a model that streams."""
+    """The throughput at each level of load, in inferences a second, or in responses for a model that streams."""
     return [float(number) for number in re.findall(r"throughput: ([0-9.]+) infer/sec, latency", report)]
 
 
@@ -234,7 +234,7 @@ def test_mode(measure, protocol, mode):
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_answers(measure, tmp_path, protocol):
-    """The program compares what it is answered with what it shall be."""
+    """The program compares the responses with the expected ones."""
     data = [{"TEXT": ["stone", "grün"]}, {"TEXT": ["a", ""]}]
     answers = [{"UPPER": ["STONE", "GRÜN"], "LENGTHS": [5, 4]}, {"UPPER": ["A", ""], "LENGTHS": [1, 0]}]
     assert throughputs(measure(protocol, "upper", write_json(tmp_path, data=data, validation_data=answers)))

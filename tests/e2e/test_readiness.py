@@ -36,7 +36,7 @@ def moody(tmp_path, model, serve, patient):
 
 
 def test_model_is_asked_each_time(moody):
-    """What it says is what clients see, of the model and of the server."""
+    """Clients see the model's answer, for the model and for the server."""
     server, mood = moody
     for said, status in (("True", 200), ("False", 400), ("True", 200)):
         mood.write_text(said)
@@ -59,7 +59,7 @@ def test_nonsense_is_not_ready(moody, said):
 
 
 def test_nobody_else_waits(moody):
-    """While a model thinks about it, it and all others serve; whoever asks meanwhile gets the same answer."""
+    """While a model decides on its readiness, all models serve; further questions get the same answer."""
     server, mood = moody
     mood.unlink()
     os.mkfifo(mood)

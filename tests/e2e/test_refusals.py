@@ -35,7 +35,7 @@ def refused(server, body, headers=None, path=INFER):
 
 @pytest.fixture(autouse=True)
 def still_good(samples):
-    """Whatever was refused, the next request is answered."""
+    """The next request after each refusal is answered."""
     yield
     assert samples.infer("add_sub", GOOD).as_numpy("OUTPUT0").tolist() == (2 * A).tolist()
 
@@ -378,7 +378,7 @@ def test_body_above_the_limit(tmp_path, write_model, serving):
     ],
 )
 def test_no_such_endpoint(samples, method, path, status, message):
-    """A URL that is none is not found, a verb that is not an endpoint's is not allowed, and names stay names."""
+    """An unknown URL is not found, a method that the endpoint does not have is not allowed, and names stay names."""
     answer = samples.request(method, path)
     assert (answer.status, json.loads(answer.body)) == (status, {"error": message})
 

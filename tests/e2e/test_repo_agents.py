@@ -32,7 +32,7 @@ POLL_FAILED = "failed to load 'm', failed to poll from model repository: "
 
 
 def agents(*chain):
-    """What a configuration says of its agents: each a name, and the parameters for it."""
+    """The agents of a configuration: each has a name and its parameters."""
     entries = []
     for name, parameters in chain:
         pairs = "".join(f'parameters {{ key: "{key}" value: "{value}" }} ' for key, value in parameters.items())
@@ -71,7 +71,7 @@ def server(serve, directory, tmp_path, monkeypatch):
 
 
 def told(server, since=0):
-    """What the agents were told, and the places as few words: "there" for the repository, "copy" for their own."""
+    """The calls of the agents, with places as one word: "there" for the repository, "copy" for their own."""
     lines = server.agent_log.read_text().splitlines()[since:]
     return [
         " ".join(
@@ -96,7 +96,7 @@ def refusal(server, model="m"):
 
 
 def answer(server, version=""):
-    """What the model answers."""
+    """The answer of the model."""
     return server.infer("m", IN, model_version=version).as_numpy("OUT").tolist()
 
 
@@ -132,7 +132,7 @@ def test_life_of_a_model(server, write_model, tmp_path):
 
 
 def test_at_the_end_of_the_server(server, write_model, tmp_path):
-    """What still serves is unloaded then. There is one agent, however often a chain names it."""
+    """A model that still serves is unloaded then. There is one agent, however often a chain names it."""
     write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a"), agent("b")))
     server = server(mode="none")
     before = len(told(server))
@@ -150,7 +150,7 @@ def test_at_the_end_of_the_server(server, write_model, tmp_path):
 
 
 def test_a_changed_copy(server, write_model, tmp_path):
-    """What an agent makes of a model is what is loaded, and goes with it. The next agent finds it there."""
+    """The copy that an agent has changed is loaded, and removed with the model. The next agent gets the copy."""
     folder = write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a", copy="2"), agent("b")))
     shutil.copytree(folder / "1", folder / "2")
     (folder / "2" / "model.py").write_text(BROKEN)
@@ -230,7 +230,7 @@ def test_loaded_again(server, write_model, tmp_path):
 
 
 def test_an_agent_that_refuses(server, write_model, tmp_path):
-    """Its sentence is why the model does not load; those before it, and itself, hear of it, and those behind do not."""
+    """Its message is the reason of the failed load; the agents up to it are notified, and those behind it are not."""
     write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a"), agent("b", fail="LOAD"), agent("c")))
     server = server()
     assert refusal(server) == POLL_FAILED + "the agent refuses LOAD"
@@ -249,7 +249,7 @@ def test_an_agent_that_refuses(server, write_model, tmp_path):
 
 
 def test_an_agent_that_cannot_begin(server, write_model, tmp_path):
-    """Who refuses a model before anything happens to it hears nothing more of it."""
+    """An agent that refuses a model in its initialisation gets no further calls for it."""
     write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a"), agent("b", fail="INITIALIZE")))
     server = server()
     assert refusal(server) == POLL_FAILED + "the agent refuses INITIALIZE"
@@ -306,7 +306,7 @@ def test_a_library_that_is_no_agent(serve, write_model, tmp_path, tmp_path_facto
 
 
 def test_misuse(server, write_model, tmp_path):
-    """What an agent must not do is refused in Triton's words."""
+    """A wrong call of an agent is refused with Triton's message."""
     write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a", misuse="")))
     server = server()
     change(server, "load")
@@ -342,7 +342,7 @@ def test_files_of_a_request(server, write_model, tmp_path):
 
 
 def test_polling(server, write_model, tmp_path, wait_until):
-    """What the server finds changed in the repository is shown to the agents before it is loaded."""
+    """A change that polling finds is shown to the agents before it is loaded."""
     folder = write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a", copy="junk")))
     server = server("--repository-poll-secs=1", mode="poll")
     assert answer(server) == [1]

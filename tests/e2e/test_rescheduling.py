@@ -312,7 +312,7 @@ class TestMeanwhile:
         assert ask(server, [3, 1], request_id="a") == [3, 1]
 
     def test_death_while_it_queues(self, model, serve, wait_until):
-        """What is to be executed again when the stub dies, the next one executes."""
+        """Requests that wait to be executed again when the stub dies are executed by the next stub."""
         folder = model("again", AGAIN, more=ITERATIVE)
         server = serve()
         with ThreadPoolExecutor() as clients:

@@ -78,7 +78,7 @@ def model(write_model, tmp_path):
 
 
 def told(server):
-    """What the cache was asked, without keys."""
+    """The calls of the cache, without keys."""
     return [line.split(" ")[0] for line in server.cache_log.read_text().splitlines()]
 
 
@@ -186,7 +186,7 @@ def test_every_frontend(server, model):
 
 
 def test_calls_of_models(server, model, write_model, tmp_path):
-    """What a model asks of another one is cached as well."""
+    """Calls of models are cached as well."""
     model()
     write_model(tmp_path, "caller", CALLER)
     server = server()
@@ -256,7 +256,7 @@ def test_a_cache_that_fails(server, model, settings, logged):
 
 
 def test_misuse(server, model):
-    """What a cache must not do is refused in words; the response is kept all the same."""
+    """A wrong call of a cache is refused with a message; the response is kept all the same."""
     model()
     server = server(misuse="true")
     assert [ask(server, 1), ask(server, 1)] == [[1, 1], [1, 1]]
@@ -272,7 +272,7 @@ def test_misuse(server, model):
 
 
 def test_unloaded_while_asked(server, model):
-    """Whoever was accepted is answered; the cache stays for the model that is loaded next."""
+    """Accepted requests are answered; the cache stays for the model that is loaded next."""
     model()
     server = server("--model-control-mode=explicit", "--load-model=m")
     assert ask(server, 1) == [1, 1]

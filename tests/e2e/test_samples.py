@@ -221,7 +221,7 @@ def test_every_sample_is_ready(samples):
 
 
 def test_json_and_binary_inputs_in_one_request(samples):
-    """What came as JSON is read from that very request, however often the same header comes."""
+    """Inputs in JSON are read from their own request, however often the same header comes."""
     with closing(samples.client()) as client:
         for number in range(5):
             small = InferInput("INPUT_UINT8", [700], "UINT8")

@@ -217,7 +217,7 @@ def ask(server, act, numbers=(1, 2), model="senders"):
 
 
 def said(server):
-    """What was refused to the model since the last time."""
+    """The errors that the model has got since the last call."""
     parameters = server.infer("senders", INPUT, request_id="report").get_response()["parameters"]
     return json.loads(parameters["said"])
 
@@ -253,7 +253,7 @@ class TestOneResponse:
             assert late.result() == [3, 4]
 
     def test_by_a_request_that_is_kept(self, server, wait_until):
-        """Whoever keeps the request can get a sender of it at any time."""
+        """A model that keeps the request can get a sender of it at any time."""
         (server.folder / "kept").unlink(missing_ok=True)
         with ThreadPoolExecutor() as clients:
             late = clients.submit(ask, server, "keep_the_request", [3, 4])
@@ -284,7 +284,7 @@ class TestOneResponse:
 
 class TestNoSecondOne:
     def test_messages(self, server):
-        """What a sender refuses changes nothing, and is said in Triton's words."""
+        """A refused send changes nothing, and has Triton's message."""
         said(server)
         assert ask(server, "send_too_much") == [1, 2]
         nothing = "Inference Response object must be provided when the response flags is set to zero."
@@ -320,7 +320,7 @@ class TestNoSecondOne:
         assert server.log.count(warning) == before + 1
 
     def test_returned_and_sent(self, server):
-        """What execute returns closes the sender."""
+        """The response that execute returns closes the sender."""
         said(server)
         assert ask(server, "return_and_send", [3, 4]) == [3, 4]
         ask(server, "send_after_the_return")
@@ -393,7 +393,7 @@ class TestExecuteFails:
 class TestBatches:
     @staticmethod
     def outcomes(server, acts):
-        """What each of eight requests of one batch gets."""
+        """The answers to eight requests of one batch."""
 
         def infer(act):
             try:
@@ -421,7 +421,7 @@ class TestBatches:
         assert self.outcomes(server, acts) == [[[7]]] * 8
 
     def test_failure(self, server):
-        """What execute raises is the answer to those that have none yet."""
+        """An exception of execute is the answer to the requests that have none yet."""
         found = self.outcomes(server, ["keep"] * 7 + ["end_and_raise"])
         failed = "[500] Failed to process the request(s) for model 'batches_0', message: ValueError: exploded"
         assert [each.startswith(failed) for each in found[:7]] == [True] * 7

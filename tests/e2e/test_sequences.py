@@ -212,7 +212,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("strategy", ["direct {}", "oldest { max_candidate_sequences: 4 }"])
     def test_one_request_each(self, strategy, serve, model, wait_until):
-        """What waits of several sequences is executed together, but never two requests of one."""
+        """Waiting requests of several sequences are executed together, but never two requests of one."""
         folder = model("m", ACCUMULATOR, CONFIG, batching(strategy))
         server = serve()
         with ThreadPoolExecutor(8) as pool:
@@ -286,7 +286,7 @@ class TestSlots:
         assert send(server, "m", 1, 5, end=True) == 10
 
     def test_death(self, serve, model):
-        """What an instance has kept dies with it: its sequences have to be started again."""
+        """The sequences of an instance that has died have to be started again."""
         model("m", ACCUMULATOR, CONFIG, batching(""))
         server = serve()
         assert send(server, "m", 1, 5, start=True) == 5
@@ -333,7 +333,7 @@ class TestGrpc:
         assert sums == [5, 11] * 20
 
     def test_cancel(self, serve, model, wait_until):
-        """Who cancels a request that waits cancels all that waits of its sequence, and ends it."""
+        """Cancelling a waiting request cancels all waiting requests of its sequence, and ends the sequence."""
         folder = model("m", ACCUMULATOR, ONE_SLOT, batching(""))
         server = serve()
         answers = queue.Queue()
@@ -448,7 +448,7 @@ class TestKindsOfModels:
         assert (first["success"]["count"], first["empty_response"]["count"]) == (3, 1)
 
     def test_iterative(self, serve, model):
-        """What a model wants to execute again is a sequence of its own, with control inputs if it has some."""
+        """A request that its model reschedules is a sequence of its own, with control inputs if the model has some."""
         start = '{ name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] }'
         model("m", AGAIN, ONE_SLOT, batching(f"iterative_sequence: true control_input [ {start} ]"))
         server = serve()

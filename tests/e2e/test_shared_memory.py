@@ -168,7 +168,7 @@ class TritonPythonModel:
 
 
 def test_memory_that_a_dead_model_allocated(model, serve, wait_until):
-    """What a model allocated in a region by itself is free again when its stub has died."""
+    """Memory that a model itself allocated in a region is free again when its stub has died."""
     code = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -202,7 +202,7 @@ def keeper(tmp_path_factory, write_model, serving):
 @pytest.mark.parametrize("size", [3, 100_000])
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
 def test_inputs_that_a_model_keeps(keeper, what, size, binary):
-    """What a model keeps of its inputs holds what it held, whatever comes after; let go, it is used again."""
+    """Inputs that a model keeps do not change with later requests; once released, their memory is used again."""
     for sign in (1, -1):
         for number in range(10):
             array = np.full(size, sign * number)
@@ -213,7 +213,7 @@ def test_inputs_that_a_model_keeps(keeper, what, size, binary):
 
 
 def test_what_a_dead_model_kept(model, serve, wait_until):
-    """What a model kept is free when its stub dies, and so is what the stub was about to answer."""
+    """Inputs that a model kept are free when its stub dies, and so are its unsent responses."""
     model("keeper", KEEPER)
     server = serve()
     idle = server.shared_bytes()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What tritonclient and models exchange: shapes, both encodings, parameters, ids and the outputs asked for."""
+"""Data between tritonclient and models: shapes, both encodings, parameters, ids and requested outputs."""
 
 import json
 
@@ -81,7 +81,7 @@ def binary(request):
 
 
 def seen_by_model(result):
-    """What the mirror saw."""
+    """The request as the mirror saw it."""
     return json.loads(result.as_numpy("SEEN").item())
 
 
@@ -180,7 +180,7 @@ def test_parameters_both_ways(server):
 
 
 def test_sequence_and_timeout(server):
-    """What Triton itself understands of the parameters reaches the model by the methods made for it."""
+    """Parameters that have a meaning in Triton reach the model by methods of their own."""
     result = server.infer("mirror", NEEDED, sequence_id=42, sequence_start=True, sequence_end=True, timeout=5000000)
     seen = seen_by_model(result)
     assert (seen["correlation_id"], seen["flags"], seen["timeout"], seen["parameters"]) == (42, 3, 5000000, {})

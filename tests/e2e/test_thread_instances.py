@@ -191,7 +191,7 @@ class TestExecute:
                 assert [event["OUT"] for event in each.result()] == numbers
 
     def test_what_one_raises(self, server):
-        """What execute raises fails the request of its own thread."""
+        """An exception of execute fails the request of its own thread."""
         with ThreadPoolExecutor(8) as clients:
             good = [clients.submit(ask, server, "echo", [number]) for number in range(100)]
             bad = [clients.submit(server.refusal, "m", INPUT, request_id="raise") for _ in range(20)]
@@ -216,7 +216,7 @@ class TestExecute:
         (server.folder / "gate").unlink()
 
     def test_kept_inputs(self, server):
-        """What a thread keeps of its inputs stays as it is."""
+        """Inputs that a thread keeps do not change."""
         with ThreadPoolExecutor(8) as clients:
             list(clients.map(lambda number: ask(server, "keep", [number] * 1000), range(20)))
             list(clients.map(lambda number: ask(server, "echo", [number] * 1000), range(100, 200)))
@@ -245,7 +245,7 @@ class TestCalls:
         assert message.startswith("Model m - Error when running inference: the call would wait for ever, ")
 
     def test_itself_at_once(self, server):
-        """Whatever the order, every request is answered."""
+        """Every request is answered, in any order."""
 
         def outcome(number):
             try:
@@ -307,7 +307,7 @@ class TestLife:
         assert (folder / "initialized").read_text() == "m_0_0\n" * 2
 
     def test_killed_while_idle(self, model, serve, wait_until):
-        """Nobody notices where nothing is executed."""
+        """Clients do not notice the death of an idle stub."""
         model("m", MODEL, more=THREADS)
         server = serve()
         old = server.stub("m_0_0")

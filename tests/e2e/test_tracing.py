@@ -151,7 +151,7 @@ class TestFiles:
             assert tensors == []
 
     def test_valid_while_it_serves(self, models, serve, tmp_path, wait_until):
-        """Nobody has to stop the server to read the file."""
+        """The file is valid while the server runs."""
         path = tmp_path / "trace.json"
         server = serve(*config(triton_file=path, rate=1, level="TIMESTAMPS"))
 
@@ -392,7 +392,7 @@ class TestOpenTelemetry:
             ("echo", "caller"),
         ]
         (caller,) = [span for span in by_id.values() if span.name == "caller"]
-        # What the model knows is its own span.
+        # The context that the model sees is that of its own span.
         assert f'context {{"traceparent":"00-{TRACE}-{caller.span_id.hex()}-01"}}' in server.log
         for span in by_id.values():
             times = [event.time_unix_nano for event in span.events]
@@ -430,7 +430,7 @@ class TestOpenTelemetry:
         assert "no luck" in spans[0].status.message
 
     def test_sent_at_the_end(self, models, serve):
-        """What has not been sent when the server stops is sent then."""
+        """Spans that have not been sent are sent when the server stops."""
         with collector() as (url, came):
             hour = 3_600_000
             server = serve(
@@ -450,7 +450,7 @@ class TestOpenTelemetry:
         assert "traces are lost, because the collector at" in server.log
 
     def test_off(self, models, serve):
-        """What the operator has turned off stays so, and the model knows of no trace."""
+        """Tracing that the operator has turned off stays off, and the model has no trace."""
         with collector() as (url, came):
             server = self.start(serve, url)
             server.infer("caller", {"IN": ONE}, headers={"traceparent": f"00-{TRACE}-{SPAN}-01"})

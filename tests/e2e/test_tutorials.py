@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
-# What a tutorial needs besides Python.
+# The programs that a tutorial needs besides Python.
 PROGRAMS = {
     "cpp-backend": ("cmake", "g++"),
     "first-model": ("curl",),
@@ -150,7 +150,7 @@ class Reader:
         return text
 
     def without_ports(self, text):
-        """What was printed, as it is on the page."""
+        """The output with the ports that are on the page."""
         for default, port in self.ports() if self.server else ():
             text = text.replace(f"localhost:{port}", f"localhost:{default}")
         return text

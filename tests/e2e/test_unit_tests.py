@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a unit test sees of a model is what a client of the server sees: the same outputs, the same errors."""
+"""A unit test of a model gets the same outputs and errors as a client of the server."""
 
 import numpy as np
 import pytest
@@ -131,7 +131,7 @@ def loaded(repository):
 
 
 def by_client(server, inputs, **options):
-    """What a client of the server gets."""
+    """The outputs, or the error, for a client of the server."""
     try:
         result = server.infer("asked", inputs, **options)
     except InferenceServerException as exc:
@@ -140,7 +140,7 @@ def by_client(server, inputs, **options):
 
 
 def in_test(model, inputs, **options):
-    """What a unit test gets."""
+    """The outputs, or the error, for a unit test."""
     try:
         result = model.infer(inputs, **options)
     except InferenceError as exc:
@@ -150,7 +150,7 @@ def in_test(model, inputs, **options):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands(server, loaded, command):
-    """Whatever a model does."""
+    """Every command of the model has the same outcome."""
     inputs = {"COMMAND": np.array([command], dtype=np.object_)}
     expected = by_client(server, inputs, request_id="7", sequence_id=5, sequence_start=True, timeout=9)
     assert in_test(loaded, inputs, request_id="7", correlation_id=5, sequence_start=True, timeout=9) == expected
@@ -158,7 +158,7 @@ def test_commands(server, loaded, command):
 
 @pytest.mark.parametrize("inputs", INPUTS, ids=lambda inputs: " ".join(inputs) or "none")
 def test_refusals(server, loaded, inputs):
-    """Whatever the server refuses."""
+    """Every refusal of the server is the same."""
     assert in_test(loaded, inputs) == by_client(server, inputs)
 
 

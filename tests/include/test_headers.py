@@ -47,7 +47,7 @@ def compile_text(tmp_path):
 @pytest.mark.parametrize("standard", ["c++17", "c++20"])
 @pytest.mark.parametrize("header", [*OURS, *IN_C])
 def test_alone(compile_text, header, standard):
-    """Whatever a header needs it includes; twice is as good as once."""
+    """A header includes everything that it needs, and may be included twice."""
     text = f"#include <{header}>\n#include <{header}>\n"
     compile_text(text, f"-std={standard}", "-fsyntax-only", *WARNINGS)
 
@@ -68,7 +68,7 @@ def test_example(compile_text):
 
 
 def test_no_library_to_link(compile_text):
-    """What a backend leaves undefined is the C API of the server, and what every program in C++ has."""
+    """A backend needs no library to link: only the server's C API and the libraries of every C++ program."""
     library = compile_text("#include <pyruntime/backend.hpp>\n" + BACKEND, "-std=c++17", "-shared")
     needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r"NEEDED.*\[(\w+)", needed)) <= {"libstdc", "libm", "libgcc_s", "libc"}

@@ -74,7 +74,7 @@ def read(compile_library):
 
 
 def written(value):
-    """What Python has read, in the same form."""
+    """The value that Python has read, in the same form."""
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     if isinstance(value, int):
@@ -90,7 +90,7 @@ def written(value):
 
 @given(document=DOCUMENTS, ascii_only=st.booleans(), indent=st.sampled_from([None, 0, 3]))
 def test_any_document(read, document, ascii_only, indent):
-    """Whatever the writer's habits."""
+    """Documents are read in every style of writing them."""
     assert read(json.dumps(document, ensure_ascii=ascii_only, indent=indent)) == written(document)
 
 
@@ -103,6 +103,6 @@ def test_forms(read, text):
 
 @pytest.mark.parametrize("text", [*BROKEN, *HALVES])
 def test_broken(read, text):
-    """What is no JSON is refused, with the place."""
+    """A text that is not JSON is refused, with the place."""
     assert read(text).startswith("JSON: ")
     assert ", at byte " in read(text)

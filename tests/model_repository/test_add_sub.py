@@ -27,6 +27,6 @@ def test_one_output(load_model):
 
 
 def test_wrong_shape(load_model):
-    """What the configuration does not allow does not come to the model."""
+    """A request that the configuration does not allow does not reach the model."""
     with pytest.raises(InferenceError, match="unexpected shape for input 'INPUT0' for model 'add_sub'"):
         load_model("model_repository/add_sub").infer({"INPUT0": [1] * 15, "INPUT1": [2] * 16})

@@ -4,7 +4,7 @@
 
 
 def test_configuration(load_model):
-    """What it has completed is its configuration."""
+    """The completed configuration is that of the model."""
     config = load_model("model_repository/auto_complete").config
     assert config["max_batch_size"] == 8
     assert "dynamic_batching" in config

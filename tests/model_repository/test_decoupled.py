@@ -14,7 +14,7 @@ def model(load_model, monkeypatch):
 
 
 def words(results):
-    """What was sent, in order."""
+    """The responses, in order."""
     return [(result["INDEX"].item(), result["TOKEN"].item().decode()) for result in results]
 
 

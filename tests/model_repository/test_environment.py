@@ -11,7 +11,7 @@ from pyruntime.testing import LoadError
 
 
 def test_with_a_stand_in(load_model, monkeypatch):
-    """What the tests lack they can stand in for."""
+    """A test can replace a package that it lacks."""
     package = types.ModuleType("text_unidecode")
     package.unidecode = lambda text: text.replace("ß", "ss")
     monkeypatch.setitem(sys.modules, "text_unidecode", package)

@@ -35,14 +35,14 @@ def test_failures(model, command, code, message):
 
 
 def test_cause(model):
-    """What the model raised is at hand."""
+    """The exception of the model is the cause of the error."""
     with pytest.raises(InferenceError) as caught:
         model.infer({"COMMAND": ["raise"]})
     assert repr(caught.value.__cause__) == "ValueError('raised on purpose')"
 
 
 def test_output(model, capsys, caplog):
-    """What it prints and logs is pytest's to capture."""
+    """pytest captures the prints and the log of the model."""
     caplog.set_level("INFO")
     model.infer({"COMMAND": ["print"]})
     assert capsys.readouterr() == ("printed on purpose\n", "printed on purpose, to stderr\n")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What comes in goes out, in any of the fourteen datatypes."""
+"""The outputs are the inputs, in any of the fourteen datatypes."""
 
 import ml_dtypes
 import numpy as np

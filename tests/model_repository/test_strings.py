@@ -11,6 +11,6 @@ def test_text(load_model):
 
 
 def test_no_text(load_model):
-    """Nothing is upper-cased to nothing."""
+    """An empty tensor of texts has empty outputs."""
     result = load_model("model_repository/strings").infer({"TEXT": []})
     assert result["UPPER"].shape == result["LENGTHS"].shape == (0,)

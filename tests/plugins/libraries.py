@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Native libraries for tests, compiled once.
 
-What is compiled stays in build/tests and is not compiled again as long as its source, the headers and the compiler are
-the same: neither by another worker nor in the next run.
+A compiled library stays in build/tests and is not compiled again as long as its source, the headers and the compiler
+are the same: neither by another worker nor in the next run.
 """
 
 import fcntl
@@ -61,7 +61,7 @@ def _compile(source, options):
 def compile_library():
     """`compile_library(source, *options)`: the path of a library made of a C or C++ file of tests/native.
 
-    It is compiled against our headers. Nobody may write to the library, nor beside it.
+    It is compiled against our headers. Tests must not write to the library, nor beside it.
     """
     missing = [command for command, *_ in COMPILERS.values() if shutil.which(command) is None]
     if missing:

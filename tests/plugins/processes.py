@@ -14,7 +14,7 @@ import pytest
 
 MARKER = "processes"
 END_TO_END = Path(__file__).resolve().parent.parent / "e2e"
-# What the interpreter reports when it is to start a process.
+# The audit events of the interpreter for the start of a process.
 STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"})
 
 

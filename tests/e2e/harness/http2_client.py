@@ -17,7 +17,7 @@ from .waiting import LIMIT_S
 
 
 class BareCall:
-    """What has come of one call of a bare client: `data` are framed messages, `end` the headers it ended with."""
+    """The state of one call of a bare client: `data` are framed messages, `end` the headers it ended with."""
 
     def __init__(self) -> None:
         self.data = bytearray()

@@ -11,7 +11,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 """
-# What most small models have: any number of integers in, any number out.
+# The tensors of most small models: any number of integers in, any number out.
 IN_OUT = """
 backend: "python"
 input [ { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] } ]

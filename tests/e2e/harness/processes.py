@@ -28,7 +28,7 @@ def _read_process(pid: int) -> tuple[int, Process] | None:
     except OSError:
         return None
     state, parent, threads, started = fields[0], int(fields[1]), int(fields[17]), int(fields[19])
-    # What was killed keeps its files open until the last of its threads is gone.
+    # A killed process keeps its files open until its last thread is gone.
     gone = state in "ZX" and threads <= 1
     return None if gone else (parent, Process(pid, started, title))
 

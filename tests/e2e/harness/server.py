@@ -54,11 +54,11 @@ class Server:
     grpc_port: int = 0
     _family: set[Process] = field(default_factory=set)
 
-    # What it is.
+    # The state of the server.
 
     @property
     def log(self) -> str:
-        """What it has logged so far."""
+        """The log so far."""
         return self.log_path.read_text(errors="replace")
 
     def family(self) -> list[Process]:

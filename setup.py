@@ -16,30 +16,32 @@ TRITON = "runtime/native/triton"
 STABLE_ABI = [("Py_LIMITED_API", "0x030B0000")]
 # Python has everything compiled with -g: of C++ that makes thirty times as much. Who sets flags of their own wants it.
 NO_SYMBOLS = [] if "CXXFLAGS" in os.environ else ["-g0"]
-# What there is to say of an extension that could not be built.
-MISSING = {
+# What an extension needs that cannot be built here.
+NEEDED = {
     "pyruntime.runtime.native._http2": (
-        "pyruntime is installed without gRPC: its part in C could not be built, for which a C compiler and the headers "
-        "of Python and of nghttp2 are needed (Debian and Ubuntu: apt-get install gcc python3-dev libnghttp2-dev)."
+        "the part for gRPC, which needs a C compiler and the headers of Python and of nghttp2 (Debian and Ubuntu: "
+        "apt-get install gcc python3-dev libnghttp2-dev)"
     ),
     "pyruntime.runtime.native._triton": (
-        "pyruntime is installed without native backends (libtriton_<name>.so): its part in C++ could not be built, for "
-        "which a compiler of C++17 and the headers of Python are needed (Debian and Ubuntu: apt-get install g++ "
-        "python3-dev)."
+        "the part for native backends (libtriton_<name>.so), which needs a compiler of C++17 and the headers of Python "
+        "(Debian and Ubuntu: apt-get install g++ python3-dev)"
     ),
 }
 
 
 class BuildExtension(build_ext):
-    """Builds what can be built, and says in one sentence what could not."""
+    """Builds the extensions, and says in one sentence what the build of one needs."""
 
     def build_extension(self, ext: Extension) -> None:
-        """Build an extension, or go on without it."""
+        """Build an extension, or exit with what is missing: a server without it would lack it in silence."""
         try:
             self._compile_at_once()
             super().build_extension(ext)
-        except Exception:  # Whatever a compiler and those who drive it come up with.
-            print(f"warning: {MISSING[ext.name]}", file=sys.stderr)
+        except Exception as exc:  # compilers, and programs that run them, raise many kinds
+            sys.exit(
+                f"error: pyruntime cannot be built here: {exc}. A wheel needs no compiler. From source it has "
+                f"{NEEDED[ext.name]}."
+            )
 
     def _compile_at_once(self) -> None:
         """Have the files of an extension compiled side by side, which setuptools does not do by itself."""
@@ -66,7 +68,6 @@ http2 = Extension(
     extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],
     libraries=["nghttp2"],
     py_limited_api=True,
-    optional=True,
 )
 triton = Extension(
     "pyruntime.runtime.native._triton",
@@ -87,6 +88,5 @@ triton = Extension(
     libraries=["dl"],
     language="c++",
     py_limited_api=True,
-    optional=True,
 )
 setup(ext_modules=[http2, triton], cmdclass={"build_ext": BuildExtension})

@@ -36,11 +36,13 @@ TLS_SHUTDOWN_S_MAX = 5.0
 LAST_WORDS_S_MAX = 2.0
 
 
-# Logged by an installation that was built without the extension for gRPC.
+# Logged where the extension for gRPC, or the library that it stands on, is missing.
 NO_GRPC = (
-    "gRPC is not served: this installation was built without libnghttp2; install libnghttp2-dev and a C compiler, and "
-    "then pyruntime again"
+    "gRPC is not served: libnghttp2 cannot be loaded (%s); install it (Debian and Ubuntu: apt-get install "
+    "libnghttp2-14), or a wheel of pyruntime, which carries it"
 )
+# How Python names that extension where it does not find it, and where it cannot load it.
+_HTTP2 = ("pyruntime.runtime.native._http2", "_http2")
 
 
 class Connection(Protocol):
@@ -188,10 +190,10 @@ def _grpc(settings: ServerSettings) -> list[_Service]:
     try:
         from pyruntime.runtime.frontends.grpc.connection import GrpcConnection
         from pyruntime.runtime.frontends.grpc.head import HeadReader as CallHeadReader
-    except ModuleNotFoundError as exc:
-        if exc.name != "pyruntime.runtime.native._http2":
+    except ImportError as exc:
+        if exc.name not in _HTTP2:
             raise
-        _LOG.warning("%s", NO_GRPC)
+        _LOG.warning(NO_GRPC, exc)
         return []
     address, port, reuse = settings.grpc_address, settings.grpc_port, settings.reuse_grpc_port
     reader = CallHeadReader(settings.grpc_header_forward_pattern)

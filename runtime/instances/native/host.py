@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("pyruntime.native")
 
 EXTENSION = "pyruntime.runtime.native._triton"
-_MISSING = (
-    "model '{model}' needs {what}, and this installation of pyruntime was built without native "
-    "backends: install a C++ compiler and the headers of Python (Debian and Ubuntu: apt-get install g++ python3-dev), "
-    "and then pyruntime again"
-)
 _BROKEN = (
     "model '{model}' needs {what}, and this installation of pyruntime cannot load what runs native backends: {reason}"
 )
@@ -153,8 +148,6 @@ class NativeHost:
             return
         try:
             native = importlib.import_module(EXTENSION)
-        except ModuleNotFoundError as exc:
-            raise LoadError(_MISSING.format(what=what, model=model)) from exc
         except ImportError as exc:
             raise LoadError(_BROKEN.format(what=what, model=model, reason=exc)) from exc
         self._stacks = NativeStacks()

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Installations on machines that lack something: a library at run time, or a compiler when pyruntime is built."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .harness.models import write_model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MODEL = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+# Runs a command of Python with another file as an extension.
+WITH_EXTENSION = """
+import importlib.util, runpy, sys
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return importlib.util.spec_from_file_location(name, extension) if name == replaced else None
+
+replaced, extension = sys.argv[1:3]
+sys.meta_path.insert(0, Finder)
+sys.argv = sys.argv[5:]
+runpy.run_module("pyruntime", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture
+def without_library(tmp_path):
+    """`serve(wrapper=without_library)`: a server whose extension for HTTP/2 needs a library that is not there."""
+    folder = tmp_path / ".build"
+    folder.mkdir()
+    for name, options in (("libmissing.so", []), ("_http2.abi3.so", ["-Wl,--no-as-needed", "-L.", "-lmissing"])):
+        command = ["gcc", "-shared", "-o", name, "-x", "c", "/dev/null", *options]
+        subprocess.run(command, cwd=folder, check=True)
+    (folder / "libmissing.so").unlink()
+    extension = str(folder / "_http2.abi3.so")
+    return (sys.executable, "-c", WITH_EXTENSION, "pyruntime.runtime.native._http2", extension)
+
+
+def test_missing_library(serve, tmp_path, without_library):
+    """A server without the library for gRPC says so in one line, and serves HTTP."""
+    write_model(tmp_path, "m", MODEL)
+    server = serve(wrapper=without_library)
+    assert server.is_ready()
+    (line,) = [line for line in server.log.splitlines() if "gRPC is not served" in line]
+    assert "libmissing.so: cannot open shared object file" in line
+    assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize(
+    ("hidden", "expected"),
+    [("gcc", "apt-get install gcc python3-dev libnghttp2-dev"), ("g++", "apt-get install g++ python3-dev")],
+)
+def test_build_without_compiler(tmp_path, hidden, expected):
+    """A build from source that lacks a compiler fails, and its last line says what to install."""
+    for name in ("setup.py", "setup.cfg", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("pyruntime", "runtime", "stub", "utils", "backends", "testing", "include"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    missing = str(tmp_path / "missing")
+    compilers = {"gcc": {"CC": missing}, "g++": {"CC": "true", "CXX": missing}}[hidden]
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib=lib", "--build-temp=objects"]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **compilers}, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert expected in done.stderr.splitlines()[-1]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: attack install serve test test-fast docs sanitize lint typecheck bench
+.PHONY: install serve test test-fast attack docs wheel sanitize lint typecheck bench
 
 install:
 	scripts/install
@@ -16,6 +16,9 @@ test-fast:
 
 docs:
 	scripts/docs
+
+wheel:
+	scripts/wheel
 
 sanitize:
 	scripts/sanitize

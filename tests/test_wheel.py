@@ -77,10 +77,16 @@ def environment(tmp_path_factory):
     command = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("pyruntime-*.whl")
+    # As scripts/wheel does. The program that it runs is installed beside this interpreter.
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    command = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", folder / "repaired", wheel]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
+    assert done.returncode == 0, done.stderr
     environment = folder / "environment"
     venv.create(environment)
     packages = environment / f"lib/python{sysconfig.get_python_version()}/site-packages"
-    (wheel,) = folder.glob("pyruntime-*.whl")
+    (wheel,) = folder.glob("repaired/*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", packages, wheel], check=True)
     # Links in files of that folder are not followed, so that our own sources are not found by it.
     (packages / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -108,6 +114,20 @@ def test_extensions(environment, tmp_path):
     assert [Path(path).is_relative_to(environment) for path in said] == [True, True], said
 
 
+def test_platform(environment):
+    """One wheel is for all versions of Python, and for any Linux that is not older than this one."""
+    (wheel,) = environment.parent.glob("repaired/*.whl")
+    assert re.fullmatch(r"pyruntime-.*-cp311-abi3-.*manylinux_2_\d+_\w+\.whl", wheel.name)
+
+
+def test_library(environment, tmp_path):
+    """The library for HTTP/2 that is used is the wheel's own."""
+    code = "from pyruntime.runtime.native import _http2; print(open('/proc/self/maps').read())"
+    said = run(environment, "-c", code, cwd=tmp_path)
+    (path,) = {line.split()[-1] for line in said.splitlines() if "libnghttp2" in line}
+    assert Path(path).is_relative_to(environment)
+
+
 def test_command(environment, tmp_path):
     """The command line is whole, and the package has the version that it prints."""
     version = run(environment, "-m", "pyruntime", "version", cwd=tmp_path)
@@ -125,8 +145,8 @@ def test_folder_of_the_same_name(environment, tmp_path):
 
 
 def test_uninstall(environment, tmp_path):
-    """An uninstalled wheel leaves no files behind."""
-    (wheel,) = environment.parent.glob("pyruntime-*.whl")
+    """Nothing is left of an uninstalled wheel."""
+    (wheel,) = environment.parent.glob("repaired/*.whl")
     venv.create(tmp_path / "own", with_pip=True)
     pip = ["-m", "pip", "--disable-pip-version-check"]
     (packages,) = tmp_path.glob("own/lib/python*/site-packages")

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Repository agents, and the models that they look at before those are loaded.
+// Repository agents, and the models for which they act before these are loaded.
 //
-// What happens to a model, and in which order, is decided in Python: see runtime/repository/agents.py. All functions
-// here block, and are called without the GIL, by one thread after the other.
+// Python decides which actions are performed on a model, and in which order: see runtime/repository/agents.py. All
+// functions here block, and are called without the GIL, by one thread at a time.
 
 #pragma once
 
@@ -20,7 +20,7 @@
 #include "triton/core/tritonrepoagent.h"
 
 struct TRITONREPOAGENT_Agent {
-  // Null for those that the library does not have.
+  // Null for functions that the library does not have.
   struct Library {
     using OfAgent = TRITONSERVER_Error* (*)(TRITONREPOAGENT_Agent*);
     using OfModel = TRITONSERVER_Error* (*)(TRITONREPOAGENT_Agent*, TRITONREPOAGENT_AgentModel*);
@@ -40,7 +40,7 @@ struct TRITONREPOAGENT_Agent {
   pyruntime::Phase phase = pyruntime::Phase::kNew;
 
   std::optional<pyruntime::Failure> Open();
-  // What fails to initialise is not finalised, as in Triton.
+  // A model whose Initialize fails is not finalised, as in Triton.
   std::optional<pyruntime::Failure> Initialize();
   std::optional<pyruntime::Failure> Finalize();
 };
@@ -49,9 +49,10 @@ struct TRITONREPOAGENT_AgentModel {
   std::shared_ptr<TRITONREPOAGENT_Agent> agent;
   std::string config;
   std::vector<std::pair<std::string, std::string>> parameters;
-  // Where the model was, and where agents have put it: the last one counts. The others stay, for agents have pointers.
+  // The folder of the model, and the folders that agents have set: the last one counts. The others stay, because agents
+  // hold pointers to them.
   std::deque<std::string> locations;
-  // What is being done, or was done last.
+  // The current or the last action.
   std::optional<TRITONREPOAGENT_ActionType> action;
   void* state = nullptr;
   pyruntime::Phase phase = pyruntime::Phase::kNew;
@@ -60,10 +61,10 @@ struct TRITONREPOAGENT_AgentModel {
 
   std::optional<pyruntime::Failure> Initialize();
   std::optional<pyruntime::Failure> Act(TRITONREPOAGENT_ActionType next);
-  // The place that the agent was given goes.
+  // Also removes the folder that the agent was given.
   std::optional<pyruntime::Failure> Finalize();
 
-  // An empty folder for the agent to put the model in: one, however often it asks. Throws what the system says.
+  // Makes an empty folder for the agent's copy of the model, or returns the existing one. Throws the system's error.
   const std::string& MakePlace();
   // False if there is none.
   bool RemovePlace() noexcept;

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Backends, the models that they run, and the instances of those.
+// Backends, their models, and the instances of the models.
 //
-// Every call into a backend goes through `Guarded`, which turns what it throws into an error. Calls that may take long
-// (initialising, finalising) are made on threads of Python's that have let go of the GIL; an instance's own calls are
-// made on its thread.
+// Every call into a backend goes through `Guarded`, which converts exceptions to errors. Calls that may take long
+// (initialising, finalising) are made on Python threads that have released the GIL; the calls for an instance are made
+// on its thread.
 
 #pragma once
 
@@ -51,10 +51,11 @@ struct Library {
   Execute execute = nullptr;
 };
 
-// dlopen (RTLD_NOW | RTLD_LOCAL) and dlsym. Without the GIL. The reason if it cannot be opened or has no Execute.
+// dlopen (RTLD_NOW | RTLD_LOCAL) and dlsym, without the GIL. Returns the reason if the library cannot be opened or has
+// no Execute.
 std::optional<Failure> OpenLibrary(const std::string& path, Library* library);
 
-// Calls into a backend. An exception that it lets out becomes an INTERNAL failure that names `what` was called.
+// Calls into a backend. An exception of the backend becomes an INTERNAL failure that names the called function, `what`.
 template <typename Call>
 std::optional<Failure> Guarded(const char* what, Call&& call) {
   try {
@@ -68,7 +69,7 @@ std::optional<Failure> Guarded(const char* what, Call&& call) {
   }
 }
 
-// Fails for a version of the form of configurations as JSON that there is not.
+// Fails if configurations cannot be given as JSON in this version.
 std::optional<Failure> CheckConfigVersion(uint32_t version);
 
 // The state of a backend, a model or an instance. If its Initialize fails, it is finalised, as in Triton, because
@@ -87,7 +88,7 @@ class MemoryUsage {
   std::vector<TRITONSERVER_BufferAttributes> usage_;
 };
 
-// A state of sequences, as the configuration has it; -1 in its shape is for any size.
+// A state of sequences, as configured; -1 in its shape stands for any size.
 struct StateSpec {
   std::string name;
   TRITONSERVER_DataType datatype;
@@ -99,39 +100,39 @@ struct Batch {
   std::vector<std::unique_ptr<TRITONBACKEND_Request>> requests;
 };
 
-// Something that a worker reads from while it has nothing else to do.
+// An input that a worker reads from when it has no other work.
 class Source {
  public:
   virtual ~Source() = default;
-  // Readable when there is something to do.
+  // Readable when there is something to read.
   virtual int descriptor() const = 0;
   // On the worker's thread: does the pending work once, and returns whether there may be more. It must not throw.
   virtual bool Read() = 0;
 };
 
-// A thread that calls the backend for one instance, or, where a backend is device-blocking, for all of a model's on one
-// GPU.
+// A thread that calls the backend for one instance or, if the backend is device-blocking, for all instances of a model
+// on one GPU.
 class Worker {
  public:
-  // `name` is that of the first instance; the system keeps its first 15 characters.
+  // `name` is the name of the first instance; the system keeps its first 15 characters.
   explicit Worker(const std::string& name);
   // Waits until all posted work is done. Not on the thread itself.
   ~Worker();
-  // Has `work`, which must not throw, run on the thread, after what was posted before, at the latest when the thread is
-  // woken. That costs more than to post: who posts several things wakes it once.
+  // Runs `work`, which must not throw, on the thread, after the work that was posted before, at the latest after
+  // `Wake`. Waking costs more than posting, so callers that post several pieces wake the thread once.
   void Post(std::function<void()> work);
   void Wake();
-  // The same, and waits for it. Without the GIL.
+  // Posts `work` and waits until it is done. Without the GIL.
   void Run(const std::function<void()>& work);
 
-  // Reads from a source, in turn with what is posted, until that has no more or is forgotten. Throws std::system_error
-  // where the system has no descriptor for it.
+  // Reads from a source, alternating with posted work, until the source has no more or is forgotten. Throws
+  // std::system_error if the system has no descriptor for it.
   void Watch(std::shared_ptr<Source> source);
   void Forget(const Source* source);
 
  private:
   void Loop();
-  // With the mutex held, as `lock` has it; not while something is run or read.
+  // With the mutex held by `lock`; they release it while they run work or read.
   void RunNext(std::unique_lock<std::mutex>* lock);
   void ReadNext(std::unique_lock<std::mutex>* lock);
 
@@ -139,11 +140,11 @@ class Worker {
   std::condition_variable wake_;
   std::deque<std::function<void()>> queue_;
   bool stopping_ = false;
-  // What is watched, by the address that the system has of it; and the descriptors for that, once there is anything.
+  // The watched sources, by the address that epoll returns; the descriptors exist once there is a source.
   std::unordered_map<const Source*, std::shared_ptr<Source>> sources_;
   int poll_ = -1;
   int poked_ = -1;
-  // The thread waits for sources, and is woken by `poked_`.
+  // The thread waits for sources, and `poked_` wakes it.
   bool polls_ = false;
   std::thread thread_;
 };
@@ -162,7 +163,7 @@ struct TRITONBACKEND_BackendAttribute {
 
 struct TRITONBACKEND_Backend {
   std::string name;
-  std::string directory;  // where its artifacts are
+  std::string directory;  // the folder of its artifacts
   std::string library_path;
   pyruntime::Library library;
   TRITONSERVER_Message config;
@@ -174,8 +175,8 @@ struct TRITONBACKEND_Backend {
   // Models that are initialised: the backend is not finalised before them.
   std::atomic<int> models{0};
 
-  // These block, and are called without the GIL, by one thread after the other. What was finalised already, or never
-  // initialised, is not finalised.
+  // These block, and are called without the GIL, by one thread at a time. Finalize does nothing unless the object is
+  // initialised.
   std::optional<pyruntime::Failure> Open();
   std::optional<pyruntime::Failure> Initialize();
   std::optional<pyruntime::Failure> Finalize();
@@ -193,24 +194,24 @@ struct TRITONBACKEND_Model {
   // Instances that are initialised: the model is not finalised before them.
   std::atomic<int> instances{0};
 
-  // Set with the GIL, and not any more once there are instances: their threads read it.
+  // Set with the GIL, before there are instances: their threads read it without a lock.
   bool decoupled = false;
   std::vector<std::string> outputs;
-  // Whether a request may be released to be executed again.
+  // Whether the backend may release a request to have it executed again.
   bool iterative = false;
   std::vector<pyruntime::StateSpec> states;
 
-  // Any thread. The configuration as of now, and whether the backend has set it.
+  // Any thread. The current configuration, and the one that the backend has set, if any.
   std::string Config();
   std::optional<std::string> CompletedConfig();
   void SetConfig(std::string config);
-  // The backend's: fails where the model is not being initialised.
+  // Called by the backend: fails unless the model is being initialised.
   std::optional<pyruntime::Failure> CompleteConfig(const std::string& config);
 
-  // The thread of the instances that run on a GPU of a device-blocking backend.
+  // The thread of the instances on a GPU of a device-blocking backend.
   std::shared_ptr<pyruntime::Worker> WorkerOf(int32_t device_id, const std::string& instance_name);
 
-  // As of a backend.
+  // See TRITONBACKEND_Backend.
   std::optional<pyruntime::Failure> Initialize();
   std::optional<pyruntime::Failure> Finalize();
 
@@ -239,73 +240,73 @@ struct TRITONBACKEND_ModelInstance : std::enable_shared_from_this<TRITONBACKEND_
   void* state = nullptr;
   pyruntime::MemoryUsage memory_usage;
 
-  // With the GIL: what Python calls its instance, borrowed from the Python object that owns this one; null when that
+  // With the GIL. Python's object for the instance, borrowed from the Python object that owns this one; null once that
   // is gone.
   PyObject* owner = nullptr;
 
-  // As of a backend. All but the question whether it is ready runs on the instance's thread: that must be answered
-  // also while the instance executes.
+  // See TRITONBACKEND_Backend. All but IsReady run on the instance's thread: readiness must be answered also while the
+  // instance executes.
   std::optional<pyruntime::Failure> Initialize();
   std::optional<pyruntime::Failure> Finalize();
   std::optional<pyruntime::Failure> IsReady();
 
-  // With the GIL. Has the backend execute a batch, which must not be empty, at the latest after `Wake`.
+  // With the GIL. The backend executes a batch, which must not be empty, at the latest after `Wake`.
   void Execute(pyruntime::Batch batch);
   // With the GIL.
   void Wake();
   // With the GIL. Marks a request as cancelled, if the backend still has it.
   void Cancel(uint64_t serial);
-  // With the GIL. Python is to answer a request. False if its client has been answered: the event that says so is in the
-  // queue then.
+  // With the GIL. Reserves the answer to a request for Python. False if the client has been answered: the event for
+  // that is in the queue then.
   bool Claim(uint64_t serial);
-  // With the GIL. The client has taken a response to a request; for one of which there is nothing left it is nothing.
+  // With the GIL. The client has taken a response to a request. No effect if the request is gone.
   void Take(uint64_t serial);
   // With the GIL. Threads that send responses no longer wait for clients, because the instance ends.
   void StopWaiting();
   // With the GIL.
   bool IsInitialized() const { return phase_ == pyruntime::Phase::kInitialized; }
 
-  // With the GIL. What was read already, and then what comes, is read on the instance's thread until it is over. Throws
-  // std::system_error.
+  // With the GIL. Reads from a source on the instance's thread, beginning with the data that was read already, until
+  // the source ends. Throws std::system_error.
   void Read(std::shared_ptr<pyruntime::Source> source);
   void StopReading(const pyruntime::Source* source);
-  // With the GIL. A request may be cancelled and claimed from now on.
+  // With the GIL. Makes a request known to Cancel and Claim.
   void Remember(const pyruntime::RequestStatePtr& state);
 
   // On the instance's thread.
   void Run(pyruntime::Batch& batch);
-  // Of requests that Python has not numbered: from where it does not come to.
+  // A serial for a request that Python has not numbered, from a range that Python does not reach.
   uint64_t NextLentSerial() { return lent_serial_++; }
-  // A request that Python heard nothing of is over, and so is the batch that it was.
+  // Counts a request that ended without events for Python, and the batch that consisted of it.
   void Count(const pyruntime::CountedRequest& request);
 
-  // Any thread. What a backend reports before Execute returns goes along with the news of that, the first of it.
+  // Any thread. The first report during Execute becomes part of the event for the end of Execute.
   void Report(const pyruntime::BatchStatistics& statistics);
 
-  // With the GIL, when Python lets go of an instance that was not finalised: its backend may use it for ever, so it
-  // stays.
+  // With the GIL, when Python drops an instance that was not finalised. The instance stays, because its backend may use
+  // it for ever.
   void Abandon();
 
  private:
-  // Where the answer is to the one request, if that is known: see known_request.h.
+  // Returns the place of the answer's event if the batch is one known request: see known_request.h.
   pyruntime::EventPlace Call(pyruntime::Batch& batch);
-  // Null if there is nothing left of it.
+  // Null if the request is gone.
   pyruntime::RequestStatePtr Find(uint64_t serial) const;
 
   std::atomic<pyruntime::Phase> phase_{pyruntime::Phase::kNew};
   std::mutex ready_mutex_;  // so that IsReady is not called while the instance is finalised
   std::shared_ptr<pyruntime::Worker> worker_;
   std::shared_ptr<TRITONBACKEND_ModelInstance> self_;
-  // While it executes, the instance's thread's own.
+  // The report during Execute; used by the instance's thread only.
   std::optional<pyruntime::BatchStatistics> reported_;
-  // On the instance's thread. Requests that another thread passed while the instance was finalised are too late.
+  // On the instance's thread. Batches that were posted while the instance was finalised are not executed.
   bool ended_ = false;
   // On the instance's thread.
   uint64_t lent_serial_ = uint64_t{1} << 62;
-  // Where requests are counted of which Python has not heard yet, by their rows.
+  // The events in the queue that count requests, by the rows of each request.
   std::unordered_map<uint32_t, pyruntime::EventPlace> counted_;
-  // Those who may be cancelled, by serial: with the GIL. Who is gone is forgotten when there are twice as many as were
-  // left the last time, and not each time one of few goes.
+  // With the GIL. Requests that may be cancelled, by serial. Expired entries are removed when the map has doubled since
+  // the last removal, instead of one by one.
   static constexpr size_t kForgetAtMin = 64;
   std::unordered_map<uint64_t, std::weak_ptr<pyruntime::RequestState>> requests_;
   size_t forget_at_ = kForgetAtMin;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the Python types Backend, Model and Instance share: each is a handle of an object of the C interface.
+// Common parts of the Python types Backend, Model and Instance: each is a handle of an object of the C interface.
 
 #pragma once
 
@@ -38,7 +38,7 @@ struct KnownRequestObject {
 struct LentConnectionObject {
   PyObject_HEAD
   std::shared_ptr<LentConnection> lent;
-  PyObject* instance;  // the Python object: the instance outlives the lending
+  PyObject* instance;  // keeps the Python object, because the instance must outlive the lending
 };
 
 struct ClientSocketObject {
@@ -49,7 +49,7 @@ struct ClientSocketObject {
 // A _triton.LentConnection; null with a Python exception set.
 PyObject* NewLentConnection(std::shared_ptr<LentConnection> lent, PyObject* instance);
 
-// Each adds its type to the module; false with a Python exception set. In this order.
+// Each adds its type to the module; false with a Python exception set. To be called in this order.
 bool AddBackendType(PyObject* module);
 bool AddModelType(PyObject* module);
 bool AddKnownRequestType(PyObject* module);
@@ -57,16 +57,16 @@ bool AddClientSocketType(PyObject* module);
 bool AddLentConnectionType(PyObject* module);
 bool AddInstanceType(PyObject* module);
 
-// A path as the system has it; false with a Python exception set.
+// Reads a path in the file system's encoding; false with a Python exception set.
 bool PathFromPython(PyObject* object, std::string* path);
 
-// A list of names; false with a Python exception set.
+// Reads a list of names; false with a Python exception set.
 bool NamesFromPython(PyObject* sequence, std::vector<std::string>* names);
 
 // [(memory type, its id, bytes)]; null with a Python exception set.
 PyObject* ToPython(const std::vector<TRITONSERVER_BufferAttributes>& usage);
 
-// What a call into a backend comes to, made without the GIL.
+// Calls into a backend without the GIL, and returns its failure.
 template <typename Call>
 std::optional<Failure> WithoutGil(Call&& call) {
   PyThreadState* thread = PyEval_SaveThread();
@@ -80,7 +80,7 @@ std::optional<Failure> WithoutGil(Call&& call) {
   return failure;
 }
 
-// None, or null with the failure raised.
+// None, or null with the failure raised as an exception.
 inline PyObject* NoneOrRaise(const std::optional<Failure>& failure) {
   if (!failure) Py_RETURN_NONE;
   Raise(*failure);

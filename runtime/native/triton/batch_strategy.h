@@ -24,12 +24,12 @@ class BatchStrategy {
   BatchStrategy(std::shared_ptr<TRITONBACKEND_Model> model, std::string path)
       : model_(std::move(model)), path_(std::move(path)) {}
 
-  // These block, and are called without the GIL, by one thread after the other.
+  // These block, and are called without the GIL, by one thread at a time.
   std::optional<Failure> Open();
   std::optional<Failure> Initialize();
   std::optional<Failure> Finalize();
 
-  // One batch after the other: begun, asked about requests, and ended.
+  // One batch at a time: Begin, Include for each request, then End.
   std::optional<Failure> Begin();
   std::optional<Failure> Include(TRITONBACKEND_Request* request, bool* included);
   std::optional<Failure> End();
@@ -51,7 +51,7 @@ class BatchStrategy {
   BatchInclude batch_include_ = nullptr;
   BatchFinalize batch_finalize_ = nullptr;
   Phase phase_ = Phase::kNew;
-  // What the library makes of the batcher, and of the batch that is being formed.
+  // The library's objects for the batcher and for the current batch.
   TRITONBACKEND_Batcher* batcher_ = nullptr;
   void* batch_ = nullptr;
 };

@@ -14,10 +14,10 @@ namespace pyruntime {
 
 class BufferPool;
 
-// Memory aligned for any use, that `free` frees; null if there is none. Never null for no bytes.
+// Memory aligned for any use, to be freed with `free`; null if there is none. Not null for 0 bytes.
 void* AllocateAligned(size_t size);
 
-// One block, owned by the object that has it: an output, a state, or the Python object that the output became.
+// One block, owned by its object: an output, a state, or the Python object of an output.
 class Buffer {
  public:
   Buffer() = default;
@@ -37,13 +37,13 @@ class Buffer {
   size_t capacity_ = 0;
 };
 
-// Keeps large blocks that are free again: fresh memory from the system costs more than filling it, because each page
-// of it has to be brought in and cleared. Any thread.
+// Keeps large blocks that are free again: new memory from the system costs more than filling it, because the kernel
+// must map and clear each page. Any thread.
 class BufferPool {
  public:
-  // Blocks from this size on are kept: malloc has the smaller ones at hand.
+  // The smallest block that is kept: malloc has smaller ones at hand.
   static constexpr size_t kKeptBlockBytesMin = 128 << 10;
-  // Free memory that is kept in all; what goes beyond it goes back to the system.
+  // The most free memory that is kept; the rest is returned to the system.
   static constexpr size_t kKeptBytesMax = 256 << 20;
 
   BufferPool();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads that call back into backends: their functions may wait for anything, so Python's thread must not run them.
+// Threads for callbacks into backends: these may wait for anything, so Python's thread must not run them.
 
 #pragma once
 
@@ -14,24 +14,24 @@
 
 namespace pyruntime {
 
-// Runs work on a few threads. A callback may wait for another one, which may be behind it in the queue: so where no
-// work ends for a while although some waits, a thread is added. Never destroyed.
+// Runs work on a few threads. A callback may wait for another one, which may be behind it in the queue: so a thread is
+// added if work waits and none ends for a while. Never destroyed.
 class CallbackPool {
  public:
-  // Callbacks copy tensors and hand them over: more threads would only compete with those that compute.
+  // Callbacks copy tensors and pass them on: more threads would only compete with those that compute.
   static constexpr size_t kThreadsKept = 4;
-  // A callback that waits takes a thread. As many can wait as a server has instances to wait for, and some more.
+  // A callback that waits occupies a thread. There are threads for a wait for each instance of a server, and some more.
   static constexpr size_t kThreadsMax = 256;
-  // Work that waits while none ends for this long waits for a callback that is itself waiting.
+  // If work waits and none ends for this long, a callback on one of the threads waits itself.
   static constexpr int kPatienceMs = 10;
-  // Callbacks that may wait for clients at a time. A client may be native code, which takes responses in a callback:
-  // there must be threads left for that.
+  // The most callbacks that wait for clients at a time. A client may be native code, which takes responses in a
+  // callback: there must be threads left for that.
   static constexpr size_t kThreadsForClients = kThreadsMax / 2;
 
   // Any thread. The work must not throw.
   void Post(std::function<void()> work);
 
-  // Around whatever waits for a client, on any thread: it must not if it is not allowed to.
+  // Surrounds a wait for a client, on any thread. The wait must be skipped if it is not allowed.
   class ClientWait {
    public:
     ClientWait();
@@ -42,7 +42,7 @@ class CallbackPool {
     bool is_allowed() const { return is_allowed_; }
 
    private:
-    // Of this thread, if it is one of a pool.
+    // The pool of this thread; null if it has none.
     CallbackPool* const pool_;
     bool is_allowed_ = true;
   };

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way of a response past Python: from the thread that sends it right into the client's connection.
+// Sends a response without Python: from the thread of the backend into the client's connection.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace pyruntime {
 
-// A duplicated descriptor of a connection that Python reads from. Its owner may write while Python does not; Python has
-// to ensure that. Any thread.
+// A duplicated descriptor of a connection that Python reads from. Its owner may write while Python does not, which
+// Python must ensure. Any thread.
 class ClientSocket {
  public:
   // Throws std::system_error if there is no free descriptor.
@@ -31,7 +31,7 @@ class ClientSocket {
   // Held while data is sent, and by code that needs the number of bytes sent.
   std::mutex& mutex() { return mutex_; }
 
-  // Python has closed the connection: nothing is sent any more, and the client hears of it.
+  // For a connection that Python has closed: sends nothing any more, and ends the connection for the client.
   void ShutDown();
 
  private:

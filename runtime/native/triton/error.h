@@ -24,17 +24,17 @@ using ErrorPtr = std::unique_ptr<TRITONSERVER_Error>;
 // A new error, for a function of the C interface to return.
 TRITONSERVER_Error* NewError(TRITONSERVER_Error_Code code, std::string message);
 
-// What a function returns that was given something it must not be given, null above all: "NAME: WHAT".
+// The error for an argument that is not allowed, such as null: "NAME: WHAT".
 TRITONSERVER_Error* InvalidArgument(const char* function, const std::string& what);
 
-// Takes an error that a backend returned: its exception-free value, and the error deleted.
+// Takes over an error that a backend returned: copies its value, and deletes it.
 struct Failure {
   TRITONSERVER_Error_Code code = TRITONSERVER_ERROR_INTERNAL;
   std::string message;
 };
 Failure TakeFailure(TRITONSERVER_Error* error);
 
-// The way back: a new error, or null where nothing has failed.
+// The reverse: a new error, or null if nothing has failed.
 TRITONSERVER_Error* ToError(std::optional<Failure> failure);
 
 }  // namespace pyruntime

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long things took, on the monotonic clock, in nanoseconds.
+// Durations and times, on the monotonic clock, in nanoseconds.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace pyruntime {
 
-// One request, as the backend reports it.
+// The times of one request, as the backend reports them.
 struct Statistics {
   bool success;
   uint64_t exec_start_ns;
@@ -21,7 +21,7 @@ struct Statistics {
   uint64_t exec_end_ns;
 };
 
-// A batch, as the backend reports it.
+// The times of a batch, as the backend reports them.
 struct BatchStatistics {
   uint64_t rows;
   uint64_t exec_start_ns;
@@ -30,7 +30,7 @@ struct BatchStatistics {
   uint64_t exec_end_ns;
 };
 
-// One call of Execute; `serial` is that of the first request.
+// One call of Execute; `serial` is the serial of the first request.
 struct Execution {
   uint64_t serial;
   uint64_t start_ns;
@@ -38,7 +38,7 @@ struct Execution {
   std::optional<BatchStatistics> reported;
 };
 
-// A request that was a batch of its own, from its arrival to when its response was sent.
+// A request that was a batch of its own, from its arrival to the sending of its response.
 struct CountedRequest {
   uint32_t rows;
   uint64_t arrived_ns;
@@ -47,15 +47,15 @@ struct CountedRequest {
   Execution execution;
 };
 
-// The clock that Python's time.monotonic_ns reads, and that backends report by.
+// The clock of Python's time.monotonic_ns, which backends use for their reports.
 uint64_t Now();
 
-// As Python reads them: see _triton.pyi. Null with a Python exception set. With the GIL.
+// The form for Python: see _triton.pyi. Null with a Python exception set. With the GIL.
 PyObject* ToPython(const Statistics& statistics);
 PyObject* ToPython(const BatchStatistics& statistics);
 PyObject* ToPython(const Execution& execution);
 
-// None where there is nothing.
+// None if there is no value.
 template <typename Value>
 PyObject* ToPython(const std::optional<Value>& value) {
   return value ? ToPython(*value) : Py_NewRef(Py_None);

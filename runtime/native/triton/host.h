@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the C interface needs and is not handed to it: functions such as TRITONSERVER_LogMessage have no handle. There
-// is one, for the life of the process.
+// State of the C interface that its functions do not get as an argument: TRITONSERVER_LogMessage, for example, has no
+// handle. There is one object, for the life of the process.
 
 #pragma once
 
@@ -22,7 +22,7 @@ namespace pyruntime {
 
 class Host {
  public:
-  // Made at first use and never destroyed: threads of backends may outlive everything else.
+  // Made at its first use and never destroyed: threads of backends may outlive everything else.
   static Host& Get();
 
   EventQueue& queue() { return queue_; }
@@ -30,21 +30,21 @@ class Host {
   MetricRegistry& metrics() { return metrics_; }
   ProcessSignals& signals() { return signals_; }
 
-  // A number for a trace, never given before.
+  // A new number for a trace.
   uint64_t NextTraceId() { return ++last_trace_id_; }
 
-  // Which levels are logged, as Python has set them: 0 error, 1 warning, 2 info, by their bits; and the verbose level.
+  // The levels that are logged, set by Python: 0 error, 1 warning, 2 info, as bits; and the verbose level.
   std::atomic<unsigned> log_levels{7};
   std::atomic<int> log_verbose{0};
-  // Messages that wait for Python, and those that were not kept because too many did.
+  // Messages that wait for Python, and those that were dropped because too many waited.
   std::atomic<unsigned> log_waiting{0};
   std::atomic<unsigned> log_lost{0};
 
-  // How far a backend may be ahead of the client of a request, as Python has set it: see response_window.h.
+  // The limits for responses ahead of the client of a request, set by Python: see response_window.h.
   std::atomic<size_t> responses_ahead_max{std::numeric_limits<size_t>::max()};
   std::atomic<size_t> bytes_ahead_max{std::numeric_limits<size_t>::max()};
 
-  // Python's types that are made, or asked for, anywhere. Set once, while the module is made; with the GIL.
+  // Python's types that are needed in several files. Set once, when the module is made; with the GIL.
   PyTypeObject* buffer_type = nullptr;
   PyTypeObject* view_type = nullptr;
   PyTypeObject* backend_type = nullptr;

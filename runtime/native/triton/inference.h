@@ -3,10 +3,9 @@
 //
 // Requests that native code makes to models of the server, and their responses.
 //
-// A request is its maker's until ServerInferAsync takes it, and again once its release callback is called. Python
-// checks it, copies its inputs to where the called model reads them, and hands responses over as they come. They become
-// objects of the C interface on a thread of the callback pool, one after the other: the maker's allocator says where
-// the outputs go.
+// A request belongs to its maker until ServerInferAsync takes it, and again after its release callback. Python checks
+// it, copies its inputs to the called model, and passes each response back. Responses become objects of the C interface
+// on a thread of the callback pool, one at a time: the maker's allocator places the outputs.
 
 #pragma once
 
@@ -37,7 +36,7 @@ struct TRITONSERVER_ResponseAllocator {
 
 namespace pyruntime {
 
-// How a request's maker gets its responses.
+// The callbacks by which a request's maker gets its responses.
 struct ResponseTarget {
   TRITONSERVER_ResponseAllocator* allocator = nullptr;
   void* allocator_userp = nullptr;
@@ -45,7 +44,7 @@ struct ResponseTarget {
   void* complete_userp = nullptr;
 };
 
-// An input as its maker has put it together. It refers to the maker's memory.
+// An input that its maker has put together. It refers to the maker's memory.
 struct RequestInput {
   struct Piece {
     const void* data;
@@ -54,12 +53,12 @@ struct RequestInput {
   };
 
   std::string name;
-  TRITONSERVER_DataType datatype;  // INVALID for a raw one: the model knows
+  TRITONSERVER_DataType datatype;  // INVALID for a raw input: the model's datatype counts
   Shape shape;
   std::vector<Piece> pieces;
 };
 
-// One output as Python has it; the memory is held by its HeldBuffers.
+// One output from Python; HeldBuffers holds its memory.
 struct OutputView {
   std::string name;
   TRITONSERVER_DataType datatype;
@@ -68,8 +67,8 @@ struct OutputView {
   size_t size;
 };
 
-// Buffers of Python's that native threads read. They go back through the queue when nobody does any longer, and then
-// Python is told.
+// Python buffers that native threads read. When they are no longer needed they go back to Python through the queue, and
+// Python is notified.
 class HeldBuffers {
  public:
   // Takes a reference to `done`, which is called without arguments, or None. With the GIL.
@@ -78,7 +77,7 @@ class HeldBuffers {
   HeldBuffers(const HeldBuffers&) = delete;
   HeldBuffers& operator=(const HeldBuffers&) = delete;
 
-  // Holds one more; null with a Python exception set if it is no contiguous buffer. With the GIL.
+  // Holds another buffer; null with a Python exception set if it is not contiguous. With the GIL.
   const Py_buffer* Hold(PyObject* exporter);
 
  private:
@@ -86,7 +85,7 @@ class HeldBuffers {
   std::unique_ptr<Return> return_;
 };
 
-// One response from Python: outputs, or a failure, or neither, which only ends the responses.
+// One response from Python: outputs, a failure, or neither, which only ends the responses.
 struct Delivery {
   bool final = false;
   std::optional<Failure> failure;
@@ -94,17 +93,17 @@ struct Delivery {
   std::deque<TRITONSERVER_Parameter> parameters;
   std::string model;
   int64_t version = 0;
-  // Last, so that nothing of the above is looked at once Python is told.
+  // Last, because Python may reuse the memory above as soon as this is destroyed.
   std::unique_ptr<HeldBuffers> held;
 };
 
 // A request from ServerInferAsync to its last response.
 class InferCall : public ServerCall, public std::enable_shared_from_this<InferCall> {
  public:
-  // The trace may be null. It is given back at the end, if the call is accepted.
+  // The trace may be null. It is released at the end if the call is accepted.
   InferCall(TRITONSERVER_InferenceRequest* request, TRITONSERVER_InferenceTrace* trace);
 
-  // What Python is told: (number, model, version, id, correlation id, flags, priority, timeout in us, parameters,
+  // The arguments for Python: (number, model, version, id, correlation id, flags, priority, timeout in us, parameters,
   // inputs, names of outputs or None, context of the trace or "", name of the model that initialises or "", job that is
   // executed or None). Inputs are (name, datatype or None, shape, contents); contents may be read until the call is
   // answered.
@@ -112,12 +111,12 @@ class InferCall : public ServerCall, public std::enable_shared_from_this<InferCa
 
   void Abandon() override;
 
-  // Tells Python that the request is cancelled: a call "cancel" with the number of this one.
+  // Makes a call "cancel" with the number of this one, which cancels the request.
   void Cancel();
   bool IsCancelled() const { return cancelled_; }
 
-  // Hands a response to the maker's callbacks, on a thread of the pool. Ignored unless the call was answered, which
-  // says that the request was taken; and after the last one.
+  // Passes a response to the maker's callbacks, on a thread of the pool. Ignored unless the call was answered, which
+  // means that the request was accepted; and after the last response.
   void Respond(Delivery delivery);
 
  private:
@@ -126,14 +125,14 @@ class InferCall : public ServerCall, public std::enable_shared_from_this<InferCa
   void Run(Delivery* delivery);
   void Release();
 
-  // The maker's again after Release, which may delete it.
+  // Belongs to the maker again after Release, which may delete it.
   TRITONSERVER_InferenceRequest* const request_;
   TRITONSERVER_InferenceTrace* const trace_;
   const int64_t number_;
   const ResponseTarget target_;
   const std::string id_;
   const std::string loading_;
-  // On whose behalf it is made, if that is known; until Python has been told.
+  // The request whose execution makes the call, if known; empty once Python has the call.
   RequestStatePtr caller_;
   // The joined contents of inputs that consist of several buffers.
   std::deque<std::string> joined_;
@@ -145,7 +144,7 @@ class InferCall : public ServerCall, public std::enable_shared_from_this<InferCa
   bool finished_ = false;
 };
 
-// Makes a response of what Python says; its outputs are where the target's allocator wants them. Calls that.
+// Makes a response from Python's data. Calls the target's allocator for the memory of the outputs.
 std::unique_ptr<TRITONSERVER_InferenceResponse> MakeResponse(
     const ResponseTarget& target, const std::string& id, Delivery* delivery);
 
@@ -156,7 +155,7 @@ struct TRITONSERVER_InferenceRequest {
   int64_t version;
   std::string id;
   uint32_t flags = 0;
-  // One of them: a number, or text, which may be empty.
+  // The correlation ID is a number, or a text, which may be empty.
   bool has_correlation_text = false;
   uint64_t correlation_id = 0;
   std::string correlation_text;
@@ -169,7 +168,7 @@ struct TRITONSERVER_InferenceRequest {
   void* release_userp = nullptr;
   pyruntime::ResponseTarget target;
 
-  // Where it was given to, the last time; and whether it is there still.
+  // The last call that got this request, and whether it still has it.
   std::shared_ptr<pyruntime::InferCall> call;
   std::atomic<bool> under_way{false};
 };
@@ -186,9 +185,9 @@ struct TRITONSERVER_InferenceResponse {
     void* userp;
   };
 
-  // Gives the outputs' memory back to the allocator.
+  // Returns the memory of the outputs to the allocator.
   ~TRITONSERVER_InferenceResponse();
-  // The first failure of the allocator's, if any.
+  // Returns the first failure of the allocator, if any.
   std::optional<pyruntime::Failure> ReleaseOutputs();
 
   TRITONSERVER_ResponseAllocator* allocator = nullptr;

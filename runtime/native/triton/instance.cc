@@ -62,7 +62,8 @@ class ExecutedEvent : public Event {
 
 constexpr uint64_t Span(uint64_t from, uint64_t to) { return to > from ? to - from : 0; }
 
-// Requests of so many rows each, every one a batch, and how long they took: see _triton.pyi. Changed in the queue.
+// Counts requests with the same rows, each a batch of its own, and sums their times: see _triton.pyi. Changed in the
+// queue.
 class CountedEvent : public Event {
  public:
   CountedEvent(std::shared_ptr<TRITONBACKEND_ModelInstance> instance, uint32_t rows)
@@ -74,7 +75,7 @@ class CountedEvent : public Event {
     const Statistics& times = request.times;
     const BatchStatistics batch = request.execution.reported.value_or(BatchStatistics{rows_, start, start, end, end});
     ++count_;
-    // As runtime/instances/native/times.py has it.
+    // The same durations as in runtime/instances/native/times.py.
     const uint64_t spans[] = {
         Span(request.arrived_ns, times.exec_start_ns), Span(times.exec_start_ns, times.compute_start_ns),
         Span(times.compute_start_ns, times.compute_end_ns), Span(times.compute_end_ns, times.exec_end_ns),

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A connection whose client sends the same known request over and over: an instance's thread reads it itself, and
-// Python hears of the requests in sums only. At the first that differs in anything, Python has the connection back.
+// A connection whose client repeats the same known request: an instance's thread reads it, and Python only gets sums of
+// the requests. The first request that differs ends the lending, and Python takes the connection back.
 
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace pyruntime {
 
-// What all its requests have in common.
+// The common properties of all its requests.
 struct LentTerms {
   std::shared_ptr<const KnownRequest> known;
   std::shared_ptr<const KnownAnswer> answer;
@@ -29,12 +29,12 @@ struct LentTerms {
   uint32_t rows;       // of each request
 };
 
-// A request is read, executed and answered on the instance's thread, one at a time, and counted when all of that is
-// over and nobody has anything more to do with it. Else Python is told: it makes a job of the request (`Adopt`) and has
-// the connection back. Its mutex is that of the client.
+// A request is read, executed and answered on the instance's thread, one at a time. It is counted once it has ended and
+// is not referenced any more. Otherwise Python makes a job of the request (`Adopt`) and takes the connection back. The
+// mutex of the connection is the client's.
 class LentConnection : public Source, public std::enable_shared_from_this<LentConnection> {
  public:
-  // With the GIL. `connection` is what Python calls it, which adopts requests; `data` is what was read of it already: a
+  // With the GIL. `connection` is Python's object, which adopts requests; `data` was read from it already, and is a
   // request. The instance outlives the lending.
   LentConnection(TRITONBACKEND_ModelInstance* instance, LentTerms terms, std::shared_ptr<ClientSocket> client,
                  PyObject* connection, std::string data);
@@ -46,26 +46,26 @@ class LentConnection : public Source, public std::enable_shared_from_this<LentCo
   int descriptor() const override { return client_->descriptor(); }
   bool Read() override;
 
-  // On the instance's thread, when Execute has returned: whether the request is counted, and gone. If not, Python hears
-  // of it as of others, and `answer` is where the event of its response is, if that was kept until now.
+  // On the instance's thread, after Execute. Returns whether the request has ended and was counted. If not, its events
+  // follow, and `answer` is set to the place of its response's event, if that was kept until now.
   bool Ended(const Execution& execution, EventPlace* answer);
 
-  // Any thread; with the client's mutex held. Sends a response that is claimed, and takes its event; false if Python
-  // has the request: it has to hear of the response first.
+  // Any thread; with the client's mutex held. Sends a claimed response, and takes its event. False if the request is
+  // Python's: then the event must reach Python before the response is sent.
   bool Send(std::unique_ptr<ResponseEvent>* event);
-  // Any thread: the backend has released the request. False if Python is to be told.
+  // Any thread; for a request that the backend has released. False if Python needs an event for it.
   bool Release(const std::optional<Statistics>& statistics);
 
-  // With the GIL. The job that Python makes of a request, a new reference; it has the connection back then.
+  // With the GIL. Has Python make a job of a request, which takes the connection back. Returns a new reference.
   PyObject* Adopt(const RequestStatePtr& state);
-  // With the GIL. Python has the connection back: the bytes that were read of the next request, or null with a Python
-  // exception set. What is under way is adopted.
+  // With the GIL. Takes the connection back for Python, which adopts a request that is under way. Returns the bytes
+  // that were read of the next request, or null with a Python exception set.
   PyObject* TakeBack();
-  // With the GIL. The event that asks Python to take it back; null if it has. What was read stays here until it does: an
-  // event before this one may have it take all connections back.
+  // With the GIL. The event that has Python take the connection back; null if it has. The bytes that were read stay
+  // here until then, because an earlier event may take all connections back.
   PyObject* GiveBack() const;
 
-  // How many requests have begun.
+  // The number of requests that have begun.
   uint64_t begun() const { return begun_; }
 
  private:
@@ -80,14 +80,15 @@ class LentConnection : public Source, public std::enable_shared_from_this<LentCo
   PyObject* const connection_;
   std::atomic<uint64_t> begun_{0};
 
-  // With the client's mutex. What was read of a request; the request that is under way, and what was sent for it.
+  // With the client's mutex: the bytes that were read of a request; the request under way, its arrival, and the
+  // response that was sent for it.
   std::string data_;
   RequestStatePtr current_;
   uint64_t arrived_ns_ = 0;
   std::unique_ptr<ResponseEvent> kept_;
-  // Nothing is read any more; of the current request, Python hears all.
+  // The connection is not read any more, and the current request has events for Python.
   bool ended_ = false;
-  // With the GIL. Python has it back.
+  // With the GIL. Python has taken it back.
   bool is_back_ = false;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that backends allocate for what they do meanwhile: the system's, so that there is nothing to keep here.
+// Memory that backends allocate for themselves. It is the system's, so there is no state.
 
 #pragma once
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Metrics that native code makes. Families are shared by name and metrics by labels, over all backends: the objects of
-// the C interface are handles. A family or a metric lasts as long as there is a handle for it.
+// Metrics of native code. All backends share families by name and metrics by labels: the objects of the C interface are
+// handles. A family or a metric exists as long as it has a handle.
 //
 // The rules are those of runtime/observe/metrics.py, which keeps the metrics of Python models.
 
@@ -28,7 +28,7 @@ using Labels = std::map<std::string, std::string>;
 // A counter, a gauge or a histogram.
 struct MetricData {
   double value = 0;
-  // Of a histogram: bounds rise strictly; above the last one there is one bucket more. `value` is the sum.
+  // For histograms: bounds rise strictly, and there is one more bucket, above the last bound. `value` is the sum.
   std::vector<double> bounds;
   std::vector<uint64_t> counts;
 };
@@ -37,17 +37,17 @@ struct FamilyData {
   std::string name;
   std::string description;
   TRITONSERVER_MetricKind kind;
-  // Those that a handle is left of.
+  // The metrics that still have a handle.
   std::map<Labels, std::weak_ptr<MetricData>> metrics;
 
-  // The names that stand in front of its samples, its own among them.
+  // The names of its samples on the page, the family's own included.
   std::vector<std::string> SampleNames() const;
 };
 
-// Any thread. Failures are those that the functions of the C interface return.
+// Any thread. Failures are returned by the functions of the C interface as they are.
 class MetricRegistry {
  public:
-  // As for the metrics of Python models, and for their reasons.
+  // The same limits as for metrics of Python models.
   static constexpr size_t kFamiliesMax = 1000;
   static constexpr size_t kMetricsPerFamilyMax = 2000;
 
@@ -56,7 +56,7 @@ class MetricRegistry {
       std::shared_ptr<FamilyData>* family);
   void DropFamily(std::shared_ptr<FamilyData>* family);
 
-  // `bounds` null: none were given. A metric that is there already keeps its own.
+  // `bounds` is null if none were given. An existing metric keeps its bounds.
   std::optional<Failure> NewMetric(
       FamilyData* family, const Labels& labels, const std::vector<double>* bounds, std::shared_ptr<MetricData>* metric);
   void DropMetric(FamilyData* family, const Labels& labels, std::shared_ptr<MetricData>* metric);
@@ -66,7 +66,7 @@ class MetricRegistry {
   void Set(MetricData* metric, double value);
   void Observe(MetricData* metric, double value);
 
-  // All families with their metrics, as they are now.
+  // A copy of all families with their metrics.
   struct Snapshot {
     FamilyData family;
     std::vector<std::pair<Labels, MetricData>> metrics;

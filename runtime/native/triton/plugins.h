@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Libraries that are loaded for the functions that they have: backends, repository agents, caches, batching strategies.
-// None is ever closed.
+// Loading of libraries for their functions: backends, repository agents, caches, batching strategies. No library is
+// ever closed.
 
 #pragma once
 
@@ -15,16 +15,16 @@
 
 namespace pyruntime {
 
-// dlopen (RTLD_NOW | RTLD_LOCAL). Without the GIL. The reason if it cannot be opened.
+// dlopen (RTLD_NOW | RTLD_LOCAL), without the GIL. Returns the reason if the library cannot be opened.
 std::optional<Failure> OpenPlugin(const std::string& path, void** handle);
 
-// Null if there is none of this name.
+// Sets `function` to null if the library has none of this name.
 template <typename Function>
 void Find(void* handle, const char* name, Function* function) {
   *function = reinterpret_cast<Function>(dlsym(handle, name));
 }
 
-// Right after `Find` has found none that there must be.
+// The failure for a required function that `Find` has not found; to be called right after it.
 Failure MissingEntryPoint(const char* name);
 
 }  // namespace pyruntime

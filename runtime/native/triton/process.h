@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What becomes of this process, and of its children, when native code crashes it or forks.
+// Crashes of this process in native code, and the signals of processes that native code forks.
 
 #pragma once
 
@@ -14,14 +14,14 @@
 
 namespace pyruntime {
 
-// The signals of a crash: those that Python's faulthandler tells of.
+// The signals of a crash, which are those of Python's faulthandler.
 constexpr std::array<int, 5> kCrashSignals = {SIGSEGV, SIGFPE, SIGABRT, SIGBUS, SIGILL};
 
 struct ProcessSignals {
-  // Who is told of a crash after us: as of kCrashSignals.
+  // The previous handlers for kCrashSignals, which are called after ours.
   std::array<struct sigaction, kCrashSignals.size()> crash_next{};
   bool traces_crashes = false;  // with the GIL
-  // Signals that kill a forked process again, by their bits.
+  // Signals that have their default action again in a forked process, as bits.
   std::atomic<uint64_t> reset_at_fork{0};
 };
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Python objects for C++: a reference that gives itself back, and what is made of values of ours. All with the GIL.
+// Python objects for C++: an owned reference, and conversions of values. All with the GIL.
 
 #pragma once
 
@@ -39,14 +39,14 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
-// New references; null with a Python exception set if there is no memory, or text is not UTF-8 (which is replaced).
+// New references; null with a Python exception set if there is no memory. Text that is not UTF-8 is replaced.
 PyObject* ToPython(const std::string& text);
 PyObject* ToPython(const Shape& shape);                  // a list
 PyObject* ToPython(const TRITONSERVER_Parameter& parameter);  // its value
 PyObject* ToPython(const Failure& failure);              // (code, message)
 PyObject* ToPython(Buffer buffer);                       // a _triton.Buffer that owns it
 
-// A tuple that takes these references over; null, and they are given back, if one of them is.
+// A tuple that takes over these references; null, with the others released, if one of them is null.
 template <size_t Count>
 PyObject* Tuple(PyObject* (&&items)[Count]) {
   Ref tuple(PyTuple_New(Count));
@@ -81,8 +81,8 @@ PyObject* View(PyObject* module, PyObject* arguments);
 // Frees the memory of an object of one of our types, whose members are destroyed.
 void FreeObject(PyObject* self);
 
-// A function of Python's that throws nothing: what one of ours throws, which is that there is no memory or no thread,
-// becomes an exception of Python's.
+// A function for Python that throws no C++ exception: those of `Function`, which mean that there is no memory or no
+// thread, become Python exceptions.
 template <auto Function, typename... Arguments>
 PyObject* Caught(Arguments... arguments) {
   try {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one way from native threads to Python: events in a queue, and a descriptor that is readable while there are any.
-// A native thread never takes the GIL; Python takes all events of a burst in one go.
+// The way from native threads to Python: a queue of events, and a descriptor that is readable while there are any.
+// Native threads never take the GIL, and Python takes all events of a burst at once.
 
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace pyruntime {
 
-// The first element of every tuple that Python reads: see _triton.pyi, which says what follows it.
+// The first item of every tuple that Python reads: see _triton.pyi, which has the items that follow.
 enum EventKind : int {
   kResponse = 0,
   kReleased = 1,
@@ -33,25 +33,25 @@ enum EventKind : int {
   kCounted = 13,
 };
 
-// Something that happened. Made on any thread, without the GIL; read and destroyed on Python's, with it.
+// An event for Python. Made on any thread, without the GIL; converted and destroyed on Python's thread, with it.
 class Event {
  public:
   virtual ~Event() = default;
-  // The tuple for Python, a new reference. Null without a Python exception: nothing that Python has to know of. Null
-  // with one: it is printed as unraisable and the event is lost, which only a lack of memory should cause.
+  // The tuple for Python, a new reference. Null without a Python exception if Python need not know of the event. Null
+  // with an exception if it is lost, which only a lack of memory should cause: the exception is printed as unraisable.
   virtual PyObject* ToPython() = 0;
 };
 
-// Where an event was put, for who may want to change it: the queue's own, and read and written by it alone.
+// The place of an event in the queue, for callers that may change the event. Only the queue reads and writes it.
 struct EventPlace {
   uint64_t taking = 0;
   Event* event = nullptr;
 };
 
-// When Python is to hear of an event: kLater is with the next that it is to hear of soon, or when it asks.
+// When Python gets an event: kSoon wakes Python, kLater waits for the next event that does, or until Python asks.
 enum Hurry { kSoon, kLater };
 
-// Any thread may push; one takes. The descriptor is written to with the first event that Python is to hear of soon.
+// Any thread may push; one takes. The first kSoon event makes the descriptor readable.
 class EventQueue {
  public:
   EventQueue();
@@ -60,17 +60,18 @@ class EventQueue {
   // An eventfd for an event loop to watch.
   int descriptor() const { return descriptor_; }
 
-  // `place`, if it is not null, is where the event is from now on.
+  // Sets `place`, unless it is null, to the place of the event.
   void Push(std::unique_ptr<Event> event, EventPlace* place = nullptr, Hurry hurry = kSoon);
 
-  // Python is to hear soon of what it was to hear of later.
+  // Makes the descriptor readable if there are events, kLater ones included.
   void Signal();
 
-  // It is to hear of everything soon: until it has said as often that it need not.
+  // While this is on, kLater events are treated as kSoon ones. Calls are counted: it ends with as many calls with
+  // false.
   void SetHurried(bool hurried);
 
-  // Changes an event that Python has not taken yet; false if it has, or there was none. What would be one more event
-  // for Python may be part of one that waits: that is cheaper by far.
+  // Changes an event that Python has not taken yet; false if Python has, or there was none. Extending a waiting event
+  // is much cheaper than a further event.
   template <class Change>
   bool Amend(const EventPlace& place, const Change& change) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -79,14 +80,14 @@ class EventQueue {
     return true;
   }
 
-  // The same for an event that none has followed. `change` says whether it did.
+  // The same for the last event of the queue. `change` returns whether it changed the event.
   template <class Change>
   bool AmendLast(const EventPlace& place, const Change& change) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return place.taking == takings_ && events_.back().get() == place.event && change(place.event);
   }
 
-  // A place, for when what it is a part of is gone.
+  // A copy of a place, for use after the owner of the place is gone.
   EventPlace Look(const EventPlace& place) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return place;
@@ -102,12 +103,12 @@ class EventQueue {
   // The descriptor is readable, or about to be.
   bool signalled_ = false;
   int hurried_ = 0;
-  // How often events were taken, and once more: no event was put anywhere at 0.
+  // The number of times that events were taken, plus 1: no event has a place with the number 0.
   uint64_t takings_ = 1;
 };
 
-// Whether this thread holds the GIL inside one of our functions: set by `Draining` objects around them. What dies on
-// such a thread may give its Python references back at once; elsewhere they travel through the queue.
+// Whether this thread holds the GIL inside one of our functions, which declare such an object. References to Python
+// objects are released at once on such a thread; elsewhere they go through the queue.
 class HoldsGil {
  public:
   HoldsGil();
@@ -115,7 +116,7 @@ class HoldsGil {
   static bool Now();
 };
 
-// Gives a Python reference back, from any thread.
+// Releases a reference to a Python object, from any thread.
 void ReleaseHold(PyObject* object);
 
 }  // namespace pyruntime

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A request as a backend sees it, and what it shares with everything that answers it.
+// A request as a backend sees it, and its state, which it shares with its responses.
 //
-// The backend owns a TRITONBACKEND_Request from Execute until RequestRelease; if Execute fails, the host keeps those
-// that were not released and answers them. Responses and response factories may outlive the request.
+// The backend owns a TRITONBACKEND_Request from Execute until RequestRelease; if Execute fails, the host answers the
+// requests that were not released. Responses and response factories may outlive the request.
 
 #pragma once
 
@@ -33,28 +33,28 @@ class LentConnection;
 class RequestState;
 using RequestStatePtr = std::shared_ptr<RequestState>;
 
-// Shared by a request, its responses, its factories and the events about them. The last to go gives the Python job
-// back; if nobody has sent the final response by then, the request was lost by its backend, and fails for that reason
-// (kResponse, final, with an error): nobody waits for ever. Any thread. It keeps the model, for factories of backends
-// may stay after everything else.
+// Shared by a request, its responses, its factories and their events. The last owner releases the Python job; if the
+// final response was not sent by then, the backend has lost the request, which fails for that reason (kResponse, final,
+// with an error), so that no client waits for ever. Any thread. It keeps the model alive, because factories of backends
+// may outlive everything else.
 class RequestState : public std::enable_shared_from_this<RequestState> {
  public:
-  // Of a request that is known (see known_request.h): what its response will be like, who may be sent it without asking
-  // Python, and the connection that has it, if that is lent; each may be null.
+  // For a known request (see known_request.h): the form of its response, the client that may be sent it without Python,
+  // and the lent connection of the request; each may be null.
   struct Known {
     std::shared_ptr<const KnownAnswer> answer;
     std::shared_ptr<ClientSocket> client;
     std::shared_ptr<LentConnection> lent;
   };
 
-  // Takes a reference to `job` for itself: call it with the GIL held. Only of a lent connection's it may be null.
+  // Takes a new reference to `job`, so the GIL must be held. `job` may be null only for a lent connection.
   RequestState(PyObject* job, std::shared_ptr<TRITONBACKEND_Model> model, std::string id, uint64_t serial,
                std::optional<Known> known = std::nullopt);
   ~RequestState();
   RequestState(const RequestState&) = delete;
   RequestState& operator=(const RequestState&) = delete;
 
-  // Borrowed; with the GIL. Whoever asks for that of a lent connection's request has Python adopt it.
+  // Borrowed; with the GIL. A request of a lent connection is adopted by Python in this call.
   PyObject* job();
   TRITONBACKEND_Model* model() const { return model_.get(); }
   const std::string& id() const { return id_; }
@@ -65,26 +65,26 @@ class RequestState : public std::enable_shared_from_this<RequestState> {
   void Cancel();
   bool IsCancelled() const { return cancelled_; }
 
-  // Marks the request as answered for good: false if it was before.
+  // Marks the final response as sent: false if it was before.
   bool Finish();
   bool IsFinished() const { return finished_; }
 
-  // True for the first who wants to answer the client, of a native thread that can and Python that cannot wait for it.
+  // Reserves the answer to the client: true for the first caller only, which is a native thread or Python.
   bool Claim() { return !claimed_.exchange(true); }
 
-  // The request will be executed again: it is not lost if nobody has answered it.
+  // The request will be executed again: it is not lost if it was not answered.
   void Reschedule();
 
-  // How far its backend may be ahead of its client; null where there is one response only.
+  // The window for responses ahead of the client; null if there is one response only.
   ResponseWindow* window() const { return window_.get(); }
-  // Its backend does not wait for its client any longer.
+  // The backend no longer waits for the client.
   void LetGo();
 
-  // The backend has given the request back: if Execute fails nevertheless, there is nothing to take back.
+  // The backend has released the request: it is not answered again if Execute fails.
   void Release() { released_ = true; }
   bool IsReleased() const { return released_; }
 
-  // Where the event of the final response is.
+  // The place of the final response's event.
   EventPlace* answer() { return &answer_; }
 
   // The number of the next response whose statistics are reported.
@@ -108,8 +108,8 @@ class RequestState : public std::enable_shared_from_this<RequestState> {
 
 }  // namespace pyruntime
 
-// One input. Its contents lie in the model's request memory, which stays until the request is released, or are the
-// request's own: one buffer, not copied. `attributes` say the same as size and memory type.
+// One input. Its contents are one buffer, which is not copied: in the model's request memory, which stays until the
+// request is released, or in the request itself. `attributes` have the same size and memory type.
 struct TRITONBACKEND_Input {
   std::string name;
   TRITONSERVER_DataType datatype;
@@ -118,7 +118,7 @@ struct TRITONBACKEND_Input {
   TRITONSERVER_BufferAttributes attributes;
 };
 
-// A state of a sequence that a backend writes; Update hands it to the host.
+// A state of a sequence that a backend writes; Update passes it to the host.
 struct TRITONBACKEND_State {
   pyruntime::RequestStatePtr request;
   std::string name;
@@ -130,9 +130,9 @@ struct TRITONBACKEND_State {
 };
 
 struct TRITONBACKEND_Request {
-  // Says that this is a request that was not released yet. To release one twice is a use after free, and to look for
-  // this then is one too; but in most cases it finds what it looks for, at no cost, and the backend hears of its fault
-  // instead of dying of it. A set of live requests would find all, for a lock and an allocation per request.
+  // Marks a request that was not released yet. To release one twice is a use after free, and so is this check; but in
+  // most cases the check finds that the mark is gone, at no cost, and the backend gets an error instead of a crash. A
+  // set of live requests would find all, for a lock and an allocation per request.
   static constexpr uint32_t kLive = 0x52455155;
 
   TRITONBACKEND_Request() : mark(kLive) {}
@@ -142,42 +142,42 @@ struct TRITONBACKEND_Request {
 
   pyruntime::RequestStatePtr state;
   uint32_t flags = 0;
-  // One of them, by what the client gave: a number, or text, which is not empty. A number if it gave none.
+  // The correlation ID is a number, or a text that is not empty. A number if the client gave none.
   uint64_t correlation_id = 0;
   std::string correlation_text;
   uint64_t timeout_us = 0;
   std::vector<TRITONBACKEND_Input> inputs;
-  // What they lie in, where that is the request's own.
+  // The memory of the inputs, if it is the request's own.
   pyruntime::Buffer contents;
-  // Those that the client asked for, or all that the model has.
+  // The outputs that the client requested, or all outputs of the model.
   std::vector<std::string> outputs;
   std::vector<TRITONSERVER_Parameter> parameters;
-  // Those that the backend has made; they live as long as the request.
+  // The states that the backend has made; they live as long as the request.
   std::list<TRITONBACKEND_State> states;
   std::optional<pyruntime::Statistics> statistics;
   // The context of its trace, "" if it is not traced; see traces.cc.
   std::string trace_context;
   std::unique_ptr<TRITONSERVER_InferenceTrace, void (*)(TRITONSERVER_InferenceTrace*)> trace{nullptr, nullptr};
-  // Volatile: that nobody may read it after the destructor is no reason not to write it there.
+  // Volatile, so that the compiler keeps the write in the destructor although reading it afterwards is undefined.
   volatile uint32_t mark;
 };
 
 namespace pyruntime {
 
-// Reads one request of a batch: `wire` is a list with the items of request_layout.h, the parameters a dict or "". A
-// tensor lies at `base` + its address. None for outputs means all that the model has. With the GIL held; null with a
-// Python exception set if it is not such a list.
+// Reads one request of a batch: `wire` is a list with the items of request_layout.h, with the parameters as a dict or
+// "". A tensor is at `base` + its address. None for outputs stands for all outputs of the model. With the GIL held;
+// null with a Python exception set if the list is malformed.
 std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
     PyObject* job, PyObject* wire, uint64_t serial, uintptr_t base, const std::shared_ptr<TRITONBACKEND_Model>& model);
 
-// A request that such a list describes, without a state: none that could be executed. As above.
+// Reads such a list as a request without a state, which cannot be executed. As above.
 std::unique_ptr<TRITONBACKEND_Request> ReadPattern(PyObject* wire, const TRITONBACKEND_Model& model);
 
-// Ends a request that its backend is done with: Python is told so, and its statistics, with the final response if that
-// still waits to be taken, and else by kReleased.
+// Ends a request that its backend has released: Python gets the end and the statistics, as part of the final response
+// if that still waits to be taken, else as kReleased.
 void ReleaseRequest(std::unique_ptr<TRITONBACKEND_Request> request, bool reschedule);
 
-// Answers a request that its backend will not answer any more, unless it was answered before, and releases it.
+// Answers and releases a request that its backend will not answer any more. An answered one is only released.
 void FailRequest(std::unique_ptr<TRITONBACKEND_Request> request, TRITONSERVER_Error_Code code, std::string message);
 
 }  // namespace pyruntime

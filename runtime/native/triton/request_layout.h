@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What stands where in a request as Python gives it, and in a tensor of it: utils/request_codec.py defines it. The module
-// shows these orders to Python as REQUEST_FIELDS and TENSOR_FIELDS, and a test compares both definitions.
+// The positions of the items in a request from Python, and in a tensor of it: utils/request_codec.py defines them. The
+// module shows these orders to Python as REQUEST_FIELDS and TENSOR_FIELDS, and a test compares both definitions.
 
 #pragma once
 

@@ -22,7 +22,7 @@ struct TRITONBACKEND_Output {
   std::string name;
   TRITONSERVER_DataType datatype;
   pyruntime::Shape shape;
-  // Empty until OutputBuffer asks for it.
+  // Empty until OutputBuffer is called.
   pyruntime::Buffer buffer;
   TRITONSERVER_BufferAttributes attributes;
 };
@@ -39,27 +39,27 @@ struct TRITONBACKEND_ResponseFactory {
 
 namespace pyruntime {
 
-// A response, or a failure, or only the news that it was the last (neither): becomes a kResponse tuple, its outputs
-// Python objects that own their buffers. Or a kAnswered tuple, if it is the last, and the request is released as well
-// before Python takes it; or a kEncoded one, if moreover it is like what is known of the request; or a kSent one.
+// A response, a failure, or only the end of the responses (neither). It becomes a kResponse tuple, whose outputs are
+// Python objects that own their buffers. A last response whose request is released before Python takes the event
+// becomes kAnswered, or kEncoded if it is like the remembered one. A response that was sent to the client becomes
+// kSent.
 class ResponseEvent : public Event {
  public:
   ResponseEvent(RequestStatePtr state, std::unique_ptr<TRITONBACKEND_Response> response,
                 std::optional<Failure> failure, bool final);
   PyObject* ToPython() override;
 
-  // Waits until the client has taken enough of what was sent before: see response_window.h. Of others than the last
-  // response.
+  // Waits until the client has taken enough of the earlier responses: see response_window.h. Not for the last response.
   void WaitForRoom();
 
-  // Of the last response to a request with a client, with the mutex of that held: whether the client may be sent it
-  // without Python, by nobody but who asks.
+  // For the last response to a request with a client, with the client's mutex held. Reserves the answer, and returns
+  // whether the caller, and nobody else, may send it without Python.
   bool ClaimClient();
-  // Sends it then. What is left of it is for Python to send; false if that is anything.
+  // Sends a claimed response. False if Python must send the rest.
   bool SendToClient();
 
-  // Of a response that was sent: whether its request is released as well, and a success; when it was sent; and the
-  // times of the request, which arrived then.
+  // For a response that was sent: whether its request is released and a success; the time of sending; and the times of
+  // the request, which arrived at `arrived_ns`.
   bool IsOver() const { return released_ && (!statistics_ || statistics_->success); }
   uint64_t sent_ns() const { return sent_ns_; }
   Statistics times(uint64_t arrived_ns) const;
@@ -67,7 +67,8 @@ class ResponseEvent : public Event {
   // The backend has released the request, and reported these times, if any. Of the last response only.
   void Release(const std::optional<Statistics>& statistics);
 
-  // Execute has returned, of a batch of this one request. False if the request is not released: they are told apart then.
+  // Adds the end of Execute, for a batch of this one request. False if the request is not released: the end is an event
+  // of its own then.
   bool Execute(const Execution& execution);
 
  private:
@@ -79,13 +80,13 @@ class ResponseEvent : public Event {
   std::unique_ptr<TRITONBACKEND_Response> response_;
   std::optional<Failure> failure_;
   bool final_;
-  // What it counts for in the request's window, if there is one.
+  // The bytes that it counts for in the request's window, if there is one.
   size_t bytes_ = 0;
   bool released_ = false;
   std::optional<Statistics> statistics_;
   std::optional<Execution> execution_;
   bool claimed_ = false;
-  // How many bytes the client was sent, and when.
+  // The number of bytes that the client was sent, and the time.
   size_t sent_ = 0;
   uint64_t sent_ns_ = 0;
 };

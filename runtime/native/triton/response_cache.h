@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Response caches: libraries that keep buffers by keys. What is in a buffer is decided in Python: see runtime/caching.
+// Response caches: libraries that keep buffers by keys. Python decides on the contents: see runtime/caching.
 //
-// An entry is what the library and the server hand each other in one call. The server's side of it, where the contents
-// come from or go to, is the allocator.
+// An entry is the list of buffers in one call between library and server. The allocator is the server's side of it, the
+// source or the destination of the contents.
 
 #pragma once
 
@@ -26,7 +26,7 @@ struct TRITONCACHE_CacheEntry {
   std::vector<Slot> slots;
 };
 
-// Either `sources` are to be copied into the entry, or the entry's buffers into `copies`.
+// Either `sources` are copied into the entry, or the entry's buffers into `copies`.
 struct TRITONCACHE_Allocator {
   std::vector<TRITONCACHE_CacheEntry::Slot> sources;
   std::vector<pyruntime::Buffer> copies;
@@ -40,14 +40,14 @@ class ResponseCache {
  public:
   explicit ResponseCache(std::string path) : path_(std::move(path)) {}
 
-  // These block, and are called without the GIL, by one thread after the other.
+  // These block, and are called without the GIL, by one thread at a time.
   std::optional<Failure> Open();
   std::optional<Failure> Initialize(const std::string& config);
   std::optional<Failure> Finalize();
 
-  // Any number of threads, without the GIL, between Initialize and Finalize. Fails with NOT_FOUND if there is nothing.
+  // Any number of threads, without the GIL, between Initialize and Finalize. Fails with NOT_FOUND if there is no entry.
   std::optional<Failure> Lookup(const std::string& key, std::vector<Buffer>* buffers);
-  // Nothing is kept of the sources afterwards. Fails with ALREADY_EXISTS if the key is there.
+  // Does not keep the sources. Fails with ALREADY_EXISTS if the key exists.
   std::optional<Failure> Insert(const std::string& key, std::vector<TRITONCACHE_CacheEntry::Slot> sources);
 
  private:
@@ -62,7 +62,7 @@ class ResponseCache {
   CacheAccess lookup_ = nullptr;
   CacheAccess insert_ = nullptr;
   Phase phase_ = Phase::kNew;
-  // What the library makes of itself.
+  // The library's own object.
   TRITONCACHE_Cache* cache_ = nullptr;
 };
 

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How far a backend may be ahead of the client of a request that has any number of responses.
+// The window for responses ahead of the client, for a request with any number of responses.
 //
-// A backend can send responses faster than their client takes them, and each of them is memory. So a thread that sends
-// one waits while too many are ahead: see utils/flow_control.py. Neither the event loop nor the GIL is needed to wait, or
-// held meanwhile.
+// A backend can send responses faster than their client takes them, and each of them needs memory. So a thread that
+// sends one waits while too many are ahead: see utils/flow_control.py. The wait needs neither the event loop nor the
+// GIL, and the GIL is not held meanwhile.
 
 #pragma once
 
@@ -16,27 +16,27 @@
 
 namespace pyruntime {
 
-// Of one request. Any thread.
+// The window of one request. Any thread.
 class ResponseWindow {
  public:
-  // Who had to wait goes on when no more than one part of this many is ahead: to wake a thread costs more than a
-  // response does.
+  // Waiting threads go on when at most the maximum divided by this is ahead: waking a thread costs more than a
+  // response.
   static constexpr size_t kResumeFraction = 2;
 
-  // The most responses that may be ahead, and the most bytes of them; the last one may exceed this, with any size.
+  // The most responses and bytes that may be ahead. The last response may exceed the bytes, by any size.
   ResponseWindow(size_t responses_max, size_t bytes_max) : responses_max_(responses_max), bytes_max_(bytes_max) {}
 
   // Waits until a response of this size may be sent.
   void Enter(size_t bytes);
-  // Python has been given one, of so many bytes.
+  // Python has been given a response of this size.
   void Deliver(size_t bytes);
-  // The client has taken the first of those ahead; nothing if there is none.
+  // The client has taken the first response of those ahead. No effect if there is none.
   void Take();
 
-  // The client is not waited for any longer, since it may never take anything: it has gone, or the server answers in
-  // place of the backend. Only what Python has not been given counts from now on, which it always comes to.
+  // Stops waiting for the client, which may never take anything: it has gone, or the server answers in place of the
+  // backend. From now on only responses that Python has not been given count: Python takes these in any case.
   void LetGo();
-  // Ends all waiting: there will be no more responses, or their senders have to end.
+  // Ends all waits: there will be no more responses, or their senders have to end.
   void Close();
 
  private:
@@ -45,7 +45,7 @@ class ResponseWindow {
     size_t bytes = 0;
   };
 
-  // With the mutex. Whether there are so many ahead that who comes has to wait, and who waits has to go on waiting.
+  // With the mutex. Whether new senders have to wait, and whether waiting ones have to go on waiting.
   bool IsFull() const;
   bool IsHigh() const;
   const Amount& Ahead() const { return let_go_ ? undelivered_ : untaken_; }
@@ -59,7 +59,7 @@ class ResponseWindow {
   size_t waiting_ = 0;
   Amount untaken_;
   Amount undelivered_;
-  // Of those that are not taken, in order.
+  // The sizes of the responses that the client has not taken, in order.
   std::deque<size_t> sizes_;
   bool let_go_ = false;
   bool closed_ = false;

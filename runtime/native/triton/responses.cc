@@ -119,7 +119,7 @@ bool ResponseEvent::SendToClient() {
   return sent_ == answer.size();
 }
 
-// Null without an exception where it is not to be told so.
+// Null without an exception if the response is not one to be sent as an encoded one.
 PyObject* ResponseEvent::Encoded() {
   if (!released_ || !statistics_ || !statistics_->success) return nullptr;
   const KnownAnswer* answer = Answer();

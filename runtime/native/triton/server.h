@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The server as native code sees it: one object, whose questions Python answers on its event loop.
+// The server as native code sees it: one object, whose calls Python answers on its event loop.
 //
 // A native thread that calls a function of the server waits for Python. It must not be Python's own thread, which would
 // wait for itself: there such a call fails.
@@ -31,11 +31,11 @@
 
 namespace pyruntime {
 
-// What Python answers with: nothing, a fact, flags, or a text (JSON, or metrics).
+// An answer of Python: nothing, a fact, flags, or a text (JSON, or metrics).
 using Answer = std::variant<std::monostate, bool, int64_t, std::string>;
 
-// Something that native code wants of the server: shared by the thread that waits for the answer, if any, and by the
-// Python object that gives it.
+// A call of native code to the server: shared by the thread that waits for the answer, if any, and by the Python object
+// that gives it.
 class ServerCall {
  public:
   explicit ServerCall(std::string method) : method_(std::move(method)) {}
@@ -45,7 +45,7 @@ class ServerCall {
   // A new tuple; null with a Python exception set. With the GIL, while the call is open.
   virtual PyObject* Arguments() = 0;
 
-  // Any thread; what comes after the first of these is ignored.
+  // Any thread; only the first of these calls counts.
   void Finish(Answer answer);
   void Fail(Failure failure);
 
@@ -55,7 +55,7 @@ class ServerCall {
   // Python has deleted the call, so threads that still wait for it must be released.
   virtual void Abandon();
 
-  // Waits for either. Without the GIL.
+  // Waits for one of them. Without the GIL.
   std::optional<Failure> Wait(Answer* answer);
 
  private:
@@ -69,7 +69,7 @@ class ServerCall {
 
 using ServerCallPtr = std::shared_ptr<ServerCall>;
 
-// A question that is asked by name, with plain values.
+// A query that has a name and plain values.
 class Query : public ServerCall {
  public:
   using Files = std::vector<std::pair<std::string, std::string>>;
@@ -83,12 +83,12 @@ class Query : public ServerCall {
   const std::vector<Argument> arguments_;
 };
 
-// On whose behalf this thread calls a function of a backend: a model that initialises, or an instance that executes.
-// Those who call backends have one around each call. What the backend asks of the server meanwhile is known to come
-// from there; what its own threads ask is not.
+// The origin of calls on this thread: a model that initialises, or an instance that executes. Callers of backends
+// declare one around each call. Calls to the server meanwhile have this origin; calls on the backend's own threads have
+// none.
 class CallerScope {
  public:
-  // `request` is the first one of the batch that is executed, null while none is.
+  // `request` is the first one of the batch that is executed, null if there is none.
   CallerScope(const std::string& model, RequestStatePtr request);
   ~CallerScope();
   CallerScope(const CallerScope&) = delete;
@@ -97,7 +97,7 @@ class CallerScope {
   const std::string& model() const { return model_; }
   const RequestStatePtr& request() const { return request_; }
 
-  // Of this thread; null outside of all.
+  // The innermost one of this thread; null if there is none.
   static const CallerScope* Now();
 
  private:
@@ -106,37 +106,37 @@ class CallerScope {
   const CallerScope* const outer_;
 };
 
-// The name of the model that this thread is initialising or finalising a part of; "" if it is not.
+// The name of the model that is being initialised or finalised on this thread; "" if there is none.
 std::string LoadingModel();
 
-// Makes a Python Call of it; null with a Python exception set. With the GIL.
+// Makes the Python object of a call; null with a Python exception set. With the GIL.
 PyObject* NewCall(const ServerCallPtr& call);
 
 }  // namespace pyruntime
 
 struct TRITONSERVER_Server {
-  // The one that there is. Made at first use and never destroyed, as the Host.
+  // The only server. Made at its first use and never destroyed, like the Host.
   static TRITONSERVER_Server& Get();
 
-  // Hands a call to Python and waits until it is answered.
+  // Passes a call to Python and waits until it is answered.
   std::optional<pyruntime::Failure> Ask(const pyruntime::ServerCallPtr& call, pyruntime::Answer* answer);
 
-  // Hands a call to Python. Nobody waits.
+  // Passes a call to Python without waiting.
   void Tell(const pyruntime::ServerCallPtr& call);
 
-  // Whether this thread would wait for itself if it waited for Python.
+  // Whether this is Python's thread, which would wait for itself if it waited for an answer.
   bool IsPythonThread() const;
 
   // The number of a new call.
   int64_t NextCall() { return ++last_call_; }
 
-  // Whether calls are answered. If not, those that wait fail now, and all others at once. With the GIL: so no call
-  // fails whose arguments are being read.
+  // Whether calls are answered. If not, all waiting calls fail now, and later ones at once. With the GIL, so that no
+  // call fails while its arguments are read.
   void Accept(bool accepting);
 
   pyruntime::CallbackPool& callbacks() { return callbacks_; }
 
-  // Python's type, and the thread that takes its events; set with the GIL.
+  // Python's type for calls, and the thread that takes events; set with the GIL.
   PyTypeObject* call_type = nullptr;
   std::atomic<std::thread::id> python_thread{};
 

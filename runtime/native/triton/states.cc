@@ -62,8 +62,8 @@ bool Fits(const Shape& shape, const Shape& wanted) {
       [](int64_t size, int64_t dim) { return size >= 0 && (dim == -1 || dim == size); });
 }
 
-// Whether the model has such a state. Unlike in Triton, where the next request of the sequence reads whatever it is, it
-// must be what the configuration says.
+// Whether the model has such a state. Unlike in Triton, where the next request reads whatever was written, it must be
+// as configured.
 TRITONSERVER_Error* Check(const TRITONBACKEND_Model& model, const TRITONBACKEND_State& state) {
   if (model.states.empty()) {
     return Refused(state.name, "State configuration is missing for model '" + model.name + "'.");
@@ -125,8 +125,8 @@ TRITONSERVER_Error* TRITONBACKEND_StateNew(
   });
 }
 
-// The buffer that there is, if it has this size; a new one for another size, and once the state was updated: the old
-// one is what the next request of the sequence reads.
+// Returns the existing buffer if it has this size, and a new one for another size or after an update: the next request
+// of the sequence reads the old one.
 TRITONSERVER_Error* TRITONBACKEND_StateBuffer(
     TRITONBACKEND_State* state, void** buffer, const uint64_t buffer_byte_size, TRITONSERVER_MemoryType* memory_type,
     int64_t* memory_type_id) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The trace of a request, as a backend sees it: what it reports of it, and what it gives to the requests that it makes
-// in turn. The traces themselves are Python's, in runtime/tracing: one that is known here has only a context there.
+// The trace of a request, as a backend sees it: the activities that it reports, and the context for its own calls. The
+// traces themselves are in Python, in runtime/tracing: only their contexts are known here.
 
 #pragma once
 
@@ -14,25 +14,25 @@
 #include "triton/core/tritonserver.h"
 
 struct TRITONSERVER_InferenceTrace {
-  // By what Python finds its own: the context that came with the request. A call that is made with a trace, or with a
-  // child of it, goes with this.
+  // The context that came with the request, by which Python finds its trace. Calls with the trace, or with a child of
+  // it, pass this on.
   std::string server_context;
-  // What a backend reads and sets: the context if other services know what to do with it, else "".
+  // The context that a backend reads and sets: it is the same if other services can use it, else "".
   std::string context;
   uint64_t id = 0;
   uint64_t parent_id = 0;
   std::string model_name;
   int64_t model_version = 0;
   std::string request_id;
-  // The request that the trace, or the one that it is a child of, belongs to. Empty once that is over.
+  // The request of the trace, or of the trace that it is a child of. Empty once the request has ended.
   std::weak_ptr<pyruntime::RequestState> request;
-  // A request's own trace goes with it; a child belongs to whoever it was made for.
+  // A request owns its trace; a child belongs to the code that made it.
   bool is_child = false;
 };
 
 namespace pyruntime {
 
-// The trace of a request, which belongs to it and is made when it is asked for; null if it is not traced.
+// The trace of a request, which owns it, made at the first call; null if the request is not traced.
 TRITONSERVER_InferenceTrace* TraceOf(TRITONBACKEND_Request* request);
 
 }  // namespace pyruntime

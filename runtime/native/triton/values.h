@@ -28,7 +28,7 @@ struct TRITONSERVER_Parameter {
   Value value;
 
   TRITONSERVER_ParameterType type() const;
-  // Where the value lies, as TRITONBACKEND_RequestParameter gives it out: a string as its first character.
+  // The pointer to the value for TRITONBACKEND_RequestParameter: for a string, to its first character.
   const void* pointer() const;
 };
 
@@ -43,13 +43,13 @@ namespace pyruntime {
 
 using Shape = std::vector<int64_t>;
 
-// The datatype of this name, BYTES and BOOL included; TRITONSERVER_TYPE_INVALID if there is none.
+// The datatype with this name, BYTES and BOOL included; TRITONSERVER_TYPE_INVALID if there is none.
 TRITONSERVER_DataType DatatypeOf(const std::string& name);
 
-// Its name, static.
+// The name of a datatype, a static string.
 const char* NameOf(TRITONSERVER_DataType datatype);
 
-// Whether it is one: backends written in C may hand over any number.
+// Whether the number is a datatype: backends written in C may pass any number.
 inline bool IsDatatype(TRITONSERVER_DataType datatype) {
   return datatype > TRITONSERVER_TYPE_INVALID && datatype <= TRITONSERVER_TYPE_BF16;
 }

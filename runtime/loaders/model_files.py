@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
-from pathlib import Path
 
 from pyruntime.runtime.config.sequences import STATE_BYTES_MAX
 from pyruntime.runtime.config.spec import ModelSpec, StateSpec, TensorSpec
+from pyruntime.runtime.repository.paths import path_below
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import ConfigError, LoadError
 
 # A million labels of 60 bytes each; a classification has no more elements.
 LABELS_BYTES_MAX = 64 << 20
@@ -29,11 +29,14 @@ def read_labels(folder: str, outputs: Iterable[TensorSpec]) -> dict[str, tuple[s
     Invalid UTF-8 is decoded with "surrogateescape".
     """
     return {
-        output.name: _read_labels(Path(folder, output.label_filename)) for output in outputs if output.label_filename
+        output.name: _read_labels(folder, output.name, output.label_filename)
+        for output in outputs
+        if output.label_filename
     }
 
 
-def _read_labels(path: Path) -> tuple[str, ...]:
+def _read_labels(folder: str, output: str, filename: str) -> tuple[str, ...]:
+    path = _path_in(folder, filename, f"label_filename of output '{output}'")
     text = _read_file(path, LABELS_BYTES_MAX + 1)
     if len(text) > LABELS_BYTES_MAX:
         raise LoadError(f"the labels in {path} have more than {LABELS_BYTES_MAX} bytes")
@@ -47,19 +50,15 @@ def with_initial_states(spec: ModelSpec, folder: str) -> ModelSpec:
     if batching is None or not any(state.data_file for state in batching.states):
         return spec
     states = tuple(
-        _read_state(state, Path(folder, INITIAL_STATES_FOLDER)) if state.data_file else state
+        _read_state(state, os.path.join(folder, INITIAL_STATES_FOLDER)) if state.data_file else state
         for state in batching.states
     )
     return replace(spec, sequence_batching=replace(batching, states=states))
 
 
-def _read_state(state: StateSpec, folder: Path) -> StateSpec:
-    path = folder / state.data_file
+def _read_state(state: StateSpec, folder: str) -> StateSpec:
+    path = _path_in(folder, state.data_file, f"data_file of the initial state of '{state.input_name}'")
     is_text = state.datatype == "BYTES"
-    with _reading(path):
-        is_inside = path.resolve().is_relative_to(folder.resolve())
-    if not is_inside:
-        raise LoadError(f"the initial state of '{state.input_name}' is to be read from {path}, outside of {folder}")
     # As in Triton, additional bytes are ignored.
     data = _read_file(path, STATE_BYTES_MAX if is_text else len(state.initial))
     if len(data) < len(state.initial):
@@ -70,7 +69,7 @@ def _read_state(state: StateSpec, folder: Path) -> StateSpec:
     return replace(state, initial=_strings(data, prod(state.shape), path) if is_text else data)
 
 
-def _strings(data: bytes, count: int, path: Path) -> bytes:
+def _strings(data: bytes, count: int, path: str) -> bytes:
     """The bytes of the first `count` strings in `data`, each with its length prefix."""
     end = 0
     for _ in range(count):
@@ -80,8 +79,15 @@ def _strings(data: bytes, count: int, path: Path) -> bytes:
     return data[:end]
 
 
+def _path_in(folder: str, name: str, what: str) -> str:
+    path = path_below(os.path.abspath(folder), name)
+    if path is None:
+        raise ConfigError(f"{what} is '{name}', which is outside of {folder}")
+    return path
+
+
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: str) -> Iterator[None]:
     """Convert errors of the operating system into a LoadError with Triton's message."""
     try:
         yield
@@ -91,7 +97,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise LoadError(f"failed to open text file for read {path}: {exc}") from exc
 
 
-def _read_file(path: Path, size_max: int) -> bytes:
+def _read_file(path: str, size_max: int) -> bytes:
     """The first `size_max` bytes of a file, or all if it is shorter. Raises LoadError."""
     with _reading(path), open(path, "rb", opener=_open_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

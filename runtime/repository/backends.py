@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.repository.paths import path_below
 from pyruntime.utils.errors import ConfigError, LoadError
 
 PYTHON_FILENAME = "model.py"
@@ -95,9 +96,9 @@ def _search(spec: ModelSpec, own: list[str], shared: list[str]) -> Backend:
 
 
 def _inside(folder: str, name: str, what: str) -> str:
-    """The path of `name` below a folder. Checks only the name; a link in the folder may lead anywhere."""
+    """The path of `name` below a folder: see paths.py."""
     folder = os.path.abspath(folder)
-    path = os.path.normpath(os.path.join(folder, name))
-    if not path.startswith(os.path.join(folder, "")):
+    path = path_below(folder, name)
+    if path is None or path == folder:
         raise ConfigError(f"{what} '{name}' escapes backend directory")
     return path

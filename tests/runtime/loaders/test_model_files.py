@@ -39,6 +39,29 @@ def test_no_label_file(tmp_path):
         read_labels(str(tmp_path), [output("A", "a\0b")])
 
 
+@pytest.mark.parametrize("filename", ["../a.txt", "/etc/hostname", "sub/../../a.txt", "..", "//etc/hostname"])
+def test_labels_elsewhere(tmp_path, filename):
+    """A label file lies in the model's folder: a client that brings a configuration reads no other file."""
+    folder = tmp_path / "m"
+    (folder / "sub").mkdir(parents=True)
+    (tmp_path / "a.txt").write_text("secret")
+    with pytest.raises(LoadError) as caught:
+        read_labels(str(folder), [output("A", filename)])
+    assert str(caught.value) == f"label_filename of output 'A' is '{filename}', which is outside of {folder}"
+
+
+def test_linked_labels(tmp_path):
+    """Links in the model's folder lead wherever whoever filled the repository wants."""
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "a.txt").write_text("one")
+    (folder / "a.txt").symlink_to(tmp_path / "store" / "a.txt")
+    (folder / "data").symlink_to(tmp_path / "store")
+    found = read_labels(str(folder), [output("A", "a.txt"), output("B", "data/a.txt"), output("C", "sub/../a.txt")])
+    assert found == {"A": ("one",), "B": ("one",), "C": ("one",)}
+
+
 @pytest.mark.timeout(60)
 def test_label_pipe(tmp_path):
     """A pipe is refused, instead of waiting for it."""

@@ -24,6 +24,8 @@ from pyruntime.utils.memory_left import check_memory_left
 # Addresses, not memory: more than the memory of most machines, and a thousand regions fit into an address space.
 REGION_BYTES_MAX = 64 << 30
 
+# EPERM: the region is immutable, an attribute that a privileged model can set.
+_REFUSED = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EPERM)
 _MADV_REMOVE = getattr(mmap, "MADV_REMOVE", 9)
 _MADV_DONTDUMP = getattr(mmap, "MADV_DONTDUMP", 16)
 
@@ -70,14 +72,15 @@ class Region(Backing):
         try:
             os.posix_fallocate(self._fd, offset, size)
         except OSError as exc:
-            if exc.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+            if exc.errno not in _REFUSED:
                 raise
             raise OutOfMemoryError(f"no shared memory left for {size} bytes: {exc.strerror}") from exc
 
     def decommit(self, offset: int, size: int) -> None:
         """See Backing.decommit."""
         if self._fd >= 0:  # the pages of a closed region are freed with its last view
-            self.map.madvise(_MADV_REMOVE, offset, size)
+            with contextlib.suppress(PermissionError):  # see _REFUSED; the pages stay
+                self.map.madvise(_MADV_REMOVE, offset, size)
 
     def close(self) -> None:
         """Unmap the region; if there are views, the end of the last one unmaps it."""

@@ -4,8 +4,10 @@
 
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
+import struct
 import weakref
 
 import pytest
@@ -17,6 +19,9 @@ from pyruntime.utils.regions import FLAGS_BYTES, Region
 
 SIZE = 1 << 30
 MIB = 1 << 20
+# Of linux/fs.h.
+FS_IOC_SETFLAGS = 0x40086602
+FS_IMMUTABLE_FL = 0x10
 
 
 def memory(size=SIZE):
@@ -112,12 +117,29 @@ def test_commit_that_would_exhaust_the_memory(region, monkeypatch):
     assert used(region) == 0
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM, errno.EFBIG])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EPERM])
 def test_full(region, monkeypatch, code):
     """Where the kernel has no memory an error says how much was asked for."""
     monkeypatch.setattr(os, "posix_fallocate", full(code))
     with pytest.raises(OutOfMemoryError, match=r"^no shared memory left for 4096 bytes"):
         region.commit(0, 4096)
+
+
+def test_that_is_immutable():
+    """A privileged model can set attributes of a region: then it neither grows nor shrinks, which is no bug of ours."""
+    region = Region(memory())
+    region.commit(0, MIB)
+    try:
+        fcntl.ioctl(region.fileno(), FS_IOC_SETFLAGS, struct.pack("l", FS_IMMUTABLE_FL))
+    except OSError as error:
+        region.close()
+        pytest.skip(f"no attributes of shared memory: {error}")
+    with pytest.raises(OutOfMemoryError, match=r"^no shared memory left for 4096 bytes: Operation not permitted$"):
+        region.commit(MIB, 4096)
+    region.decommit(0, MIB)
+    assert used(region) == MIB
+    region.view[:5] = b"hello"
+    region.close()
 
 
 def test_other_errors_are_not_about_memory(region, monkeypatch):

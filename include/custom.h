@@ -29,7 +29,7 @@ extern "C" {
 /* The number of entries of `server_parameters`. */
 #define CUSTOM_SERVER_PARAMETER_CNT 2
 
-/* What stands where in `server_parameters`. */
+/* The positions of the entries of `server_parameters`. */
 typedef enum custom_serverparamkind_enum {
   INFERENCE_SERVER_VERSION = 0, /* The server's version. */
   MODEL_REPOSITORY_PATH = 1     /* The folder that the model's folder is in. */
@@ -42,7 +42,7 @@ typedef enum custommemorytype_enum {
   CUSTOM_MEMORY_CPU_PINNED = 2
 } CustomMemoryType;
 
-/* What an instance is told about itself. Everything it points to is the server's, and lasts as long as the instance. */
+/* The properties of an instance. All memory that it points to is the server's, and lasts as long as the instance. */
 typedef struct custom_initdata_struct {
   const char* instance_name;           /* Unique: <group>_<i>_cpu, or <group>_<i>_gpu<device>. */
   const char* serialized_model_config; /* A message inference.ModelConfig; it may contain zeros. */

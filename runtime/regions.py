@@ -20,7 +20,7 @@ from typing import Protocol
 from pyruntime.utils.errors import OutOfMemoryError
 from pyruntime.utils.regions import FLAGS_BYTES, REGION_BYTES_MAX, Region
 
-# Nobody can change the size of a region, or add a seal, such as one against writing.
+# These seals prevent changes of a region's size, and further seals, such as one against writing.
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 # The kernel takes 249 bytes; a character of a model's name may be four.
 MEMFD_NAME_CHARS_MAX = 60

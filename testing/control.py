@@ -51,7 +51,7 @@ class Control:
         samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in samples}
 
-    # What Host has.
+    # The methods of Host.
 
     def ask(self, method: str, arguments: list[Any]) -> Any:
         """See Host."""

@@ -231,10 +231,10 @@ class Instance:
         with self._modules.active():
             try:
                 self._batches.execute(message, self._runner.coroutines)
-            except BaseException as exc:  # a fault of ours; nobody shall wait for it
+            except BaseException as exc:  # a fault of ours, which must not leave requests waiting
                 self._server.handle(Failed(message.batch, f"the request cannot be executed: {exc!r}", [], 0, 0))
 
-    # Whatever it does.
+    # Calls of the model's functions.
 
     def _call(self, name: str, function: Callable[[], T]) -> T:
         """Run a function of the model in its thread. Raises TimeoutError if it does not return."""

@@ -156,7 +156,7 @@ class LoadedModel:
         return self._instance.control.metrics()
 
     def is_ready(self) -> bool:
-        """What the model's `is_ready` says; True if it has none. Raises TypeError if that is neither True nor False."""
+        """The model's `is_ready()`; True if it has none. Raises TypeError if that is neither True nor False."""
         return self._instance.is_ready()
 
     # The end.

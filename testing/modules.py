@@ -33,7 +33,7 @@ class OwnModules:
         """`folders` are the model's entries of sys.path."""
         self.path = list(folders)
         self.modules: dict[str, ModuleType] = {}
-        # What can be imported from the folders, by its first name.
+        # The names of top-level modules and packages in the folders.
         self.names = {
             entry.stem
             for folder in folders

@@ -122,7 +122,7 @@ class ModelServer(Host):
             self.post([exchange])
         self._modules.leave()  # it was active for this request already
 
-    # What the model asks for, see Host.
+    # The model's calls, see Host.
 
     def respond(self, serial: int, response: InferenceResponse | None, wanted: set[str], final: bool) -> None:
         """See Host."""

@@ -3,7 +3,7 @@
 """The layout of a request, and of the tensors in it, as messages and native code carry them. (pure)
 
 A request is an array with the fields of WireRequest, in that order; a tensor is an array with those of TENSOR_FIELDS.
-Nothing else knows these orders but runtime/native/triton/request_layout.h, which a test compares with this module.
+The only other definition of these orders is runtime/native/triton/request_layout.h, which a test compares with this.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SEQUENCE_START, SEQUENCE_END = 1, 2
 MEMORY_CPU, MEMORY_CPU_PINNED, MEMORY_GPU = range(3)
 
 # A reference to a tensor, whose contents lie elsewhere: at an address (see utils/addresses.py), in memory of this kind
-# and device. The tensors of a call, and of its answer, may have their contents in place of the address. What has
-# arrived in a message is a list of the same items.
+# and device. The tensors of a call, and of its answer, may have their contents in place of the address. A
+# received reference is a list of the same items.
 TensorRef = Tuple[str, str, List[int], Union[int, bytes], int, int, int]
 TENSOR_FIELDS = ("name", "datatype", "shape", "address", "byte_size", "memory_kind", "device_id")
 
@@ -29,7 +29,7 @@ OutputPlaceRef = Tuple[int, int, int, int]
 
 
 class RequestOptions(NamedTuple):
-    """What many requests have in common: all but their ids and tensors. It is shared by them, and never changed.
+    """The properties that many requests share: all but their ids and tensors. Shared objects are never changed.
 
     `timeout_us` is 0 for none, and `requested_outputs` None for all; `parameters` are a JSON object, or "" for none.
     """

@@ -148,8 +148,8 @@ TRITONSERVER_Error* ModelInstanceExecute(TRITONBACKEND_ModelInstance* native, TR
 // Makes a library the backend whose instances are objects of a class. To be used once, outside of any namespace.
 //
 // The class has a constructor that takes `const pyruntime::Model&`, or that and `const pyruntime::Instance&`; both live
-// as long as the object. What it throws fails the load. `void Execute(pyruntime::Batch&)` is called by one thread at a
-// time for each object. What it throws fails the requests that have not been answered.
+// as long as the object. Its exceptions fail the load. `void Execute(pyruntime::Batch&)` is called by one thread at a
+// time for each object. Its exceptions fail the requests that have not been answered.
 #define PYRUNTIME_BACKEND(Executor)                                                                                   \
   extern "C" {                                                                                                        \
   PYRUNTIME_ENTRY TRITONBACKEND_Initialize(TRITONBACKEND_Backend*) { return ::pyruntime::detail::Initialize(); }      \

@@ -47,7 +47,7 @@ class Batch {
   std::vector<Request>::iterator end() noexcept { return requests_.end(); }
   Request& operator[](size_t index) noexcept { return requests_[index]; }
 
-  // Calls a function with each request that has not failed. What it throws fails that request, and no other.
+  // Calls a function with each request that has not failed. An exception of it fails that request, and no other.
   template <typename Function>
   void ForEach(Function&& function) {
     for (Request& request : requests_) {

@@ -16,8 +16,8 @@
 
 namespace pyruntime {
 
-// Why something cannot be done. What a model throws while it executes, clients read; what it throws while it is loaded,
-// the operator of the server reads. Any other exception counts as an Error of code INTERNAL.
+// The reason of a failure. An Error that a model throws while it executes goes to the client; one that it throws while
+// it is loaded goes to the operator of the server. Any other exception counts as an Error of code INTERNAL.
 class Error : public std::runtime_error {
  public:
   Error(TRITONSERVER_Error_Code code, const std::string& message) : std::runtime_error(message), code_(code) {}

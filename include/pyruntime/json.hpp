@@ -19,7 +19,7 @@
 
 namespace pyruntime {
 
-// A value of JSON. What is asked of a value of another type, or is not there, throws Error.
+// A value of JSON. Reading a value as another type, or one that does not exist, throws Error.
 class Json {
  public:
   enum class Type { kNull, kBool, kNumber, kString, kArray, kObject };

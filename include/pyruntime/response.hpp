@@ -298,7 +298,7 @@ class ResponseSender {
   // Sends the last response. Throws Error as Send does.
   void SendLast(Response response) const { answer_->Send(std::move(response), true); }
 
-  // Ends the responses, with none more or with an error. Nothing happens if the last one has been sent.
+  // Ends the responses, with none more or with an error. No effect if the last one has been sent.
   void End() const noexcept { answer_->End(); }
   void Fail(const Error& error) const noexcept { answer_->Fail(error); }
 

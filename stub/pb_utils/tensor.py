@@ -134,7 +134,7 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(__name: str, __tensor: Any) -> Tensor:
-        """A tensor over the memory of a DLPack capsule, or of any object that has `__dlpack__`. Nothing is copied."""
+        """A tensor over the memory of a DLPack capsule, or of any object that has `__dlpack__`, without a copy."""
         from pyruntime.stub.pb_utils import dlpack
 
         if not __name or type(__name) is not str:

@@ -4,7 +4,7 @@
  * The C interface between the server and a backend, version 1.19. A backend is a shared library,
  * libtriton_<name>.so: it calls what stands in the first part of this file and implements what stands in the last.
  *
- * What holds for all functions, where a comment does not say otherwise:
+ * Rules for all functions, unless a comment says otherwise:
  * - A function returns NULL on success, else an error that the caller deletes (TRITONSERVER_ErrorDelete).
  * - An object and a string that a function hands out stay the server's: they are valid as long as the object they were
  *   asked from, and must be neither changed nor freed.
@@ -58,7 +58,7 @@ typedef struct TRITONBACKEND_Batcher TRITONBACKEND_Batcher;
 /* The version that the running server implements. */
 TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_ApiVersion(uint32_t* major, uint32_t* minor);
 
-/* What a location, of a model or of a backend, points at. */
+/* The kind of a location, of a model or of a backend. */
 typedef enum TRITONBACKEND_artifacttype_enum {
   /* A folder that can be read with the functions of the operating system. */
   TRITONBACKEND_ARTIFACT_FILESYSTEM
@@ -82,7 +82,7 @@ TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_MemoryManagerFree(
  * Inputs. An input belongs to its request, and is valid until that is released.
  */
 
-/* What is not wanted may be NULL. The shape has the batch dimension where the model has one. byte_size is the sum over
+/* Any of the results may be NULL. The shape has the batch dimension where the model has one. byte_size is the sum over
  * all buffers. */
 TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_InputProperties(
     TRITONBACKEND_Input* input, const char** name, TRITONSERVER_DataType* datatype, const int64_t** shape,
@@ -119,7 +119,7 @@ TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_OutputBuffer(
     TRITONBACKEND_Output* output, void** buffer, const uint64_t buffer_byte_size, TRITONSERVER_MemoryType* memory_type,
     int64_t* memory_type_id);
 
-/* What there is to say about the buffer that OutputBuffer gave. The attributes belong to the output. */
+/* The attributes of the buffer that OutputBuffer returned. They belong to the output. */
 TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_OutputBufferAttributes(
     TRITONBACKEND_Output* output, TRITONSERVER_BufferAttributes** buffer_attributes);
 
@@ -282,7 +282,7 @@ TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_StateBuffer(
     TRITONBACKEND_State* state, void** buffer, const uint64_t buffer_byte_size, TRITONSERVER_MemoryType* memory_type,
     int64_t* memory_type_id);
 
-/* What there is to say about the buffer that StateBuffer gave. The attributes belong to the state. */
+/* The attributes of the buffer that StateBuffer returned. They belong to the state. */
 TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_StateBufferAttributes(
     TRITONBACKEND_State* state, TRITONSERVER_BufferAttributes** buffer_attributes);
 
@@ -378,7 +378,7 @@ TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_ModelReportMemoryUsage(
 TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_ModelInstanceName(
     TRITONBACKEND_ModelInstance* instance, const char** name);
 
-/* What the instance runs on. */
+/* The kind of device that the instance runs on. */
 TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_ModelInstanceKind(
     TRITONBACKEND_ModelInstance* instance, TRITONSERVER_InstanceGroupKind* kind);
 
@@ -465,7 +465,7 @@ TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReportResp
     TRITONBACKEND_ModelInstanceResponseStatistics* response_statistics);
 
 /* ------------------------------------------------------------------------------------------------------------------
- * What a backend says about itself in GetBackendAttribute
+ * The attributes that a backend sets in GetBackendAttribute
  */
 
 /* Adds an instance group that models without one get, the preferred one first. count 0: as many as the server chooses.
@@ -479,8 +479,8 @@ TRITONBACKEND_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_BackendAttributeSetPara
     TRITONBACKEND_BackendAttribute* backend_attributes, bool enabled);
 
 /* ------------------------------------------------------------------------------------------------------------------
- * What a backend implements: TRITONBACKEND_ModelInstanceExecute, and of the others those it has a use for. A returned
- * error becomes the server's.
+ * The functions that a backend implements: TRITONBACKEND_ModelInstanceExecute, and any of the others. The server takes
+ * over a returned error.
  */
 
 /* Called once after the library was loaded, before everything else, and once before the server forgets it. This holds

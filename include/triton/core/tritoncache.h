@@ -69,8 +69,8 @@ TRITONCACHE_DECLSPEC TRITONSERVER_Error* TRITONCACHE_Copy(
     TRITONCACHE_Allocator* allocator, TRITONCACHE_CacheEntry* entry);
 
 /* ------------------------------------------------------------------------------------------------------------------
- * What a cache implements, all of it. A returned error becomes the server's. Several threads may look up and insert at
- * once.
+ * The functions that a cache implements, all of them. The server takes over a returned error. Several threads may look
+ * up and insert at once.
  */
 
 /* Makes the cache from its settings (JSON), and ends it. */

@@ -5,7 +5,7 @@
  * libtritonrepoagent_<name>.so, that looks at a model, or changes it, before the server loads it: it calls what stands
  * in the first part of this file and implements what stands in the last.
  *
- * What holds for all functions, where a comment does not say otherwise:
+ * Rules for all functions, unless a comment says otherwise:
  * - A function returns NULL on success, else an error that the caller deletes (TRITONSERVER_ErrorDelete).
  * - An object and a string that a function hands out stay the server's: they are valid as long as the object they were
  *   asked from, and must be neither changed nor freed.
@@ -45,7 +45,7 @@ typedef struct TRITONREPOAGENT_AgentModel TRITONREPOAGENT_AgentModel;
 /* The version that the running server implements. */
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error* TRITONREPOAGENT_ApiVersion(uint32_t* major, uint32_t* minor);
 
-/* What a model's location points at. */
+/* The kind of a model's location. */
 typedef enum TRITONREPOAGENT_artifacttype_enum {
   /* A folder that can be read with the functions of the operating system. */
   TRITONREPOAGENT_ARTIFACT_FILESYSTEM,
@@ -53,7 +53,7 @@ typedef enum TRITONREPOAGENT_artifacttype_enum {
   TRITONREPOAGENT_ARTIFACT_REMOTE_FILESYSTEM
 } TRITONREPOAGENT_ArtifactType;
 
-/* What happens to a model. Every LOAD is followed by LOAD_COMPLETE or by LOAD_FAIL, every UNLOAD by
+/* The actions on a model. Every LOAD is followed by LOAD_COMPLETE or by LOAD_FAIL, every UNLOAD by
  * UNLOAD_COMPLETE. */
 typedef enum TRITONREPOAGENT_actiontype_enum {
   TRITONREPOAGENT_ACTION_LOAD,
@@ -114,8 +114,8 @@ TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error* TRITONREPOAGENT_State(TRITONREPOAGE
 TRITONREPOAGENT_DECLSPEC TRITONSERVER_Error* TRITONREPOAGENT_SetState(TRITONREPOAGENT_Agent* agent, void* state);
 
 /* ------------------------------------------------------------------------------------------------------------------
- * What an agent implements: TRITONREPOAGENT_ModelAction, and of the others those it has a use for. A returned error
- * becomes the server's.
+ * The functions that an agent implements: TRITONREPOAGENT_ModelAction, and any of the others. The server takes over a
+ * returned error.
  */
 
 /* Called once after the library was loaded, before everything else, and once before the server forgets it. */

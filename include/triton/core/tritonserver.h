@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-/* What the server exports and what includes this header imports. */
+/* Functions that the server exports, and that users of this header import. */
 #if defined(_MSC_VER)
 #ifdef _COMPILING_TRITONSERVER
 #define TRITONSERVER_DECLSPEC __declspec(dllexport)
@@ -234,7 +234,7 @@ TRITONSERVER_DECLSPEC struct TRITONSERVER_Error* TRITONSERVER_MessageSerializeTo
     struct TRITONSERVER_Message* message, const char** base, size_t* byte_size);
 
 /* ---- Metrics of the server --------------------------------------------------------------------------------------
- * What TRITONSERVER_ServerMetrics() made, as text. */
+ * The metrics from TRITONSERVER_ServerMetrics(), as text. */
 
 typedef enum tritonserver_metricformat_enum { TRITONSERVER_METRIC_PROMETHEUS } TRITONSERVER_MetricFormat;
 
@@ -326,7 +326,7 @@ TRITONSERVER_DECLSPEC struct TRITONSERVER_Error* TRITONSERVER_InferenceTraceSpaw
 TRITONSERVER_DECLSPEC struct TRITONSERVER_Error* TRITONSERVER_InferenceTraceReportActivity(
     struct TRITONSERVER_InferenceTrace* trace, uint64_t timestamp, const char* activity_name);
 
-/* What carries the trace on to other services: a JSON document. */
+/* The context that continues the trace in other services: a JSON document. */
 TRITONSERVER_DECLSPEC struct TRITONSERVER_Error* TRITONSERVER_InferenceTraceSetContext(
     struct TRITONSERVER_InferenceTrace* trace, const char* trace_context);
 
@@ -486,7 +486,7 @@ TRITONSERVER_DECLSPEC struct TRITONSERVER_Error* TRITONSERVER_InferenceRequestSe
     struct TRITONSERVER_InferenceRequest* request, const char* key, const double value);
 
 /* ---- Responses to such requests ---------------------------------------------------------------------------------
- * Whoever is called with a response deletes it. */
+ * The callback that gets a response deletes it. */
 
 TRITONSERVER_DECLSPEC struct TRITONSERVER_Error* TRITONSERVER_InferenceResponseDelete(
     struct TRITONSERVER_InferenceResponse* inference_response);
@@ -702,7 +702,7 @@ TRITONSERVER_DECLSPEC struct TRITONSERVER_Error* TRITONSERVER_ServerOptionsSetMe
 
 /* ---- The server ------------------------------------------------------------------------------------------------- */
 
-/* What becomes of the first dimension of a model's tensors. */
+/* The meaning of the first dimension of a model's tensors. */
 typedef enum tritonserver_batchflag_enum {
   TRITONSERVER_BATCH_UNKNOWN = 1,
   TRITONSERVER_BATCH_FIRST_DIM = 2
@@ -825,7 +825,7 @@ TRITONSERVER_DECLSPEC struct TRITONSERVER_Error* TRITONSERVER_MetricFamilyDelete
 TRITONSERVER_DECLSPEC struct TRITONSERVER_Error* TRITONSERVER_GetMetricFamilyKind(
     struct TRITONSERVER_MetricFamily* family, TRITONSERVER_MetricKind* kind);
 
-/* What a metric of some kind needs besides labels. */
+/* The arguments of a metric that depend on its kind. */
 TRITONSERVER_DECLSPEC struct TRITONSERVER_Error* TRITONSERVER_MetricArgsNew(struct TRITONSERVER_MetricArgs** args);
 
 /* The upper bounds of a histogram's buckets, which rise; the one without a bound is not among them. They are copied. */

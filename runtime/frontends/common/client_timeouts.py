@@ -29,7 +29,7 @@ BODY_BYTES_PER_S_MIN = 16 << 10
 
 
 class Phase(Enum):
-    """What a connection waits for: the server, a request, the rest of a head, or the rest of a body."""
+    """The next step that a connection waits for: the server, a request, the rest of a head, or the rest of a body."""
 
     SERVER = auto()
     REQUEST = auto()

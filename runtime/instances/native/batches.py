@@ -77,7 +77,7 @@ class NativeBatches(InflightBatches[int]):
         return sum(list(self._inflight.values())[1:])
 
     def doing(self, now_ns: int) -> str:
-        """What the instance does, in words; `now_ns` is the time on the monotonic clock."""
+        """The activity of the instance, in words; `now_ns` is the time on the monotonic clock."""
         return describe(self._inflight, self._jobs, now_ns)
 
     def worker_of(self, job: Job) -> Waiting:

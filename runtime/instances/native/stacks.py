@@ -68,7 +68,7 @@ class NativeStacks:
 
 
 def describe(inflight: Iterable[int], jobs: Mapping[Job, int], now_ns: int) -> str:
-    """What an instance does, in words. `inflight` are serials of batches; `jobs` are jobs with their send times."""
+    """The activity of an instance. `inflight` are serials of batches; `jobs` are jobs with their send times."""
     serials = list(inflight)
     if not serials:
         return f"executes nothing; {len(jobs)} requests are not done with"

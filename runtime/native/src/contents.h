@@ -2,7 +2,7 @@
  * SPDX-FileCopyrightText: The pyruntime authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * The inputs of a ModelInferRequest, and the typed contents in them: see contents.c. Nothing here needs Python's lock.
+ * The inputs of a ModelInferRequest, and the typed contents in them: see contents.c. Nothing in here needs Python's lock.
  */
 #ifndef PYRUNTIME_CONTENTS_H
 #define PYRUNTIME_CONTENTS_H
@@ -12,7 +12,7 @@
 /* The members of InferTensorContents are its fields from 1 to this one. */
 #define MEMBERS 8
 
-/* What is counted of one input. Sizes are in bytes. */
+/* The counts of one input. Sizes are in bytes. */
 typedef struct {
     const uint8_t *datatype; /* the last one, as on the wire */
     size_t datatype_length;

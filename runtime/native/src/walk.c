@@ -182,7 +182,7 @@ static Py_ssize_t take_bytes(Session *self, Stream *stream, const uint8_t *data,
     return (Py_ssize_t)taken;
 }
 
-/* What is not raw is more than the key of a request may have. */
+/* The bytes besides the raw contents exceed the limit for the key of a request. */
 static int on_long_meta(Session *self, Stream *stream)
 {
     if (stream->walk->placed)

@@ -69,7 +69,7 @@ def body(content: Content, required: bool = True) -> RequestBody:
 
 
 class Operation(TypedDict, total=False):
-    """What can be done with a path, by one method."""
+    """The operation of one method on a path."""
 
     tags: list[str]
     operationId: str

@@ -145,7 +145,7 @@ def test_folder_of_the_same_name(environment, tmp_path):
 
 
 def test_uninstall(environment, tmp_path):
-    """Nothing is left of an uninstalled wheel."""
+    """An uninstalled wheel leaves no files behind."""
     (wheel,) = environment.parent.glob("repaired/*.whl")
     venv.create(tmp_path / "own", with_pip=True)
     pip = ["-m", "pip", "--disable-pip-version-check"]

@@ -18,7 +18,13 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_Url = Annotated[str, typer.Option("--url", help="Where the server's HTTP is; https:// works too.")]
+_Url = Annotated[
+    str, typer.Option("--url", envvar="PYRUNTIME_URL", help="Where the server's HTTP is; https:// works too.")
+]
+_Headers = Annotated[
+    list[str] | None,
+    typer.Option("--header", metavar="NAME: VALUE", help="A header of every request, repeatable; for restricted APIs."),
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 _Model = Annotated[str, typer.Argument(help="Name of a model.")]
 _URL = "http://localhost:8000"
@@ -74,7 +80,9 @@ def version() -> None:
 
 @app.command(help="Show what all threads of a model's processes are doing, stuck ones too.")
 def stack(
-    model: Annotated[str, typer.Argument(help="Name of a model that a server of yours serves on this machine.")],
+    model: Annotated[
+        str, typer.Argument(help="Name of a model that a server of yours serves on this machine; all without it.")
+    ] = "",
     instance: Annotated[str, typer.Option(help="Only this instance, such as add_sub_0.")] = "",
 ) -> None:
     from pyruntime.runtime.cli.stack import run_stack
@@ -102,31 +110,36 @@ def infer(
     ] = False,
     as_json: _Json = False,
     url: _Url = _URL,
+    headers: _Headers = None,
 ) -> None:
+    from pyruntime.runtime.cli.commands.client import ServerClient
     from pyruntime.runtime.cli.commands.infer import run_infer
 
-    _leave(lambda: run_infer(url, model, inputs or [], outputs or [], stream, as_json))
+    _leave(lambda: run_infer(ServerClient(url, headers or ()), model, inputs or [], outputs or [], stream, as_json))
 
 
 @app.command(help="Show the models of a server.")
-def models(as_json: _Json = False, url: _Url = _URL) -> None:
+def models(as_json: _Json = False, url: _Url = _URL, headers: _Headers = None) -> None:
+    from pyruntime.runtime.cli.commands.client import ServerClient
     from pyruntime.runtime.cli.commands.models import run_models
 
-    _leave(lambda: run_models(url, as_json))
+    _leave(lambda: run_models(ServerClient(url, headers or ()), as_json))
 
 
 @app.command(help="Load a model, or bring it up to date, on a server in explicit mode.")
-def load(model: _Model, as_json: _Json = False, url: _Url = _URL) -> None:
+def load(model: _Model, as_json: _Json = False, url: _Url = _URL, headers: _Headers = None) -> None:
+    from pyruntime.runtime.cli.commands.client import ServerClient
     from pyruntime.runtime.cli.commands.models import run_load
 
-    _leave(lambda: run_load(url, model, as_json))
+    _leave(lambda: run_load(ServerClient(url, headers or ()), model, as_json))
 
 
 @app.command(help="Unload a model, on a server in explicit mode.")
-def unload(model: _Model, as_json: _Json = False, url: _Url = _URL) -> None:
+def unload(model: _Model, as_json: _Json = False, url: _Url = _URL, headers: _Headers = None) -> None:
+    from pyruntime.runtime.cli.commands.client import ServerClient
     from pyruntime.runtime.cli.commands.models import run_unload
 
-    _leave(lambda: run_unload(url, model, as_json))
+    _leave(lambda: run_unload(ServerClient(url, headers or ()), model, as_json))
 
 
 @app.command(help="Show what models have done, and how long that took.")
@@ -135,10 +148,12 @@ def stats(
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")] = False,
     as_json: _Json = False,
     url: _Url = _URL,
+    headers: _Headers = None,
 ) -> None:
+    from pyruntime.runtime.cli.commands.client import ServerClient
     from pyruntime.runtime.cli.commands.stats import run_stats
 
-    _leave(lambda: run_stats(url, model, watch, as_json))
+    _leave(lambda: run_stats(ServerClient(url, headers or ()), model, watch, as_json))
 
 
 new = typer.Typer(help="Write a model or a backend that works, to go on from.", no_args_is_help=True)

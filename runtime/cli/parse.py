@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses a command line into the values of its options, by the rules of getopt_long. (pure)
 
-argument := "--" name | "--" name "=" value | "--" name value
-name     := the name of an option, or a prefix of exactly one name
+argument   := "--" name | "--" name "=" value | "--" name value | "-m" value | repository
+name       := the name of an option, or a prefix of exactly one name
+repository := a folder, as with --model-repository, for which -m is short
 
 `tritonserver` has the same rules, so its command lines work here unchanged: a boolean needs a value, and the argument
 of an option may begin with "-". `resolve.py` interprets the values.
@@ -27,6 +28,10 @@ SUGGESTIONS_MAX = 3
 # Between 0 and 1. Chosen so that typing errors are similar, and other options of the same family are not.
 LIKENESS_MIN = 0.8
 
+# The option that a word without a name stands for, and its short form.
+REPOSITORY = "model-repository"
+REPOSITORY_FLAG = "-m"
+
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _LISTS = (Kind.REPEATABLE, Kind.SETTING)
@@ -42,9 +47,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Values, list[str]]:
     given: list[Option] = []
     words = iter(arguments)
     for word in words:
-        if not word.startswith("--") or word == "--":
-            raise SettingsError(f"unexpected argument {word!r}; every argument is an option, such as --http-port=8000")
-        name, equals, text = word[2:].partition("=")
+        name, equals, text = _split(word)
         option = find_option(name)
         given.append(option)
         if option.kind is Kind.FLAG:
@@ -59,6 +62,19 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Values, list[str]]:
             text = following
         store(values, option, text, f"--{option.name}")
     return values, warnings_for(given)
+
+
+def _split(word: str) -> tuple[str, str, str]:
+    """The name of an option, "=" if its argument is in the same word, and that. Raises SettingsError."""
+    if word.startswith("--") and word != "--":
+        name, equals, text = word[2:].partition("=")
+        return name, equals, text
+    if word.startswith(REPOSITORY_FLAG):
+        text = word.removeprefix(REPOSITORY_FLAG)
+        return REPOSITORY, "=" if text else "", text.removeprefix("=")
+    if word.startswith("-") or word.partition("=")[0] in OPTIONS:
+        raise SettingsError(f"unexpected argument {word!r}; options are written like --http-port=8000")
+    return REPOSITORY, "=", word
 
 
 def find_option(name: str) -> Option:

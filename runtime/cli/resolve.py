@@ -39,8 +39,13 @@ def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
     Raises SettingsError if there is no model repository or a value is out of range.
     """
     warnings: list[str] = []
-    if not values.get("model-repository"):
+    repositories = values.get("model-repository", [])
+    assert isinstance(repositories, list)
+    if not repositories:
         raise SettingsError("--model-repository must be specified")
+    if "" in repositories:
+        # As a path it would be the current folder.
+        raise SettingsError("--model-repository needs a folder, and was given an empty text")
     fields: dict[str, Any] = {}
     for name, value in values.items():
         # An empty text means that the option is absent, as in Triton.

@@ -15,6 +15,7 @@ def show_serve_help(program: str) -> None:
     """Print all options by group, each with its status; `program` is the name of the command."""
     console = Console(highlight=False)
     console.print(f"Usage: {program} --model-repository <folder> [--<option>=<value> ...]\n", markup=False)
+    console.print(f"A folder alone is a model repository, too: {program} <folder>, or -m <folder>.", markup=False)
     console.print("Options are those of tritonserver, with their defaults; a prefix of just one will do.", markup=False)
     console.print("Those marked 'later' and 'no-op' are accepted with a warning, and have no effect.", markup=False)
     for group in GROUPS:

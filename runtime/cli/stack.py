@@ -16,19 +16,26 @@ from pyruntime.runtime.cli.text import printable
 NAMES_MAX = 20
 
 
-def run_stack(model: str, instance: str = "") -> int:
-    """Print the stacks of all stubs of `model`, or of one instance. Returns the exit status: 1 if any are missing."""
+def run_stack(model: str = "", instance: str = "") -> int:
+    """Print the stacks of all stubs of `model`, or of one instance; of all models for "".
+
+    Returns the exit status: 1 if any are missing.
+    """
     with ExitStack() as resources:
         found = find_stubs(resources)
-        stubs = [stub for stub in found if stub.heading.model == model]
+        stubs = [stub for stub in found if model in ("", stub.heading.model)]
         chosen = [stub for stub in stubs if instance in ("", stub.heading.instance)]
         if not chosen:
-            print(f"Error: {_none_there(model, instance, stubs or found)}", file=sys.stderr)
+            print(f"Error: {_none_there(model, instance, stubs, found)}", file=sys.stderr)
             return 1
         ask_for_stacks(chosen)
-    for stub in sorted(chosen, key=lambda stub: (stub.heading.version, stub.heading.instance, stub.pid)):
+    for stub in sorted(chosen, key=_order):
         _show(stub)
     return int(any(stub.problem for stub in chosen))
+
+
+def _order(stub: Stub) -> tuple[str, str, str, int]:
+    return stub.heading.model, stub.heading.version, stub.heading.instance, stub.pid
 
 
 def _show(stub: Stub) -> None:
@@ -44,13 +51,18 @@ def _show(stub: Stub) -> None:
     print()
 
 
-def _none_there(model: str, instance: str, others: Sequence[Stub]) -> str:
-    """The error message for a model or an instance that has no stub; `others` are the stubs to suggest."""
-    if instance and any(stub.heading.model == model for stub in others):
-        sentence = f"no stub of model '{model}' is instance '{instance}'"
-        names = {stub.heading.instance for stub in others}
+def _none_there(model: str, instance: str, stubs: Sequence[Stub], found: Sequence[Stub]) -> str:
+    """The error message for a model or an instance that has no stub.
+
+    `stubs` are those of the model, and `found` are those of all models; the message suggests their names.
+    """
+    named = f" '{model}'" if model else ""
+    if stubs:
+        sentence = f"no stub{' of model' if model else ''}{named} is instance '{instance}'"
+        names = {stub.heading.instance for stub in stubs}
     else:
-        sentence = f"no stub of a model '{model}' runs on this machine as user {os.geteuid()}"
-        names = {stub.heading.model for stub in others}
-    listed = ", ".join(printable(name) for name in sorted(names)[:NAMES_MAX])
-    return f"{sentence}; there are: {listed}" if listed else f"{sentence}, nor of any other"
+        sentence = f"no stub of a model{named} runs on this machine as user {os.geteuid()}"
+        names = {stub.heading.model for stub in found}
+    if not names:
+        return f"{sentence}, nor of any other" if model else sentence
+    return f"{sentence}; there are: {', '.join(printable(name) for name in sorted(names)[:NAMES_MAX])}"

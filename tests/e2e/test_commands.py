@@ -25,7 +25,9 @@ def run():
     """`run(server, *words, url="", **environment)`: exit status, output and errors of a command."""
 
     def run(server, command, *words, url="", **environment):
-        arguments = [command, *words, "--url", url or f"http://127.0.0.1:{server.port}"]
+        arguments = [command, *words]
+        if url is not None:
+            arguments += ["--url", url or f"http://127.0.0.1:{server.port}"]
         done = subprocess.run(
             [sys.executable, "-m", "pyruntime", *arguments],
             capture_output=True,
@@ -35,6 +37,20 @@ def run():
         return done.returncode, done.stdout, done.stderr
 
     return run
+
+
+class TestServer:
+    def test_variable(self, samples, run):
+        """PYRUNTIME_URL is the server of all commands that do not name one."""
+        status, out, err = run(samples, "models", "--json", url=None, PYRUNTIME_URL=f"127.0.0.1:{samples.port}")
+        assert (status, err) == (0, "")
+        assert "add_sub" in [row["name"] for row in json.loads(out)]
+
+    def test_header(self, serve, run):
+        """A header opens a restricted API."""
+        server = serve("--http-restricted-api=model-repository:a-key=secret")
+        assert run(server, "models", "--json")[0] == 1
+        assert run(server, "models", "--json", "--header", "a-key: secret") == (0, "[]\n", "")
 
 
 class TestInfer:

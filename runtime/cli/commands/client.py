@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import TypedDict, cast
@@ -22,6 +23,8 @@ CONNECT_S_MAX = 10.0
 SHOWN_LENGTH_MAX = 200
 
 _EVENT = b"data:"
+# RFC 9110, section 5: a token, and visible characters.
+_HEADER = re.compile(r"([-!#$%&'*+.^_`|~0-9A-Za-z]+)\s*[:=]\s*([ -~]*)")
 
 
 class CommandError(PyruntimeError):
@@ -64,12 +67,15 @@ class ModelMetadata(TypedDict):
 
 
 class ServerClient:
-    """The server at a URL such as http://localhost:8000. Raises WrongUsage for an invalid URL.
+    """The server at a URL such as http://localhost:8000. Raises WrongUsage for an invalid URL or header.
+
+    `headers` are sent with every request, each as `<name>: <value>`.
 
     All methods raise CommandError. They check that a response has the expected members, and trust their types.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, headers: Iterable[str] = ()) -> None:
+        self._headers = dict(_header(text) for text in headers)
         parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
             host, port = parts.hostname, parts.port
@@ -152,7 +158,7 @@ class ServerClient:
                 raise Unreachable(f"no server answers at {self.url}: {exc.strerror or exc}") from exc
             connection.sock.settimeout(None)
             try:
-                connection.request(method, self._path + path, body, dict(headers or {}))
+                connection.request(method, self._path + path, body, {**self._headers, **(headers or {})})
                 yield connection.getresponse()
             except (OSError, HTTPException) as exc:
                 raise Unreachable(f"{self.url} does not answer as a server does, or hung up") from exc
@@ -178,6 +184,14 @@ def model_path(name: str) -> str:
 def control_path(name: str, action: str) -> str:
     """The path that loads or unloads a model."""
     return f"/v2/repository/models/{quote(name, safe='')}/{action}"
+
+
+def _header(text: str) -> tuple[str, str]:
+    """The name and the value in `<name>: <value>`, or `<name>=<value>`. Raises WrongUsage."""
+    found = _HEADER.fullmatch(text)
+    if found is None:
+        raise WrongUsage(f"--header must be like 'name: value', not {text!r}")
+    return found[1], found[2]
 
 
 def _reason(response: HTTPResponse, content: bytes) -> str:

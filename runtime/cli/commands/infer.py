@@ -28,9 +28,10 @@ _ABOUT = ("model_name", "model_version", "id")
 _ONLY_STREAMS = "decoupled transaction policy"
 
 
-def run_infer(url: str, model: str, inputs: Sequence[str], outputs: Sequence[str], stream: bool, as_json: bool) -> int:
+def run_infer(
+    client: ServerClient, model: str, inputs: Sequence[str], outputs: Sequence[str], stream: bool, as_json: bool
+) -> int:
     """Send the request and print its responses. Raises CommandError."""
-    client = ServerClient(url)
     with client.about(model):
         metadata = client.metadata(model_path(model))
     specs = {spec.name: spec for spec in map(TensorSpec.parse, metadata["inputs"])}

@@ -12,25 +12,22 @@ from pyruntime.runtime.cli.commands.show import print_json, progress, show_table
 _HEADINGS = ("Model", "Version", "State", "Inputs", "Outputs", "Reason")
 
 
-def run_models(url: str, as_json: bool) -> int:
+def run_models(client: ServerClient, as_json: bool) -> int:
     """Print all models of the repositories. Raises CommandError."""
-    client = ServerClient(url)
     _show(client, client.index(), as_json)
     return 0
 
 
-def run_load(url: str, model: str, as_json: bool) -> int:
+def run_load(client: ServerClient, model: str, as_json: bool) -> int:
     """Load or update a model, and print its state. Raises CommandError."""
-    client = ServerClient(url)
     with progress(f"{model} is being loaded"), client.about(model):
         client.post(control_path(model, "load"), {})
     _show(client, _rows_of(client, model), as_json)
     return 0
 
 
-def run_unload(url: str, model: str, as_json: bool) -> int:
+def run_unload(client: ServerClient, model: str, as_json: bool) -> int:
     """Unload a model, and print its state. Raises CommandError."""
-    client = ServerClient(url)
     rows = _rows_of(client, model)
     if not rows:
         # The server reports success for a model that does not exist.

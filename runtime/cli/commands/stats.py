@@ -17,9 +17,8 @@ from pyruntime.runtime.cli.commands.statistics import HEADINGS, NUMBERS, RATE, S
 WATCH_S = 1.0
 
 
-def run_stats(url: str, model: str, watch: bool, as_json: bool) -> int:
+def run_stats(client: ServerClient, model: str, watch: bool, as_json: bool) -> int:
     """Print the statistics of a model, or of all for "". Raises CommandError."""
-    client = ServerClient(url)
     statistics = _ask(client, model)
     if watch:
         try:

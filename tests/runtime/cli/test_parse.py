@@ -109,6 +109,12 @@ def test_last_one_counts():
     assert values("--http-port=1", "--http-port=2") == {"http-port": 2}
 
 
+@pytest.mark.parametrize("words", [["a"], ["-m", "a"], ["-ma"], ["-m=a"], ["--model-repository", "a"]], ids=" ".join)
+def test_repositories(words):
+    """A word without a name is a model repository, and -m is short for the option; there may be several."""
+    assert values(*words, "--http-port=1", "b=c") == {"model-repository": ["a", "b=c"], "http-port": 1}
+
+
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
@@ -116,9 +122,9 @@ def test_last_one_counts():
         ("--http_port=1", "unknown option '--http_port'; did you mean --http-port?"),
         ("--zzz", "unknown option '--zzz'"),
         ("--=1", "unknown option '--'"),
-        ("models", "unexpected argument 'models'; every argument is an option, such as --http-port=8000"),
-        ("--", "unexpected argument '--'; every argument is an option, such as --http-port=8000"),
-        ("-v", "unexpected argument '-v'; every argument is an option, such as --http-port=8000"),
+        ("http-port=1", "unexpected argument 'http-port=1'; options are written like --http-port=8000"),
+        ("--", "unexpected argument '--'; options are written like --http-port=8000"),
+        ("-v", "unexpected argument '-v'; options are written like --http-port=8000"),
     ],
 )
 def test_unknown_words_are_refused(word, sentence):

@@ -26,6 +26,12 @@ def test_a_repository_is_needed():
         resolve({})
 
 
+def test_an_empty_repository():
+    """An empty text, such as that of an unset variable, does not serve the current folder."""
+    with pytest.raises(SettingsError, match=r"^--model-repository needs a folder, and was given an empty text$"):
+        resolve(parse_arguments(["--model-repository=a", "--model-repository="])[0])
+
+
 def test_options_reach_their_fields():
     """Each option sets the field of its name."""
     resolved = settings("--id=a", "--exit-timeout-secs=5", "--http-port=80", "--log-verbose=1", "--model-store=more")

@@ -94,6 +94,17 @@ def test_stacks_of_every_instance(start, capsys):
     assert output.count(" in <module>\n") == 3
 
 
+def test_all_models(start, capsys):
+    """Without a model, the stubs of all models are shown, by model."""
+    started = [start(WAIT, "a", model=f"{MODEL}_2"), start(WAIT, "b")]
+    main(["stack"])  # its status depends on the stubs of others
+    headings = [line for line in capsys.readouterr().out.splitlines() if f" of {MODEL}" in line]
+    assert headings == [
+        f"b of {MODEL} version 1, process {started[1].pid}",
+        f"a of {MODEL}_2 version 1, process {started[0].pid}",
+    ]
+
+
 def test_one_instance(start, capsys):
     """--instance chooses."""
     start(WAIT, "a")
@@ -122,6 +133,8 @@ def test_no_stub_at_all(monkeypatch, capsys):
     monkeypatch.setattr("pyruntime.runtime.cli.stack.find_stubs", lambda resources: [])
     assert run_stack("nonsense") == 1
     assert capsys.readouterr().err.endswith(", nor of any other\n")
+    assert run_stack() == 1
+    assert capsys.readouterr().err == f"Error: no stub of a model runs on this machine as user {os.geteuid()}\n"
 
 
 def test_no_such_instance(start, capsys):

@@ -15,11 +15,12 @@ JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 
 @pytest.fixture
 def server():
-    """`answers` maps a path to status, type and body; `asked` are method, path and body of what came."""
+    """`answers` maps a path to status, type and body; `asked` has method, path and body of each, `headers` theirs."""
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self):
             length = int(self.headers.get("Content-Length", 0))
+            made.headers.append(self.headers)
             made.asked.append((self.command, self.path, self.rfile.read(length)))
             status, kind, body = made.answers.get(self.path, (404, JSON, b'{"error": "Not Found"}'))
             if status == 0:
@@ -35,7 +36,7 @@ def server():
             pass
 
     made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.answers, made.asked = {}, []
+    made.answers, made.asked, made.headers = {}, [], []
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield made
@@ -72,6 +73,21 @@ class TestUrl:
         """A server may be behind a proxy that has it somewhere below."""
         server.answers["/below/v2"] = 200, JSON, b"{}"
         assert ServerClient(f"http://127.0.0.1:{server.server_port}/below/").get("/v2") == {}
+
+
+class TestHeaders:
+    @pytest.mark.parametrize("text", ["a-key: the value", "a-key:the value", "a-key=the value"])
+    def test_sent(self, server, text):
+        """A header goes with every request."""
+        server.answers["/v2"] = 200, JSON, b"{}"
+        ServerClient(f"127.0.0.1:{server.server_port}", [text]).get("/v2")
+        assert server.headers[-1]["a-key"] == "the value"
+
+    @pytest.mark.parametrize("text", ["", "a", ": b", "a b: c", "a: b\r\nc: d", "a: \u20ac"])
+    def test_none(self, text):
+        """A text that is not a header is refused."""
+        with pytest.raises(WrongUsage, match=r"--header must be like 'name: value', not"):
+            ServerClient("localhost", [text])
 
 
 class TestAnswers:

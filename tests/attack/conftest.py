@@ -21,7 +21,7 @@ from .harness.instruments import Findings, descriptors, used_bytes, watching
 
 TABLE = pytest.StashKey[dict[str, tuple[int, Findings]]]()
 MIB = 1 << 20
-# What a server may keep after an attack: heaps have holes, and slots stay warm.
+# The memory that a server may keep after an attack: heaps have holes, and slots stay warm.
 LEFT_BYTES_MAX = 64 * MIB
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 MIB = 1 << 20
 # CPU seconds of the server between a question and its answer. All of its threads count.
 STALL_CPU_S_MAX = 1.0
-# What the budget for pending bytes is at most, unless an option says otherwise, and what may be used besides.
+# The largest default budget for pending bytes, and the memory that may be used besides.
 PEAK_BYTES_MAX = 1024 * MIB + 256 * MIB
 # Attacks that the server does not withstand yet.
 OPEN = {attack.name for attack in (*GRPC_BOMBS, *JSON_BOMBS, *COMPRESSION)} | {"HTTP: bodies announced"}

@@ -26,7 +26,7 @@ BODY = {"inputs": [{"name": "IN", "datatype": "INT64", "shape": [1], "data": [7]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What the configuration has in /etc/pyruntime, and a client's certificate."""
+    """The files that the configuration names in /etc/pyruntime, and a client's certificate."""
     folder = tmp_path_factory.mktemp("hardened")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "clients.pem"))
@@ -51,7 +51,7 @@ def server(start_target, folder):
 
 
 def context(folder, with_certificate=True):
-    """What a client trusts, and says of itself."""
+    """The TLS context of a client."""
     found = ssl.create_default_context(cafile=folder / "clients.pem")
     if with_certificate:
         found.load_cert_chain(folder / "client.pem")

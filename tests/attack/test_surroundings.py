@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks where the surroundings are against the server, too: jumping clocks, few descriptors.
+"""Attacks on a server in bad surroundings: jumping clocks, few descriptors.
 
 Junk for TLS is here because it needs servers of its own.
 """

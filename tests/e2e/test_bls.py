@@ -243,7 +243,7 @@ class TritonPythonModel:
         """The callee may answer by a sender."""
         equal(output(request_to("callee", 3, parameters={"act": "send_later"}).exec()).tolist(), [3])
 
-    # What goes wrong.
+    # Failures.
 
     def check_codes(self, request):
         """An error of the callee is in the response, with its code."""
@@ -511,7 +511,7 @@ class TritonPythonModel:
         for response in request_to("streams", *range(50)).exec(decoupled=True):
             equal(output(request_to("callee", 3).exec()).tolist(), [3])
 
-    # Coroutines, from an execute that is none.
+    # Coroutines, from an execute that is a function.
 
     def check_coroutines(self, request):
         """All that coroutines may do works in an event loop of the model's own."""

@@ -158,7 +158,7 @@ class TritonPythonModel:
             time.sleep(0.001)
         open(self.repository + "/callee/gate", "w").close()
 
-    # Who may write.
+    # Writes to inputs and outputs.
 
     def check_callee_writes(self, own):
         """A callee may write to its input; the caller's array stays as it is."""
@@ -183,7 +183,7 @@ class TritonPythonModel:
             is_all(array, 3)
 
     def check_callee_writes_and_passes_on(self, own):
-        """What a callee wrote, its own callees see."""
+        """The callees of a callee see what the callee wrote."""
         for count in (SMALL, MEDIUM, LARGE):
             found = run("callee", np.full(count, 3), "change_and_pass_on")
             equal(found[0], 77)
@@ -235,7 +235,7 @@ class TritonPythonModel:
             equal(again.tolist(), [3 * count])
 
     def check_passed_on_and_dropped(self, own):
-        """What was passed on stays until the callee has read it, whether the caller still has it or not."""
+        """An array that is passed on stays until the callee has read it, even if the caller has dropped it."""
         async def go():
             for count in (SMALL, MEDIUM, LARGE):
                 pending = call("callee", filled(count, 3, "other"), "wait").async_exec()

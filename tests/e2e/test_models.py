@@ -45,7 +45,7 @@ class TritonPythonModel:
             return pool.map(abs, [-1, -2, -3])
 
     def fork_that_exits(self, array):
-        # What a child leaves by, an exception or a return, is no answer to the request.
+        # A child's exception or return is not an answer to the request.
         for leave in (lambda: sys.exit(0), lambda: None):
             pid = os.fork()
             if pid == 0:

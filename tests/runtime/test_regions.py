@@ -66,7 +66,7 @@ class TestSealed:
 
     @pytest.mark.parametrize("size", [0, FLAGS_BYTES, REGION_BYTES_MAX - 1, REGION_BYTES_MAX + 1])
     def test_size_stays(self, region, size):
-        """Whoever has the descriptor cannot make a region smaller or larger."""
+        """A region cannot be made smaller or larger by its descriptor."""
         with pytest.raises(PermissionError):
             os.ftruncate(region.fileno(), size)
 
@@ -80,7 +80,7 @@ class TestSealed:
 
     @pytest.mark.parametrize("seal", ["F_SEAL_WRITE", "F_SEAL_FUTURE_WRITE", "F_SEAL_SHRINK"])
     def test_takes_no_seal(self, region, seal):
-        """Nobody can seal a region against writing, so that no other process could map it or free its pages."""
+        """A region takes no further seal: one against writing would keep other processes from mapping it."""
         number = getattr(fcntl, seal, 0x10)
         with pytest.raises(PermissionError):
             fcntl.fcntl(region.fileno(), fcntl.F_ADD_SEALS, number)

@@ -64,7 +64,7 @@ def v1(folder, limit, used, cached=0):
 
 class TestMachine:
     def test_left(self):
-        """What is available, and swap space, which the kernel uses before it kills a process."""
+        """The sum of available memory and swap space, which the kernel uses before it kills a process."""
         left = Machine(System()).left()
         assert left == (16 * GIB, 3 * GIB)
         assert left.kept == KEPT_BYTES_MAX
@@ -127,11 +127,11 @@ class TestCgroups:
 
 class TestCheck:
     def test_enough(self):
-        """What leaves enough is allowed."""
+        """A reservation that leaves enough is allowed."""
         check_limits(3 * GIB - KEPT_BYTES_MAX, find_limits(System()))
 
     def test_too_little(self):
-        """What leaves less than is kept is refused, and the numbers say why."""
+        """A reservation that leaves less than is kept is refused, with the numbers."""
         size = 3 * GIB - KEPT_BYTES_MAX + 1
         with pytest.raises(
             OutOfMemoryError,

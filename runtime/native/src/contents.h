@@ -2,7 +2,7 @@
  * SPDX-FileCopyrightText: The pyruntime authors
  * SPDX-License-Identifier: Apache-2.0
  *
- * The inputs of a ModelInferRequest, and the typed contents in them: see contents.c. Nothing in here needs Python's lock.
+ * The inputs of a ModelInferRequest, and the typed contents in them: see contents.c. None of it needs Python's lock.
  */
 #ifndef PYRUNTIME_CONTENTS_H
 #define PYRUNTIME_CONTENTS_H

@@ -106,7 +106,7 @@ def malformed_grpc(count: int, target: Target) -> None:
 
 
 def _malformed_to_native(target: Target) -> None:
-    """What follows requests so alike that their connection is read by the C++ model's own thread."""
+    """Malformed data after requests so alike that the C++ model's own thread reads their connection."""
     known = raw.infer("native", 1, 2, 3)
     for _ in range(30):
         target.http(*[known] * 20)

@@ -45,7 +45,7 @@ BODIES = [
     b"0\r\nContent-Length: 5\r\n\r\nhello",
     b"1;" + b"x" * 5000 + b"\r\na\r\n0\r\n\r\n", b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + bytes(200),
 ]  # fmt: skip
-# What proxies and servers have read differently: (headers, body).
+# Requests that proxies and servers have read differently: (headers, body).
 SMUGGLED = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n"
 SMUGGLING = [
     (b"Content-Length: 5\r\nTransfer-Encoding: chunked", b"0\r\n\r\n" + SMUGGLED),
@@ -102,7 +102,7 @@ def _mutated(random: Random, text: bytes) -> bytes:
 
 
 def well_framed(random: Random) -> bytes:
-    """A request that ends where it says and asks for what is not there, or with a body that is none."""
+    """A request of the announced length, with an unknown path or a bad body."""
     path = random.choice(PATHS) if random.random() < 0.9 else "/v2/models/nobody/infer"
     body = random.choice(
         [b"{", b"[]", b'{"inputs":0}', b'{"inputs":[{}]}', b"\xff", b"", b'{"a":' * 200, b"NaN", b"null"]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an attack does to a server: how long it keeps it from others, how much memory it takes, what it leaves open."""
+"""The effects of an attack on a server: delays for other clients, memory, and descriptors that stay open."""
 
 import json
 import subprocess

@@ -7,7 +7,7 @@ A message is a list of runs, so that its lengths are known before its contents a
 
 from .bombs import MIB, Run, fill, size_of
 
-# What a compressed message may become is 64 MiB: these stay below.
+# Below the limit for a decompressed message, which is 64 MiB.
 SIZE = 60 * MIB
 VARINT, FIXED64, BYTES, GROUP, GROUP_END, FIXED32 = range(6)
 # Fields of ModelInferRequest.
@@ -28,7 +28,7 @@ def varint(number: int) -> bytes:
 
 
 def tag(number: int, kind: int = BYTES) -> bytes:
-    """What begins a field."""
+    """The tag of a field."""
     return varint(number << 3 | kind)
 
 

@@ -763,7 +763,7 @@ class TestTakenBack:
 
     @pytest.mark.parametrize("action", [PARAMETER, FAILED_STATISTICS, ERROR_RESPONSE, RESPOND_LATER, LOST])
     def test_behind_its_adoption(self, requests, connection, action):
-        """A request that Python has not heard of is adopted at once, and only once."""
+        """A request that Python does not know of yet is adopted at once, and only once."""
         poll = select.poll()
         poll.register(_triton.descriptor(), select.POLLIN)
         connection.lend()

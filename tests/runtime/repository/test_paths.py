@@ -37,7 +37,7 @@ def test_outside(name):
 
 @given(st.lists(st.sampled_from(["a", "b", ".", "..", "", "m"]), max_size=8).map("/".join))
 def test_any_name(name):
-    """What a name means is always below the folder, and is the file that the system would open without links."""
+    """A path is always below the folder, and without links it is the file that the system would open."""
     path = path_below("/m", name)
     if path is not None:
         assert path == os.path.normpath(f"/m/{name}")

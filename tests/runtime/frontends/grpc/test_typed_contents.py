@@ -74,7 +74,7 @@ def nan_or(value, packed):
 
 
 def by_protobuf(data):
-    """What the contents of all inputs are, the first refusal, or UNREADABLE."""
+    """The contents of all inputs, the first refusal, or UNREADABLE, as protobuf reads them."""
     try:
         message = service_pb2.ModelInferRequest.FromString(data)
     except DecodeError:
@@ -220,7 +220,7 @@ messages = st.lists(
 @example(field(5, 2, field(2, 2, b"FP32") + field(5, 2)))
 @example(field(5, 2, field(2, 2, b"FP32") + field(5, 2, field(6, 2, b"1234567"))))
 def test_packed_as_by_protobuf(message):
-    """Whatever fields there are."""
+    """Arbitrary fields have the same result as with protobuf."""
     assert by_native_code(message) == by_protobuf(message)
 
 

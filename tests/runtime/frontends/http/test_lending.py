@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections that an instance reads by itself: when they are lent, and when they are taken back.
 
-Over transports that note what is written: see conftest.py. What clients get is compared in test_known_exchange.py.
+Over transports that note what is written: see conftest.py. test_known_exchange.py compares the responses.
 """
 
 import json

@@ -31,6 +31,7 @@ from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions
 from pyruntime.runtime.repository.polling import Polling
+from pyruntime.runtime.repository.scan import layout_warning
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import LoadError
@@ -142,6 +143,7 @@ class Server:
         try:
             await self._frontends.open()
             names = self.state.control.find_models()
+            self._check_repositories()
             if self._cache is not None:
                 await self._cache.open()
         except (SettingsError, LoadError) as exc:
@@ -180,6 +182,14 @@ class Server:
         self.stop()
 
     # Starting.
+
+    def _check_repositories(self) -> None:
+        """Log a warning for each repository that cannot be meant. In explicit mode any may be empty at first."""
+        if self._settings.model_control_mode == "explicit":
+            return
+        for repository in self._settings.model_repositories:
+            if (problem := layout_warning(repository)) is not None:
+                _LOG.warning("%s", problem)
 
     async def _load_all(self, names: Sequence[str]) -> bool:
         """Load these models. True if all wanted models are ready."""

@@ -56,6 +56,26 @@ def find_model(repositories: Sequence[str], name: str, config_name: str | None =
     return _without_rivals(folders)[0] if folders else None
 
 
+def layout_warning(repository: str) -> str | None:
+    """A sentence for the owner of a repository that has no models, or is itself the folder of a model; or None.
+
+    Raises LoadError if it cannot be read.
+    """
+    root = Path(repository).absolute()
+    names = [path.name for path in _model_paths(repository)]
+    if not names:
+        return (
+            f"model repository '{repository}' has no models; each folder in it is one, such as "
+            f"'{root / 'my_model' / '1' / 'model.py'}'"
+        )
+    if (root / "config.pbtxt").is_file() or len(version_numbers(names)) == len(names):
+        return (
+            f"model repository '{repository}' looks like the folder of one model; its repository is the folder above, "
+            f"'{root.parent}'"
+        )
+    return None
+
+
 def _model_paths(repository: str) -> list[Path]:
     """The folders in a repository that are models. Ignores links to missing targets."""
     root = Path(repository).absolute()

@@ -189,10 +189,11 @@ def test_bad_option(serve, option, sentence):
 
 
 def test_empty_repository(serve):
-    """A server without models is ready, and has none."""
+    """A server without models is ready, has none, and says in its log where a model would be."""
     server = serve()
     with closing(server.client()) as client:
         assert client.get_model_repository_index() == []
+    assert "has no models; each folder in it is one, such as" in server.log
 
 
 def statistics(server, model):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pyruntime.runtime.repository.scan import ModelFolder, find_model, scan
+from pyruntime.runtime.repository.scan import ModelFolder, find_model, layout_warning, scan
 from pyruntime.utils.errors import LoadError
 
 
@@ -31,6 +31,35 @@ def test_a_model(tmp_path):
     root = make(tmp_path, "m/config.pbtxt", "m/1/model.py", "m/10/", "m/2/model.py", "m/03/", "m/labels.txt", "m/7")
     path = os.path.join(root, "m")
     assert scan([root]) == [ModelFolder("m", path, os.path.join(path, "config.pbtxt"), (1, 2, 10))]
+
+
+class TestWarnings:
+    @pytest.mark.parametrize("paths", [["m/1/model.py"], ["m/"], ["1/", "m/"]])
+    def test_repository(self, tmp_path, paths):
+        """A repository with models causes no warning."""
+        assert layout_warning(make(tmp_path, *paths)) is None
+
+    @pytest.mark.parametrize("paths", [[], ["model.py"], [".git/"]])
+    def test_no_models(self, tmp_path, paths):
+        """The warning for a repository without models shows where a model would be."""
+        root = make(tmp_path, *paths)
+        assert layout_warning(root) == (
+            f"model repository '{root}' has no models; each folder in it is one, such as '{root}/my_model/1/model.py'"
+        )
+
+    @pytest.mark.parametrize("paths", [["1/model.onnx"], ["1/", "3/"], ["config.pbtxt", "1/", "configs/"]])
+    def test_folder_of_a_model(self, tmp_path, paths):
+        """The warning for the folder of a model names the folder above."""
+        root = make(tmp_path / "m", *paths)
+        assert layout_warning(root) == (
+            f"model repository '{root}' looks like the folder of one model; its repository is the folder above, "
+            f"'{tmp_path}'"
+        )
+
+    def test_unreadable(self, tmp_path):
+        """A repository that does not exist is an error."""
+        with pytest.raises(LoadError):
+            layout_warning(str(tmp_path / "missing"))
 
 
 def test_a_model_without_anything(tmp_path):

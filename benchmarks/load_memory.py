@@ -36,7 +36,7 @@ def title(pid):
         words = file.read().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
     if words.startswith("triton_python_backend_stub "):
         return words.split()[-1]
-    return "resource tracker" if "resource_tracker" in words else "forkserver" if "forkserver" in words else words[:30]
+    return words[:30]
 
 
 def own_mib(pid):

@@ -5,7 +5,8 @@
 PyruntimeError
 ├── InferenceError      a client's request fails, with Triton's error code and the message for the client
 ├── LoadError           a model cannot be served; the log and the repository index show the message to its author
-│   └── ConfigError     ... because of its configuration
+│   ├── ConfigError     ... because of its configuration
+│   └── LaunchError     ... because the server lacks what a process needs; it may have it later
 ├── LocalError          this process tried to break its own protocol: a bug
 ├── PeerError           the other process broke the protocol, and must not be trusted any further
 └── OutOfMemoryError    shared memory is full, or a named limit is reached
@@ -63,6 +64,10 @@ class ConfigError(LoadError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, Code.INVALID_ARG)
+
+
+class LaunchError(LoadError):
+    """There are no descriptors, processes or memory to start a process now. No model is to blame."""
 
 
 class LocalError(PyruntimeError):

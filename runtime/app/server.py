@@ -21,6 +21,7 @@ from pyruntime.runtime.app.state import VERSION, LentConnections, ServerState
 from pyruntime.runtime.caching.cache import create_cache
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.native.host import NativeHost
+from pyruntime.runtime.instances.stub.launch import close_launcher
 from pyruntime.runtime.loaders.model_loader import create_loader
 from pyruntime.runtime.observe.log_settings import LogSettings
 from pyruntime.runtime.observe.logging import adjust_logging
@@ -237,6 +238,7 @@ class Server:
             await self._cache.close()
         await self._native.close()
         await self._frontends.finish()
+        await close_launcher()
         if self._watching is not None:
             self._watching.cancel()
         await asyncio.to_thread(state.tracer.close)

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from pyruntime.runtime.cli.parse import Values, merge, parse_arguments
 from pyruntime.runtime.cli.resolve import resolve
 from pyruntime.runtime.cli.terminal import NO_TERMINAL, has_terminal, terminal_kept
+from pyruntime.runtime.descriptors import raise_limit
 from pyruntime.runtime.observe.logging import set_up_logging
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 
@@ -37,10 +38,10 @@ def run_serve(arguments: Sequence[str], program: str = "pyruntime serve") -> int
         return 1
     for warning in warnings:
         log.warning("%s", warning)
-    # Before the import of the server: the forkserver imports numpy on another core meanwhile.
-    from pyruntime.runtime.instances.stub.launch import start_forkserver
+    # Before the import of the server: the launcher imports numpy on another core meanwhile.
+    from pyruntime.runtime.instances.stub.launch import start_launcher
 
-    start_forkserver()
+    start_launcher(raise_limit())
     from pyruntime.runtime.app.server import serve
     from pyruntime.runtime.frontends.listeners import Listeners
 

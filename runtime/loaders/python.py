@@ -12,9 +12,11 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Coroutine, Iterable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -36,9 +38,15 @@ from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.repository.instance_mode import InstanceProcess
 from pyruntime.runtime.settings import ServerSettings
-from pyruntime.utils.errors import LoadError, OutOfMemoryError
+from pyruntime.utils.errors import Code, LaunchError, LoadError, OutOfMemoryError
 
 _LOG = logging.getLogger("pyruntime.repository")
+
+# How long a load waits for the descriptors, the processes or the memory that its stubs need, in seconds: within this
+# time the server closes idle connections, and stubs that are stopped have ended.
+LAUNCH_S_MAX = 15.0
+# The first wait, in seconds; each further one is twice as long.
+LAUNCH_AGAIN_S = 0.1
 
 
 class PythonLoader:
@@ -112,7 +120,7 @@ class PythonLoader:
         growth = self._settings.python_backend.shm_growth_byte_size
 
         async def open_stub(name: str) -> None:
-            connections[name] = await StubConnection.open(name, memory, growth, environment)
+            connections[name] = await _patiently(partial(StubConnection.open, name, memory, growth, environment))
 
         await _all(open_stub(process.instance.name) for process in processes)
 
@@ -154,6 +162,24 @@ class PythonLoader:
             )
             instances.append(PythonInstance(plan, model.scheduler, self._tasks))
         return instances
+
+
+async def _patiently(open_stub: Callable[[], Awaitable[StubConnection]]) -> StubConnection:
+    """Start a stub; wait while descriptors, processes or memory are lacking, LAUNCH_S_MAX at most. Raises LoadError."""
+    deadline = time.monotonic() + LAUNCH_S_MAX
+    wait_s = LAUNCH_AGAIN_S
+    while True:
+        try:
+            return await open_stub()
+        except (LaunchError, OutOfMemoryError) as exc:
+            if time.monotonic() + wait_s > deadline:
+                raise LoadError(
+                    f"{exc}. The server tried for {LAUNCH_S_MAX:g} s. Close connections, unload other models, or allow "
+                    "the server more descriptors, processes or memory",
+                    Code.UNAVAILABLE,
+                ) from exc
+        await asyncio.sleep(wait_s)
+        wait_s *= 2
 
 
 async def _kill(connections: dict[str, StubConnection]) -> None:

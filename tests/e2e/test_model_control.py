@@ -17,7 +17,6 @@ import uvloop
 
 from pyruntime.runtime.app.server import Server
 from pyruntime.runtime.frontends.listeners import Listeners
-from pyruntime.runtime.instances.stub.launch import start_forkserver
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import InferenceError
@@ -106,8 +105,6 @@ class World:
 @pytest.fixture
 def world(tmp_path):
     """`world(test, **settings)`: run `await test(the world)`, and shut its server down."""
-    # Not in `run`: the forkserver, which lives on, is to have its socket where no test has moved temporary files to.
-    start_forkserver()
 
     def run(test, **settings):
         values = {"model_control_mode": "explicit", "allow_http": False, "allow_grpc": False, "allow_metrics": False}

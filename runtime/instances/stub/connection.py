@@ -9,23 +9,22 @@ serving stub go to its instance. A stub that breaks the protocol is killed, and 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 from pyruntime.runtime.environments.environment import Environment
-from pyruntime.runtime.instances.stub.launch import StubProcess, launch_stub
+from pyruntime.runtime.instances.stub.launch import Handover, StubProcess, launch_stub
 from pyruntime.runtime.instances.stub.output import OutputLog, log_for_stub
-from pyruntime.runtime.instances.stub.spawn import SpawnedStub, spawn_stub
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import GrantedRegion, SharedRegion, create_region
 from pyruntime.utils.channel import HostChannel, State
-from pyruntime.utils.errors import LoadError, LocalError, PeerError
+from pyruntime.utils.errors import LaunchError, LoadError, LocalError, PeerError
 from pyruntime.utils.messages import (
     PROTOCOL_VERSION,
     AutoComplete,
@@ -60,6 +59,16 @@ _LISTENING = (State.LOADING, State.SERVING, State.STOPPING)
 GRANT_BYTES = 8
 # The size of each read of the messages that a dead stub left in the socket, in bytes.
 REST_BYTES = 64 << 10
+# Why a process cannot be started now, but perhaps later: no descriptors, processes or memory.
+SCARCE = (
+    errno.EAGAIN,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOBUFS,
+    errno.ENOMEM,
+    errno.ENOSPC,
+    errno.ETOOMANYREFS,
+)
 
 # How to handle each kind of message. Any: each handler takes messages of its own kind.
 Handlers = Mapping[type[Message], Callable[[Any], None]]
@@ -88,7 +97,7 @@ class StubConnection(asyncio.Protocol):
         self._rest: socket.socket | None = None
         self._closed = False
         self._corked: list[bytes] | None = None
-        self._process: StubProcess | SpawnedStub | None = None
+        self._process: StubProcess | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._output: asyncio.ReadTransport | None = None
 
@@ -101,6 +110,7 @@ class StubConnection(asyncio.Protocol):
     ) -> StubConnection:
         """Start a stub and wait for its Hello. Raises LoadError if it dies first, or has another version.
 
+        LaunchError and OutOfMemoryError say that the server lacks what a process needs, and may have it later.
         `environment` is the Python to start it with, None for the host's. Cancelling it kills the stub.
         """
         connection = cls(name, memory.region)
@@ -116,7 +126,8 @@ class StubConnection(asyncio.Protocol):
                 connection.kill()
                 await connection.wait_exited()
             if isinstance(exc, OSError):
-                raise LoadError(f"the stub process of {name} cannot be started: {exc}") from exc
+                error = LaunchError if exc.errno in SCARCE else LoadError
+                raise error(f"the stub process of {name} cannot be started: {exc}") from exc
             raise
         return connection
 
@@ -131,8 +142,7 @@ class StubConnection(asyncio.Protocol):
                 read_fd, write_fd = os.pipe()
                 output = ours.enter_context(os.fdopen(read_fd, "rb", 0))
                 try:
-                    start = launch_stub if environment is None else partial(spawn_stub, environment)
-                    self._process = start(
+                    handover = Handover(
                         self.name,
                         their_sock,
                         their_grants,
@@ -140,8 +150,8 @@ class StubConnection(asyncio.Protocol):
                         self._requests.fileno(),
                         self.responses.fileno(),
                         growth_bytes,
-                        self._loop,
                     )
+                    self._process = await launch_stub(handover, environment)
                 finally:
                     os.close(write_fd)
             # Not the end of the socket: a process that the model forked may keep that open.

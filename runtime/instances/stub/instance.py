@@ -31,6 +31,7 @@ from pyruntime.runtime.instances.stub.supervisor import (
     Event,
     Exited,
     GiveUp,
+    Postponed,
     Ready,
     Restart,
     Started,
@@ -40,7 +41,7 @@ from pyruntime.runtime.instances.stub.supervisor import (
     StopRequested,
     Supervisor,
 )
-from pyruntime.utils.errors import Code, LoadError, LocalError, OutOfMemoryError
+from pyruntime.utils.errors import Code, LaunchError, LoadError, LocalError, OutOfMemoryError
 from pyruntime.utils.messages import (
     Ask,
     Call,
@@ -235,7 +236,11 @@ class PythonInstance:
         spec = self._spec
         try:
             connection = await StubConnection.open(spec.name, spec.memory, spec.growth_bytes, spec.environment)
-        except (LoadError, OutOfMemoryError) as exc:
+        except (LaunchError, OutOfMemoryError) as exc:
+            _LOG.warning("%s: %s", self.name, exc)
+            self._handle(Postponed())
+            return
+        except LoadError as exc:
             self._handle(StartFailed(str(exc)))
             self._owner.executor_changed()
             return

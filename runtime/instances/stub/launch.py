@@ -1,131 +1,224 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Starts stub processes of the host's own interpreter, and watches for their ends.
+"""Starts stub processes, and learns how they end.
 
-They are forked from a server process that has numpy and the stub's code loaded already: 8 ms and a few MiB each,
-instead of 70 ms and 18 MiB for a fresh interpreter. The forkserver also reaps them, and reports each exit status on a
-descriptor of its own, which the event loop watches.
+A process of its own, the launcher, has numpy and the stub's code loaded already, and forks a guardian for each stub,
+which starts the stub: see stub/launcher.py and stub/guardian.py. The host talks to the guardian over the stub's control
+socket, and needs the launcher only to start stubs. If that has ended, the next launch starts another one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import os
-import signal
+import resource
 import socket
 import sys
-import types
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Protocol
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
 
-from multiprocess import context, forkserver, reduction
+from multiprocess import reduction, util
 
+from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
-from pyruntime.utils.start import received, start_stub
+from pyruntime.utils.launching import (
+    EXITED,
+    FAILED,
+    KILL,
+    REPLY_BYTES,
+    STARTED,
+    Interpreter,
+    Order,
+    decode_reply,
+    encode_order,
+)
 
-PRELOAD = ["numpy", "msgpack", "setproctitle", "pyruntime.stub.preload"]
+_LOG = logging.getLogger("pyruntime.instances")
+
+# Named, because the host imports no code of the stub.
+PROGRAM = "from pyruntime.stub.launcher import main; main()"
+# How long a server that exits waits for the processes that models left behind, in seconds: longer than these have to
+# clean up.
+CLOSE_S_MAX = 5.0
+# SIGKILL, where the guardian did not live to report how its stub ended: the kernel ends both.
+_UNKNOWN_EXIT = ProcessExit(-9)
 
 
-def start_forkserver() -> None:
-    """Start the forkserver now, so that it imports numpy while the host reads configurations."""
-    forkserver.set_forkserver_preload(PRELOAD)
-    forkserver.ensure_running()
+class Handover(NamedTuple):
+    """What a stub gets: its name, descriptors of which it has copies, and how its response region grows."""
 
-
-class _Child(Protocol):
-    """A process of the multiprocess package, which has no types."""
-
-    pid: int
-    sentinel: int
-    exitcode: int
-
-    def join(self) -> None: ...
-
-    def close(self) -> None: ...
+    name: str
+    sock: socket.socket
+    grants: socket.socket
+    output_fd: int
+    requests_fd: int
+    responses_fd: int
+    growth_bytes: int
 
 
 class StubProcess:
     """A stub process. `exited` resolves, once, to how it ended. Cancelling a wait for it is harmless."""
 
-    def __init__(self, process: _Child, loop: asyncio.AbstractEventLoop) -> None:
-        self._process = process
-        self._loop = loop
-        self.pid: int = process.pid
+    def __init__(self, pid: int, control: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        """`control` is the host's end of the control socket, which is the process's from now on."""
+        self.pid = pid
         self.exited: asyncio.Future[ProcessExit] = loop.create_future()
-        # The number may belong to another process by the time of a signal; a pidfd never does.
-        try:
-            self._pidfd = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            self._pidfd = -1
-        loop.add_reader(process.sentinel, self._on_exit)
+        self._control = control
+        self._loop = loop
+        loop.add_reader(control.fileno(), self._on_reply)
 
     def kill(self) -> None:
         """Send SIGKILL, if the process still exists."""
-        if self._pidfd >= 0:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        if not self.exited.done():
+            with suppress(OSError):  # the guardian has ended, and so has the stub
+                self._control.send(KILL)
 
-    def _on_exit(self) -> None:
-        self._loop.remove_reader(self._process.sentinel)
-        self._process.join()
-        exit = ProcessExit(self._process.exitcode)
-        self._process.close()
-        # The processes that its model started and did not end. SIGTERM, because some of them have to clean up.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGTERM)
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+    def _on_reply(self) -> None:
+        exit = _UNKNOWN_EXIT
+        try:
+            reply = self._control.recv(REPLY_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            reply = b""
+        if reply:
+            kind, number = decode_reply(reply)
+            assert kind == EXITED  # nothing else follows STARTED
+            exit = ProcessExit(number)
+        self._loop.remove_reader(self._control.fileno())
+        self._control.close()
         if not self.exited.done():
             self.exited.set_result(exit)
 
 
-def launch_stub(
-    name: str,
-    sock: socket.socket,
-    grants: socket.socket,
-    output_fd: int,
-    requests_fd: int,
-    responses_fd: int,
-    growth_bytes: int,
-    loop: asyncio.AbstractEventLoop,
-) -> StubProcess:
-    """Start the stub of instance `name`; it inherits copies of the descriptors. The caller closes its own.
+class Launcher:
+    """The launcher process, and the host's end of its socket."""
 
-    Blocks for the fork, which takes milliseconds once the forkserver runs.
+    def __init__(self, models_files_max: int) -> None:
+        """Start it, with this limit of descriptors for stubs. Raises OSError."""
+        self._models_files_max = models_files_max
+        self._sock, theirs = socket.socketpair()
+        try:
+            with theirs:
+                arguments = [str(theirs.fileno()), str(models_files_max)]
+                # -P: no module of the current folder takes the place of another.
+                flags = [*util._args_from_interpreter_flags(), "-P"]
+                command = [sys.executable, *flags, "-c", PROGRAM, *arguments]
+                self._pid: int = util.spawnv_passfds(os.fsencode(sys.executable), command, [theirs.fileno()])
+        except BaseException:
+            self._sock.close()
+            raise
+        self._sock.setblocking(False)
+
+    def send(self, descriptors: list[int]) -> None:
+        """Request one launch: see utils/launching.py. Raises OSError; BrokenPipeError if the launcher has ended."""
+        reduction.sendfds(self._sock, descriptors)
+
+    def successor(self) -> Launcher:
+        """A new launcher in the place of this one, which has ended. Raises OSError."""
+        successor = Launcher(self._models_files_max)
+        self._sock.close()
+        exit = self._wait()
+        _LOG.warning("The launcher of stub processes was lost: %s. Another one is started.", exit.describe())
+        return successor
+
+    async def close(self, timeout_s: float) -> None:
+        """Let it end, and wait for it and for what models left behind, but no longer than this."""
+        self._sock.shutdown(socket.SHUT_WR)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await loop.sock_recv(self._sock, 1)
+        except TimeoutError:
+            _LOG.warning("Processes that models left behind do not end within %g s", timeout_s)
+            return
+        finally:
+            self._sock.close()
+        self._wait()
+
+    def _wait(self) -> ProcessExit:
+        """How it ended. It has closed its socket, so that this does not take long."""
+        _, status = os.waitpid(self._pid, 0)
+        return ProcessExit(os.waitstatus_to_exitcode(status))
+
+
+_launcher: Launcher | None = None
+
+
+def start_launcher(models_files_max: int) -> None:
+    """Start the launcher now, so that it imports numpy while the host reads configurations. Raises OSError.
+
+    `models_files_max` is the soft limit of descriptors in stubs.
     """
-    with _no_main_module():
-        process = _Process(
-            target=_target,
-            args=(name, sock, grants, _Fd(output_fd), _Fd(requests_fd), _Fd(responses_fd), growth_bytes),
-            name=name,
-            daemon=True,
-        )
-        process.start()
-    return StubProcess(process, loop)
+    global _launcher
+    _launcher = Launcher(models_files_max)
 
 
-_Process = context.ForkServerProcess
-_target = start_stub
+async def close_launcher() -> None:
+    """End the launcher, after the last stub. Waits for processes that models left behind, CLOSE_S_MAX at most."""
+    global _launcher
+    if _launcher is not None:
+        launcher, _launcher = _launcher, None
+        await launcher.close(CLOSE_S_MAX)
 
 
-class _Fd:
-    """A descriptor in the arguments of a child, which receives a duplicate in its place."""
+async def launch_stub(handover: Handover, environment: Environment | None) -> StubProcess:
+    """Start a stub with copies of the descriptors, in `environment`, or None for the host's own Python.
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    Raises OSError. Cancelling it kills the stub.
+    """
+    loop = asyncio.get_running_loop()
+    with ExitStack() as resources:
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        resources.callback(control.close)
+        with theirs:
+            _request(theirs, handover, environment)
+        control.setblocking(False)
+        try:
+            reply = await loop.sock_recv(control, REPLY_BYTES)
+        except ConnectionResetError:
+            reply = b""
+        if not reply:
+            raise BlockingIOError(errno.EAGAIN, "the launcher of stub processes ended, or has no descriptors")
+        kind, number = decode_reply(reply)
+        if kind == FAILED:
+            raise OSError(number, os.strerror(number), environment and environment.interpreter)
+        assert kind == STARTED  # there is no other first reply
+        resources.pop_all()
+        return StubProcess(number, control, loop)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return received, (reduction.DupFd(self._fd),)
+
+def _request(control: socket.socket, handover: Handover, environment: Environment | None) -> None:
+    """Request a stub whose guardian has this end of the control socket. Raises OSError."""
+    with open(os.memfd_create("pyruntime order"), "wb", 0) as order:
+        order.write(encode_order(_order(handover, environment)))
+        _send([control.fileno(), order.fileno(), *_descriptors(handover)])
 
 
-@contextmanager
-def _no_main_module() -> Iterator[None]:
-    """Hide `__main__` while a child starts: the child would import it again, and a stub does not need it."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
+def _order(handover: Handover, environment: Environment | None) -> Order:
+    interpreter = None
+    if environment is not None:
+        variables = dict(environment.variables)
+        interpreter = Interpreter(environment.interpreter, variables, environment.at_terminal)
+    return Order(handover.name, handover.growth_bytes, interpreter)
+
+
+def _descriptors(handover: Handover) -> list[int]:
+    """See launching.DESCRIPTORS."""
+    files = [handover.output_fd, handover.requests_fd, handover.responses_fd]
+    return [handover.sock.fileno(), handover.grants.fileno(), *files]
+
+
+def _send(descriptors: list[int]) -> None:
+    """Send a request to the launcher, and to another one if that has ended. Raises OSError."""
+    global _launcher
+    if _launcher is None:
+        start_launcher(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        assert _launcher is not None
     try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+        _launcher.send(descriptors)
+    except (BrokenPipeError, ConnectionResetError):
+        _launcher = _launcher.successor()
+        _launcher.send(descriptors)

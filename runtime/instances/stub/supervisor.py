@@ -12,6 +12,8 @@ NEW ── Started ─► INITIALIZING ── Ready ─► READY ── Exited �
   `backoff_s_first`, doubled each time up to `backoff_s_max`.
 - A row ends when the instance stays ready for `healthy_s`. It is given up when it reaches `deaths_max`. A process that
   dies while it initializes again, or that cannot be started at all, counts like any other death.
+- Where descriptors, processes or memory are lacking a start is postponed: it is tried again after `backoff_s_first`,
+  doubled each time up to `postponed_s_max`. This is no death, and no reason to give up.
 - A stop may be requested at any time, also during a restart: a process that starts after that is stopped.
 """
 
@@ -27,6 +29,8 @@ from pyruntime.utils.errors import LocalError
 BACKOFF_S_FIRST = 0.1
 # No wait is longer, in seconds: an instance should not be missing for minutes after the cause of its death is gone.
 BACKOFF_S_MAX = 10.0
+# No wait for descriptors, processes or memory is longer, in seconds: they may come back at any time.
+POSTPONED_S_MAX = 5.0
 # After this long without a death, in seconds, an instance has recovered: its next death begins a new row.
 HEALTHY_S = 30.0
 # Deaths in a row before the instance is given up: a model that cannot run must not start processes for ever.
@@ -39,6 +43,7 @@ class Limits:
 
     backoff_s_first: float = BACKOFF_S_FIRST
     backoff_s_max: float = BACKOFF_S_MAX
+    postponed_s_max: float = POSTPONED_S_MAX
     healthy_s: float = HEALTHY_S
     deaths_max: int = QUICK_DEATHS_MAX
 
@@ -87,11 +92,16 @@ class StartFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Postponed:
+    """The process could not be started, because the server lacks descriptors, processes or memory now."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The instance is not needed any more."""
 
 
-Event = Started | Ready | Exited | StartFailed | StopRequested
+Event = Started | Ready | Exited | StartFailed | Postponed | StopRequested
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +113,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class CancelRestart:
-    """Cancel the Restart. If its process is being started already, report Started or StartFailed as usual."""
+    """Cancel the Restart. If its process is being started already, report how that ends as usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +157,7 @@ NEXT: dict[tuple[State, type[Event]], State] = {
     (State.READY, StopRequested): State.STOPPING,
     (State.RESTARTING, Started): State.REINITIALIZING,
     (State.RESTARTING, StartFailed): State.RESTARTING,
+    (State.RESTARTING, Postponed): State.RESTARTING,
     (State.RESTARTING, StopRequested): State.STOPPED,
     (State.REINITIALIZING, Ready): State.READY,
     (State.REINITIALIZING, Exited): State.RESTARTING,
@@ -160,6 +171,7 @@ NEXT: dict[tuple[State, type[Event]], State] = {
     # The stop came while a process was being started.
     (State.STOPPED, Started): State.STOPPING,
     (State.STOPPED, StartFailed): State.STOPPED,
+    (State.STOPPED, Postponed): State.STOPPED,
     (State.STOPPED, StopRequested): State.STOPPED,
     (State.FAILED, StopRequested): State.FAILED,
 }
@@ -173,6 +185,7 @@ class Supervisor:
         self._limits = limits or Limits()
         self._deaths = 0
         self._wait_s = 0.0
+        self._postponed_s = 0.0
         self._ready_at: float | None = None
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -189,6 +202,12 @@ class Supervisor:
                 return [self._after_death(exit.describe(), now)]
             case StartFailed(error=error) if new is State.RESTARTING:
                 return [self._after_death(error, now)]
+            case Postponed() if new is State.RESTARTING:
+                limits = self._limits
+                self._postponed_s = min(max(limits.backoff_s_first, 2 * self._postponed_s), limits.postponed_s_max)
+                return [Restart(self._postponed_s)]
+            case Started():
+                self._postponed_s = 0.0
             case Ready():
                 self._ready_at = now
             case StopRequested() if old is State.RESTARTING:

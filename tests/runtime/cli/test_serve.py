@@ -30,7 +30,7 @@ def served(monkeypatch):
     server.serve = serve
     monkeypatch.setitem(sys.modules, "pyruntime.runtime.app.server", server)
     launch = ModuleType("pyruntime.runtime.instances.stub.launch")
-    launch.start_forkserver = lambda: None
+    launch.start_launcher = lambda limit: None
     monkeypatch.setitem(sys.modules, "pyruntime.runtime.instances.stub.launch", launch)
     yield settings
     for name in LOGGER_NAMES:
@@ -127,7 +127,7 @@ listeners = types.ModuleType("pyruntime.runtime.frontends.listeners")
 listeners.Listeners = None
 sys.modules["pyruntime.runtime.frontends.listeners"] = listeners
 launch = types.ModuleType("pyruntime.runtime.instances.stub.launch")
-launch.start_forkserver = lambda: None
+launch.start_launcher = lambda limit: None
 sys.modules["pyruntime.runtime.instances.stub.launch"] = launch
 assert pyruntime.runtime.cli.main(["serve", "--model-repository=a"]) == 0
 print({"typer", "click", "rich", "numpy", "yaml", "asyncio"} & set(sys.modules))

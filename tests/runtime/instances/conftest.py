@@ -162,11 +162,11 @@ class Bench:
         self.refuse_to_start = False
         monkeypatch.setattr(connection_module, "launch_stub", self._launch)
 
-    def _launch(self, name, sock, grants, output_fd, requests_fd, responses_fd, growth_bytes, loop):
-        assert name == "m_0"
+    async def _launch(self, handover, environment):
+        assert handover.name == "m_0"
         if self.refuse_to_start:
             raise OSError("no more processes")
-        stub = Stub(sock, grants, loop)
+        stub = Stub(handover.sock, handover.grants, asyncio.get_running_loop())
         self.all_stubs.append(stub)
         self.stubs.put_nowait(stub)
         return stub.process

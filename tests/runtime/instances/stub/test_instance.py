@@ -14,7 +14,7 @@ from pyruntime.runtime.instances.stub.batches import CAPACITY_MAX
 from pyruntime.runtime.instances.stub.supervisor import QUICK_DEATHS_MAX, ProcessExit
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.utils.channel import FRAME_BYTES_MAX
-from pyruntime.utils.errors import Code, InferenceError, LoadError
+from pyruntime.utils.errors import Code, InferenceError, LoadError, OutOfMemoryError
 from pyruntime.utils.messages import (
     OK,
     PROTOCOL_VERSION,
@@ -462,21 +462,35 @@ class TestDeath:
 
         play(scenario)
 
-    def test_restart_without_descriptors(self, play, monkeypatch):
-        """A host that is out of descriptors gives the instance up; it does not fall over itself."""
+    @pytest.mark.parametrize("what", ["descriptors", "memory"])
+    def test_restart_without_resources(self, play, monkeypatch, what):
+        """However often a host is out of descriptors or memory, the instance comes back when there are some again."""
+        failures = 3 * QUICK_DEATHS_MAX
 
         async def scenario(bench):
             loop = asyncio.get_running_loop()
             monkeypatch.setattr(loop, "call_later", lambda delay, call, *args: loop.call_soon(call, *args))
             stub = await bench.start()
+            left = failures
+            there = connection_module.create_region if what == "memory" else connection_module.socket.socketpair
 
-            def socketpair():
-                raise OSError(24, "Too many open files")
+            def scarce(*args):
+                nonlocal left
+                if not left:
+                    return there(*args)
+                left -= 1
+                raise OutOfMemoryError("no memory") if what == "memory" else OSError(24, "Too many open files")
 
-            monkeypatch.setattr(connection_module.socket, "socketpair", socketpair)
+            if what == "memory":
+                monkeypatch.setattr(connection_module, "create_region", scarce)
+            else:
+                monkeypatch.setattr(connection_module.socket, "socketpair", scarce)
             stub.process.exit(3)
-            while not bench.instance.down:
-                await bench.owner.wait("changed")
+            await bench.restarted()
+            assert left == 0
+            assert bench.instance.is_ready
+            assert bench.instance.restarts == 1
+            assert bench.instance.down == ""
 
         play(scenario)
 

@@ -12,6 +12,7 @@ from pyruntime.runtime.instances.stub.supervisor import (
     Exited,
     GiveUp,
     Limits,
+    Postponed,
     ProcessExit,
     Ready,
     Restart,
@@ -25,7 +26,7 @@ from pyruntime.runtime.instances.stub.supervisor import (
 from pyruntime.utils.errors import LocalError
 
 CRASH = Exited(ProcessExit(-signal.SIGSEGV))
-EVENTS = [Started(), Ready(), CRASH, StartFailed("no memory"), StopRequested()]
+EVENTS = [Started(), Ready(), CRASH, StartFailed("no memory"), Postponed(), StopRequested()]
 
 # Events that lead a new supervisor to each state.
 PATHS = {
@@ -103,6 +104,27 @@ class TestRestarts:
         assert supervisor.handle(StartFailed("no memory"), now=1.0) == [Restart(0.1)]
         supervisor.handle(Started(), now=2.0)
         assert supervisor.handle(StartFailed("the model says no"), now=3.0) == [Restart(0.2)]
+
+
+class TestPostponing:
+    def test_is_no_death(self):
+        """However often a process cannot be started for lack of resources, the instance is not given up."""
+        supervisor, _ = supervised(*PATHS[State.RESTARTING])
+        waits = [supervisor.handle(Postponed(), now=0.0)[0].after_s for _ in range(9)]
+        assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+        supervisor.handle(Started(), now=0.0)
+        assert supervisor.handle(CRASH, now=0.0) == [Restart(0.1)]  # the second death
+
+    def test_waits_begin_again(self):
+        """A process that was started ends the row."""
+        supervisor, _ = supervised(*PATHS[State.RESTARTING], Postponed(), Postponed(), Started(), CRASH)
+        assert supervisor.handle(Postponed(), now=0.0) == [Restart(0.1)]
+
+    def test_after_a_stop(self):
+        """Nothing is tried again for an instance that is not needed any more."""
+        supervisor, commands = supervised(*PATHS[State.RESTARTING], StopRequested(), Postponed())
+        assert commands == []
+        assert supervisor.state is State.STOPPED
 
 
 class TestGivingUp:

@@ -237,7 +237,7 @@ class PythonInstance:
         try:
             connection = await StubConnection.open(spec.name, spec.memory, spec.growth_bytes, spec.environment)
         except (LaunchError, OutOfMemoryError) as exc:
-            _LOG.warning("%s: %s", self.name, exc)
+            _LOG.warning("%s: cannot be started now: %s", self.name, exc)
             self._handle(Postponed())
             return
         except LoadError as exc:

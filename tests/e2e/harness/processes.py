@@ -20,6 +20,12 @@ class Process(NamedTuple):
         return found is not None and found[1].started == self.started
 
 
+def find_process(pid: int) -> Process | None:
+    """A process that runs; None if there is none of this number."""
+    found = _read_process(pid)
+    return None if found is None else found[1]
+
+
 def _read_process(pid: int) -> tuple[int, Process] | None:
     """A process and its parent's number; None for what is gone, or as good as."""
     try:

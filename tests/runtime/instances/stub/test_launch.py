@@ -28,7 +28,7 @@ from pyruntime.utils.messages import Hello, Stop
 pytestmark = pytest.mark.processes
 
 # How many launches fail for each reason.
-LAUNCHES = 3
+LAUNCHES = 100
 # The soft limit of descriptors in stubs.
 FILES_MAX = 333
 PATIENCE_S = 60.0
@@ -71,7 +71,7 @@ async def launched(environment=None):
 
 
 def title_of(pid):
-    """What lists of processes show; None where there is no such process."""
+    """The title of the process, as lists of processes show it; None if there is no such process."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode()
     except OSError:
@@ -198,7 +198,7 @@ def test_holds_its_own_descriptors_only(run):
 
 
 def test_death_is_an_event(run, environment):
-    """Whatever kills it is known at once, and by what; it is no zombie then."""
+    """Every death is reported at once with its signal, and leaves no zombie."""
 
     async def die():
         for end in (lambda stub: stub.kill(), lambda stub: os.kill(stub.pid, signal.SIGSEGV)):
@@ -212,7 +212,7 @@ def test_death_is_an_event(run, environment):
 
 
 def test_ends_with_the_host_hanging_up(run, environment):
-    """A stub whose host is gone ends by itself."""
+    """A stub whose socket the host has closed ends by itself."""
 
     async def hang_up():
         async with launched(environment) as (stub, ours, _):

@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The processes around stubs: whichever of them is killed, running models serve on, and nothing outlives the server."""
+
+import json
+import os
+import resource
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .harness.processes import Process, find_process
+
+INPUT = {"IN": np.array([7])}
+# `initialize` starts a daemon as init systems of old know them: another session, no parent, no open files. It leaves
+# its number in the model's folder, and does not heed SIGTERM if the model is called `stubborn`.
+MODEL = """
+class TritonPythonModel:
+    def initialize(self, args):
+        folder = os.path.join(args["model_repository"], "daemon")
+        read_fd, write_fd = os.pipe()
+        if not os.fork():
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            if args["model_name"] == "stubborn":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            with open(folder, "w") as file:
+                file.write(str(os.getpid()))
+            os.write(write_fd, b"!")
+            os.closerange(0, 100)
+            os.execve("/bin/sleep", ["sleep", "1000"], {})
+        os.wait()
+        os.read(read_fd, 1)
+        os.close(read_fd)
+        os.close(write_fd)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(
+            request, "IN").as_numpy())]) for request in requests]
+"""
+
+
+@pytest.fixture
+def daemons(model, serve):
+    """`daemons(*names)`: a server of models with daemons, and their daemons by name."""
+
+    def start(*names, **how):
+        folders = {name: model(name, MODEL) for name in names}
+        server = serve(**how)
+        return server, {name: daemon_of(folder) for name, folder in folders.items()}
+
+    return start
+
+
+def daemon_of(folder: Path) -> Process:
+    daemon = find_process(int((folder / "daemon").read_text()))
+    assert daemon is not None
+    return daemon
+
+
+def works(server, name):
+    return server.infer(name, INPUT).as_numpy("OUT").tolist() == [7]
+
+
+def titled(server, title):
+    """The one process of the server with this title."""
+    (found,) = [each for each in server.family() if each.title == title]
+    return found
+
+
+def test_killed_launcher(daemons, wait_until):
+    """Without a launcher models serve on; the next crash starts another one, and the server stops as ever."""
+    server, _ = daemons("one", "two")
+    stubs = {name: server.stub(f"{name}_0") for name in ("one", "two")}
+    launcher = titled(server, "pyruntime launcher")
+    guardians = [each for each in server.family() if each.title.startswith("pyruntime guardian of ")]
+    os.kill(launcher.pid, signal.SIGKILL)
+    wait_until(lambda: not launcher.is_alive())
+    assert works(server, "one")
+    assert works(server, "two")
+    os.kill(stubs["one"].pid, signal.SIGKILL)
+    assert works(server, "one")
+    assert works(server, "two")
+    assert stubs["two"].is_alive()
+    assert titled(server, "pyruntime launcher") != launcher
+    assert "The launcher of stub processes was lost: killed by SIGKILL" in server.log
+    assert "one_0: stub killed by SIGKILL" in server.log
+    server.stop()
+    wait_until(lambda: not [each for each in [*guardians, *stubs.values()] if each.is_alive()])
+
+
+def test_killed_guardian(daemons, wait_until):
+    """A guardian that is killed is a crash of its stub, which comes back; its daemon is gone."""
+    server, daemon = daemons("one", "two")
+    stubs = {name: server.stub(f"{name}_0") for name in ("one", "two")}
+    os.kill(titled(server, "pyruntime guardian of one_0").pid, signal.SIGKILL)
+    wait_until(lambda: not stubs["one"].is_alive() and not daemon["one"].is_alive())
+    assert works(server, "one")
+    assert works(server, "two")
+    assert stubs["two"].is_alive()
+    assert daemon["two"].is_alive()
+
+
+@pytest.mark.parametrize("name", ["obedient", "stubborn"])
+def test_daemon_ends_with_its_stub(daemons, wait_until, name):
+    """A crash ends the daemon of the model, however it left, and no other."""
+    server, daemon = daemons(name, "other")
+    os.kill(server.stub(f"{name}_0").pid, signal.SIGKILL)
+    assert works(server, name)
+    wait_until(lambda: not daemon[name].is_alive())
+    assert daemon["other"].is_alive()
+
+
+def test_daemons_end_with_the_server(daemons):
+    """A server that stops leaves no daemon of a model behind, not for a moment."""
+    server, daemon = daemons("obedient", "stubborn")
+    server.stop()
+    assert not [name for name, each in daemon.items() if each.is_alive()]
+
+
+def test_daemons_end_with_a_killed_server(daemons, wait_until):
+    """Nor does one that is killed, once its guardians have done their work."""
+    server, daemon = daemons("obedient", "stubborn")
+    everything = [*server.family(), *daemon.values()]
+    os.kill(server.process.pid, signal.SIGKILL)
+    assert server.wait_exit() == -signal.SIGKILL
+    wait_until(lambda: not [each for each in everything if each.is_alive()])
+
+
+def test_killed_server_and_launcher(daemons, wait_until):
+    """The launcher is not needed for that."""
+    server, daemon = daemons("obedient", "stubborn")
+    everything = [*server.family(), *daemon.values()]
+    os.kill(titled(server, "pyruntime launcher").pid, signal.SIGKILL)
+    os.kill(server.process.pid, signal.SIGKILL)
+    assert server.wait_exit() == -signal.SIGKILL
+    wait_until(lambda: not [each for each in everything if each.is_alive()])
+
+
+def test_no_descriptors_for_restarts(daemons, wait_until):
+    """While the server has no descriptor left, crashed models wait without being given up; the others serve."""
+    crashed = [f"model_{number}" for number in range(4)]
+    server, _ = daemons(*crashed, "other")
+    other = server.stub("other_0")
+    with server.client() as client:
+        assert client.is_server_live()  # this connection stays
+        before = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+        for name in crashed:
+            os.kill(server.stub(f"{name}_0").pid, signal.SIGKILL)
+        # More than five each, which would be deaths enough to be given up.
+        wait_until(lambda: all(server.log.count(f"{name}_0: cannot be started now: ") > 5 for name in crashed))
+        assert client.is_model_ready("other")
+        assert not any(client.is_model_ready(name) for name in crashed)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, before)
+    assert all(works(server, name) for name in [*crashed, "other"])
+    assert other.is_alive()
+    index = json.loads(server.request("POST", "/v2/repository/index").body)
+    assert {row["state"] for row in index} == {"READY"}

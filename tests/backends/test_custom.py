@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Custom libraries, compiled here and run in this very process: what they are told and get, and what comes of it."""
+"""Custom libraries, compiled here and run in this process: their arguments, their inputs and the results."""
 
 import os
 import shutil
@@ -63,7 +63,7 @@ def do(fault):
 
 class TestInputsAndOutputs:
     def test_add_sub(self, custom):
-        """A library of version 1 gets its inputs, and what it writes is the response."""
+        """A library of version 1 gets its inputs, and the outputs that it writes are the response."""
         result = custom("add_sub.c", ADD_SUB).infer({"INPUT0": [[1, 2, 3]], "INPUT1": [[10, 20, 30]]})
         assert result["OUTPUT0"].tolist() == [[11, 22, 33]]
         assert result["OUTPUT1"].tolist() == [[-9, -18, -27]]
@@ -78,7 +78,7 @@ class TestInputsAndOutputs:
         assert capfd.readouterr().out == "add_sub executes 3 payloads\n"
 
     def test_output_that_nobody_asked_for(self, custom):
-        """Only what is asked for is in the response."""
+        """Only requested outputs are in the response."""
         inputs = {"INPUT0": [[1]], "INPUT1": [[2]]}
         result = custom("add_sub.c", ADD_SUB).infer(Request(inputs, requested_outputs=["OUTPUT1"]))
         assert {name: array.tolist() for name, array in result.outputs.items()} == {"OUTPUT1": [[-1]]}
@@ -181,14 +181,14 @@ class TestLoading:
             custom(None, FAULTY)
 
     def test_symbol_that_is_nowhere(self, custom):
-        """A library that needs data of nobody's cannot be loaded."""
+        """A library that needs a symbol which no library has cannot be loaded."""
         with pytest.raises(
             LoadError, match=r"^unable to load custom library: .*: undefined symbol: function_of_nobody$"
         ):
             custom("faulty.c", FAULTY, "-DNEEDS_MORE")
 
     def test_function_that_is_nowhere(self, custom):
-        """A library that may call what is nowhere can be loaded, and used as long as it does not."""
+        """A library with a call to a missing function can be loaded, and used as long as it does not call it."""
         assert custom("faulty.c", FAULTY, "-DUNRESOLVED").infer(do(NOTHING_WRONG))["OUT"].tolist() == [[NOTHING_WRONG]]
 
     @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ class TestLoading:
 
     @pytest.mark.parametrize("error", [0, 6])
     def test_no_context(self, custom, error):
-        """Without a context there is no instance, whatever the code, and nobody to ask for words."""
+        """Without a context there is no instance, for any error code, and no library to ask for a message."""
         message = f"^initialize error for 'm': failed to create instance, error code: {error}$"
         with pytest.raises(LoadError, match=message):
             custom("faulty.c", FAULTY, "-DNO_CONTEXT", f"-DINITIALIZE_ERROR={error}")
@@ -267,12 +267,12 @@ class TestExecuting:
         assert faulty.infer(do(NO_OUTPUT)).outputs == {}
 
     def test_unknown_output(self, faulty):
-        """An output that is not the model's is one that nobody asked for."""
+        """An output that the model does not have is treated as one that was not requested."""
         assert faulty.infer(do(UNKNOWN_OUTPUT))["OUT"].tolist() == [[UNKNOWN_OUTPUT]]
 
     @pytest.mark.parametrize("fault", [UNKNOWN_INPUT, NO_CONTEXT, HUGE_OUTPUT])
     def test_callbacks_that_cannot(self, faulty, fault):
-        """A callback that cannot do what it is asked for returns false, and the library may fail for it."""
+        """A callback that fails returns false, and the library may fail with it."""
         with pytest.raises(InferenceError, match=rf"^payload error for 'm_0_cpu': \({PAYLOAD_ERROR}\) {WORDS}$"):
             faulty.infer(do(fault))
         assert faulty.infer(do(NOTHING_WRONG))["OUT"].tolist() == [[NOTHING_WRONG]]
@@ -289,7 +289,7 @@ class TestExecuting:
         assert faulty.infer(do(TWICE))["OUT"].tolist() == [[2]]
 
     def test_what_is_no_text(self, custom):
-        """BYTES that are none fail their request."""
+        """An output that is not valid BYTES fails its request."""
         model = custom("faulty.c", FAULTY.replace('"OUT" data_type: TYPE_INT32', '"OUT" data_type: TYPE_STRING'))
         with pytest.raises(InferenceError, match=r"^output 'OUT' is no BYTES of the shape \[1, 1\]$"):
             model.infer(do(CUT))

@@ -94,7 +94,7 @@ def test_output_datatypes():
 
 
 def test_compute_capability(compile_library):
-    """The driver knows what a GPU is capable of."""
+    """The driver reports the compute capability of each GPU."""
     driver = str(compile_library("custom/cuda.c"))
     assert [compute_capability(device, driver) for device in (0, 1)] == ["7.0", "8.0"]
     with pytest.raises(LoadError, match=r"^the compute capability of GPU 2 cannot be had: CUDA error 101$"):
@@ -102,7 +102,7 @@ def test_compute_capability(compile_library):
 
 
 def test_no_driver():
-    """Without a driver there is nobody to ask."""
+    """Without a driver the compute capability is unknown."""
     with pytest.raises(LoadError, match=r"^the compute capability of GPU 0 cannot be had: libnowhere\.so"):
         compute_capability(0, "libnowhere.so")
 

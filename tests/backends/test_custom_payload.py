@@ -40,7 +40,7 @@ def address_of(buffer):
 
 @pytest.mark.parametrize(("datatype", "shape"), [("FP32", [2]), ("BYTES", [2]), ("BF16", [4])])
 def test_inputs_are_where_they_are(datatype, shape):
-    """A block is a piece of the region that the request came in, whatever the datatype."""
+    """A block is a part of the region of the request, for every datatype and shape."""
     memory = Memory(range(32))
     payload = Payload(
         request(pb_utils.Tensor._from_region(memory, ["IN", datatype, shape, 8, 8, 0, 0])), DATATYPES, False

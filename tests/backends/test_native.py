@@ -101,7 +101,7 @@ class TestTensors:
 
 class TestRequests:
     def test_everything(self, native):
-        """The backend is told all that the client said."""
+        """The backend sees all properties of the request."""
         request = Request(
             NOTHING,
             request_id="describe",
@@ -124,7 +124,7 @@ class TestRequests:
         assert told["correlation text"] == "abc"
 
     def test_requested_outputs(self, native):
-        """The backend is told which outputs the client wants, and only those are in the response."""
+        """The backend sees the requested outputs, and only those are in the response."""
         config = IN_OUT + 'output [ { name: "OTHER" data_type: TYPE_INT64 dims: [ 1 ] } ]'
         told = native("requests.cc", config).infer(NOTHING, request_id="describe", requested_outputs=["OTHER"])
         assert told.parameters["outputs"] == "OTHER:CPU0 "
@@ -189,7 +189,7 @@ class TestDecoupled:
 
 class TestCancellation:
     def test_cancelled(self, native):
-        """The backend sees that nobody waits for a request, while it executes it."""
+        """The backend sees that a request is cancelled while it executes the request."""
         model = native("requests.cc", IN_OUT)
         request = Request(NOTHING, request_id="cancelled")
         waiting, other = model.start([request, Request(NOTHING)])
@@ -228,7 +228,7 @@ def _in_memory(datatype, shape, contents):
 
 class TestLoading:
     def test_instance(self, native, caplog):
-        """The instance is told what it is by the configuration, as it was completed by the backend."""
+        """The instance has the properties in the configuration, which the backend has completed."""
         group = 'name: "g" kind: KIND_CPU profile: [ "a", "b" ] host_policy: "near" passive: true'
         model = native("lifecycle.cc", IN_OUT + f"instance_group [ {{ {group} }} ]")
         assert model.config["max_batch_size"] == 8
@@ -239,7 +239,7 @@ class TestLoading:
         assert '"max_batch_size":8' in config
 
     def test_end(self, native, caplog):
-        """Instance, model and backend are finalized, in this order, and what they say then is logged."""
+        """Instance, model and backend are finalized, in this order, and their log records then are kept."""
         with native("lifecycle.cc", IN_OUT):
             caplog.clear()
         steps = [line.split(":")[0] for line in caplog.messages]

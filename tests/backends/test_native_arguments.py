@@ -29,7 +29,7 @@ def instance_of(name, kind="CPU", device=0):
 
 
 def test_backend_name():
-    """That of the configuration, or else what the library is called."""
+    """The name is that of the configuration, or else the name of the library."""
     assert backend_name({"backend": "b"}, "/x/libtriton_c.so") == "b"
     assert backend_name({}, "/x/libtriton_c.so") == "c"
     assert backend_name({}, "/x/other.so") == ""

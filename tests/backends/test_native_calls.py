@@ -50,7 +50,7 @@ class MadeCall:
 
 
 def response(number):
-    """A response of a model that is told apart by its parameter."""
+    """A response that its parameter identifies."""
     return InferenceResponse._from_wire([], f'{{"number": {number}}}')
 
 
@@ -100,7 +100,7 @@ def test_the_last_one(ask):
 
 
 def test_no_more_can_be_had(ask):
-    """Where the server is gone nothing more comes, and nobody waits for it."""
+    """Responses end with an error when the server is gone."""
     first, (final, _, failure) = ask(response(1), TritonModelException("the server is gone"), None)
     assert first == (False, {"number": 1}, None)
     assert (final, failure) == (True, (Code.INTERNAL, "the server is gone"))

@@ -19,7 +19,7 @@ def test_sum_and_difference(load_model):
 
 
 def test_one_output(load_model):
-    """Only what was asked for."""
+    """Only the requested output is returned."""
     result = load_model("model_repository/add_sub").infer(
         {"INPUT0": [1] * 16, "INPUT1": [2] * 16}, requested_outputs=["OUTPUT1"]
     )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model that says itself what it takes and gives."""
+"""A model that completes its own configuration."""
 
 
 def test_configuration(load_model):

@@ -7,7 +7,7 @@ import pytest
 
 
 def test_rows_of_a_batch(load_model):
-    """Each request gets the softmax of its own rows, and is told how many rows there were."""
+    """Each request gets the softmax of its own rows, and the number of rows in the batch."""
     rows = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32)
     expected = np.exp(rows) / np.exp(rows).sum(axis=1, keepdims=True)
     results = load_model("model_repository/batched").execute(

@@ -11,7 +11,7 @@ A, B = np.arange(16, dtype=np.float32), np.ones(16, dtype=np.float32)
 
 
 def test_with_functions(load_model):
-    """A test may stand in for the other models, and look at what they were asked."""
+    """A test can replace the other models by functions, and check their calls."""
     model = load_model(
         "model_repository/bls",
         callees={
@@ -28,7 +28,7 @@ def test_with_functions(load_model):
 
 
 def test_with_the_models(load_model):
-    """Or have them loaded, too."""
+    """A test can load the other models, too."""
     callees = {name: f"model_repository/{name}" for name in ("add_sub", "scaled")}
     model = load_model("model_repository/bls", callees=callees)
     assert model.infer({"INPUT0": A, "INPUT1": B})["OUTPUT"].tolist() == ((A + B) * 2.5).tolist()
@@ -43,6 +43,6 @@ def test_other_model_fails(load_model):
 
 
 def test_other_model_is_missing(load_model):
-    """And so is its absence."""
+    """A missing model is an error of the request."""
     with pytest.raises(InferenceError, match="Model 'add_sub' is not ready"):
         load_model("model_repository/bls").infer({"INPUT0": A, "INPUT1": B})

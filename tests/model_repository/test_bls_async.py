@@ -8,7 +8,7 @@ INPUT = np.arange(16, dtype=np.float32)
 
 
 def test_with_functions(load_model):
-    """Each output is what one of the other models said."""
+    """Each output is that of one of the other models."""
     model = load_model(
         "model_repository/bls_async",
         callees={

@@ -29,7 +29,7 @@ def test_nothing_to_say(model):
 
 
 def test_hanging_up(model, caplog):
-    """The model stops when nobody listens any longer."""
+    """The model stops when its client hangs up."""
     responses = model.stream({"TEXT": ["on and on"], "REPEAT": [10_000]})
     assert words([next(responses), next(responses)]) == [(0, "on"), (1, "and")]
     responses.close()

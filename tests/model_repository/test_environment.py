@@ -20,7 +20,7 @@ def test_with_a_stand_in(load_model, monkeypatch):
 
 
 def test_without(load_model, monkeypatch):
-    """And if they do not, the error is that of the import."""
+    """Without the package, the load fails with the error of the import."""
     monkeypatch.setitem(sys.modules, "text_unidecode", None)
     with pytest.raises(LoadError, match="ModuleNotFoundError: import of text_unidecode halted"):
         load_model("model_repository/environment")

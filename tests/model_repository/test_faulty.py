@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model that fails on purpose. Of what it can do, two would end the tests: `exit` and `segfault`."""
+"""A model that fails on purpose. Its commands `exit` and `segfault` are not tested: they would end the tests."""
 
 import pytest
 

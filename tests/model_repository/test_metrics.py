@@ -6,13 +6,13 @@ LABELS = 'model="metrics",version="1"'
 
 
 def test_total(load_model):
-    """It adds up what it gets over all requests."""
+    """The total is the sum of the values of all requests."""
     model = load_model("model_repository/metrics")
     assert [model.infer({"INPUT": values})["TOTAL"].item() for values in ([1, 2], [], [4])] == [3, 3, 7]
 
 
 def test_samples(load_model):
-    """Its metrics have what the page of the server would have."""
+    """The model's metrics have the samples of the server's metrics page."""
     model = load_model("model_repository/metrics")
     for size in (1, 5, 500):
         model.infer({"INPUT": [0.5] * size})

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that a stub sees: its request region, and what the host grants it of other models'.
+"""The memory that a stub sees: its request region, and regions of other models that the host grants.
 
 And `host`: a worker in a thread, with the host's end of its socket in the test's hands.
 """
@@ -67,7 +67,7 @@ def other_region():
 
 
 class Host:
-    """The test's end of the socket. `died` is what the worker raised, if it did."""
+    """The test's end of the socket. `died` is the exception of the worker, if any."""
 
     ARGS = {
         "model_config": json.dumps(CONFIG), "model_name": "m", "model_instance_name": "m_0", "model_version": "1",
@@ -114,7 +114,7 @@ class Host:
         return self._waiting.pop(0)
 
     def receive_all(self, *kinds):
-        """The next messages, one of each of these kinds, in whatever order they come."""
+        """The next messages, one of each of these kinds, in any order."""
         received = {}
         while len(received) < len(kinds):
             message = self.receive()

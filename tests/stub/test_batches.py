@@ -104,7 +104,7 @@ class TestSenderOfAPlainModel:
         assert (result.batch, result.responses, result.retained) == (1, [SENDER, SENDER], [])
 
     def test_after_execute(self, execute):
-        """Or long after that; the request itself may be gone by then."""
+        """A sender may answer long after execute, when the request itself is gone."""
         host = execute("""
             senders = []
             def execute(self, requests):
@@ -197,7 +197,7 @@ class TestSenderOfAPlainModel:
         assert message == "Unable to send response. Response sender has been closed."
 
     def test_forgotten(self, execute, caplog):
-        """A request that nobody can answer any more fails, and its author reads so; nobody waits for ever."""
+        """A request that cannot be answered any more fails, with an entry in the log: its client does not wait."""
         host = execute("""
             def execute(self, requests):
                 return [None for _ in requests]
@@ -374,7 +374,7 @@ class TestDecoupled:
         assert host.receive().message.startswith(PREFIX + "ValueError: no")
 
     def test_is_cancelled(self, execute):
-        """Request and sender see that nobody waits, while execute runs and afterwards."""
+        """Request and sender see that the request is cancelled, while execute runs and afterwards."""
         host = execute("""
             request = None
             def execute(self, requests):
@@ -392,7 +392,7 @@ class TestDecoupled:
 
 class TestCoroutines:
     def test_of_a_decoupled_model_run_on(self, execute):
-        """Its batches are answered at once; what is left of them goes on beside each other."""
+        """The batches of a decoupled model are answered at once; their coroutines continue concurrently."""
         host = execute("""
             event = None
             async def execute(self, requests):
@@ -432,7 +432,7 @@ class TestCoroutines:
         assert host.receive() == Retired([1, 2, 3])
 
     def test_that_returns_something(self, execute):
-        """Nor may it return anything."""
+        """The coroutine of a decoupled model must not return responses."""
         host = execute("""
             async def execute(self, requests):
                 return [response()]
@@ -556,7 +556,7 @@ class TestCalls:
     """
 
     def test_one(self, execute):
-        """The call is the batch's, and so is its answer."""
+        """A call within execute counts as waiting, and its answer reaches the model."""
         host = execute(self.EXEC)
         host.post(host.wire([1, 2]))
         call = host.receive()
@@ -671,7 +671,7 @@ class TestCalls:
         assert host.values(host.infer(host.wire()).responses[0]) == [7]
 
     def test_in_finalize(self, execute, caplog):
-        """But not when it ends."""
+        """A call in finalize is refused."""
         host = execute("""
             def execute(self, requests):
                 return []
@@ -723,7 +723,7 @@ class TestPutBack:
         assert host.receive().batch == 1
 
     def test_what_comes_meanwhile(self, execute):
-        """So does what is posted while it waits; what comes afterwards is executed."""
+        """Batches that are posted while a call waits are put back; those that come afterwards are executed."""
         host = execute(self.WAITS)
         host.send(Infer(1, [host.wire([1])], []))
         assert type(host.receive()) is Call
@@ -762,7 +762,7 @@ class TestPutBack:
             assert (result.batch, host.values(result.responses[0])) == (number, [number])
 
     def test_stop_behind_it(self, execute):
-        """A stub that is to stop does so when it has done what it was given."""
+        """A stub that is stopped executes its batch before it ends."""
         host = execute(self.WAITS)
         host.send(Infer(1, [host.wire([1])], []), Infer(2, [host.wire([2], 64)], []), Stop())
         host.receive_all(Requeue, Call)
@@ -836,7 +836,7 @@ class TestThreads:
         assert host.infer(host.wire([2])).message.startswith(PREFIX + "ValueError: no")
 
     def test_stop(self, execute, host, tmp_path):
-        """When all have done what they were given the model is finalized, once."""
+        """The model is finalized once, after all batches have been executed."""
         host = execute(f"""
             def execute(self, requests):
                 return [response(*value(requests[0]))]
@@ -852,7 +852,7 @@ class TestThreads:
         host.join()
 
     def test_stop_again_and_again(self, hosts, tmp_path):
-        """Whichever of the threads hears it first."""
+        """The stop works whichever thread receives it."""
         before = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)
         try:
@@ -879,8 +879,7 @@ class TestThreads:
 
 class TestRetained:
     def test_let_go_before_it_was_told(self, execute, monkeypatch):
-        """A thread may be done with an input the moment that execute returns: the host hears first that it was kept,
-        and then that it is not."""
+        """An input that a thread releases right after execute is first reported as retained, and then as released."""
         host = execute("""
             def execute(self, requests):
                 self.go_on = threading.Event()

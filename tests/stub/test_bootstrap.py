@@ -83,7 +83,7 @@ class Stub:
         self._sock.sendall(self._channel.send(message))
 
     def next(self):
-        """The next message that is not for the log. AssertionError, with all that it wrote, if there is none."""
+        """The next message that is not a log record. AssertionError, with the stub's output, if there is none."""
         while data := self._sock.recv(1 << 16):
             for message in self._channel.receive_data(data):
                 if not isinstance(message, Log):
@@ -228,7 +228,7 @@ from real import Packer, Unpacker, UnpackException
 
 
 def test_long_name(tmp_path):
-    """A title never takes more room than the command line had, whatever the instance is called."""
+    """The title takes no more room than the command line had, for any name of an instance."""
     python, _ = environment(tmp_path / "env")
     name = "ä" * 200
     with started(python, name) as stub:

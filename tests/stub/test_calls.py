@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls to other models, over a link that notes what it is given: the test is the host."""
+"""Calls to other models, over a link that notes its messages: the test is the host."""
 
 import asyncio
 import gc
@@ -28,7 +28,7 @@ LARGE = np.arange(LARGE_BYTES, dtype=np.uint32).astype(np.uint8)
 
 
 class Link:
-    """Notes what is sent. A thread that waits has `on_wait` called over and over."""
+    """Notes the messages. A wait calls `on_wait` until it is over."""
 
     def __init__(self):
         self.sent = []
@@ -136,7 +136,7 @@ class TestStart:
         assert call is not None
 
     def test_inputs_that_are_shared_already(self, bench):
-        """A large input of the model's own request is passed on, and stays until nobody reads it."""
+        """A large input of the model's own request is passed by its address, and kept until it is unread."""
         array = np.ndarray(LARGE.shape, np.uint8, bench.regions.requests.map, 4096)
         bench.start(array)
         ((_, _, _, at, _, _, _),) = bench.link.said()[0].request[6]
@@ -147,7 +147,7 @@ class TestStart:
         assert (kept, len(bench.calls._inputs)) == (1, 0)
 
     def test_keeps_what_it_does_not_need_for_ever(self, bench):
-        """A call that is over leaves nothing behind, whatever its inputs were."""
+        """A call that has ended leaves nothing behind, for inputs of any size."""
         calls = [bench.start(*arrays) for arrays in ([], [SMALL], [MEDIUM], [SMALL, MEDIUM])]
         for number in (1, 2, 3, 4):
             bench.answer(number, inline())
@@ -330,7 +330,7 @@ class TestHolds:
         assert kept is not None
 
     def test_many_smaller_responses(self, bench, held):
-        """If there is no other call they do not wait for it for ever."""
+        """The holds of many smaller responses are released together, also without a further call."""
         call = bench.start(SMALL, decoupled=True)
         holds = list(range(1, DROPS_WAITING_MAX + 1))
         for hold in holds:
@@ -378,7 +378,7 @@ class TestHolds:
 
 class TestForgotten:
     def test_before_any_answer(self, bench, held):
-        """A call that nobody waits for is cancelled; what comes all the same is given back."""
+        """Dropping a call without a response cancels it; its later responses are released."""
         bench.start(SMALL, decoupled=True)
         gc.collect()
         assert [type(message) for message in bench.link.said()] == [Call, CancelCall]
@@ -388,7 +388,7 @@ class TestForgotten:
         assert bench.calls._open == {}
 
     def test_in_the_middle(self, bench, held):
-        """So is one of which only some was taken: what has arrived is given back."""
+        """Dropping a call whose responses were taken in part cancels it and releases the others that have arrived."""
         call = bench.start(SMALL, decoupled=True)
         for hold in (5, 6, 7):
             bench.answer(1, held(hold), final=False)
@@ -428,7 +428,7 @@ class TestForgotten:
         assert bench.link.said() == [ReleaseHold([5])]
 
     def test_after_it_was_taken(self, bench):
-        """And nothing at all to do when all was taken."""
+        """Dropping a call whose responses were all taken has no effect."""
         call = bench.start(SMALL)
         bench.answer(1, inline())
         call.next()
@@ -473,7 +473,7 @@ class TestForgotten:
         """Even between a look at what waits and its taking."""
 
         class Drops(deque):
-            """Of which somebody else takes the last one at the wrong moment."""
+            """A deque whose last item another thread takes at the wrong moment."""
 
             def __bool__(self):
                 return True
@@ -487,7 +487,7 @@ class TestForgotten:
 
 class TestCancel:
     def test_of_one_that_is_under_way(self, bench):
-        """The host learns that nobody waits; the call ends like any other."""
+        """The host gets a cancellation; the call ends like any other."""
         call = bench.start(SMALL, decoupled=True)
         bench.link.said()
         call.cancel()
@@ -518,7 +518,7 @@ class TestWhenNext:
         asyncio.run(run())
 
     def test_of_what_is_there(self, bench):
-        """It is told at once."""
+        """The callback is called at once."""
 
         async def scenario():
             call = bench.start(SMALL)
@@ -530,7 +530,7 @@ class TestWhenNext:
         self.run(bench, scenario)
 
     def test_of_what_is_to_come(self, bench):
-        """It is told once, when it comes."""
+        """The callback is called once, when the response arrives."""
 
         async def scenario():
             call = bench.start(SMALL, decoupled=True)
@@ -578,7 +578,7 @@ class TestWhenNext:
 
     @pytest.mark.parametrize("own_loop", [True, False])
     def test_somebody_reads(self, bench, own_loop):
-        """The loop that reads from the link itself needs nobody who does; any other one does."""
+        """A loop that reads the link itself needs no attending thread; any other loop does."""
 
         async def scenario():
             bench.start(SMALL).when_next(lambda: None)

@@ -26,7 +26,7 @@ OUTPUTS = {"A", "B", "C"}
 
 
 class Client:
-    """A client's memory: `contents` is what it sees of it."""
+    """The memory of a client; `contents` is the client's own view of it."""
 
     def __init__(self):
         self.region = ClientRegion(os.memfd_create(NAME))
@@ -81,7 +81,7 @@ def mapped():
 class TestInputs:
     @pytest.mark.parametrize("size", [1, len(LARGE)])
     def test_where_they_are(self, regions, client, size):
-        """They are read where the client has put them, at any offset; the model may write to what it sees of them."""
+        """Inputs are read at any offset of the client's memory; writes of the model are not visible to the client."""
         client.put(3, LARGE)
         array = request_of(regions, [(client.address(3), size)]).inputs()[0].as_numpy()
         assert_array_equal(array, LARGE[:size])
@@ -89,7 +89,7 @@ class TestInputs:
         assert_array_equal(client.get(3, size), LARGE[:size])
 
     def test_large_ones_are_mapped(self, regions, client):
-        """And are not, once nobody looks at them."""
+        """Large inputs are mapped as long as they are used."""
         tensor = request_of(regions, [(client.address(0), len(LARGE))]).inputs()[0]
         assert not mapped()
         tensor.as_numpy()
@@ -173,7 +173,7 @@ class TestKeep:
             request.inputs()[0].as_numpy()
 
     def test_no_memory(self, regions, client):
-        """Then nothing is as it should be, and nobody is told otherwise."""
+        """Without memory for a copy, the array is empty and `keep` raises."""
         request = request_of(regions, [(client.address(0), SIZE)])
         array = request.inputs()[0].as_numpy()
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -270,7 +270,7 @@ class TestOutputs:
 
     @pytest.mark.parametrize(("call", "size"), [("pwrite", 4), ("posix_fallocate", LARGE_BYTES)])
     def test_no_memory(self, writer, regions, client, monkeypatch, call, size):
-        """The client has made its object larger than what there is memory for."""
+        """Writing fails if the client's object is larger than the available memory."""
 
         def fail(*_):
             raise OSError(28, "No space left on device")

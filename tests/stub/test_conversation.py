@@ -185,7 +185,7 @@ class Slot:
 
 
 class Request:
-    """One request; its client takes what comes."""
+    """One request; its client takes all responses."""
 
     def __init__(self, wire):
         self.outcomes = []
@@ -356,7 +356,7 @@ CALLS = """
 
 
 class Callee:
-    """Answers calls, some with memory that has to be given back. `held` is what was not given back yet."""
+    """Answers calls, some with memory that must be released. `held` is the memory that was not released yet."""
 
     def __init__(self, host, connection):
         self.region = create_region("another model's responses")
@@ -399,7 +399,7 @@ class Callee:
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_calls(host, concurrency):
-    """Of models that call others: whatever they keep, drop or cancel, all memory comes back, once."""
+    """Models that call others, and keep, drop or cancel calls: all memory is released once."""
     source = f"{HELPERS}\nclass TritonPythonModel:\n{textwrap.indent(textwrap.dedent(CALLS), '    ')}"
     assert host.load(source, concurrency) == Ready(False)
     connection = Connection(host)

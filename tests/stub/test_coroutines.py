@@ -95,7 +95,7 @@ class TestRun:
             bench.coroutines.run(coroutine())
 
     def test_on_one_loop(self, bench):
-        """It is the same loop each time, made when it is first needed; whoever wants to know is told."""
+        """Coroutines use the same loop each time, which is made for the first one and announced then."""
 
         async def coroutine():
             return asyncio.get_running_loop()
@@ -164,7 +164,7 @@ class TestBackground:
         assert done == [threading.current_thread()]
 
     def test_many(self, bench):
-        """Many go on beside each other, and beside what is run in between."""
+        """Background coroutines go on concurrently, also while another coroutine is run."""
         done = []
 
         async def coroutine(number):
@@ -234,7 +234,7 @@ class TestWait:
 
     @pytest.mark.parametrize("in_background", [False, True])
     def test_the_host_hangs_up(self, bench, in_background):
-        """The end is noticed, whoever reads."""
+        """The end of the link is noticed, whether the loop or the thread reads."""
 
         async def coroutine():
             await asyncio.Event().wait()
@@ -282,7 +282,7 @@ class TestWait:
         bench.coroutines._loop.run_until_complete(self.end(bench))
 
     def test_told_by_another_thread(self, bench):
-        """So does work that came otherwise."""
+        """Work from another thread ends the wait as well."""
 
         async def coroutine():
             await asyncio.Event().wait()

@@ -10,7 +10,7 @@ from pyruntime.stub.pb_utils import TritonModelException
 
 @pytest.fixture(autouse=True)
 def _nobody():
-    """Outside a model there is nobody."""
+    """Run each test without a server."""
     before = set_host(None)
     yield
     set_host(before)
@@ -18,7 +18,7 @@ def _nobody():
 
 
 def test_nobody():
-    """Without a server the model is told so."""
+    """Without a server the model gets an error."""
     with pytest.raises(TritonModelException, match="this is not possible outside a model"):
         get_host()
 
@@ -33,7 +33,7 @@ def test_the_server_of_the_process():
 
 
 def test_finder():
-    """Where there are several somebody says which; or that it is none of them."""
+    """With several servers the finder returns the one to use, or None."""
     servers = [Host(), None]
     set_finder(lambda: servers.pop(0))
     assert type(get_host()) is Host
@@ -51,7 +51,7 @@ def test_the_base_class_does_nothing(name):
 
 @pytest.mark.parametrize("name", ["next", "cancel", "when_next"])
 def test_answers_must_be_given(name):
-    """And so must its answers."""
+    """The methods of Answers must be implemented, too."""
     method = getattr(Answers(), name)
     with pytest.raises(NotImplementedError):
         method(*[None] * (method.__code__.co_argcount - 1))

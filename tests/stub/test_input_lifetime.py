@@ -33,7 +33,7 @@ def make(region, count=3):
 
 
 def executed(region, model, count=3, kept_inputs=None, batch=7):
-    """Run `model` as the worker does; the indexes that are kept, and whatever the model kept."""
+    """Run `model` as the worker does; the indexes of retained requests, and the objects that the model kept."""
     kept_inputs = KeptInputs() if kept_inputs is None else kept_inputs
     requests = make(region, count)
     kept = model(requests)

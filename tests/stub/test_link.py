@@ -39,7 +39,7 @@ def _switch_often():
 
 
 class Host:
-    """Has a link at the other end of its socket. `handled` is what the link has handled, and in which thread."""
+    """The other end of a link's socket. `handled` are the messages that the link has handled, and their threads."""
 
     def __init__(self):
         self._ours, self.theirs = socket.socketpair()
@@ -212,7 +212,7 @@ class TestWait:
         assert host.link.wait(lambda: True)
 
     def test_who_is_told_that_the_host_hung_up(self, host):
-        """Somebody may have to know who does not wait here."""
+        """`on_closed` is called when the host hangs up."""
         told = []
         host.link.on_closed = lambda: told.append(host.link.closed)
         host.hang_up()
@@ -258,7 +258,7 @@ class TestWait:
         assert host.link.wait(lambda: len(host.handled) == 2)
 
     def test_each_for_its_own(self, host):
-        """One of those that wait reads for all; when it has what it waited for another takes over."""
+        """One waiting thread reads for all; when it has its message another one takes over."""
         waiting = [threading.Event() for _ in range(5)]
         arrived = [False] * 5
 
@@ -284,7 +284,7 @@ class TestWait:
         host.join()
 
     def test_no_wake_up_is_lost(self, host):
-        """Many threads ask and wait for their answers, over and over; nobody waits for ever."""
+        """Many threads ask and wait for their answers, over and over; no wake-up is lost."""
         replies = {}
         rounds = 300
 
@@ -368,11 +368,11 @@ class TestAtTheWrongMoment:
             self.wait(host, lambda: arrived)
 
     def test_the_reader_before_had_it(self, host):
-        """Nor does who takes over from a reader that has brought it."""
+        """A thread that takes over from a reader which has brought its message returns at once."""
         arrived = []
 
         class Lock:
-            """Which somebody has freed after bringing a message."""
+            """A lock that its owner frees after bringing a message."""
 
             def __init__(self, lock):
                 self._lock = lock

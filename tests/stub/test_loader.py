@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where models are imported from and under which names, and what is told about their errors."""
+"""The folders and names for the modules of models, and descriptions of their errors."""
 
 import re
 import sys
@@ -75,7 +75,7 @@ class TestPathsAndNames:
         assert model_class.name == "model"
 
     def test_of_a_backend_that_runs_a_library(self, make):
-        """Its class is told what the stub was told; no other one is."""
+        """The class of a library's backend has the location of the model; other classes do not have it."""
         location = {**make(backend=True), "library": "/lib.so"}
         assert load_class(location).location is location
         assert not hasattr(load_class(make()), "location")
@@ -146,7 +146,7 @@ class TestDescribe:
         )
 
     def test_nothing_of_the_disk(self, make, tmp_path):
-        """No absolute path is told, of the model's or of anybody's."""
+        """A description has no absolute path, neither of the model nor of a library."""
         exc = raised(load_class, make("import json\njson.loads('{')"))
         text = describe(exc, str(tmp_path / "m"))
         assert text.startswith("JSONDecodeError: ")
@@ -163,7 +163,7 @@ class TestDescribe:
         assert "<frozen" not in text
 
     def test_innermost_first_and_not_too_many(self, make, tmp_path):
-        """A deep recursion is cut, and it is the innermost frames that are told."""
+        """The description of a deep recursion has the innermost frames only."""
         exc = raised(load_class, make("def f(n):\n    if not n: raise ValueError\n    f(n - 1)\nf(100)"))
         lines = describe(exc, str(tmp_path / "m")).splitlines()
         assert lines[:4] == ["ValueError: ", "", "At:", "  1/model.py(2): f"]
@@ -186,7 +186,7 @@ class TestDescribe:
         assert "/" not in describe(exc, str(tmp_path)[:-1])
 
     def test_whose_text_fails(self):
-        """An exception that cannot be told as text does no further harm."""
+        """An exception whose __str__ fails is described by its type."""
 
         class Odd(Exception):
             def __str__(self):

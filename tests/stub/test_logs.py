@@ -82,7 +82,7 @@ class TestTrouble:
         assert "hello" in capsys.readouterr().err
 
     def test_bad_arguments(self, capsys, monkeypatch):
-        """Nor is one that cannot be formatted."""
+        """A record that cannot be formatted is reported on standard error and not sent."""
         logs = []
         monkeypatch.setattr(logging, "raiseExceptions", True)
         HostHandler(logs.append).handle(logging.makeLogRecord({"msg": "%d", "args": ("seven",), "levelno": 30}))

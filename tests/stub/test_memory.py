@@ -78,7 +78,7 @@ class TestInline:
 class TestOtherRegion:
     @pytest.mark.parametrize("offset", [0, 64, PAGE_BYTES, PAGE_BYTES + 192])
     def test_large_tensor_is_mapped(self, regions, granting, other_region, offset):
-        """A large tensor is mapped, wherever it lies: nothing is copied before somebody writes."""
+        """A large tensor at any offset is mapped, and copied only by writes."""
         put(other_region, offset, LARGE)
         granting(other_region)
         array = array_of(regions, address(other_region.number, offset), len(LARGE))
@@ -108,7 +108,7 @@ class TestOtherRegion:
         assert other_region.view[65] == LARGE[1]
 
     def test_several_that_come_in_any_order(self, regions, granting):
-        """Regions are looked for among those that were granted, in whatever order they are asked for."""
+        """Regions are found in any order among those that were granted."""
         others = [create_region("a test") for _ in range(3)]
         for number, other in enumerate(others):
             other.commit(0, 4096)
@@ -211,7 +211,7 @@ def test_is_large():
 
 class TestLocate:
     def test_in_the_own_region(self, regions):
-        """Contents that lie in the request region can be found by their address, by whoever maps it."""
+        """Contents in the request region can be referred to by their address."""
         array = array_of(regions, 4096, 1000)
         number = regions.requests.number
         assert regions.locate(array) == address(number, 4096)
@@ -220,7 +220,7 @@ class TestLocate:
         assert regions.locate(array.reshape(10, 100)[3]) == address(number, 4396)
 
     def test_in_a_response_that_is_held(self, regions, granting, other_region):
-        """So can those of another model's response."""
+        """Contents in a held response of another model can be referred to by their address."""
         granting(other_region)
         at = address(other_region.number, PAGE_BYTES + 192)
         array = array_of(Held(regions, Hold()), at, len(LARGE))

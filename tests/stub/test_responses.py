@@ -65,7 +65,7 @@ class TestCheck:
 
     @pytest.mark.parametrize("count", [0, 1, 3])
     def test_another_number(self, count):
-        """Both numbers are told."""
+        """The message has both numbers."""
         message = (
             "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
             f"InferenceRequest(s) size is:2, and InferenceResponse(s) size is:{count}\n"

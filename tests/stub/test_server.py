@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The server as a model's objects see it, over a link that notes what it is given: the test is the host."""
+"""The server for a model's objects, over a link that notes its messages: the test is the host."""
 
 import threading
 
@@ -19,7 +19,7 @@ WANTED = {"OUT"}
 
 
 class Link:
-    """Notes what is sent. A wait calls `on_wait` until it is over; without one it fails."""
+    """Notes the messages. A wait calls `on_wait` until it is over; without one it fails."""
 
     def __init__(self):
         self.sent = []
@@ -91,7 +91,7 @@ class TestRespond:
         assert bench.finals == 0
 
     def test_the_last(self, bench):
-        """After the last it is time to look what the model still holds."""
+        """The final response has the worker check which inputs the model still holds."""
         bench.server.respond(7, response(), WANTED, True)
         bench.server.respond(8, None, WANTED, True)
         assert [message.final for message in bench.link.sent] == [True, True]
@@ -128,7 +128,7 @@ class TestRespond:
 
 class TestRoom:
     def test_while_there_is_some(self, bench):
-        """A sender does not wait while its client takes what comes."""
+        """A sender does not wait while its client takes the responses."""
         for _ in range(RESPONSES_AHEAD_MAX):
             bench.server.wait_for_room(7)
             bench.server.respond(7, response(), WANTED, False)
@@ -185,7 +185,7 @@ class TestRoom:
 
 class TestCancelled:
     def test_flag(self, bench):
-        """The host sets a flag, and whoever looks sees it."""
+        """A flag that the host sets is visible as the cancellation of its request."""
         assert not bench.server.is_cancelled(7)
         bench.responses.set_flag(7, 1)
         assert bench.server.is_cancelled(7)

@@ -61,7 +61,7 @@ def links(pid):
 
 
 def answer(process, until, signum=0):
-    """The heading of a process, and what it says, to its bell or to a signal, until that has `until` in it."""
+    """Ask a process by its bell or by a signal; its heading, and its text up to `until`."""
     opened = links(process.pid)
     (path,) = [entry for link, entry in opened if link == LINK]
     with path.open("rb") as file:
@@ -103,7 +103,7 @@ def check_bell(process):
 
 
 def check_signal(process):
-    """A process that does not let go of the interpreter's lock says what it does all the same."""
+    """A process that does not release the interpreter's lock answers a signal with its stack."""
     _, text = answer(process, b" in <module>\n", STACK_SIGNAL)
     assert "Current thread" in text
 
@@ -134,7 +134,7 @@ def test_bell_rings_again(start):
 
 
 def test_bell_of_busy_threads(start):
-    """Threads that run Python without a rest are shown as well, and are none the worse for it."""
+    """Threads that run Python without a pause are shown as well, and are not disturbed."""
     process = start(
         """
 def leaf(depth):

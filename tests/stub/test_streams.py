@@ -75,7 +75,7 @@ class TestPlain:
         assert plain.closed
 
     def test_the_end_alone(self, server, plain):
-        """Or the last word comes behind it."""
+        """The end may follow the response on its own."""
         plain.send(A, 0)
         assert not plain.closed
         plain.send(None, FINAL)
@@ -116,7 +116,7 @@ class TestDecoupled:
         assert server.sent == [(7, A, False), (7, B, False), (7, A, True)]
 
     def test_none_at_all(self, server, decoupled):
-        """Or none."""
+        """A decoupled request may have no response at all."""
         decoupled.send(None, FINAL)
         assert server.sent == [(7, None, True)]
 
@@ -174,7 +174,7 @@ class TestEither:
         assert not made.end()
 
     def test_begin(self, server, is_decoupled):
-        """When execute has returned, senders answer what they have not answered yet."""
+        """After execute, senders must answer the requests that are still open."""
         assert stream(server, is_decoupled).begin()
         made = stream(server, is_decoupled)
         made.send(A, FINAL)
@@ -200,10 +200,10 @@ class TestEither:
 
 
 class TestForgotten:
-    """A request that nobody can answer any more ends."""
+    """A request that cannot be answered any more ends."""
 
     def test_without_a_response(self, server):
-        """Its client is told that the model forgot it."""
+        """Its client gets an error that names the model's fault."""
         stream(server).begin()
         gc.collect()
         ((_, response, final),) = server.sent
@@ -212,7 +212,7 @@ class TestForgotten:
         assert server.lost == [7]
 
     def test_with_the_response_but_not_the_end(self, server):
-        """The response that was sent is what the client gets."""
+        """The client gets the response that was sent, and the end."""
         made = stream(server)
         made.begin()
         made.send(A, 0)
@@ -249,7 +249,7 @@ class TestForgotten:
         assert server.lost == []
 
     def test_that_was_answered_otherwise(self, server):
-        """Nor is a request forgotten that execute has answered."""
+        """A request that execute has answered is not forgotten."""
         made = stream(server)
         made.begin()
         made.end()

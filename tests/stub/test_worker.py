@@ -246,7 +246,7 @@ class TestExecuteFails:
         assert self.failure(host, 2) == PREFIX + "ValueError: no\n\nAt:\n  1/model.py(6): execute\n"
 
     def test_goes_on(self, host):
-        """The next batch is none the worse for it."""
+        """A failure does not affect the next batch."""
         host.execute("""
             self.count = getattr(self, "count", 0) + 1
             assert self.count > 1
@@ -322,7 +322,7 @@ class TestExecuteFails:
         assert self.failure(host).startswith(PREFIX + "FileNotFoundError: ")
 
     def test_message_that_cannot_be_told(self, host):
-        """Nor does an exception that has no text."""
+        """An exception without a text does not end the stub."""
         assert (
             host.load("""
             class Odd(Exception):
@@ -428,7 +428,7 @@ class TestRetained:
         assert host.infer(wire(host, [1])).retained == [0]
 
     def test_coroutines_retain_nothing(self, host):
-        """Nor is a batch held by its finished coroutine."""
+        """A finished coroutine does not retain its batch."""
         assert (
             host.load("""
             class TritonPythonModel:
@@ -442,7 +442,7 @@ class TestRetained:
             assert host.infer(wire(host, [1])).retained == []
 
     def test_failed_coroutines_retain_nothing(self, host):
-        """Nor by one that failed."""
+        """A failed coroutine does not retain its batch."""
         assert (
             host.load("""
             class TritonPythonModel:

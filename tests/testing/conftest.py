@@ -32,7 +32,7 @@ FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 @pytest.fixture
 def write_model(tmp_path):
-    """Writes the folder of a model and returns its path: `source` is what comes after the imports."""
+    """Writes the folder of a model and returns its path: `source` is the code after the imports."""
 
     def write(source, config=IN_OUT, name="m", version="1", **files):
         folder = tmp_path / name

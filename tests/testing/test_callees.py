@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Models that call other models: what stands in for those, what it is asked, and what comes back."""
+"""Models that call other models: replacements for those, their calls, and the responses."""
 
 import asyncio
 import json
@@ -109,7 +109,7 @@ class TestFunctions:
             caller(lambda _: 5).infer({"IN": [1]})
 
     def test_outputs_not_asked_for(self, caller):
-        """As of any model, the caller gets what it asked for."""
+        """The caller gets only the outputs that it requested."""
         model = caller(lambda _: {"OUT": [1], "X": [2]}, options="requested_output_names=['OUT']")
         assert list(model.infer({"IN": [1]}).outputs) == ["OUT"]
 
@@ -279,7 +279,7 @@ class TestDecoupled:
         assert model.infer({"IN": [1, 2, 3]})["OUT"].tolist() == [6]
 
     def test_called_as_if_it_were_not(self, caller, other):
-        """The message is Triton's, whatever stands in for the model."""
+        """The message is Triton's, for a function and for a model."""
         for callee in (other(self.COUNT, DECOUPLED), lambda _: iter([{"OUT": [1]}])):
             assert error_of(caller(callee, name=f"m{callable(callee):d}"))["error"].startswith(IS_DECOUPLED)
 

@@ -63,7 +63,7 @@ class TestConfiguration:
         ids=["text", "dict"],
     )
     def test_instead_of_the_file(self, load_model, write_model, config):
-        """A configuration takes the place of the file's, and the model is told of it."""
+        """A configuration takes the place of the file's, and the model gets it."""
         source = """
         class TritonPythonModel:
             def initialize(self, args):
@@ -114,7 +114,7 @@ class TestConfiguration:
         ],
     )
     def test_mistakes_of_the_model(self, load, body, message):
-        """And so are those in what it completes."""
+        """Mistakes in the configuration that the model completes are reported, too."""
         source = COMPLETES.replace("config.set_max_batch_size(4)", body)
         with pytest.raises(LoadError, match=message):
             load(source, config=None)
@@ -122,7 +122,7 @@ class TestConfiguration:
 
 class TestVersions:
     def test_the_newest(self, load_model, versions):
-        """It is what a server would serve."""
+        """The newest version is loaded, as by a server."""
         model = load_model(versions(IO))
         assert (model.version, model.infer({"IN": [0]})["OUT"].item()) == (3, 3)
 

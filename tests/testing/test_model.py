@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model is loaded, asked and closed: what comes of it, and how it fails."""
+"""Loading, calling and closing a model, with the results and failures."""
 
 import gc
 import threading
@@ -48,7 +48,7 @@ def failure_of(model, inputs, **options):
 
 class TestRequests:
     def test_what_goes_in_comes_out(self, execute):
-        """Outputs are arrays by name, of their own: whoever changes them changes nothing else."""
+        """Outputs are arrays by name, which the caller owns: changing one changes nothing else."""
         model = execute(ECHO)
         result = model.infer({"IN": np.array([1, 2, 3])})
         assert list(result.outputs) == ["OUT"]
@@ -61,7 +61,7 @@ class TestRequests:
         assert repr(result) == "<Result ['OUT INT64 [3]'] final>"
 
     def test_output_that_is_not_there(self, execute):
-        """Asking for it says what there is."""
+        """A missing output is a KeyError that lists the outputs."""
         with pytest.raises(KeyError, match="there is no output 'X'; there are OUT"):
             execute(ECHO).infer({"IN": [1]})["X"]
 
@@ -92,7 +92,7 @@ class TestRequests:
         ],
     )
     def test_options(self, execute, ask, options, told):
-        """The model sees what the request says besides its inputs, as it would see it of a client's."""
+        """The model sees the options of the request as it would see those of a client."""
         model = execute(TELLS.replace("TELL(request)", f"request.{ask}"), TEXT_OUT)
         assert model.infer({"IN": [1]}, **options)["OUT"].tolist() == [told.encode()]
 
@@ -216,7 +216,7 @@ class TestFailures:
         assert model.infer({"IN": [1]})["OUT"].tolist() == [1]
 
     def test_log(self, execute, caplog):
-        """The traceback, and what the model logs, is Python's own logging."""
+        """The traceback, and the log records of the model, go to Python's logging."""
         model = execute("pb_utils.Logger.log_info('here'); logging.getLogger('own').error('there'); 1 / 0")
         failure_of(model, {"IN": [1]})
         assert ("triton_python_backend_utils", 20, "here") in caplog.record_tuples
@@ -356,7 +356,7 @@ class TestClosing:
         assert model.instance.times == 1
 
     def test_no_requests_after_that(self, load):
-        """A model that is closed is of no use."""
+        """A closed model takes no requests."""
         model = load(self.SOURCE.replace("END", ""))
         model.close()
         with pytest.raises(RuntimeError, match="model 'm' is closed"):

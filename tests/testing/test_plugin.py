@@ -65,7 +65,7 @@ def test_load_model(project):
 
 
 def test_paths_of_callees(project):
-    """They begin there, too; other callees are what they are."""
+    """Paths of callees begin there, too; other callees are left as they are."""
     out = project(
         """
         def test_echo(load_model):

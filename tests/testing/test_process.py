@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which server a function of a model asks, where several models are loaded, and who hears what they log."""
+"""The server for calls of a model's functions when several models are loaded, and where their logs go."""
 
 import logging
 

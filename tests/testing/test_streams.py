@@ -242,7 +242,7 @@ class TestSendersOfOtherModels:
         )
 
     def test_none(self, execute):
-        """A request that nobody answers fails."""
+        """A request without a response fails."""
         assert "without a response" in failure_of(execute("return [None]"), {"IN": [1]}).message
 
     def test_what_execute_does_last(self, execute):
@@ -319,7 +319,7 @@ class TestCancelling:
 
 class TestTimeouts:
     def test_execute_that_hangs(self, write_model):
-        """The test fails in time, with where the model is; and so does closing it, which leaves its thread behind."""
+        """The request fails in time, with the place of the model; so does closing, which leaves the thread behind."""
         folder = write_model(
             """
             class TritonPythonModel:
@@ -344,7 +344,7 @@ class TestTimeouts:
         model.instance.gate.set()
 
     def test_sender_that_is_kept(self, execute):
-        """A request that nobody finishes is said to be just that."""
+        """A request that is left to a sender and never finished fails with that reason."""
         model = execute("self.kept = [each.get_response_sender() for each in requests]", DECOUPLED)
         with (
             impatient(model),
@@ -379,7 +379,7 @@ class TestTimeouts:
 
 
 def test_a_fault_of_ours(execute, monkeypatch):
-    """Should the code around the model fail, nobody waits for it."""
+    """A failure of the code around the model fails the request."""
 
     def fail(*_):
         raise RuntimeError("on purpose")

@@ -72,7 +72,7 @@ def test_lists_get_the_datatype_of_the_input(value, datatype, expected):
     [([1, 2], "INT64"), (np.array(["a", "b"]), "BYTES"), (np.float32(1), "FP32"), (np.zeros(2, ">i4"), "INT32")],
 )
 def test_arrays_keep_their_own(value, datatype):
-    """Arrays are sent as they are; and so are lists for inputs that the model does not have."""
+    """Arrays keep their datatype, and so do lists for inputs that the model does not have."""
     assert to_input("X", value, spec("FP32") if isinstance(value, np.ndarray) else None).datatype == datatype
 
 

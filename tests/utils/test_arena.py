@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Slots of an arena, against a backing that records what it is asked for, and fails when it is told to."""
+"""Slots of an arena, over a backing that records its calls and fails on demand."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -63,7 +63,7 @@ class Recorder(Backing):
 class TestSlotBytes:
     @given(st.integers(0, 1 << 45))
     def test_slack_is_at_most_a_fifth(self, size):
-        """A slot holds what it is for, is aligned, and wastes a fifth of itself at the most."""
+        """A slot is large enough, is aligned, and wastes at most a fifth of itself."""
         slot = slot_bytes(size)
         assert slot >= size
         assert slot % ALIGNMENT == 0
@@ -250,7 +250,7 @@ class TestFailure:
         arena.free(other)
 
     def test_trim_that_gives_too_little(self):
-        """If giving up what is idle does not help, the error stands and the idle slots are still known."""
+        """If trimming does not free enough, the error stays and the idle slots are still known."""
         backing = Recorder(room=2 * GROWTH)
         arena = Arena(backing, GROWTH)
         arena.free(arena.allocate(2 * GROWTH))
@@ -273,7 +273,7 @@ class TestFailure:
 
     @pytest.mark.parametrize("offset", [64, -1, 10**9])
     def test_free_of_nothing(self, offset):
-        """Where no slot was handed out there is none to free."""
+        """An offset without a slot cannot be freed."""
         arena = Arena(Recorder(), GROWTH)
         arena.allocate(1)
         with pytest.raises(LocalError, match=f"no slot is allocated at offset {offset}"):
@@ -292,7 +292,7 @@ class TestFailure:
 
 class TestReclaim:
     def test_frees_what_is_in_no_slot(self):
-        """Cold slots, and all behind the committed part, are freed again; what is in use, or warm, is not."""
+        """Cold slots, and the memory behind the committed part, are freed again; used and warm slots are not."""
         backing = Recorder(limit=8 * GROWTH)
         arena = Arena(backing, GROWTH, keep_bytes=0)
         live = arena.allocate(LARGE_BYTES)

@@ -366,7 +366,7 @@ class TestSize:
         assert stub.receive_data(host.send(SAMPLES[Load])) == [SAMPLES[Load]]
 
     def test_what_cannot_be_encoded(self):
-        """A value that no frame can hold is ours to blame, and the next message is none the worse for it."""
+        """A value that no frame can hold is our fault, and does not affect the next message."""
         _, stub = talk(State.SERVING)
         for wrong in (Failed(1, object(), [], 0, 0), Failed(1 << 64, "", [], 0, 0)):
             with pytest.raises(LocalError):

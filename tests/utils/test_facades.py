@@ -143,7 +143,7 @@ pb_utils.no_such_name
 
 
 def test_the_same_objects():
-    """A module of either name has what a stub has under it, one for one, and says so in __all__."""
+    """A facade has the same objects as the stub's module, and lists them in __all__."""
     for facade, module, names in ((pb_utils, stub_pb_utils, NAMES), (c_python_backend_utils, c_pb_utils, C_NAMES)):
         assert sorted(facade.__all__) == sorted(module.__all__) == sorted(names)
         assert all(getattr(facade, name) is getattr(module, name) for name in names)
@@ -168,7 +168,7 @@ def test_what_needs_no_server():
     ],
 )
 def test_what_needs_a_server(call):
-    """The rest says that there is none."""
+    """Functions that need a server raise."""
     with pytest.raises(pb_utils.TritonModelException, match="this is not possible outside a model"):
         call()
 

@@ -9,7 +9,7 @@ from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX, F
 
 
 def test_a_request_that_nobody_has_answered():
-    """The first response may be sent, whatever the request."""
+    """The first response to any request may be sent."""
     flow = FlowControl()
     assert flow.may_send(1)
     flow.sent(1, 8)
@@ -64,7 +64,7 @@ def test_more_taken_than_sent():
 
 
 def test_end():
-    """A request that has ended is forgotten: who waits for it waits no longer, and nothing is kept."""
+    """A request that has ended is forgotten: it need not wait, and leaves no state."""
     flow = FlowControl()
     for _ in range(RESPONSES_AHEAD_MAX):
         flow.sent(1, BYTES_AHEAD_MAX)

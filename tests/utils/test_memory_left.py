@@ -102,7 +102,7 @@ class TestCgroups:
 
     @pytest.mark.parametrize("membership", ["0::/", "0::/docker/0123"])
     def test_of_a_container(self, membership):
-        """A container sees its own cgroup as the topmost, whatever its path on the machine is."""
+        """The topmost cgroup that a container sees is its own, whatever its path on the machine."""
         system = System({"/proc/self/cgroup": membership + "\n", **v2(V2, GIB, MIB)})
         assert system.left()[1:] == [(GIB, GIB - MIB)]
 
@@ -150,7 +150,7 @@ class TestCheck:
 
     @pytest.mark.parametrize("text", ["", "MemTotal: 1 kB\n", "MemTotal: many kB\n"])
     def test_system_that_does_not_say(self, text):
-        """Where the system does not say what is left nothing is refused."""
+        """If the system does not report what is left, no size is refused."""
         check_limits(1 << 50, find_limits(System({"/proc/meminfo": text})))
 
     def test_this_system(self):

@@ -46,7 +46,7 @@ def test_tags_are_for_ever():
 
 
 def test_constants_are_outside_of_what_they_mark():
-    """Success is no error code, no slot is no offset, and what stands in place of a response is none."""
+    """Success differs from all error codes, no slot from all offsets, and markers from all responses."""
     assert messages.OK < 0
     assert messages.NO_SLOT < 0
     assert messages.SENDER is None

@@ -143,7 +143,7 @@ def test_that_is_immutable():
 
 
 def test_other_errors_are_not_about_memory(region, monkeypatch):
-    """An error of another kind is a bug, and stays what it is."""
+    """An error of another kind is a bug, and is raised unchanged."""
     monkeypatch.setattr(os, "posix_fallocate", full(errno.EBADF))
     with pytest.raises(OSError) as caught:
         region.commit(0, 4096)
@@ -187,7 +187,7 @@ def test_maps_shared_and_writable(region):
 
 
 class TestFlags:
-    """The last page is the host's, whoever allocates in front of it."""
+    """The last page belongs to the host, whichever process allocates the pages before it."""
 
     @pytest.fixture
     def pair(self, region):

@@ -40,7 +40,7 @@ def test_longest_heading_is_read():
     ],
 )
 def test_what_is_no_heading(line):
-    """A line that is incomplete, or another program's, is none."""
+    """A line that is incomplete, or has another format, is not a heading."""
     assert decode_heading(line) is None
 
 

@@ -8,7 +8,7 @@ from pyruntime.runtime.repository.lifecycle import IndexRow
 
 
 def test_server_metadata():
-    """The server tells its name, its version and what it can do."""
+    """The metadata has the server's name, its version and its extensions."""
     assert json.loads(server_metadata("triton", "2.73.0")) == {
         "name": "triton",
         "version": "2.73.0",

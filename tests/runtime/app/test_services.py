@@ -148,7 +148,7 @@ class TestWhenReady:
     """A model that calls another one while it loads."""
 
     def test_ready(self):
-        """It is told when the other one is."""
+        """The caller is called back when the other model is ready."""
 
         async def scenario(bench):
             told = []
@@ -163,7 +163,7 @@ class TestWhenReady:
         play(scenario)
 
     def test_never(self):
-        """Or that it will not be."""
+        """The caller is called back when the other model will not become ready."""
 
         async def scenario(bench):
             told = []
@@ -208,7 +208,7 @@ class TestControl:
         play(scenario)
 
     def test_unload(self):
-        """So is to unload one."""
+        """Unloading a model is passed to the model control, with its reply."""
 
         async def scenario(bench):
             bench.ask("unload_model", "other", True)
@@ -344,7 +344,7 @@ class TestMetrics:
 
     @pytest.mark.parametrize("number", [99, -1, None, "1", [], {}, True], ids=repr)
     def test_that_is_not_there(self, number):
-        """To drop what is not there changes nothing."""
+        """Dropping a missing family or metric changes nothing."""
 
         async def scenario(bench):
             assert bench.answer("drop_family", number) == (OK, None)

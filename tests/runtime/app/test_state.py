@@ -58,7 +58,7 @@ class TestReady:
 
     @pytest.mark.parametrize("strict", [True, False])
     def test_a_model_that_failed(self, strict):
-        """So does one that failed to load."""
+        """A model that failed to load makes the server not ready, if readiness is strict."""
         state = core_of(strict=strict)
         state.table.begin_load("m", 1)
         state.table.fail("m", 1, "no")
@@ -113,7 +113,7 @@ class TestDrain:
         assert asyncio.run(run())
 
     def test_not_for_ever(self):
-        """Or not, when its time is up."""
+        """Draining ends when its time is up."""
 
         async def run():
             state = core_of()
@@ -143,7 +143,7 @@ class TestStatistics:
         assert caught.value.code is Code.INVALID_ARG
 
     def test_unknown_version(self):
-        """And for a version."""
+        """A missing version has its own error."""
         with pytest.raises(InferenceError, match=r"^requested model version is not available for model 'b'$"):
             self.state().statistics("b", 2)
 

@@ -31,7 +31,7 @@ def test_there_and_back(outputs):
 
 @given(OUTPUTS)
 def test_contents_are_aligned(outputs):
-    """So that whoever reads them may do so as fast as he can."""
+    """Contents are aligned, so that they can be read at full speed."""
     entry = memoryview(encode(outputs))
     base = np.frombuffer(entry, np.uint8).ctypes.data
     for output in decode(entry):
@@ -49,6 +49,6 @@ def test_cut_off(size):
 
 @pytest.mark.parametrize("head", [b"[1]", b"{}x", b"[[1, 2]]", b'[["a", "INT8", [1], "b"]]', b"\xff"])
 def test_another_head(head):
-    """An entry of somebody else's."""
+    """An entry in another format is refused."""
     with pytest.raises(ValueError):
         decode(memoryview(len(head).to_bytes(8, "little") + head))

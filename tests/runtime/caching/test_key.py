@@ -15,7 +15,7 @@ def key(**changes):
 
 
 def test_the_same():
-    """In whatever order things come, and wherever they lie."""
+    """The key depends neither on the order of inputs and outputs nor on the memory they are in."""
     assert key() == key(inputs=INPUTS[::-1]) == key(outputs=["Y", "X", "Y"])
     assert key() == key(inputs=[(*INPUTS[0][:3], memoryview(b"\1\2")), INPUTS[1]])
 

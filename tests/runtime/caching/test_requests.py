@@ -43,7 +43,7 @@ class Cache:
         self.steps.append((step, call_back))
 
     def go(self):
-        """Do what was posted first."""
+        """Perform the step that was posted first."""
         step, call_back = self.steps.pop(0)
         done = asyncio.get_running_loop().create_future()
         try:
@@ -54,7 +54,7 @@ class Cache:
 
 
 class Model:
-    """Executes what it is told to."""
+    """Executes jobs."""
 
     spec = SimpleNamespace(name="m", outputs={"OUT": None})
     version = 1
@@ -160,7 +160,7 @@ def test_failure(world):
 
 
 def test_cancelled_while_it_is_looked_up(world):
-    """It is answered as one that was cancelled while it queued, whatever the cache has."""
+    """It is answered as one that was cancelled while it queued, even if the cache has a response."""
 
     async def test(world):
         world.cache.kept = memoryview(encode([OUTPUT]))
@@ -235,7 +235,7 @@ def test_waiting(world):
 
 
 def test_waiting_no_longer(world):
-    """A cache that does not come to an end holds nobody up for ever."""
+    """A cache that does not finish does not block the wait for ever."""
 
     async def test(world):
         world.cached.start(world.job)

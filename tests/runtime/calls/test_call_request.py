@@ -105,7 +105,7 @@ class TestKinds:
 
     @pytest.mark.parametrize("size", [8.0, True, None], ids=repr)
     def test_size_that_is_merely_equal(self, size):
-        """So with its size."""
+        """A size that compares equal, and has another type, is malformed."""
         version = Version()
         job(version, tensor())
         with pytest.raises(PeerError):
@@ -121,7 +121,7 @@ class TestKinds:
         assert len(checks) == 3
 
     def test_with_bytes(self, checks):
-        """So are BYTES, whose elements may end anywhere."""
+        """Requests with BYTES are checked each time, because their elements may end anywhere."""
         version = Version(BYTES)
         job(version, tensor((1, 1), b"\x01\0\0\0a", datatype="BYTES"))
         with pytest.raises(InferenceError):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""One call, with a callee that does what the test says."""
+"""One call, with a callee that the test controls."""
 
 import asyncio
 from types import SimpleNamespace
@@ -107,7 +107,7 @@ class Bench:
 
 
 class Trace:
-    """Sees what a job is answered before the caller does."""
+    """Sees the answer to a job before the caller does."""
 
     def __init__(self):
         self.seen = []
@@ -177,7 +177,7 @@ class TestCancel:
         assert bench.answers == [(CANCELLED, True)]
 
     def test_before_start(self, bench):
-        """A call that nobody waits for does not start, such as when the callee took long to load."""
+        """A call that was cancelled before, for example while its callee loaded, does not start."""
         bench.call.cancel()
         with pytest.raises(InferenceError) as caught:
             bench.start()
@@ -219,7 +219,7 @@ class TestDeadlock:
 
     @pytest.mark.parametrize("why", ["runs", "somebody is free"])
     def test_none(self, stuck, why):
-        """A call that runs, or that somebody can serve, goes on."""
+        """A call that runs, or that another worker can serve, goes on."""
         if why == "runs":
             stuck.call.job.instance = stuck.callee.workers[0]
         else:
@@ -245,7 +245,7 @@ class TestDeadlock:
         assert [outcome.message for outcome, _ in stuck.answers] == [WOULD_WAIT] * is_waited_for
 
     def test_nothing_to_review(self, bench, monkeypatch):
-        """Where somebody can serve the call now, no timer is set."""
+        """If the call can be served now, no timer is set."""
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: pytest.fail("a timer is set"))
         bench.start()
         bench.call.refuse_deadlock_later("m", "the step", lambda: True)

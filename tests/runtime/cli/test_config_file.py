@@ -104,7 +104,7 @@ def test_missing_and_overlong_files(tmp_path):
 
 
 def test_file_is_read(tmp_path):
-    """A file on disk gives its values and a warning for what has no effect."""
+    """A file on disk yields its values, and a warning for an option without effect."""
     path = tmp_path / "server.yaml"
     path.write_text("http-thread-count: 8\n")
     values, warnings = read_config_file(str(path))

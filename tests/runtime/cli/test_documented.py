@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The list of compatibility says of each of tritonserver's options what the table of options does."""
+"""The list of compatibility has the same status for each of tritonserver's options as the table of options."""
 
 import re
 from pathlib import Path

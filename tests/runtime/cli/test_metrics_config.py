@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""--metrics-config: what it sets, and what it refuses."""
+"""--metrics-config: its settings, and its refusals."""
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_on_the_command_line():
     ],
 )
 def test_what_is_refused(text, message):
-    """One sentence says what is wrong."""
+    """A mistake is reported in one sentence."""
     with pytest.raises(SettingsError) as caught:
         read_metrics_config([text])
     assert str(caught.value) == message

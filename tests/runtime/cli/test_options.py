@@ -232,7 +232,7 @@ def test_table_has_tritons_91_options_and_ours():
 
 @pytest.mark.parametrize("name", NUMBERED)
 def test_option_does_what_its_status_says(name):
-    """An option that works changes the settings, and just what it is for; any other one changes nothing and says so."""
+    """An option that works has just its own effect on the settings; any other option has none, and causes a warning."""
     option = OPTIONS[name]
     if name == "help":
         assert parse_arguments(["--help"]) == ({"help": True}, [])

@@ -28,7 +28,7 @@ def test_value_keeps_later_equals_signs():
 
 
 def test_argument_may_begin_with_a_dash():
-    """As with getopt_long, the word after an option is its argument whatever it looks like."""
+    """As with getopt_long, the word after an option is its argument, even if it begins with a dash."""
     assert values("--id", "--name") == {"id": "--name"}
 
 
@@ -142,7 +142,7 @@ def test_control_characters_of_an_unknown_option_are_not_repeated():
 
 
 def test_one_warning_for_an_option_given_twice():
-    """However often an option without effect is given, by whatever prefix, it is one line."""
+    """An option without effect causes one warning, however often it is given, also by prefixes."""
     _, warnings = parse_arguments(["--http-thread-count=1", "--http-thread=2", "--rate-limit=off"])
     assert warnings == [
         "--http-thread-count is accepted and has no effect: one event loop serves every connection",

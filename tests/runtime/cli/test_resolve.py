@@ -54,7 +54,7 @@ def test_empty_text_is_as_if_not_given():
     ],
 )
 def test_auto_completion(words, auto_complete):
-    """Both options switch it off; neither switches on what the other switched off."""
+    """Either option switches it off, and neither switches it on again."""
     assert settings(*words).auto_complete_config is auto_complete
 
 
@@ -93,7 +93,7 @@ class TestTls:
         assert tls("use-ssl=false", "use-ssl-mutual=0", "server-cert=c", "server-key=k") == (None, None)
 
     def test_on(self, tls):
-        """Of one protocol alone; clients need no certificate, whoever could have signed it."""
+        """TLS is on for one protocol alone; clients need no certificate, even if there is a root certificate."""
         assert tls("use-ssl=true", "server-cert=c", "server-key=k") == (TlsSettings("c", "k"), None)
         assert tls("use-ssl=true", "server-cert=c", "server-key=k", "root-cert=r") == (TlsSettings("c", "k"), None)
 
@@ -158,7 +158,7 @@ def test_python_key_that_is_no_integer():
 
 
 def test_unknown_python_key_is_a_warning():
-    """A mistyped key is said aloud, with what was meant; a model of an older Triton's command line still starts."""
+    """A mistyped key is a warning with the likely one; a command line for an older Triton still starts."""
     assert warnings("--backend-config=python,shm-defualt-byte-size=1") == [
         "--backend-config=python,shm-defualt-byte-size is not known and has no effect; "
         "did you mean shm-default-byte-size?"

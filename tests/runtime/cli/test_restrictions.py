@@ -45,7 +45,7 @@ def test_headers_name():
 
 
 def test_empty_value():
-    """A header that must be there, and be empty, is odd, and can be had."""
+    """A header that must be present and empty is odd, but allowed."""
     assert read_restrictions(OPTION, ["health:key="]) == {"health": Restriction("key", "")}
 
 
@@ -57,7 +57,7 @@ def test_other_forms(text):
 
 @pytest.mark.parametrize("text", ["foo:k=v", "health,foo:k=v"])
 def test_unknown_api(text):
-    """Triton's words, and what there is instead."""
+    """An unknown API is refused with Triton's message and a list of the APIs."""
     assert refusal(text) == f"unknown restricted api 'foo'; those there are: {', '.join(APIS)}"
 
 

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pyruntime stack`, and what it is made of, with processes in the place of stubs; tests/e2e/test_debugging.py has it
-with a server."""
+"""`pyruntime stack`, and its parts, with processes in the place of stubs; tests/e2e/test_debugging.py has it with a
+server."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_one_instance(start, capsys):
 
 
 def test_no_such_model(start, capsys):
-    """Status 1 and one sentence, which names what there is."""
+    """Status 1 and one sentence, which names the existing models."""
     # Servers that run beside this test have models too, and only so many are named: this is among the first ones.
     start(WAIT, model=f"!{MODEL}")
     assert main(["stack", "nonsense"]) == 1
@@ -264,7 +264,7 @@ def test_gone_meanwhile(start, find):
 
 
 def test_forked_children_are_no_stubs(start, find, capsys):
-    """A process that a stub forked past Python has its file, and is none all the same: the signal might end it."""
+    """A process that a stub forked without Python has its file, but is no stub: the signal might end it."""
     process = start(
         """
 if ctypes.PyDLL(None).fork() == 0:

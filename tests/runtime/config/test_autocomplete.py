@@ -42,7 +42,7 @@ def test_a_model_that_changes_nothing(text):
 
 
 def test_what_is_adopted():
-    """Batch size, inputs, outputs, a scheduler and the transaction policy replace what was there."""
+    """Batch size, inputs, outputs, a scheduler and the transaction policy replace the existing ones."""
     config = _parsed("max_batch_size: 2 input { name: 'old' }")
     returned = {
         "max_batch_size": 8,

@@ -40,7 +40,7 @@ def test_the_rest_of_the_values():
 
 
 def test_json_is_the_rendering():
-    """The spec carries what the config endpoint shows."""
+    """The spec has the JSON that the config endpoint shows."""
     config = normalize(minimal_config("m", "python"), directory_name="m", has_model_file=True, gpus=())
     assert model_spec(config).json == render(config)
 
@@ -99,7 +99,7 @@ def test_dynamic_batching():
     [("", False), ("sequence_batching {}", False), ("sequence_batching { iterative_sequence: true }", True)],
 )
 def test_iterative_sequence(text, expected):
-    """Whether the model may have a request again is what the configuration says."""
+    """The configuration decides whether the model may reschedule requests."""
     assert _spec(text).iterative_sequence is expected
 
 

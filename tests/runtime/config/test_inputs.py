@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests held against a configuration: what is let through, and the words in which the rest is refused."""
+"""Requests checked with a configuration: the accepted ones, and the messages of refusals."""
 
 import struct
 
@@ -204,7 +204,7 @@ def test_byte_size_of_datatypes(datatype, size):
 @pytest.mark.parametrize(("shape", "elements"), [([0], []), ([1], [b""]), ([2, 2], [b"a", b"", b"ccc", b"\0" * 300])])
 @pytest.mark.parametrize("kind", [bytes, memoryview])
 def test_bytes_that_fit(shape, elements, kind):
-    """Elements of any length, as many as the shape says, in whatever holds them."""
+    """Elements of any length, as many as the shape has, are accepted in any kind of buffer."""
     text = _tensors(("A", "STRING", [-1] * len(shape)))
     check_request(_spec(text), InferRequest("m", inputs=[_bytes(shape, kind(_elements(*elements)))]))
 
@@ -290,7 +290,7 @@ def test_reshape_in_and_out(dims, reshape, outside, inside, batch):
 
 
 def test_reshape_does_not_replace_the_check():
-    """The client's shape is compared with the dims, not with what the model sees."""
+    """The client's shape is compared with the dims, not with the model's shape."""
     text = "input { name: 'A' data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2, 2 ] } }"
     message = _complaint(text, [_fp32("A", [2, 2])])
     assert message == "unexpected shape for input 'A' for model 'm'. Expected [4], got [2,2]."

@@ -35,7 +35,7 @@ def test_tags(key):
 
 @pytest.mark.parametrize("key", ["", "a-b", "a b", "_a", "ä"])
 def test_tags_that_are_none(key):
-    """A page with such a label could not be read: it is left out, and somebody is told."""
+    """A label that would make the page unreadable is left out, and reported."""
     found = config(f"metric_tags {{ key: '{key}' value: 'c' }}")
     assert metric_tags(found) == {}
     assert ignored_metrics(found) == [f"the metric tag {key!r}, which cannot be a label and is left out"]

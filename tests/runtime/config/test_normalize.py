@@ -144,7 +144,7 @@ def test_sequence_idle_time(text, idle_us):
 
 
 def test_pinned_memory_that_is_set_stays():
-    """Only what is not there is filled in."""
+    """Only missing settings are filled in."""
     optimization = _normalized("optimization { input_pinned_memory {} graph { level: 1 } }").optimization
     assert not optimization.input_pinned_memory.enable
     assert optimization.output_pinned_memory.enable

@@ -15,7 +15,7 @@ from pyruntime.utils.errors import LoadError
 
 
 def _literals(field):
-    """A value of the field's type as text, and as what a message then holds."""
+    """A value of the field's type, as text and as in a message."""
     if field.enum_type is not None:
         value = field.enum_type.values[-1]
         return value.name, value.number

@@ -54,7 +54,7 @@ def test_long_integers_are_numbers():
 
 
 def test_maps_are_objects_in_order():
-    """Keys are strings, whatever they are in the schema, and sorted."""
+    """Keys are strings, for every type in the schema, and sorted."""
     entries = "priority_queue_policy { key: 10 } priority_queue_policy { key: 2 value { max_queue_size: 3 } }"
     policies = _rendered(f"dynamic_batching {{ {entries} }}")["dynamic_batching"]["priority_queue_policy"]
     assert list(policies) == ["2", "10"]

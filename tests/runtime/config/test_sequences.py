@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`sequence_batching`: what is refused, in Triton's words, and what is made of the rest."""
+"""`sequence_batching`: refusals with Triton's messages, and the resulting spec."""
 
 import pytest
 
@@ -214,7 +214,7 @@ def test_without_batching():
 
 
 def test_no_sequences():
-    """Requests that have nothing to do with one another are none of the scheduler of sequences."""
+    """Independent requests do not use the scheduler of sequences."""
     assert spec_of("iterative_sequence: true").sequence_batching is None
     assert spec_of("iterative_sequence: true " + control("START")).sequence_batching is not None
     assert spec_of("iterative_sequence: true " + state()).sequence_batching is not None
@@ -249,7 +249,7 @@ def test_controls():
     ],
 )
 def test_states(text, max_batch_size, shape, size):
-    """A state begins with zeros, in the shape of its initial state or with ones for what is variable."""
+    """A state begins with zeros, in the shape of its initial state, or with ones for variable dimensions."""
     (found,) = spec_of(text, max_batch_size).sequence_batching.states
     assert (found.input_name, found.output_name) == ("I", "O")
     assert (found.shape, found.initial, found.data_file) == (shape, bytes(size), "")

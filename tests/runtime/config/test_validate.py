@@ -98,7 +98,7 @@ def test_rules_of_the_model(text, message):
 
 
 def test_nothing_to_run():
-    """Neither a backend nor a model.py."""
+    """A model needs a backend or a model.py."""
     assert _complaint("", has_model_file=False) == (
         "must specify 'backend' for m: its configuration names none, and it has no model.py"
     )
@@ -220,7 +220,7 @@ def test_rules_of_dynamic_batching(batching, message):
     ],
 )
 def test_rules_of_instance_groups(group, gpus, message):
-    """Groups ask for kinds, GPUs and numbers of instances that can be had."""
+    """Groups must name kinds, GPUs and numbers of instances that exist."""
     assert _complaint(f"instance_group {{ {group} }}", gpus=gpus) == message
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server without processes: connections over transports that note what is written, in front of models of straw.
 
-`server.instance` is the instance of model "m", which echoes its input; `server.decoupled` that of model "d", which says
-what it is told to.
+`server.instance` is the instance of model "m", which echoes its input; `server.decoupled` that of model "d", whose
+responses the test makes.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class ClientSocket:
 
 
 class Lent:
-    """A connection that an instance reads by itself, a request each time it is told to act."""
+    """A connection that an instance reads by itself, one request for each call of `act`."""
 
     def __init__(self, instance, known, connection, client, head, data):
         self.connection = connection
@@ -107,7 +107,7 @@ class Lent:
 
 
 class Instance:
-    """Echoes, at once or when it is told to; or says what it is told to say."""
+    """Echoes, at once or when the test calls `answer`; or sends the test's responses."""
 
     is_idle = True
 
@@ -151,7 +151,7 @@ class Instance:
         return Known(document, size, wire) if self.knows else None
 
     def execute_known(self, known, job, data, at):
-        """Answers only when it is told to, as one does that has threads."""
+        """Takes a known request; the test calls `answer` later, as for an instance with threads."""
         if len(data) - at != known.size or data[at : at + len(known.document)] != known.document:
             return False
         (_, _, _, offset, size, _, _) = known.tensor
@@ -183,7 +183,7 @@ class Instance:
         self.jobs.append(job)
 
     def read(self):
-        """Read what there is on connections that were lent; whether there was anything."""
+        """Read data on lent connections; whether there was any."""
         return any([lent.act() for lent in self.lent])
 
     def answer(self, count=None):
@@ -250,7 +250,7 @@ class Instance:
 
 
 class Transport(asyncio.Transport):
-    """Notes what is written; what comes while reading is paused waits, as in a socket."""
+    """Notes written data; data that arrives while reading is paused waits, as in a socket."""
 
     def __init__(self, connection):
         self._connection = connection

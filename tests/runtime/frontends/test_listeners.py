@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ports of this machine: which are opened, what is said when one cannot be had, and that none stays open."""
+"""Ports of this machine: which are opened, the error if one is taken, and that none stays open."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ def listeners_of(ports, **settings):
 
 
 async def ask(port, target, host="127.0.0.1"):
-    """The status of the response to a GET; None where nobody listens."""
+    """The status of the response to a GET; None if the port is closed."""
     try:
         reader, writer = await asyncio.open_connection(host, port)
     except ConnectionRefusedError:
@@ -81,7 +81,7 @@ def test_what_is_served_where(ports, settings, http, metrics, caplog):
 
 @pytest.mark.parametrize(("taken", "service"), [(0, "HTTP"), (1, "Metrics")])
 def test_port_that_is_taken(ports, taken, service):
-    """The operator reads which, and where; what had been opened before is closed again."""
+    """The error names the service and the port; ports that were opened before are closed again."""
 
     async def check():
         listeners = listeners_of(ports)
@@ -145,7 +145,7 @@ def test_many_clients_at_once(ports):
 
 
 def test_aborting(ports):
-    """Connections are cut whatever they wait for."""
+    """Connections are cut in every state."""
 
     async def check():
         listeners = listeners_of(ports)

@@ -68,7 +68,7 @@ def test_reserved_names(name):
 
 
 def test_heads():
-    """A head brings what is forwarded of it, the first time and whenever it comes again."""
+    """A head has the forwarded headers, the first time and each later time."""
     reader = HeadReader(pattern="^x-")
     head = "POST /v2/models/m/infer HTTP/1.1\r\nX-A: é\r\nHost: any\r\nx-a:  b \r\n\r\n".encode()
     for _ in range(2):

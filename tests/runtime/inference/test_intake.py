@@ -207,7 +207,7 @@ class TestStrings:
         return incoming
 
     def test_counted_by_a_thread(self, world):
-        """Then the request is queued."""
+        """A request that a thread has counted is queued."""
         incoming = self.submit(world, bytes(4 * self.COUNT))
         assert world.instance.jobs == [incoming.job]
         assert incoming.rejected == []
@@ -233,7 +233,7 @@ class TestStrings:
 
 class TestReserve:
     def test_limit(self, world, monkeypatch):
-        """Beyond it there is no memory for what is still to come; one alone may be as large as it likes."""
+        """Beyond the limit there is no memory for bodies that are still to come; a single one may be of any size."""
         monkeypatch.setattr(intake_module, "EXPECTED_BYTES_MAX", 100)
         first = world.intake.reserve(world.model, 150, 150)
         assert world.intake.expected_bytes == 150

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model version over instances that only note what they are given."""
+"""A model version over instances that only note their calls."""
 
 import asyncio
 import math
@@ -153,7 +153,7 @@ class TestInfer:
         assert made.statistics.failures[FailureReason.REJECTED] == made.statistics.failure_count == 1
 
     def test_traced_and_refused_by_the_queue(self, memory):
-        """The trace of such a request ends there: nobody will answer it."""
+        """The trace of such a request ends there, because the request is not answered."""
         made = model(memory, Instance(), text="dynamic_batching { default_queue_policy { max_queue_size: 1 } }")
         made.infer(request(), ignore)
         job = made.accept(request(), ignore)
@@ -252,7 +252,7 @@ class TestReady:
 
 
 class TestCheckReady:
-    """With what the model itself says."""
+    """Readiness, with the model's own answer."""
 
     def check(self, made):
         told = []
@@ -273,7 +273,7 @@ class TestCheckReady:
         assert told == [True]
 
     def test_none_is_ready(self, memory):
-        """Without one it is not ready, whatever the model would say."""
+        """Without a ready instance the model is not ready, and is not asked."""
         instance = Instance()
         instance.is_ready = False
         assert self.check(model(memory, instance)) == [False]
@@ -281,7 +281,7 @@ class TestCheckReady:
 
     @pytest.mark.parametrize("answers", [(True, True), (True, False), (False, True), (False, False)])
     def test_all_have_to_be(self, memory, answers):
-        """It is ready if all of them say so; and nobody is told before the last has."""
+        """The model is ready if all instances are, and the answer waits for the last of them."""
         instances = [Instance(), Instance("m_1")]
         told = self.check(model(memory, *instances))
         instances[1].checks.pop()(answers[1])
@@ -310,7 +310,7 @@ class TestCancel:
         assert len(made.scheduler) == 0
 
     def test_of_one_that_runs(self, memory):
-        """Its instance is told, and it goes on."""
+        """Its instance gets the cancellation, and the request goes on."""
         instance = Instance(capacity=1)
         made = model(memory, instance)
         outcome = []
@@ -347,7 +347,7 @@ class TestLoss:
         assert memory.live == 0
 
     def test_requests_after_it(self, memory):
-        """A request that comes after the loss is not left waiting for ever."""
+        """A request that comes after the loss fails instead of waiting."""
         instance = Instance()
         made = model(memory, instance)
         instance.down = "it died"
@@ -369,7 +369,7 @@ class TestLoss:
 
 class TestStop:
     def test_stops_all_and_fails_what_waits(self):
-        """All instances are stopped, whatever still waits fails, and the memory is unmapped."""
+        """All instances are stopped, waiting requests fail, and the memory is unmapped."""
         memory = RequestMemory("m", 1 << 16, 1 << 16)
         instances = [Instance(), Instance("m_1")]
         made = model(memory, *instances)
@@ -404,7 +404,7 @@ class TestStop:
         asyncio.run(run())
 
     def test_waits_for_nothing_that_cannot_come(self):
-        """Without an instance that is ready nothing that waits is executed, so nobody waits for that."""
+        """Without a ready instance the stop does not wait for queued requests."""
         memory = RequestMemory("m", 1 << 16, 1 << 16)
         instance = Instance()
         made = model(memory, instance)

@@ -80,7 +80,7 @@ def test_one_with_the_memory_of_a_client_is_not_remembered(memory):
 
 
 def test_limits(memory):
-    """Neither a long header nor any number of different ones takes memory for good."""
+    """Long headers are not kept, and the number of kept ones is limited."""
     plans = RequestPlans()
     slot = memory.allocate(100)
     plans.remember((b" " * (HEADER_KEPT_BYTES_MAX + 1), 100), job(slot), slot, ALL_BINARY)

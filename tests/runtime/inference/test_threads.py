@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Work at once and in threads: where it is done, and what becomes of what it raises."""
+"""Work at once and in threads: the thread of its execution, and its exceptions."""
 
 import asyncio
 import threading
@@ -40,7 +40,7 @@ def test_at_once():
 
 
 def test_in_thread():
-    """The work is not done by the event loop's thread, and what comes of it is handed on there."""
+    """The work is not done by the event loop's thread, but its result is passed on there."""
     threads = []
     done = []
     (result,) = results_of(threading.get_ident)

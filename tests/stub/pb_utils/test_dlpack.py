@@ -140,7 +140,7 @@ def test_owner_lives_as_long_as_the_consumer():
 
 
 def test_owner_of_an_unconsumed_capsule():
-    """A capsule that nobody took lets go of the owner when it dies."""
+    """A capsule that was not consumed releases its owner when it is destroyed."""
     owner = Owner(np.arange(3, dtype=np.int32))
     alive = weakref.ref(owner)
     capsule = to_capsule(owner, owner.array.ctypes.data, (3,), "INT32")
@@ -307,7 +307,7 @@ def test_bfloat16_is_told_to_the_consumer():
 
 
 def test_array_over_memory():
-    """An array over an address sees and changes what is there, and keeps the owner."""
+    """An array over an address shares the memory there, and keeps its owner alive."""
     owner = Owner(np.arange(6, dtype=np.int16))
     alive = weakref.ref(owner)
     array = as_array(owner, owner.array.ctypes.data, [2, 3], np.dtype(np.int16))

@@ -57,7 +57,7 @@ def test_codes_are_read_only():
 
 
 def test_repr():
-    """An error shows what it says and its code."""
+    """The repr of an error has its message and its code."""
     assert repr(TritonError("no", TritonError.UNAVAILABLE)) == "TritonError('no', TritonError.UNAVAILABLE)"
 
 

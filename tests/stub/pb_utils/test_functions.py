@@ -34,7 +34,7 @@ class Holder:
 
 @pytest.mark.parametrize("get", [pb_utils.get_input_tensor_by_name, pb_utils.get_output_tensor_by_name])
 def test_tensor_by_name(get):
-    """The tensor of that name, or None where there is none."""
+    """The tensor of that name; None if there is none."""
     a, b = Tensor("A"), Tensor("B")
     assert get(Holder(a, b), "B") is b
     assert get(Holder(a, b), "C") is None
@@ -42,7 +42,7 @@ def test_tensor_by_name(get):
 
 
 def test_config_by_name():
-    """Inputs and outputs are looked up each among their own; None where there is none."""
+    """Inputs and outputs are looked up separately; None if there is none."""
     assert pb_utils.get_input_config_by_name(CONFIG, "B") is CONFIG["input"][1]
     assert pb_utils.get_input_config_by_name(CONFIG, "C") is None
     assert pb_utils.get_output_config_by_name(CONFIG, "A") is CONFIG["output"][0]
@@ -107,7 +107,7 @@ def test_bytes_are_strings(numpy_type):
 
 
 def test_same_width_other_name():
-    """A C long long is an INT64, whatever numpy calls it."""
+    """A C long long is an INT64, although numpy has another name for it."""
     assert pb_utils.numpy_to_triton_type(np.longlong) == 9
 
 

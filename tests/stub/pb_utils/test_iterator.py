@@ -48,7 +48,7 @@ def test_none():
 
 
 def test_asks_for_one_at_a_time():
-    """A response is asked for when somebody wants it, and not before."""
+    """A response is only requested when it is needed."""
     call = Call(A, B)
     iterator = ResponseIterator(call)
     assert call.asked == 0
@@ -98,7 +98,7 @@ def test_cancel():
 
 
 def test_dropped():
-    """With the iterator the call is gone, and whoever owns that cancels it."""
+    """Dropping the iterator drops the call, whose owner then cancels it."""
     call = Call(A, B)
     gone = weakref.ref(call)
     iterator = ResponseIterator(call)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`pb_utils.Logger`: what a model logs, at which level and from where."""
+"""`pb_utils.Logger`: the log records of a model, with their levels and places."""
 
 import inspect
 import logging

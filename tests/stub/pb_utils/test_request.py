@@ -92,7 +92,7 @@ class TestValues:
 
 class TestInputs:
     def test_in_the_order_they_came(self, region):
-        """Inputs are what was sent, in that order."""
+        """Inputs keep the order in which they were sent."""
         made = request(region, tensors=[["B", "UINT8", [2], 2, 2, 0, 0], ["A", "UINT8", [1, 2], 0, 2, 0, 0]])
         assert [tensor.name() for tensor in made.inputs()] == ["B", "A"]
         assert [tensor.as_numpy().tolist() for tensor in made.inputs()] == [[2, 3], [[0, 1]]]
@@ -103,7 +103,7 @@ class TestInputs:
         assert made.inputs()[0] is made.inputs()[0]
 
     def test_by_name(self, region):
-        """The function that models use finds them; one that did not come is None."""
+        """`get_input_tensor_by_name` finds them; None for an input that was not sent."""
         made = request(region, tensors=[["A", "UINT8", [2], 2, 2, 0, 0]])
         assert get_input_tensor_by_name(made, "A").as_numpy().tolist() == [2, 3]
         assert get_input_tensor_by_name(made, "B") is None
@@ -147,7 +147,7 @@ class Call(Answers):
 
 
 class Server(Host):
-    """Notes what it is asked."""
+    """Notes the calls."""
 
     def __init__(self):
         self.calls = []
@@ -207,7 +207,7 @@ class TestCancelled:
 
 class TestSenders:
     def test_are_one(self, region, server):
-        """All senders of a request share what was sent."""
+        """All senders of a request share its state."""
         made = request(region, outputs=["OUT0"])
         response = InferenceResponse()
         made.get_response_sender().send(response, 1)
@@ -216,7 +216,7 @@ class TestSenders:
             made.get_response_sender().send(response, 1)
 
     def test_are_one_whoever_asks(self, region, server):
-        """Also if several threads ask for one at the same moment."""
+        """Several threads that ask for a sender at the same moment get senders with the same state."""
         made = request(region)
         real = server.stream
         senders, threads, asked = [], [], threading.Event()
@@ -378,13 +378,13 @@ class TestExec:
         assert server.calls == []
 
     def test_where_it_is_not_possible(self, server):
-        """Where BLS is not possible the model is told so."""
+        """A BLS call outside of `execute` raises with the reason."""
         server.no_bls = "BLS is only supported during the 'execute' function."
         with pytest.raises(TritonModelException, match=f"^{re.escape(server.no_bls)}$"):
             call().exec()
 
     def test_outside_a_model(self):
-        """So is who is no model at all."""
+        """A BLS call outside of a model raises."""
         before = host_module.set_host(None)
         with pytest.raises(TritonModelException, match="there is no server to ask"):
             call().exec()
@@ -455,7 +455,7 @@ class TestAsyncExec:
         asyncio.run(run())
 
     def test_answered_after_that(self, server):
-        """An answer that comes all the same is nobody's."""
+        """An answer that comes after the cancellation is ignored."""
 
         async def run():
             future = call().async_exec()
@@ -468,7 +468,7 @@ class TestAsyncExec:
         asyncio.run(run())
 
     def test_answered_when_the_loop_is_gone(self, server):
-        """Nor does it harm anybody when the loop is gone."""
+        """An answer that comes after the end of the loop is ignored."""
 
         async def run():
             call().async_exec()

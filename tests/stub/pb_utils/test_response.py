@@ -114,5 +114,5 @@ class TestRepr:
         assert repr(InferenceResponse([TENSOR])) == "<InferenceResponse [<Tensor OUT FP32 [2]>]>"
 
     def test_of_an_error(self):
-        """Or its error."""
+        """The repr of a response with an error has the error."""
         assert "no" in repr(InferenceResponse(error=TritonError("no")))

@@ -119,7 +119,7 @@ class TestNew:
         assert tensor.shape() == [2, 3]
 
     def test_repr(self):
-        """A tensor shows what it is, without its contents."""
+        """The repr of a tensor has its name, datatype and shape, without its contents."""
         assert repr(Tensor("OUT", np.zeros((2, 3), np.float32))) == "<Tensor OUT FP32 [2, 3]>"
 
 
@@ -134,7 +134,7 @@ class TestMemoryOrder:
     @pytest.mark.parametrize("count", [12, 12_000], ids=["small", "large"])
     @pytest.mark.parametrize("dtype", [">i4", ">f8", ">u2", ">i8", ">f2"])
     def test_big_endian(self, dtype, count):
-        """The host gets little-endian contents, whatever the array's byte order."""
+        """The host gets little-endian contents for arrays of any byte order."""
         array = np.arange(count).astype(dtype)
         datatype, _, contents = written(Tensor("OUT", array))
         assert BY_NAME[datatype].numpy == dtype.replace(">", "<")
@@ -206,7 +206,7 @@ class TestInput:
         assert written(again) == ("BF16", [2], np.array([1.0, 2.0], ml_dtypes.bfloat16).tobytes())
 
     def test_as_output(self, regions):
-        """An input may be an output as it is, read or not, whatever its datatype."""
+        """An input of any datatype may be an output as it is, whether the model has read it or not."""
         for datatype, contents in [("INT16", b"\1\0\2\0"), ("BF16", b"\1\2\3\4"), ("BYTES", b"\1\0\0\0a\0\0\0\0")]:
             tensor = input_tensor(regions, datatype, [2], contents)
             assert written(tensor) == (datatype, [2], contents)
@@ -246,7 +246,7 @@ class TestDlpack:
         assert Tensor("OUT", np.zeros(1)).__dlpack_device__() == (1, 0)
 
     def test_shares_memory(self):
-        """Neither way makes a copy."""
+        """Neither way of exchanging tensors makes a copy."""
         array = np.arange(4, dtype=np.float32)
         tensor = Tensor("OUT", array)
         assert np.shares_memory(np.from_dlpack(tensor), array)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Talking to a server, of which this is a stand-in that says what it is told to."""
+"""Requests to a server, which is a stand-in that the test controls."""
 
 import json
 import threading
@@ -65,7 +65,7 @@ class TestUrl:
 
     @pytest.mark.parametrize("url", ["a:b", "http://a:99999"])
     def test_no_port(self, url):
-        """Nor is what has a port that there cannot be."""
+        """A URL with an impossible port is refused."""
         with pytest.raises(WrongUsage, match=r"has no port that could be one"):
             ServerClient(url)
 
@@ -175,10 +175,10 @@ class TestAbout:
         assert refusal(self.ask, client, "xyz") == "Not Found"
 
     def test_a_model_that_is_there(self, server, client):
-        """Then something else is wrong."""
+        """If the model exists, the original error is shown."""
         self.index(server, "add_sub")
         assert refusal(self.ask, client, "add_sub") == "Not Found"
 
     def test_no_index(self, client):
-        """A server that does not tell its models tells at least what it said first."""
+        """If the server does not list its models, the original error is shown."""
         assert refusal(self.ask, client, "m") == "Not Found"

@@ -12,7 +12,7 @@ from pyruntime.runtime.cli.commands.show import print_json, progress, run_comman
 
 @pytest.mark.parametrize(("kind", "status"), [(Refused, 1), (WrongUsage, 2), (Unreachable, 3)])
 def test_failures(kind, status, capsys):
-    """Each kind has its exit status; what a server says can do nothing to the terminal."""
+    """Each kind of failure has its exit status; text from a server cannot act on the terminal."""
 
     def command():
         raise kind("no \x1b[2J\nat all")
@@ -55,7 +55,7 @@ def test_table(capsys, monkeypatch):
 
 
 def test_progress_leaves_no_trace(capsys):
-    """Where nobody watches it says nothing."""
+    """Without a terminal there is no output."""
     with progress("[red]x\x1b"):
         pass
     assert capsys.readouterr() == ("", "")

@@ -48,7 +48,7 @@ def test_rate():
 
 
 def test_rate_of_what_was_idle_or_new():
-    """Averages are those of all requests then; of what was not there before, nothing is known."""
+    """An idle model shows averages over all requests; a new one has no rate yet."""
     idle, new = model(success=10, executions=10), model("n", success=1)
     found = rows([idle, new], [idle], 2.0)
     assert [row[-1] for row in found] == ["0.0", ""]
@@ -62,6 +62,6 @@ def test_a_model_that_was_loaded_anew():
 
 
 def test_another_servers_numbers():
-    """64-bit integers may be texts, and what is not known is left out."""
+    """64-bit integers may be texts, and unknown values are left out."""
     bare = {"name": "m", "version": "1", "inference_stats": {"success": {"count": "2", "ns": "4000"}}}
     assert rows([bare]) == [["m", "1", "2", "0", "0", "", "", "", "2 us"]]

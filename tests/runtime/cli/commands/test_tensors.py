@@ -128,7 +128,7 @@ class TestNumbers:
 
     @pytest.mark.parametrize("datatype", FLOATS)
     def test_nan(self, datatype):
-        """It stays what it is."""
+        """NaN is unchanged."""
         assert np.isnan(decode(spec(datatype, 1), encode(datatype, to_array(spec(datatype, -1), [float("nan")]))))
 
     def test_too_large_for_a_float(self):
@@ -176,7 +176,7 @@ class TestArrays:
         assert encode("BYTES", fit_array(spec("BYTES", -1), array)) == b"\1\0\0\0a\1\0\0\0b"
 
     def test_no_texts(self):
-        """Numbers are none."""
+        """Numbers are refused for BYTES."""
         assert refusal(fit_array, spec("BYTES", -1), np.zeros(3)) == "an array of float64 is none of texts"
 
 
@@ -191,16 +191,16 @@ class TestFiles:
 
     @pytest.mark.parametrize("wanted", [(-1, -1), (3,), (-1, 3), (-1, 0)])
     def test_no_shape(self, wanted):
-        """There is none, or it might be any of several."""
+        """A shape that is missing or ambiguous is refused."""
         said = refusal(decode_file, spec("INT16", *wanted), bytes(8))
         assert said == f"4 elements do not say which shape {list(wanted)} is; .npy files do"
 
     def test_half_an_element(self):
-        """It is none."""
+        """A part of an element is refused."""
         assert refusal(decode_file, spec("INT16", -1), bytes(3)) == "3 bytes are no whole number of INT16"
 
     def test_one_text(self):
-        """A file is one element of BYTES, whatever it holds."""
+        """A file is one element of BYTES, for any contents."""
         assert decode_file(spec("BYTES", -1, 1), b"a\xff\n").tolist() == [[b"a\xff\n"]]
 
     @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ class TestShapes:
 
 class TestLabels:
     def test_by_index(self):
-        """The index in the row says which; a label that is empty, or missing, is none."""
+        """The label is selected by the index in the row; an empty or missing label is left out."""
         labels = ("zero", "", "two: 2", "trois\r")
         assert classes([9, 8, 7, 6, 5], 5, labels, np.int8)[1] == [
             "9:0:zero",

@@ -56,7 +56,7 @@ def test_another_request(phase):
 
 
 def test_another_phase():
-    """So has whoever is waited for in another way."""
+    """Each phase has its own time."""
     client = Client(Phase.REQUEST)
     assert not client.look(IDLE_S_MAX, phase=Phase.HEAD)
     assert not client.look(HEAD_S_MAX, phase=Phase.BODY)
@@ -97,5 +97,5 @@ def test_body_that_stalls_after_a_lot():
 
 
 def test_repr():
-    """It shows what is waited for."""
+    """The repr has the phase."""
     assert repr(Client(Phase.HEAD).timeouts) == "<ClientTimeouts HEAD>"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed bodies: both formats both ways, what is no such thing, and what is more than it seems."""
+"""Compressed bodies: both formats both ways, bad bodies, and bodies that are larger than they seem."""
 
 import gzip
 import tracemalloc
@@ -102,7 +102,7 @@ class TestMistakes:
 
     @encodings
     def test_followed_by_something(self, encoding):
-        """A body ends where what is compressed ends."""
+        """A body must end where the compressed data ends."""
         assert refusal(COMPRESS[encoding](b"x") + b"garbage", encoding) == damaged(encoding)
 
     @encodings
@@ -186,7 +186,7 @@ class TestLimit:
     ],
 )
 def test_accepted_encoding(header, encoding):
-    """The client's first choice among what there is."""
+    """The client's first choice among the supported encodings is used."""
     assert accepted_encoding(header) == encoding
 
 

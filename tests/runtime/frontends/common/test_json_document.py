@@ -41,13 +41,13 @@ def test_object_is_parsed():
 
 
 def test_empty_text_is_refused_in_tritons_words():
-    """A request without a body is told apart from one with a broken body."""
+    """A request without a body has another message than one with a broken body."""
     assert refusal(b"") == "failed to parse the request JSON buffer: The document is empty. at 0"
 
 
 @pytest.mark.parametrize(("text", "position"), [(b"{", 1), (b'{"a":nan}', 5), (b'{"\xff":1}', 0)])
 def test_what_is_not_json_is_refused(text, position):
-    """The message says what is wrong, in the parser's words, and where."""
+    """The message has the parser's reason and the position."""
     assert re.fullmatch(rf"failed to parse the request JSON buffer: .+ at {position}", refusal(text))
 
 

@@ -34,7 +34,7 @@ def verbose(server):
 
 class TestHttp:
     def test_nothing_while_they_are_off(self, server, lines):
-        """Then nothing stands between an exchange and its connection either."""
+        """While the lines are off, an exchange is connected directly to its connection."""
         transport = server.connect()
         transport.feed(LIVE)
         assert transport.statuses() == [200]
@@ -117,7 +117,7 @@ class _Call(Call):
 class TestGrpc:
     @pytest.fixture
     def connection(self):
-        """Notes what a call tells its connection, and its session."""
+        """Notes the calls to a connection, and to its session."""
         said = []
         session = SimpleNamespace(refuse=lambda stream, trailers: said.append(("refuse", stream)))
         return SimpleNamespace(
@@ -129,13 +129,13 @@ class TestGrpc:
         )
 
     def test_nothing_while_they_are_off(self, server, connection, lines):
-        """Then the call speaks to its connection itself."""
+        """While the lines are off, the call uses its connection directly."""
         _Call(server.state, connection, 1, CallHead("/a/B")).ended()
         assert connection.told == [("over", 1)]
         assert lines() == []
 
     def test_a_call(self, verbose, connection, lines):
-        """It is logged at its end, and its connection learns all the same what it says."""
+        """It is logged at its end, and its connection gets the same calls."""
         call = _Call(verbose.state, connection, 1, CallHead("/a/B"))
         call.begin_deadline(2.0)
         call.ended()

@@ -124,5 +124,5 @@ def test_triton_prefix_is_reserved(key):
     ],
 )
 def test_what_does_not_suit_is_refused(parameters, message):
-    """The message names the parameter, what was expected and what was found."""
+    """The message names the parameter, the expected type and the value."""
     assert refusal(parameters) == message

@@ -32,7 +32,7 @@ def test_every_endpoint_has_its_api():
     ],
 )
 def test_the_header_lets_in(headers, route):
-    """The value must be the very same; and nobody needs it for another API."""
+    """The value must be identical; other APIs do not need the header."""
     assert restrict(LIVE, headers, {"health": Restriction("key", "secret")}) == route
     assert restrict(LIVE, headers, {"metadata": Restriction("key", "secret")}) is LIVE
 
@@ -44,7 +44,7 @@ def test_what_is_not_there_is_not_restricted():
 
 
 def test_heads():
-    """A head is refused or let in by what it says, the first time and whenever it comes again."""
+    """A head is refused or accepted by its contents, the first time and each later time."""
     reader = HeadReader({"health": Restriction("key", "secret"), "trace": Restriction("key", "é")})
     for _ in range(2):
         assert reader.read(b"GET /v2/health/live HTTP/1.1\r\n\r\n").route == REFUSED

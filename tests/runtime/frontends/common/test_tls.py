@@ -12,7 +12,7 @@ from pyruntime.runtime.settings import SettingsError, TlsSettings
 
 @pytest.fixture
 def files(tmp_path):
-    """The paths of a certificate, its key and the root that signed it; and of what is none of these."""
+    """The paths of a certificate, its key and the root that signed it; and of files that are none of these."""
     authority = trustme.CA()
     issued = authority.issue_cert("localhost")
     paths = {name: str(tmp_path / name) for name in ("cert", "key", "root", "garbage", "encrypted")}

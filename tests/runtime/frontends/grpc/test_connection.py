@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""One connection: what its client does, what time does to it, and what it must not cost anybody."""
+"""One connection: actions of its client, its timers, and its limits."""
 
 import struct
 
@@ -309,7 +309,7 @@ def test_every_path_is_some_api(server):
 
 
 def test_what_is_not_taken_yet_is_in_flight(dial, ask, server):
-    """A server that stops waits for it, whoever keeps it from being sent: the window, or the socket."""
+    """A response that is not sent yet counts as in flight, whether the window or the socket delays it."""
     peer = dial(settings=WINDOW)
     stream = peer.call(peer.INFER, ask(*LARGE))
     assert server.state.in_flight == 1
@@ -336,7 +336,7 @@ def test_a_server_with_too_many_connections_cuts_off_one_more(dial, monkeypatch)
 
 
 def test_a_server_that_stops_says_so_at_once(dial, ask, server):
-    """And once; the call that is under way is answered."""
+    """GOAWAY is sent once, and the call under way is answered."""
     peer = dial()
     server.instance.waits = True
     stream = peer.call(peer.INFER, ask(1.0))

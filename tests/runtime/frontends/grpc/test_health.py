@@ -64,7 +64,7 @@ class TestWatch:
         assert readiness_watch._watches == {}
 
     def test_another_service(self, open_stream):
-        """There is none by this name, and the call goes on."""
+        """An unknown service is reported as such, and the call goes on."""
         watch = open_stream(WATCH)
         assert [sent.status for sent in watch(service="other")] == [HealthCheckResponse.SERVICE_UNKNOWN]
         watch.stream.client_ended()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""ModelInferRequests of protobuf's making, decoded; and what is refused of them, in Triton's words."""
+"""ModelInferRequests that protobuf has encoded are decoded, or refused with Triton's messages."""
 
 import struct
 from contextlib import suppress
@@ -20,7 +20,7 @@ ALIGNMENT = 64
 
 
 class Memory:
-    """A client's shared memory: what was asked of it comes back."""
+    """The shared memory of a client, which returns the arguments of its calls."""
 
     def input(self, name, datatype, shape, region, offset, byte_size):
         return InputTensor(name, datatype, shape, f"{region} {offset} {byte_size}".encode(), 7)
@@ -328,7 +328,7 @@ TENSORS = st.lists(
 
 @given(NAMES, NAMES, TENSORS, st.lists(st.binary(max_size=300), min_size=4, max_size=4), st.booleans())
 def test_whatever_protobuf_makes(model, id, tensors, raws, later):
-    """Is read as it was meant, whatever stands first."""
+    """Every message that protobuf encodes is decoded to the same request, in any order of its fields."""
     message = service_pb2.ModelInferRequest(id=id, raw_input_contents=raws[: len(tensors)])
     rest = service_pb2.ModelInferRequest(model_name=model)
     for name, datatype, shape in tensors:

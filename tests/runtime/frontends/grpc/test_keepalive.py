@@ -86,7 +86,7 @@ def test_any_number_of_strikes_can_be_allowed():
 
 @pytest.mark.parametrize(("jitter", "age"), [(0.0, 10.0), (1.0, 11.0), (-1.0, 9.0)])
 def test_age(jitter, age):
-    """An old connection is told to end, once, and cut after its grace."""
+    """An old connection gets one GOAWAY, and is cut after its grace."""
     policy = keepalive(jitter, grpc_max_connection_age_ms=10_000, grpc_max_connection_age_grace_ms=5_000)
     policy.received(0.0)
     assert due(policy, age - 0.1) is Action.NOTHING

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Remote procedures about the shared memory of clients, over a stand-in that notes what it is asked for."""
+"""Remote procedures about the shared memory of clients, over a stand-in that notes its calls."""
 
 from types import SimpleNamespace
 

@@ -11,7 +11,7 @@ INFERENCE = {"/inference.GRPCInferenceService/ModelInfer", "/inference.GRPCInfer
 
 
 def test_every_method_of_every_service_is_served():
-    """And nothing else; those that stream as streams."""
+    """Each method of the services is served, as a stream if it is one, and no other method."""
     found = {f"/{service.full_name}/{method.name}": method for service in SERVICES for method in service.methods}
     assert set(METHODS) | set(STREAMS) | INFERENCE == set(found)
     for path, method in found.items():

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reflection: what the server says about what it speaks."""
+"""Reflection: the services and messages that the server describes."""
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -60,7 +60,7 @@ def test_services(ask):
     ],
 )
 def test_files_of_symbols(ask, symbol, expected):
-    """The file that declares it comes first, then what it imports."""
+    """The file that declares the symbol comes first, then its imports."""
     assert files(ask(file_containing_symbol=symbol)) == expected
 
 
@@ -70,7 +70,7 @@ def test_files_by_name(ask):
 
 
 def test_a_tool_can_build_all_it_needs(ask):
-    """From what it is told alone."""
+    """A tool can build the services from the answers alone."""
     for service in SERVICES:
         pool = DescriptorPool()
         answer = ask(file_containing_symbol=service.full_name)
@@ -81,7 +81,7 @@ def test_a_tool_can_build_all_it_needs(ask):
 
 
 def test_extensions(ask):
-    """There are none."""
+    """Messages have no extensions."""
     answer = ask(all_extension_numbers_of_type="inference.ModelInferRequest").all_extension_numbers_response
     assert (answer.base_type_name, list(answer.extension_number)) == ("inference.ModelInferRequest", [])
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Remote procedures about the repositories, over a control that does what it is told to."""
+"""Remote procedures about the repositories, over a stand-in for model control."""
 
 import asyncio
 
@@ -46,7 +46,7 @@ class TestIndex:
 
 @pytest.mark.parametrize("name", ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"])
 def test_one_of_the_repositories(call, name):
-    """They cannot be told apart."""
+    """A request cannot name one of several repositories."""
     assert call.error(name, repository_name="r") == NAMED
 
 

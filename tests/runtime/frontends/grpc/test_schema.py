@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The schema of gRPC: what the public clients speak, name by name and number by number."""
+"""The gRPC schema has the names and numbers that public clients use."""
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -68,7 +68,7 @@ def test_is_that_of_the_public_service(ours, theirs):
 
 
 def test_reflection_has_two_names():
-    """And is otherwise the same."""
+    """The two versions of reflection differ only in their names."""
     first, alpha = (as_proto(service.file) for service in schema.REFLECTIONS)
     renamed = FileDescriptorProto.FromString(alpha.SerializeToString())
     renamed.name, renamed.package = "reflection.proto", "grpc.reflection.v1"

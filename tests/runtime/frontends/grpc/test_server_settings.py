@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Remote procedures about tracing and logging, over stand-ins that note what is to change."""
+"""Remote procedures about tracing and logging, over stand-ins that note changes."""
 
 import pytest
 
@@ -92,7 +92,7 @@ class TestLog:
         assert settings.updates == []
 
     def test_changing(self, call, settings):
-        """Values keep their types; one that is not set is None."""
+        """Values keep their types; an unset value is None."""
         values = {
             "log_info": LOG(bool_param=False),
             "log_verbose_level": LOG(uint32_param=1),

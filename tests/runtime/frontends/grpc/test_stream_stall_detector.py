@@ -14,7 +14,7 @@ def test_streams_that_do_not_move():
 
 
 def test_progress():
-    """Every byte counts, and so does a message that has come to its end between two looks."""
+    """Every byte is progress, and so is a message that ends between two looks."""
     stalls = Stalls()
     for number in range(10):
         assert stalls.look(number * STALLED_S_MAX, [(1, number, -1)]) == ([], [])

@@ -91,7 +91,7 @@ def by_protobuf(data):
 
 
 def by_native_code(data):
-    """The same, by what the server does."""
+    """The same, as the server reads it."""
     parts = split(data, ALIGNMENT)
     if parts is None:
         return UNREADABLE

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP connections over a transport that notes what is written: see conftest.py."""
+"""HTTP connections over a transport that notes written data: see conftest.py."""
 
 import json
 
@@ -110,7 +110,7 @@ class TestAnySplit:
         assert not transport.closed
 
     def test_one_byte_at_a_time(self, shared):
-        """So they are byte by byte."""
+        """Requests that arrive byte by byte have the same responses."""
         transport = shared.connect()
         for at in range(len(STREAM)):
             transport.feed(STREAM[at : at + 1])
@@ -118,7 +118,7 @@ class TestAnySplit:
         assert shared.is_idle()
 
     def test_every_split(self, shared):
-        """So they are in two pieces, wherever the cut is."""
+        """Requests that arrive in two pieces have the same responses, wherever the cut is."""
         expected = self.whole(shared).sent
         for at in range(1, len(STREAM)):
             transport = shared.connect()
@@ -246,7 +246,7 @@ class TestRelease:
         assert server.memory.live == 0
 
     def test_of_one_that_waits_for_its_turn(self, server):
-        """So is one that was ready and could not be sent yet."""
+        """A response that waits for an earlier one is released, too."""
         server.instance.waits = True
         transport = server.connect()
         transport.feed(infer_json(1) + infer_json(2))
@@ -451,7 +451,7 @@ class TestContinue:
     HEADERS = b"Expect: 100-continue\r\n"
 
     def test_asked_for(self, server):
-        """A client that asks before it sends its body is told to go on."""
+        """A client that expects it gets a 100 Continue before its body."""
         transport = server.connect()
         data = infer_binary(1, headers=self.HEADERS)
         at = data.index(b"\r\n\r\n") + 4
@@ -475,7 +475,7 @@ class TestContinue:
         assert transport.statuses() == [404]
 
     def test_refused_with_part_of_the_body(self, server):
-        """Nor is a part of a refused body taken for a request."""
+        """A part of a refused body is not read as a request."""
         transport = server.connect()
         data = infer_json(1, path=b"/v2/models/nobody/infer").replace(b"Host: x\r\n", b"Host: x\r\n" + self.HEADERS)
         transport.feed(data[:-1])
@@ -547,7 +547,7 @@ def test_repr(server):
 
 @pytest.mark.parametrize("begun", [0, 1, 200])
 def test_model_that_goes_while_a_body_comes_in(server, begun):
-    """The request is refused, whether its header was seen before or not; nobody waits for a model that is gone."""
+    """The request is refused, whether its header is remembered or not, instead of waiting for the model."""
     transport = server.connect()
     transport.feed(infer_binary(1, 2))  # the header is remembered from here on
     request = infer_binary(1, 2)

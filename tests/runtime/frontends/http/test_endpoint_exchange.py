@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Readiness, whose answer may take a while, over connections that note what is written: see conftest.py."""
+"""Readiness, whose answer may take a while, over connections that note written data: see conftest.py."""
 
 import json
 
@@ -29,7 +29,7 @@ def asked(server):
 
 @pytest.mark.parametrize("request_", [MODEL, SERVER, get(b"/v2/models/m/versions/1/ready")])
 def test_that_is_known_at_once(server, request_):
-    """Where nobody takes time, the answer does not."""
+    """A readiness that is known at once is answered at once."""
     transport = server.connect()
     transport.feed(request_)
     assert [(status, body) for status, _, body in transport.responses()] == [(200, b"")]
@@ -50,7 +50,7 @@ def test_of_a_model(asked, ready, status):
 
 
 def test_of_a_model_that_has_no_instances(server):
-    """There is nobody to ask."""
+    """A model without ready instances is not asked."""
     server.instance.is_ready = False
     transport = server.connect()
     transport.feed(MODEL + SERVER)
@@ -91,7 +91,7 @@ def test_of_a_server_that_is_not_strict(asked):
 
 
 def test_of_a_server_that_loads(asked):
-    """Nor are they while others load."""
+    """Models are not asked while others load."""
     asked.state.loaded = False
     transport = asked.connect()
     transport.feed(SERVER)
@@ -100,7 +100,7 @@ def test_of_a_server_that_loads(asked):
 
 
 def test_of_a_server_without_models(server):
-    """There is nobody to wait for."""
+    """A server without models is ready at once."""
     for name in ("m", "d"):
         server.state.table.begin_unload(name, 1)
         server.state.table.unloaded(name, 1)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Any bytes, in any pieces, over connections that note what is written: see conftest.py.
+"""Any bytes, in any pieces, over connections that note written data: see conftest.py.
 
 For all of them, a client gets responses that can be parsed, and leaves no state behind. Input that failed once, or is
 close to that, is in tests/corpus/http and is always tried.
@@ -96,7 +96,7 @@ class _Reference:
 @given(TEXT | st.binary(max_size=60))
 @example(b"GET / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5")
 def test_any_head(text):
-    """A head that is let through says what it says to everybody."""
+    """An accepted head has the same meaning for another parser."""
     head = text.replace(b"\r\n\r\n", b"").rstrip(b"\r\n") + b"\r\n\r\n"
     try:
         found = HeadReader().read(head)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The generate extension over connections that note what is written: see conftest.py."""
+"""The generate extension over connections that note written data: see conftest.py."""
 
 import json
 
@@ -89,7 +89,7 @@ class TestGenerate:
         assert server.is_idle()
 
     def test_with_two_responses(self, server):
-        """The second one is refused at once, the model told to stop, and what it still says is dropped."""
+        """A second response is refused at once, the model is cancelled, and its later responses are dropped."""
         transport = server.connect()
         transport.feed(generate() + READY)
         (job,) = server.decoupled.jobs
@@ -119,7 +119,7 @@ class TestGenerate:
         assert server.is_idle()
 
     def test_error_that_is_not_the_last(self, server):
-        """The answer does not wait for the end, and the model is told to stop."""
+        """The error is sent before the end, and the model is cancelled."""
         transport = server.connect()
         transport.feed(generate())
         (job,) = server.decoupled.jobs
@@ -263,7 +263,7 @@ class TestStream:
 
 class TestOrder:
     def test_behind_another_request(self, server):
-        """A stream waits for the answers before it, and what it has by then is sent at once."""
+        """A stream waits for the responses before it, and its events until then are sent at once."""
         server.instance.waits = True
         transport = server.connect()
         transport.feed(generate(model="m") + stream() + READY)
@@ -331,7 +331,7 @@ class TestSlowClient:
         assert server.is_idle()
 
     def test_that_takes_nothing(self, server, timers):
-        """It is cut off after a while, and its model is told; one that takes a little has more time."""
+        """The client is disconnected after a while, and its model is cancelled; reading a little gives it more time."""
         transport = server.connect()
         transport.feed(stream())
         (job,) = server.decoupled.jobs
@@ -361,7 +361,7 @@ class TestSlowClient:
         assert [timer.cancelled for timer in timers] == [True, True]
 
     def test_goes(self, server):
-        """All that waits for it is released, and the model is told to stop."""
+        """All waiting responses are released, and the model is cancelled."""
         transport = server.connect()
         transport.feed(stream())
         (job,) = server.decoupled.jobs
@@ -413,7 +413,7 @@ class TestGone:
         assert server.is_idle()
 
     def test_while_it_waits_for_its_turn(self, server):
-        """So it is behind another request."""
+        """Responses that wait behind another request are released, too."""
         server.instance.waits = True
         transport = server.connect()
         transport.feed(generate(model="m") + stream())
@@ -445,7 +445,7 @@ class TestGone:
         assert server.is_idle()
 
     def test_client_that_stopped_sending(self, server):
-        """Most likely it is gone, so the model is told to stop; what it still says is sent."""
+        """The model is cancelled, because the client has most likely gone; its remaining responses are sent."""
         transport = server.connect()
         transport.feed(stream())
         (job,) = server.decoupled.jobs

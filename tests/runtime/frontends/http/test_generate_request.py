@@ -103,7 +103,7 @@ def test_shapes_follow_from_the_configuration(dims, batches, value, shape):
 
 @given(st.lists(st.sampled_from([-1, 0, 1, 2, 3]), max_size=4), st.integers(0, 24))
 def test_shapes_always_fit(dims, count):
-    """A shape that is found has as many elements as there are, and is what the configuration allows."""
+    """A derived shape has as many elements as the data, and fits the configuration."""
     model = spec(("X", "INT32", dims or [1]))
     # Configurations have no dimensions of 0, but nothing here relies on that.
     try:
@@ -144,7 +144,7 @@ def test_shapes_always_fit(dims, count):
     ],
 )
 def test_mistakes(document, message):
-    """Each is told from the others, by name."""
+    """Each mistake has a message of its own."""
     assert refusal(document) == message
 
 

@@ -40,7 +40,7 @@ def test_one_element_is_a_value_and_more_are_a_list():
 
 
 def test_parameters_stand_beside_outputs():
-    """And an output wins over a parameter of its name; there is no id where the request has none."""
+    """An output takes precedence over a parameter of its name; without an id in the request there is none."""
     output = OutputTensor("P", "FP32", [1], numbers(1))
     response = respond(output, parameters={"P": 5, "sequence_end": False, "why": "x"})
     assert encode_generate(response) == (
@@ -71,7 +71,7 @@ def test_what_has_no_json_form(datatype, contents):
 
 
 def test_an_event_is_one_line():
-    """A document has no line breaks, whatever it says, so an event ends where its document does."""
+    """A document has no line breaks, for any contents, so that an event ends with its document."""
     document = encode_generate(respond(OutputTensor("T", "BYTES", [1], text("a\r\n\n\u2028b"))))
     lines = event(document).split(b"\n")
     assert lines == [b"data: " + document, b"", b""]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Answers: classes, documents and compression together, and what they cost."""
+"""Responses with classes, documents and compression together, and their cost."""
 
 import gzip
 import json
@@ -49,7 +49,7 @@ def test_classes():
 
 
 def test_compressed():
-    """All of the body is compressed, and the document's length is what it was before."""
+    """All of the body is compressed, and the header length is that of the uncompressed document."""
     length, parts, encoding = make_answer(RESPONSE, mixed(), SPEC, "gzip")
     body = gzip.decompress(b"".join(parts))
     assert (encoding, outputs(body[:length])[0]["data"], body[length:]) == ("gzip", [1, 2], CONTENTS)

@@ -58,7 +58,7 @@ def test_integers_reach_their_bounds_and_not_beyond(datatype):
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP64"])
 def test_floats_take_integers_and_become_infinite_beyond_their_range(datatype):
-    """Integers are fine for floats; what a float cannot hold is infinite, what not even a double can is refused."""
+    """Integers are valid for floats; a number beyond a float's range is infinite, one beyond a double's is refused."""
     dtype = BY_NAME[datatype].numpy
     assert pack("X", datatype, [3], [1, 2.5, -0.0]) == np.array([1, 2.5, -0.0], dtype).tobytes()
     assert pack("X", datatype, [2], [math.inf, math.nan])[:4] == np.array([math.inf], dtype).tobytes()[:4]
@@ -83,13 +83,13 @@ def test_floats_take_integers_and_become_infinite_beyond_their_range(datatype):
     ],
 )
 def test_what_does_not_suit_is_refused(datatype, contents, message):
-    """The message names the input, what was expected and what was found."""
+    """The message names the input, the expected type and the value."""
     assert packing(datatype, [2], contents) == message
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
 def test_half_floats_have_no_json_form(datatype):
-    """Neither way, in Triton's own words."""
+    """Half floats are refused both ways, with Triton's messages."""
     assert packing(datatype, [1], [1.0]) == (
         f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input 'X'"
     )
@@ -142,7 +142,7 @@ def test_contents_that_do_not_fill_the_shape_are_internal():
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP64"])
 def test_non_finite_numbers_are_written_by_name(datatype):
-    """NaN and the infinities are written as Triton writes them, and other numbers beside them as ever."""
+    """NaN and the infinities are written as in Triton, and other numbers beside them as usual."""
     contents = np.array([1.5, math.nan, math.inf, -math.inf], BY_NAME[datatype].numpy).tobytes()
     written = orjson.dumps(unpack(OutputTensor("Y", datatype, [4], contents)))
     assert written == b"[1.5,NaN,Infinity,-Infinity]"
@@ -203,7 +203,7 @@ class TestSlices:
 
     @pytest.mark.parametrize("count", [SLICE_ELEMENTS, SLICE_ELEMENTS + 1, 3 * SLICE_ELEMENTS])
     def test_strings(self, count):
-        """So with strings; how many there are is found out at the end."""
+        """Strings are converted slice by slice, with the same result; their number is checked at the end."""
         values = [f"é{n}" for n in range(count)]
         contents = bytes(serialize_byte_tensor(np.array([value.encode() for value in values], object)))
         output = OutputTensor("X", "BYTES", [count], memoryview(contents))

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Inferences that differ from earlier ones in nothing but contents: clients notice nothing, whoever finds them.
+"""Inferences that differ from earlier ones in nothing but contents: clients notice no difference.
 
-Over transports that note what is written, in front of an instance that finds known requests if it is told to: see
-conftest.py. A request is known from the third one with the same head and the same document on.
+Over transports that note written data, in front of an instance that finds known requests on demand: see conftest.py. A
+request is known from the third one with the same head and the same document on.
 """
 
 import gc
@@ -85,7 +85,7 @@ def answer_all(server):
 
 
 def alike(server, transport=None, count=UNKNOWN, request=None):
-    """So many requests that make the next one known; their connection."""
+    """Send as many requests as make the next one known; their connection."""
     transport = transport or server.connect()
     for _ in range(count):
         transport.feed(request or infer(1, 2))
@@ -95,7 +95,7 @@ def alike(server, transport=None, count=UNKNOWN, request=None):
 
 @pytest.fixture
 def knowing(server):
-    """A server whose instance finds known requests, and answers when it is told to."""
+    """A server whose instance finds known requests, and answers when the test calls it."""
     server.instance.knows = server.instance.waits = True
     return server
 
@@ -155,7 +155,7 @@ class TestAnswers:
         assert knowing.instance.released == 3  # what is known to the end has nothing to be released
 
     def test_pipelined(self, knowing):
-        """Many at a time are answered in order, whatever order they are known in."""
+        """Many requests at a time are answered in order, whether they are known or not."""
         transport = alike(knowing)
         rng = random.Random(0)
         expected = [[1, 2], [1, 2]]
@@ -256,7 +256,7 @@ REQUESTS = st.lists(
 @settings(max_examples=3 * settings.default.max_examples)
 @given(REQUESTS, st.lists(st.integers(0, 5000), max_size=8))
 def test_nobody_can_tell(pair, requests, cuts):
-    """A client is sent the same bytes by a server that knows requests, whatever comes after what, in any pieces."""
+    """A server that knows requests sends the same bytes, for any sequence of requests in any pieces."""
     stream = b"".join(requests)
     cuts = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
     taught = [infer(1, 2)] * (3 + ALIKE_MIN)
@@ -320,7 +320,7 @@ class TestUnknown:
 
     @pytest.mark.parametrize("second", [chunked(1, 2), "gzip"])
     def test_taught_by_another_form(self, knowing, second):
-        """A request whose body came in another form says what is in it all the same."""
+        """A request whose body came in another form counts as one with the same document."""
         if second == "gzip":
             header = document(2)
             second = post(gzip.compress(header + contents([1, 2])), len(header), "Content-Encoding: gzip")
@@ -346,7 +346,7 @@ class TestUnknown:
         assert knowing.instance.known_count == 0
 
     def test_another_document_of_the_same_length(self, knowing):
-        """The head says nothing of what is in the document."""
+        """A document of the same length is compared, because the head does not identify it."""
         transport = alike(knowing, count=4)
         wrong = infer(1, 2).replace(b'"IN"', b'"NO"')
         assert len(wrong) == len(infer(1, 2))
@@ -367,7 +367,7 @@ class TestUnknown:
         assert [values_of(each) for each in transport.responses()] == [[1, 2], [3, 4]] * 6
 
     def test_a_header_length_of_nothing(self, knowing):
-        """A document that is longer than its body is refused as ever."""
+        """A document that is longer than its body is refused as usual."""
         transport = alike(knowing, count=3)
         transport.feed(post(document(2) + contents([1, 2]), 1000))
         assert transport.statuses() == [200] * 3 + [400]
@@ -380,7 +380,7 @@ class TestUnknown:
         assert knowing.instance.known_count == 0
 
     def test_restricted(self, knowing):
-        """Only those who may are served, whatever is known by then."""
+        """Only requests with the header are served, even if the request is known."""
         knowing.read_head = HeadReader({"inference": Restriction("key", "secret")}).read
         allowed = infer(1, 2, lines=["key: secret"])
         transport = alike(knowing, count=4, request=allowed)
@@ -390,7 +390,7 @@ class TestUnknown:
         assert knowing.instance.known_count == 3
 
     def test_large(self, knowing):
-        """A large body goes to shared memory, as ever."""
+        """A large body goes to shared memory, as usual."""
         values = [1.5] * (KNOWN_BYTES_MAX // 4 + 1)
         transport = alike(knowing, count=4, request=infer(*values))
         assert [values_of(each) for each in transport.responses()] == [values] * 4
@@ -422,7 +422,7 @@ class TestUnknown:
 
 
 class TestWatched:
-    """Requests of which somebody wants to know more."""
+    """Requests that are traced, logged or measured."""
 
     def test_traced(self, knowing, monkeypatch):
         """From the moment on at which tracing is switched on, each request has its trace; and not when it is off."""
@@ -499,7 +499,7 @@ class TestModels:
         assert is_clean(knowing)
 
     def test_unloaded(self, knowing):
-        """It is not there any more, and what is under way is answered."""
+        """The model is not found any more, and requests under way are answered."""
         transport = alike(knowing, count=4)
         transport.feed(infer(1, 1))
         knowing.state.table.begin_unload("m", 1)
@@ -512,7 +512,7 @@ class TestModels:
         assert is_clean(knowing)
 
     def test_unloaded_while_a_body_comes_in(self, knowing):
-        """The request, which waits to be known, finds nobody."""
+        """The request does not find the model when its body is complete."""
         transport = alike(knowing, count=4)
         request = infer(1, 1)
         transport.feed(request[:-3])
@@ -524,7 +524,7 @@ class TestModels:
         assert is_clean(knowing)
 
     def test_exiting(self, knowing):
-        """A server that exits says so, and answers what it has begun."""
+        """A server that exits refuses new requests, and answers those under way."""
         transport = alike(knowing, count=4)
         transport.feed(infer(1, 1))
         knowing.state.exiting = True
@@ -572,7 +572,7 @@ class TestClients:
         assert knowing.state.in_flight == 0
 
     def test_fails_after_it_is_lost(self, knowing):
-        """A failure that nobody waits for is dropped as well."""
+        """A failure after the client was lost is dropped as well."""
         transport = alike(knowing, count=4)
         transport.feed(infer(1, 1))
         transport.lose()
@@ -580,7 +580,7 @@ class TestClients:
         assert is_clean(knowing)
 
     def test_half_closed(self, knowing):
-        """A client that sends no more is answered, and the instance is told that it may stop."""
+        """A client that has finished sending is answered, and the instance gets the cancellation."""
         transport = alike(knowing, count=4)
         transport.feed(infer(1, 1) + infer(2, 2))
         jobs = list(knowing.instance.jobs)
@@ -595,7 +595,7 @@ class TestClients:
 
     @pytest.mark.parametrize("count", [2, 3, 4])
     def test_idle_connections_are_closed(self, knowing, count):
-        """The response says so, byte for byte as ever, whether its words are known or not."""
+        """The response has the header `Connection: close`, byte for byte, whether its head is remembered or not."""
         transport = alike(knowing, count=count)
         before = len(transport.sent)
         transport.feed(infer(1, 2))
@@ -639,7 +639,7 @@ class TestClients:
 
     @pytest.mark.parametrize("count", [2, 5])
     def test_failures(self, knowing, count):
-        """A failure is told as ever, and the next request is none the worse."""
+        """A failure is sent as usual, and does not affect the next request."""
         transport = alike(knowing, count=count)
         transport.feed(infer(1, 2))
         self.fail(knowing)
@@ -707,7 +707,7 @@ class TestRemembered:
         assert knowing.instance.released == released + 1
 
     def test_no_output(self, knowing):
-        """A response may have nothing behind its document, and is remembered as what it is."""
+        """A response without binary outputs is remembered, too."""
         transport = alike(knowing)
         transport.feed(infer(1, 2))
         job = knowing.instance.jobs.pop(0)
@@ -719,7 +719,7 @@ class TestRemembered:
 
 
 class TestSent:
-    """Responses that instances send themselves, of which the connection hears late."""
+    """Responses that instances send themselves, about which the connection learns later."""
 
     @pytest.fixture
     def sending(self, knowing):

@@ -158,7 +158,7 @@ class TestResponse:
         ]
 
     def test_nothing_else(self):
-        """Then it is all JSON."""
+        """Without other binary outputs the response is all JSON."""
         response = InferResponse("m", 1, "", [OutputTensor("Y", "FP16", [2], b"", place=place("r", 0, 4))])
         document, length, parts = encode_infer(response, ALL_JSON)
         assert (length, parts) == (0, [])

@@ -223,7 +223,7 @@ def test_is_binary():
 
 
 def test_outputs_that_make_no_sense():
-    """The message names the output, what was expected and what was found."""
+    """The message names the output, the expected type and the value."""
     assert refusal_of_output(1) == "every output must be an object, got an integer"
     assert refusal_of_output({}) == "an output has no 'name'"
     assert refusal_of_output({"name": None}) == "the 'name' of every output must be a string, got null"
@@ -236,14 +236,14 @@ def test_outputs_that_make_no_sense():
 
 @pytest.mark.parametrize("count", [-1, True, 1.0, "1", None])
 def test_classes_are_counted(count):
-    """And by nothing but integers."""
+    """The number of classes must be an integer."""
     assert refusal_of_output({"name": "Y", "parameters": {"classification": count}}) == (
         f"'classification' of output 'Y' must be an integer from 0 on, got {json.dumps(count)}"
     )
 
 
 def test_classes():
-    """They are counted by output, and zero of them are none: the contents are wanted then."""
+    """Classes are requested by output; zero classes mean the contents."""
     outputs = [
         {"name": "A", "parameters": {"classification": 3}},
         {"name": "B", "parameters": {"classification": 2**63, "binary_data": True}},
@@ -294,7 +294,7 @@ def test_outputs_that_are_not_supported():
     ],
 )
 def test_documents_that_make_no_sense(document, message):
-    """The message says what is missing, or what was expected and what was found."""
+    """The message has the missing member, or the expected type and the value."""
     assert refusal(document) == message
 
 
@@ -382,7 +382,7 @@ def test_binary_input_without_binary_data():
     ],
 )
 def test_contents_are_given_in_one_way(members, found):
-    """Neither none nor several, in Triton's own words."""
+    """Inputs with no contents or several are refused, with Triton's message."""
     assert refusal_of_input(**members) == (
         "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
         f"'shared_memory_region' in 'parameters'. But {found}."
@@ -396,7 +396,7 @@ def test_input_in_shared_memory():
 
 
 def test_input_parameters_are_an_object():
-    """And nothing else; some clients write null where they have none."""
+    """Parameters must be an object, or null, which some clients write for none."""
     assert refusal_of_input(parameters=[1]) == "'parameters' of input 'X' must be an object, got a list"
     body, _ = body_of({"inputs": [entry(data=[1, 2], parameters=None)], "outputs": [{"name": "Y", "parameters": None}]})
     request, options = decode_infer(body, None, SPEC)
@@ -447,7 +447,7 @@ def test_memory_is_bounded():
 
 @pytest.mark.parametrize("members", [{"id": "1"}, {"x": "x" * HEADER_KEPT_BYTES_MAX}], ids=["id", "long"])
 def test_documents_that_are_not_remembered(members):
-    """Neither those that will not come again nor those that are too long."""
+    """Documents that will not be repeated, and long ones, are not remembered."""
     body, header_length = body_of({"inputs": [], **members})
     decode_infer(body, header_length, SPEC)
     assert kserve_request._headers == {}
@@ -530,6 +530,6 @@ documents = members(
 
 @given(documents | anything, st.binary(max_size=8), st.booleans())
 def test_any_document(document, binary, has_length):
-    """A document of whatever members is a request or refused, and nothing else happens."""
+    """Every document is decoded or refused."""
     header = json.dumps(document).encode()
     decodes_or_refuses(header + binary if has_length else header, len(header) if has_length else None)

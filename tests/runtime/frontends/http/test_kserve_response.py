@@ -188,6 +188,6 @@ def test_long_documents_are_not_remembered():
     ],
 )
 def test_errors(message, body):
-    """An error is one member, whatever its message holds."""
+    """An error is one member, for any message."""
     assert encode_error(message) == body
     assert list(json.loads(body)) == ["error"]

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections that an instance reads by itself: when they are lent, and when they are taken back.
 
-Over transports that note what is written: see conftest.py. test_known_exchange.py compares the responses.
+Over transports that note written data: see conftest.py. test_known_exchange.py compares the responses.
 """
 
 import json
@@ -33,7 +33,7 @@ def infer(text=b"abcd", model="m"):
 
 @pytest.fixture
 def lending(server):
-    """A server whose instance would read connections, and acts when it is told to."""
+    """A server whose instance can read connections, and acts when the test calls it."""
     server.instance.knows = server.instance.waits = server.instance.sends = server.instance.may_read = True
     return server
 
@@ -60,7 +60,7 @@ def lent(server, count=1 + UNKNOWN + ALIKE_MIN):
 
 
 def is_lent(server, transport):
-    """Whether it is lent, and whoever has to know that does."""
+    """Whether the connection is lent; its transport must be paused exactly then."""
     found = transport._connection in server.state.lent
     assert found is transport.is_paused
     return found
@@ -150,7 +150,7 @@ class TestBack:
         return made
 
     def test_something_else(self, lending, transport):
-        """It is answered as ever, and so is what follows."""
+        """Another request is answered as usual, and so is the one after it."""
         transport.feed(LIVE + infer(b"1234"))
         act(lending)
         assert not is_lent(lending, transport)
@@ -159,7 +159,7 @@ class TestBack:
         assert lending.is_idle()
 
     def test_garbage(self, lending, transport):
-        """The client is told, and cut off."""
+        """The client gets an error, and is disconnected."""
         transport.feed(b"\x16\x03\x01\r\n\r\n")
         act(lending)
         assert transport.statuses()[-1] == 400
@@ -312,7 +312,7 @@ class TestAdopted:
         assert lending.is_idle()
 
     def test_lost(self, lending, transport):
-        """The instance is told that nobody waits."""
+        """The instance gets the cancellation."""
         (job,) = lending.instance.jobs
         transport.lose()
         assert lending.instance.cancelled == [job]

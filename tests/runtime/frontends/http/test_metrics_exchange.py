@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics port over connections that note what is written: see conftest.py."""
+"""The metrics port over connections that note written data: see conftest.py."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_other_paths(client, target):
 @pytest.mark.parametrize("target", [b"/metrics", b"/v2/models/m/infer"])
 @pytest.mark.parametrize("method", [b"POST", b"PUT", b"DELETE", b"OPTIONS"])
 def test_other_methods(client, server, method, target):
-    """They are refused, whatever the path; no model is reached from here."""
+    """Other methods are refused for every path; they do not reach a model."""
     client.feed(request(target, method, b"{}"))
     ((status, headers, body),) = client.responses()
     assert (status, json.loads(body)) == (405, {"error": "Method Not Allowed"})
@@ -78,7 +78,7 @@ def test_not_at_the_other_port(server):
 
 
 def test_nothing_of_http_here(server):
-    """And no URL that HTTP has just had leads anywhere."""
+    """The URLs of the HTTP port do not exist here, even right after it has served them."""
     transports = server.connect(), server.connect(MetricsConnection)
     for transport in transports:
         transport.feed(request(b"/v2"))
@@ -93,7 +93,7 @@ def test_what_is_no_request(client):
 
 
 def test_long_head(server):
-    """So is a head that is too long, in one piece or without an end."""
+    """A head that is too long is refused, in one piece or without an end."""
     for end in (b"\r\n\r\n", b""):
         client = server.connect(MetricsConnection)
         client.feed(b"GET /metrics HTTP/1.1\r\nA: " + b"a" * HEAD_BYTES_MAX + end)

@@ -65,7 +65,7 @@ def test_one_input_is_needed():
 
 @pytest.mark.parametrize("dims", [(2,), (-1,), (1, 1), ()])
 def test_bytes_of_another_shape(dims):
-    """Where one string ends and the next begins cannot be told."""
+    """Several strings cannot be told apart in a raw body."""
     wanted = "For BYTE datatype raw input 'X', the model must have input shape [1]"
     assert refusal(b"hi", spec(("X", "BYTES", dims))) == wanted
 

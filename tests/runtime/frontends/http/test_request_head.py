@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Heads of requests and bodies in chunks: what is read, what is refused, what is remembered."""
+"""Heads of requests and chunked bodies: reading, refusals, and remembered heads."""
 
 import contextlib
 
@@ -36,7 +36,7 @@ class TestHead:
         assert (head.route.endpoint, head.route.model, head.route.version) == (Endpoint.MODEL_INFER, "m", -1)
 
     def test_of_everything(self):
-        """Headers are found whatever their case."""
+        """Headers are found in upper and lower case."""
         head = parse(
             b"content-length: 12", b"INFERENCE-HEADER-CONTENT-LENGTH: 7", b"Content-Encoding: GZip",
             b"expect: 100-Continue", b"connection: close", b"accept-Encoding: Deflate",
@@ -153,7 +153,7 @@ class TestRefused:
             parse_head(b"PRI * HTTP/2.0\r\n\r\n")
 
     def test_as_too_many_headers(self):
-        """So many headers and no more."""
+        """The number of headers is limited."""
         assert parse(*[b"A: b"] * (HEADERS_MAX - 1)).content_length == 0
         with pytest.raises(BadRequest) as caught:
             parse(*[b"A: b"] * HEADERS_MAX)
@@ -176,7 +176,7 @@ class TestRefused:
 
     @given(st.binary(max_size=60))
     def test_arbitrary_headers(self, data):
-        """So is whatever stands in a header."""
+        """Arbitrary header values are accepted or refused."""
         with contextlib.suppress(BadRequest):
             assert type(parse(b"X: " + data.replace(b"\r\n\r\n", b""))) is Head
 
@@ -212,7 +212,7 @@ class TestChunks:
         assert body.complete
 
     def test_one_byte_at_a_time(self):
-        """And byte by byte with the last."""
+        """A body that arrives byte by byte is complete with its last byte."""
         body = ChunkedBody()
         data = chunks(b"hello ", b"world")
         parts = []
@@ -240,7 +240,7 @@ class TestChunks:
         assert body.complete
 
     def test_taken(self):
-        """It says how much it has read, whatever that was."""
+        """`taken` is the number of bytes read, framing included."""
         body = ChunkedBody()
         body.feed(b"5\r\nab")
         assert body.taken == 5

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Traced requests over HTTP, over a transport that notes what is written: see conftest.py."""
+"""Traced requests over HTTP, over a transport that notes written data: see conftest.py."""
 
 import json
 
@@ -242,7 +242,7 @@ class TestTraceparent:
             assert [value for _, value in head.forwarded] == [spans.decode()]
 
     def test_no_way_around_the_parser(self):
-        """Leaving out a header cannot hide a folded line: it is refused as ever."""
+        """Leaving out a header cannot hide a folded line: it is refused as usual."""
         reader = HeadReader()
         with pytest.raises(Exception, match="malformed"):
             reader.read(b"GET /v2 HTTP/1.1\r\nHost: x\r\ntraceparent: %b\r\n a: b\r\n\r\n" % TRACEPARENT)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that keep a connection waiting, and what they may hold meanwhile: see conftest.py."""
+"""Clients that keep a connection waiting, and the memory that they may hold meanwhile: see conftest.py."""
 
 import json
 
@@ -84,7 +84,7 @@ def test_head_that_trickles(server):
 
 
 def test_heads_that_come_in_pieces(server):
-    """It is each head that must end: who sends many has as long for each."""
+    """Each head has the full time, also the later ones of a connection."""
     transport = server.connect()
     clock = Clock(transport)
     for _ in range(20):
@@ -124,7 +124,7 @@ def test_body_that_stalls(server, sent, headers):
     ids=["sized", "chunked", "refused"],
 )
 def test_other_bodies_that_stall(server, head):
-    """So is one that is not received straight into its place; while it comes it is waited for."""
+    """A body that is not received into its slot must not stall either; while data comes it is waited for."""
     transport = server.connect()
     transport.feed(head)
     clock = Clock(transport)
@@ -200,7 +200,7 @@ def test_tls_at_a_port_without_it(server):
 
 
 def test_body_of_a_wrong_path(server):
-    """It is thrown away, whatever it says of itself, and the connection is kept."""
+    """The body is discarded, whatever its headers, and the connection is kept."""
     transport = server.connect()
     transport.feed(b"POST /nowhere HTTP/1.1\r\nContent-Encoding: any\r\nContent-Length: 3000000\r\n\r\n")
     transport.feed(b"x" * 3_000_000)
@@ -210,7 +210,7 @@ def test_body_of_a_wrong_path(server):
 
 
 def test_bodies_that_are_announced(server, monkeypatch):
-    """Only so much memory is given for nothing but heads; beyond it a body has what it has sent."""
+    """The memory for announced bodies is limited; beyond it a body takes as much as it has sent."""
     head, body = binary(1000)
     monkeypatch.setattr(intake, "EXPECTED_BYTES_MAX", 2 * len(body))
     transports = [server.connect() for _ in range(4)]
@@ -238,7 +238,7 @@ def test_a_body_larger_than_all_that(server, monkeypatch):
 
 
 def test_too_many_connections(server, monkeypatch):
-    """One more is told so, and one to the metrics is let in; when one has gone there is room again."""
+    """A further connection is refused, one to the metrics port is accepted; a closed connection makes room."""
     monkeypatch.setattr(HttpConnection, "_connections_max", 2)
     monkeypatch.setattr(MetricsConnection, "_connections_max", 2 + METRICS_CONNECTIONS_MAX)
     first, _ = server.connect(), server.connect()

@@ -70,7 +70,7 @@ def operations(made):
 @pytest.mark.parametrize("models", [(), MODELS, (("no.thing~ at/all%é", 1, NOTHING),)])
 @pytest.mark.parametrize("restricted", [{}, {"inference": "key", "health": "other key"}])
 def test_is_openapi(models, restricted):
-    """It is a document by the standard, whatever models there are."""
+    """The document conforms to the standard for every set of models."""
     made = document(*models, restricted=restricted)
     validate(made)
     assert made["openapi"] == "3.1.0"
@@ -209,7 +209,7 @@ def test_infer_requests(model, request_, good):
     ],
 )
 def test_generate_requests(model, request_, good):
-    """And so it is for generate, whose members are the inputs."""
+    """The schema for generate, whose members are the inputs, accepts what the server accepts."""
     name, version, text = next(each for each in MODELS if each[0] == model)
     spec = spec_of(name, text)
     body = json.dumps(request_).encode()

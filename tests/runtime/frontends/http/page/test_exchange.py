@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The page and the document over connections that note what is written: see conftest.py."""
+"""The page and the document over connections that note written data: see conftest.py."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def get(server, path):
 
 @pytest.mark.parametrize("name", PAGE_FILES)
 def test_files(server, name):
-    """Each file is there as it is in the package, with its type, and with what a browser may do with it."""
+    """Each file is served as in the package, with its type and security headers."""
     status, headers, body = get(server, "/" if name == "index.html" else f"/page/{name}")
     assert (status, body) == (200, (SOURCE / name).read_bytes())
     assert headers["content-type"] == f"{TYPES[Path(name).suffix]}; charset=utf-8"

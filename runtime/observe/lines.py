@@ -21,6 +21,10 @@ class LineSplitter:
         *full, self._rest = _pieces(rest)
         return [piece.decode("utf-8", "backslashreplace") for piece in pieces + full]
 
+    def reset(self) -> None:
+        """Forget the line that has begun: what follows it is lost."""
+        self._rest = b""
+
     def end(self) -> list[str]:
         """The last line, if it had no newline."""
         rest, self._rest = self._rest, b""

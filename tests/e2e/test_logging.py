@@ -6,6 +6,7 @@ import json
 import os
 import re
 
+import numpy as np
 import pytest
 
 PRINTS = r"""
@@ -138,3 +139,21 @@ def test_requests(serve, model, wait_until):
 def test_environment():
     """The tests above mean what they say only if the environment does not."""
     assert "TRITON_SERVER_ESCAPE_LOG_MESSAGES" not in os.environ
+
+
+@pytest.mark.parametrize("how", ["os.write(1, b'x' * 1023 + b'\\n')", "pb_utils.Logger.log_info('x' * 1023)"])
+def test_flood(model, serve, wait_until, how):
+    """A model that logs without end is answered like any other; its output is dropped, and the log says how much."""
+    code = f"""
+    class TritonPythonModel:
+        def execute(self, requests):
+            for _ in range(32 * 1024):
+                {how}
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([1]))]) for _ in requests]
+    """
+    model("floods", code)
+    server = serve()
+    assert server.infer("floods", {"IN": np.array([1])}).as_numpy("OUT").tolist() == [1]
+    report = re.compile(r"floods_0: (\d+) bytes of output were dropped: ")
+    wait_until(lambda: sum(map(int, report.findall(server.log))) + server.log_path.stat().st_size > 32 << 20)
+    assert server.log_path.stat().st_size < 16 << 20

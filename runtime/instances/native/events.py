@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
+from pyruntime.runtime.observe.model_log import ModelLog
+
 if TYPE_CHECKING:
     from pyruntime.runtime.native import _triton
 
@@ -44,6 +46,7 @@ class NativeEvents:
 
     def __init__(self, native: ModuleType, on_call: Callable[[_triton.Call], None]) -> None:
         self._native = native
+        self._log = ModelLog(_LOG, "")
         self._acts: dict[int, Callable[..., None]] = {
             native.RESPONSE: _responded,
             native.RELEASED: _released,
@@ -52,7 +55,7 @@ class NativeEvents:
             native.STATE: lambda job, *rest: job.instance.state_updated(job, *rest),
             native.COUNTED: lambda owner, *rest: owner.counted(*rest),
             native.RETURNED: lambda connection: connection.returned(),
-            native.LOG: _log,
+            native.LOG: self._log_message,
             native.CALL: on_call,
             native.ACTIVITY: _noted,
         }
@@ -70,6 +73,7 @@ class NativeEvents:
             self._loop.remove_reader(self._native.descriptor())
             self._loop = None
             self.drain()
+            self._log.close()
 
     def settle(self) -> None:
         """Handle all events so far. Does nothing while `drain` runs."""
@@ -108,6 +112,9 @@ class NativeEvents:
             except Exception:  # a failure must not affect the other events
                 _LOG.exception("an event of a native backend could not be handled")
 
+    def _log_message(self, level: int, file: str, line: int, message: str) -> None:
+        self._log.write(_LEVELS[level], message, file, line)
+
 
 def _responded(job: _Job, *rest: object) -> None:
     job.instance.responded(job, *rest)
@@ -120,8 +127,3 @@ def _released(job: _Job, *rest: object) -> None:
 def _noted(job: _Job | None, ns: int, activity: str, name: str) -> None:
     if job is not None:
         job.instance.noted(job, ns, name or activity)
-
-
-def _log(level: int, file: str, line: int, message: str) -> None:
-    for part in message.splitlines() or [""]:
-        _LOG.log(_LEVELS[level], "%s", part, extra={"stub_file": file, "stub_line": line})

@@ -19,9 +19,10 @@ from typing import Any
 
 from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.instances.stub.launch import Handover, StubProcess, launch_stub
-from pyruntime.runtime.instances.stub.output import OutputLog, log_for_stub
+from pyruntime.runtime.instances.stub.output import OutputReader
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.observe.model_log import ModelLog
 from pyruntime.runtime.regions import GrantedRegion, SharedRegion, create_region
 from pyruntime.utils.channel import HostChannel, State
 from pyruntime.utils.errors import LaunchError, LoadError, LocalError, PeerError
@@ -86,6 +87,7 @@ class StubConnection(asyncio.Protocol):
         self.checks_ready = False
         self.responses = create_region(f"responses of {name}")
         self._channel = HostChannel()
+        self._log = ModelLog(_LOG, f"{name}: ")
         self._loop = asyncio.get_running_loop()
         self._replies: asyncio.Queue[Message | None] = asyncio.Queue()
         self._released: list[int] = []
@@ -159,7 +161,7 @@ class StubConnection(asyncio.Protocol):
             our_sock.setblocking(False)
             self._rest = our_sock.dup()
             await self._loop.create_unix_connection(lambda: self, sock=our_sock)
-            self._output, _ = await self._loop.connect_read_pipe(lambda: OutputLog(self.name), output)
+            self._output, _ = await self._loop.connect_read_pipe(lambda: OutputReader(self._log), output)
             our_grants.setblocking(False)
             self._grants = our_grants
             ours.pop_all()  # from here on, the transports and this object own them
@@ -355,7 +357,7 @@ class StubConnection(asyncio.Protocol):
     def _handle(self, message: Message) -> None:
         match message:
             case Log(level, text, file, line):
-                log_for_stub(self.name, level, text, file, line)
+                self._log.write(level, text, file, line)
             case Hello() | Completed() | Ready() | LoadFailed():
                 self._replies.put_nowait(message)
             case Stopped():
@@ -376,6 +378,7 @@ class StubConnection(asyncio.Protocol):
         self._closed = True
         if self._output is not None:
             self._output.close()
+        self._log.close()
         if self._grants is not None:
             self._grants.close()
             self._grants = None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Logs the output and the log records of a stub in the server's log, under the stub's name."""
+"""Reads what a stub writes to stdout and stderr, and logs it. It never stops to read: a model does not wait for it."""
 
 from __future__ import annotations
 
@@ -9,38 +9,29 @@ import logging
 
 from pyruntime.runtime.observe.crashes import CrashReport
 from pyruntime.runtime.observe.lines import LineSplitter
-
-_LOG = logging.getLogger("pyruntime.instances")
-
-# At most so many lines of a model's output are logged at once: a flood must not keep the server from its requests.
-LINES_AT_ONCE_MAX = 500
+from pyruntime.runtime.observe.model_log import LINES_AT_ONCE_MAX, ModelLog
 
 
-class OutputLog(asyncio.Protocol):
-    """Logs what a stub writes to stdout and stderr, line by line."""
+class OutputReader(asyncio.Protocol):
+    """Reads the pipe of a stub line by line into `log`."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, log: ModelLog) -> None:
+        self._log = log
         self._lines = LineSplitter()
         self._crash = CrashReport()
 
     def data_received(self, data: bytes) -> None:
-        for line in _bounded(self._lines.feed(data)):
-            _LOG.log(logging.ERROR if self._crash.has(line) else logging.INFO, "%s: %s", self._name, line)
+        if self._log.is_silenced():  # not even split into lines, which takes long where there are many
+            self._lines.reset()
+            self._log.drop(len(data))
+        else:
+            self._write(self._lines.feed(data))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for line in self._lines.end():
-            _LOG.log(logging.ERROR if self._crash.has(line) else logging.INFO, "%s: %s", self._name, line)
+        self._write(self._lines.end())
+        self._log.close()
 
-
-def log_for_stub(name: str, level: int, text: str, file: str, line: int) -> None:
-    """Log a log record of the model, which has its own file and line."""
-    for part in _bounded(text.splitlines() or [""]):
-        _LOG.log(level, "%s: %s", name, part, extra={"stub_file": file, "stub_line": line})
-
-
-def _bounded(lines: list[str]) -> list[str]:
-    """The first LINES_AT_ONCE_MAX of `lines`, and a line with the number of the others."""
-    if len(lines) <= LINES_AT_ONCE_MAX:
-        return lines
-    return [*lines[:LINES_AT_ONCE_MAX], f"... and {len(lines) - LINES_AT_ONCE_MAX} more lines at once"]
+    def _write(self, lines: list[str]) -> None:
+        for line in lines[:LINES_AT_ONCE_MAX]:
+            self._log.write_line(logging.ERROR if self._crash.has(line) else logging.INFO, line)
+        self._log.drop(sum(map(len, lines[LINES_AT_ONCE_MAX:])))

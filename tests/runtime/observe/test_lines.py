@@ -49,6 +49,14 @@ def test_any_cut(printed, cuts):
     assert lines(*[printed[a:b] for a, b in pairwise(bounds)]) == lines(printed)
 
 
+def test_reset():
+    """A line that has begun is forgotten."""
+    splitter = LineSplitter()
+    assert splitter.feed(b"one\ntw") == ["one"]
+    splitter.reset()
+    assert splitter.feed(b"three\n") == ["three"]
+
+
 class TestLimits:
     def test_a_line_that_never_ends(self):
         """A long line is logged in pieces, and no more than a piece is kept."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Regions have no name and a size that nobody can change, and cost nothing until they are used."""
+"""Regions have no name and a fixed size, and cost nothing until they are used."""
 
 import contextlib
 import ctypes
@@ -36,7 +36,7 @@ class TestMade:
         assert os.fstat(region.fileno()).st_blocks * 512 == FLAGS_BYTES + 4096
 
     def test_leaves_nothing_behind(self, region):
-        """A region is a memfd, which has no name in any file system and says what it is for."""
+        """A region is a memfd, which has no name in any file system, with its purpose in its label."""
         assert os.readlink(f"/proc/self/fd/{region.fileno()}") == "/memfd:pyruntime a test (deleted)"
 
     def test_is_not_inherited(self, region):
@@ -148,7 +148,7 @@ class TestShared:
         last.close()
 
     def test_is_open_while_somebody_counts_on_it(self):
-        """A region is closed when all who count on it have closed it, in whatever order."""
+        """A region is closed when all its users have closed it, in any order."""
         region = create_region("a test")
         region.count_on()
         region.count_on()
@@ -160,7 +160,7 @@ class TestShared:
         assert region.fileno() < 0
 
     def test_those_who_hold_it_are_told(self):
-        """When it is closed at last, those who map it learn that nothing will refer to it."""
+        """When it is closed at last, its holders unmap it."""
         region = create_region("a test")
         holders = [Holder(), Holder()]
         region.holders.update(holders)

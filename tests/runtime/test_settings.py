@@ -82,7 +82,7 @@ def test_python_backend_refuses_zero(field):
     ],
 )
 def test_value_out_of_range_is_one_sentence(field, value, sentence):
-    """A refused value names its option, what was expected and what was found."""
+    """A refused value names its option, the expected values and the value."""
     with pytest.raises(SettingsError) as caught:
         ServerSettings(REPOSITORIES, **{field: value})
     assert str(caught.value) == sentence
@@ -146,5 +146,5 @@ def test_debugging_has_no_time_limit():
     ],
 )
 def test_credentials(url, shown, credentials):
-    """A password is for the collector, and for nobody else to see."""
+    """A password is sent to the collector only, and never shown."""
     assert without_credentials(url) == (shown, credentials)

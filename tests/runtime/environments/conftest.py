@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """The folder of the cache, which does not exist yet, and which nobody else uses."""
+    """The folder of the cache, which does not exist yet, and which other tests do not use."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "pyruntime" / "environments"
 
@@ -55,7 +55,7 @@ def program():
 
 @pytest.fixture
 def pack():
-    """Writes a compressed archive of files, {name: text}; what is in bin can be executed."""
+    """Writes a compressed archive of files, {name: text}; files in bin are executable."""
 
     def write(path, files):
         with tarfile.open(path, "w:gz") as tar:

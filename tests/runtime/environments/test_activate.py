@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The scripts that packages of conda bring do in a stub what they do in a shell."""
+"""The activation scripts of conda packages have the same effect in a stub as in a shell."""
 
 import asyncio
 
@@ -44,7 +44,7 @@ def test_scripts(tmp_path):
 
 @pytest.mark.processes
 def test_failing_script(tmp_path):
-    """A script that gives up is an error, with what it said."""
+    """A script that fails is an error, with its output."""
     root = scripts(tmp_path / "env", a="echo no licence found; exit 4")
     with pytest.raises(LoadError, match=r"(?s)activating '.*env' failed: .*exited with code 4.*no licence found"):
         asyncio.run(activated(root, BEFORE))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Environments are built of what a model says it needs, with uv or with pip, once."""
+"""Environments are built of a model's requirements, with uv or with pip, once."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ OURS = "{}.{}".format(*sys.version_info)
 
 
 def test_requirements(root, tmp_path, builder, monkeypatch):
-    """All that is named is there, and numpy; what is built is used again, and by whoever else wants the same."""
+    """The requirements and numpy are installed; the environment is used again, also for the same ones elsewhere."""
     (tmp_path / "requirements.txt").write_text("-r more.txt\n# nothing else\n")
     (tmp_path / "more.txt").write_text("tiny<2\n")
     folder = asyncio.run(build_from_requirements(str(root), str(tmp_path / "requirements.txt")))
@@ -58,7 +58,7 @@ def test_requirements(root, tmp_path, builder, monkeypatch):
 
 
 def test_script(root, tmp_path, builder):
-    """A Python file names what it needs itself; the rest of it has no part in this."""
+    """A Python file has its own requirements; its other contents do not matter."""
     path = tmp_path / "model.py"
     path.write_text('# /// script\n# requires-python = ">=3.8"\n# dependencies = ["tiny"]\n# ///\nwhat is this\n')
     folder = asyncio.run(build_from_script(str(root), str(path)))
@@ -92,7 +92,7 @@ def test_what_is_asked_of_uv(root, tmp_path, monkeypatch, program):
 
 
 def test_python_that_is_not_here(root, tmp_path, monkeypatch, program):
-    """uv is asked for a Python that nobody has; without uv the error says what to install."""
+    """uv is asked for a Python that is not installed; without uv the error says what to install."""
     path = tmp_path / "model.py"
     path.write_text('# /// script\n# requires-python = "<3.8"\n# ///\n')
     monkeypatch.setattr(build, "find_uv", lambda: None)

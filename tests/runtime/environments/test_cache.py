@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""An environment is made once, by one of all who want it; what is not finished is never used."""
+"""An environment is made once, by one of several callers; an unfinished one is never used."""
 
 import asyncio
 import fcntl
@@ -62,7 +62,7 @@ def test_root(monkeypatch, variables, expected):
 
 
 def test_no_home(monkeypatch):
-    """A user without a home is told what to do."""
+    """The error for a user without a home folder names the variable to set."""
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     with pytest.raises(LoadError, match="set XDG_CACHE_HOME"):
         cache_root({})
@@ -85,7 +85,7 @@ def test_failure_leaves_nothing(root):
 
 
 def test_cancelling_leaves_nothing(root):
-    """So is what was cancelled."""
+    """A cancelled build leaves no folder behind."""
 
     async def cancel_halfway():
         halfway = asyncio.Event()
@@ -106,7 +106,7 @@ def test_cancelling_leaves_nothing(root):
 
 
 def test_unfinished_work_is_removed(root):
-    """A server that was killed leaves a folder without its mark, and somebody may remove a folder but not its mark."""
+    """A folder without its mark, from a killed server, is removed, and so is a mark without its folder."""
     os.makedirs(f"{root}/key/left/over")
     folder = make(root)
     assert os.listdir(folder) == ["file"]
@@ -182,7 +182,7 @@ def test_another_process(root):
 
 
 def test_lock_goes_with_what_is_run(root):
-    """A program that inherits the lock holds it, even after whoever ran it is gone."""
+    """A program that inherits the lock holds it, even after its parent has ended."""
     kept = []
 
     async def keep_lock(folder, lock):

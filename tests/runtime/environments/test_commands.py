@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Programs are run to their end, to the end of their time, or until nobody waits for them; and leave no family."""
+"""Programs run until they end, their time is up or they are cancelled, and leave no children behind."""
 
 import asyncio
 import os
@@ -22,13 +22,13 @@ def python(code, *, what="thinking", limit_s=LIMIT_S, held=()):
 
 
 def test_output():
-    """Both outputs are returned, and whatever is no text is escaped."""
+    """Both outputs are returned, with bytes that are not text escaped."""
     code = "import os; os.write(1, b'one \\xff\\n'); os.write(2, b'two')"
     assert asyncio.run(python(code)) == "one \\xff\ntwo"
 
 
 def test_surroundings(tmp_path):
-    """It runs in the folder and the environment that it is given, with nothing to read, and with what it holds."""
+    """The program runs in the given folder and environment, with an empty input, and with the given descriptors."""
     code = (
         "import os, sys; inode = os.fstat(int(sys.argv[1])).st_ino;"
         "print(os.getcwd(), os.environ['A'], len(os.environ), sys.stdin.read() == '', inode)"
@@ -43,7 +43,7 @@ def test_surroundings(tmp_path):
 
 
 def test_failure():
-    """The error says what failed, how, and what the program said last."""
+    """The error names the step and the exit code, and has the end of the output."""
     with pytest.raises(LoadError) as caught:
         asyncio.run(python("import sys; print(*range(100), sep='\\n'); sys.exit(3)"))
     message = str(caught.value)
@@ -88,7 +88,7 @@ def test_time_limit():
 
 
 def test_cancelling():
-    """So is a program for which nobody waits any more."""
+    """A cancelled program is ended with its children."""
 
     async def cancel_once_it_runs(read_fd, write_fd):
         task = asyncio.create_task(family(write_fd))

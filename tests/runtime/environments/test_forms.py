@@ -37,5 +37,5 @@ def test_expand(path, meant):
     ],
 )
 def test_form_of(name, form):
-    """Files are told apart by the ends of their names, whatever folder they are in."""
+    """The end of a file's name decides on its form, in any folder."""
     assert form_of(name) is form

@@ -30,7 +30,7 @@ def test_ours():
 
 
 def test_other(other_environment):
-    """So does every other Python."""
+    """Every other Python is accepted, too."""
     found = ask(other_environment / "bin" / "python")
     assert found.version[:2] == tuple(map(int, other_environment.name.partition("-")[2].split(".")))
     assert found.numpy
@@ -70,7 +70,7 @@ def test_no_numpy(problem):
 
 
 def test_too_old():
-    """A Python that is too old is told so, whatever else it lacks."""
+    """For a Python that is too old, the error is its version, even if it lacks numpy, too."""
     with pytest.raises(LoadError, match=r"'/py' is Python 3\.7\.16, and models run under Python 3\.8 or newer"):
         require_fit(Examined((3, 7, 16), "", "ImportError: No module named numpy", ()), "/py", "install it")
     require_fit(Examined((3, 8, 0), "1.19.5", "", ()), "/py", "")

@@ -44,7 +44,7 @@ def test_names_outside(name, kind):
 
 @pytest.mark.parametrize("target", ["/etc", "..", "../x", "a/../../x", "a/..", "./../x", "a\0b"])
 def test_links_outside(target):
-    """A link leads inside; going up after going down may depend on what it went down through."""
+    """A link must lead inside; one that goes down and up again may lead outside through other links."""
     with pytest.raises(LoadError, match="outside the folder"):
         admit(("link", LINK, target))
 
@@ -78,7 +78,7 @@ def test_names_are_used_once(first, second):
 
 
 def test_folder_does_not_become_a_link():
-    """A folder stays one, whether it was named or came with what is in it."""
+    """A folder stays one, whether the archive names it or a file in it."""
     for folder in [("a", FOLDER, ""), ("a/b", FILE, "")]:
         with pytest.raises(LoadError, match="'a' is there twice"):
             admit(folder, ("a", LINK, "."))

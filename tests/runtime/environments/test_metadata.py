@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The block in which a Python file says what it needs, by the examples of its specification and against it."""
+"""The metadata block of a Python file, by the examples of its specification and by wrong ones."""
 
 import pytest
 

@@ -76,7 +76,7 @@ def test_conda_environment(model_dir, program):
 
 
 def test_archive(root, model_dir, pack):
-    """An archive becomes a folder in the cache, whether it is of what is in a folder or of the folder."""
+    """An archive of a folder, or of its contents, becomes a folder in the cache."""
     pack(model_dir / "env.tar.gz", {"bin/python": PYTHON, "lib/x": ""})
     pack(model_dir / "folder.tar.gz", {"env/bin/python": PYTHON, "env/lib/x": ""})
     (inside,) = {ready("env.tar.gz", model_dir).interpreter for _ in range(2)}
@@ -111,7 +111,7 @@ def test_requirements_and_script(root, model_dir, no_index):
 
 
 def test_real_index(root, model_dir):
-    """A real numpy, from whatever index this machine has."""
+    """A real numpy, from the package index of this machine."""
     (model_dir / "requirements.txt").write_text("numpy<3\n")
     try:
         environment = ready("requirements.txt", model_dir)

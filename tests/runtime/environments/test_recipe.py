@@ -81,7 +81,7 @@ def test_constraint_is_no_requirement():
 
 
 def test_key_is_of_the_content():
-    """Models in different folders, and under whatever path of the same Python, share an environment."""
+    """Models in different folders, and with different paths of the same Python, share an environment."""
     assert replace(RECIPE, folder="/elsewhere", python="/usr/local/bin/python3").key == RECIPE.key
 
 

@@ -65,7 +65,7 @@ def test_round_trip(tmp_path):
 
 @pytest.mark.parametrize("compression", ["", "gz", "bz2", "xz"])
 def test_compressions(tmp_path, compression):
-    """All that conda-pack and tar write, whatever the name says."""
+    """All formats of conda-pack and tar are read, for any name of the archive."""
     archive = pack(tmp_path / "env.tar.gz", file("a", "b"), mode=f"w:{compression}")
     unpack(archive, str(tmp_path / "env"), Members())
     assert (tmp_path / "env/a").read_text() == "b"
@@ -117,7 +117,7 @@ MEMBERS = st.lists(
 
 
 def write_through(path):
-    """Write to a file, or into a folder, whatever links lead there."""
+    """Write to a file, or into a folder, through any links."""
     with suppress(OSError), open(path, "a"):
         pass
     with suppress(OSError), open(path / "written", "a"):

@@ -46,7 +46,7 @@ class TestDeadlock:
         assert explain(a, b) == "a -> b -> a"
 
     def test_of_three(self):
-        """Or three, in a circle."""
+        """Three instances that wait for each other in a circle are a deadlock."""
         a, b, c = Instance("a"), Instance("b"), Instance("c")
         b.waits_for(c)
         c.waits_for(a)
@@ -60,7 +60,7 @@ class TestDeadlock:
         assert explain(a, b, c) == "a -> b -> a"
 
     def test_that_the_caller_is_no_part_of(self):
-        """To wait for those who wait for each other is as hopeless as to be one of them."""
+        """Waiting for instances that wait for each other is a deadlock, too."""
         a, b, c = Instance("a"), Instance("b"), Instance("c")
         b.waits_for(c)
         c.waits_for(b)
@@ -80,7 +80,7 @@ class TestHope:
         assert explain(Instance("a"), Instance("b")) == ""
 
     def test_of_one_that_waits_for_another(self):
-        """So will who waits for one that runs."""
+        """An instance that waits for a running one has no part in a deadlock."""
         a, b, c = Instance("a"), Instance("b"), Instance("c")
         b.waits_for(c)
         assert explain(a, b) == ""
@@ -92,7 +92,7 @@ class TestHope:
         assert explain(a, b, c) == ""
 
     def test_in_the_middle(self):
-        """Also for somebody else in the circle."""
+        """Another free instance within the circle resolves it."""
         a, b, c, other_c = Instance("a"), Instance("b"), Instance("c"), Instance("c")
         b.waits_for(c, other_c)
         c.waits_for(a)

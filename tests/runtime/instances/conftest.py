@@ -41,7 +41,7 @@ SPEC = spec_of()
 
 
 class Process:
-    """Stands for a stub's process: what is killed exits."""
+    """Stands for a stub's process: `kill` makes it exit."""
 
     pid = 1
 
@@ -208,13 +208,13 @@ class Bench:
         return Job(request.id, options, tensors, rows, None, request.slots, respond, time.monotonic_ns())
 
     def post(self, *outcomes, rows=1):
-        """Execute a batch of one request for each of these lists, which get what comes of it."""
+        """Execute a batch of one request for each of these lists, which get the outcomes."""
         batch = [self.job(each, rows=rows) for each in outcomes]
         self.instance.inflight.execute(batch)
         return batch
 
     async def finish(self):
-        """Stop the instance, whatever state it is in."""
+        """Stop the instance, in any state."""
         stopping = asyncio.ensure_future(self.instance.stop(PATIENCE_S))
         await asyncio.sleep(0)
         for stub in self.all_stubs:

@@ -35,7 +35,7 @@ def test_long_batches(capacity):
 
 
 def test_average(capacity):
-    """The latest batch counts for an eighth, and so does a sum of few."""
+    """The latest batch counts for an eighth, and so does a sum of few batches."""
     capacity.observe(0)
     assert capacity.average_ns == AHEAD_NS_MAX * 7 // 8
     capacity.observe_sum(2, 2 * AHEAD_NS_MAX)

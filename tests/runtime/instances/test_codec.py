@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests on their way to a stub, and what comes back from one that cannot be trusted."""
+"""Requests on their way to a stub, and responses of one that cannot be trusted."""
 
 import pytest
 from hypothesis import given
@@ -126,7 +126,7 @@ class TestOutputs:
         ids=repr,
     )
     def test_field_of_another_type(self, reader, place, value):
-        """Every field is what it has to be, and the memory is that of the CPU."""
+        """Every field has its type, and the memory must be CPU memory."""
         tensor = ["OUT", "UINT8", [8], 0, 8, 0, 0]
         tensor[place] = value
         with pytest.raises(PeerError):
@@ -182,7 +182,7 @@ def place(offset=64, size=16):
 class TestClientMemory:
     @pytest.mark.parametrize("size", [0, 8, 16])
     def test_output(self, reader, size):
-        """An output lies where it was to go; what it takes of that is what the client learns."""
+        """An output is in its place in client memory; the client gets the size that was used."""
         client = ClientUse(InferRequest("m", output_places={"OUT": place()}), print)
         tensors = [["TWO", "UINT8", [8], 0, 8, 0, 0], ["OUT", "UINT8", [size], address(5, 64), size, 0, 0]]
         (two, output), total = reader.outputs(tensors, client)
@@ -216,7 +216,7 @@ class TestClientMemory:
 
 class TestReshape:
     def test_is_undone(self):
-        """The client sees the configured dims, and not what the model made of them."""
+        """The client sees the configured dims, and not those of the model."""
         outputs, _ = reader_of(RESHAPED).outputs(
             [["OUT", "FP32", [2], 0, 8, 0, 0], ["TWO", "FP32", [1, 4, 5], 0, 80, 0, 0]]
         )

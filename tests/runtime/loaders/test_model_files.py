@@ -51,7 +51,7 @@ def test_labels_elsewhere(tmp_path, filename):
 
 
 def test_linked_labels(tmp_path):
-    """Links in the model's folder lead wherever whoever filled the repository wants."""
+    """Links in the model's folder may lead anywhere: the owner of the repository has made them."""
     folder = tmp_path / "m"
     folder.mkdir()
     (tmp_path / "store").mkdir()
@@ -72,7 +72,7 @@ def test_label_pipe(tmp_path):
 
 
 def test_large_label_file(tmp_path, monkeypatch):
-    """There is a limit to what is read."""
+    """The size of a label file is limited."""
     monkeypatch.setattr(model_files, "LABELS_BYTES_MAX", 10)
     (tmp_path / "a.txt").write_text("0123456789")
     assert read_labels(str(tmp_path), [output("A", "a.txt")]) == {"A": ("0123456789",)}
@@ -98,7 +98,7 @@ def initial_of(folder, data_type="TYPE_INT32", data="data_file: 'f'"):
 
 @pytest.mark.parametrize("extra", [b"", b"more"])
 def test_state_file(folder, extra):
-    """The state begins as the file does; what comes behind it is of no meaning."""
+    """The state is the beginning of the file; further bytes are ignored."""
     (folder / "initial_state" / "f").write_bytes(b"abcdefgh" + extra)
     assert initial_of(folder) == b"abcdefgh"
 

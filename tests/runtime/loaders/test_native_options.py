@@ -18,7 +18,7 @@ def spec_of(libraries):
 
 
 def test_command_line():
-    """The options that every backend is told, and its own; all of them are texts."""
+    """The options for every backend, and the backend's own; all of them are texts."""
     settings = ServerSettings(("/models",), backend_config={"": {"a": "1"}, "b": {"a": "2", "c": "3"}, "d": {"e": "4"}})
     told = json.loads(command_line(settings, "/backends", "b"))["cmdline"]
     assert told["backend-directory"] == "/backends"
@@ -36,7 +36,7 @@ def test_preloads(tmp_path):
 
 
 def test_location_of_a_stub(tmp_path):
-    """A stub that runs a library is told all that it needs, in texts; any other is told nothing."""
+    """A stub that runs a library gets all settings that it needs, as texts; any other gets none."""
     settings = ServerSettings(("/models",), log_verbose=2, host_policies={"near": {"numa-node": "1"}})
     of = spec_of("a.so"), str(tmp_path), settings, "/backends"
     told = stub_location(Backend("b", "python_based", "/native/model.py", "/lib.so"), *of)

@@ -80,7 +80,7 @@ def test_output_is_kept_to_the_last_response(a_region, holder):
 
 
 def test_end_without_a_response(a_region, holder):
-    """A request that cannot be queued is not answered; that its end is told again means nothing."""
+    """A request that cannot be queued is not answered; ending it twice has no effect."""
     region = a_region()
     use = ClientUse(InferRequest("m", output_places={"Y": place_in(region)}), lambda *_: None)
     region.close()

@@ -131,7 +131,7 @@ class TestRegister:
         [(0, 0), (0, SIZE + 1), (1, SIZE), (SIZE, 1), (SIZE, 0), (-1, 1), (0, -1), (2**64 - 1, 1), (4, 2**64 - 1)],
     )
     def test_part_that_is_not_there(self, memory, an_object, offset, size):
-        """The object has no such part, whatever the numbers; and nothing of it stays open."""
+        """A part that the object does not have is refused, for any numbers, and no descriptor stays open."""
         made, before = an_object(), descriptors()
         message = refusal(Code.INVALID_ARG, memory.register, "r", made.key, offset, size)
         assert message == "failed to register shared memory region 'r': invalid args"
@@ -174,7 +174,7 @@ class TestRegister:
         assert (old.memory.size(), new.memory.size()) == (SIZE, 2 * SIZE)
 
     def test_too_many_names(self, memory, an_object, monkeypatch):
-        """The table does not grow for ever."""
+        """The number of regions is limited."""
         monkeypatch.setattr(clients, "REGIONS_MAX", 2)
         made = registered(memory, an_object(), "a")
         memory.register("b", made.key, 0, 1)
@@ -240,7 +240,7 @@ class TestDisabled:
         assert memory.status_cuda() == []
 
     def test_tensors(self):
-        """A request that refers to a region is told why there is none."""
+        """A request that refers to a region gets the reason why there are none."""
         memory = ClientMemory(allowed=False)
         assert refusal(Code.UNSUPPORTED, memory.input, "X", "INT8", [1], "r", 0, 1) == DISABLED
         assert refusal(Code.UNSUPPORTED, memory.output, "r", 0, 1) == DISABLED
@@ -248,7 +248,7 @@ class TestDisabled:
 
 class TestCuda:
     def test_is_refused(self, memory, an_object):
-        """There are no GPUs, whatever the handle; the names are those of all regions."""
+        """Every handle is refused, because there are no GPUs; names must not be those of other regions."""
         message = refusal(Code.INVALID_ARG, memory.register_cuda, "g", bytes(64), 0, SIZE)
         assert message == "failed to register CUDA shared memory region: 'g', GPUs not supported"
         message = refusal(Code.INVALID_ARG, memory.register_cuda, "g", bytes(63), 0, SIZE)
@@ -277,7 +277,7 @@ class TestTensors:
         assert tensor.client.memory is row.memory
 
     def test_bytes_are_read(self, memory, an_object):
-        """Elements have to be looked at; what the client writes afterwards does not count."""
+        """BYTES are copied at once, because their elements are checked; later writes of the client have no effect."""
         made = registered(memory, an_object(), offset=64, size=128)
         made.path.write_bytes(bytes(80) + b"\1\0\0\0a".ljust(SIZE - 80))
         tensor = memory.input("X", "BYTES", [1], "r", 16, 5)

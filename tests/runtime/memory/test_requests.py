@@ -43,7 +43,7 @@ def read(memory, tensor):
 
 class TestAllocate:
     def test_a_slot_is_memory(self, memory):
-        """A slot is as large as was asked for, and what is written there is in the region."""
+        """A slot has the requested size, and is memory of the region."""
         slot = memory.allocate(100)
         assert slot.size == len(slot.view) == 100
         slot.view[:] = bytes(range(100))

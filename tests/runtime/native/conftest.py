@@ -192,7 +192,7 @@ class NativeInstance:
         self._settle()
 
     def _settle(self):
-        """Take what a test has left, and what comes of taking it: no other could make sense of it."""
+        """Take the events that a test has left, and further ones that this causes: no other test expects them."""
         while self.triton.drain():
             pass
 
@@ -286,7 +286,7 @@ def requests(make):
 
 
 class Lifecycle:
-    """Makes backends, models and instances of one library by name, and keeps what they log and what happens."""
+    """Makes backends, models and instances of one library by name, and keeps their log lines and events."""
 
     def __init__(self, path):
         from pyruntime.runtime.native import _triton
@@ -315,7 +315,7 @@ class Lifecycle:
         return self.triton.Instance(model, owner, name, kind, device, True, ["small", "large"], devices, '{"cpu":{}}')
 
     def take(self):
-        """Sort what has happened into lines and other events; what came as one event is taken apart."""
+        """Sort new events into lines and others; combined events are split."""
         triton = self.triton
         for kind, *rest in triton.drain():
             if kind == triton.LOG:

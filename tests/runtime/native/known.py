@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""An instance of tests/native/known.cc, which does what the first byte of a request's contents says."""
+"""An instance of tests/native/known.cc, whose action is the first byte of a request's contents."""
 
 import ctypes
 import select
@@ -37,7 +37,7 @@ class Job:
 
 
 def contents(action, size=SIZE):
-    """Contents of IN that say what is to be done."""
+    """Contents of IN for an action."""
     return (bytes([action]) + bytes(range(100, 200)) * (size // 100 + 1))[:size]
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Backends and models of libraries: how they begin and end, and what they are told."""
+"""Backends and models of libraries: their beginning, their end, and the information that they get."""
 
 import pytest
 
@@ -23,7 +23,7 @@ class TestOpening:
         assert message.startswith(f"unable to load shared library: {lifecycle.path}: cannot open")
 
     def test_wants_a_backend(self, lifecycle, compile_library):
-        """A library that cannot execute is none."""
+        """A library without Execute is not a backend."""
         lifecycle.path = compile_library("no_backend.c")
         with pytest.raises(_triton.NativeError) as caught:
             lifecycle.backend()
@@ -64,7 +64,7 @@ class TestBackend:
         assert lifecycle.learned()[1] == ["Finalize backend"]
 
     def test_says_what_it_wants(self, lifecycle):
-        """Attributes; before it is initialised there are none."""
+        """Attributes that a backend sets; before it is initialised there are none."""
         backend = lifecycle.backend("shares threads")
         assert (backend.policy, backend.preferred_groups, backend.parallel_loading) == (0, [], False)
         backend.initialize()
@@ -98,7 +98,7 @@ class TestBackend:
         assert caught.value.args == (INTERNAL, message)
 
     def test_says_how_its_end_failed(self, lifecycle):
-        """And is over all the same."""
+        """A failed Finalize is an error, and the backend has ended all the same."""
         backend = lifecycle.backend("fails in Finalize")
         backend.initialize()
         with pytest.raises(_triton.NativeError, match="no Finalize"):
@@ -146,7 +146,7 @@ class TestModel:
         assert told["Model state at the end"] == "some"
 
     def test_completes_its_configuration(self, lifecycle, backend):
-        """The backend sees at once what it has set. It can say so in a version only that there is."""
+        """The backend sees at once the configuration that it has set. It must use a supported version."""
         model = lifecycle.model(backend, auto_complete=True)
         assert model.config is None
         model.initialize()
@@ -157,7 +157,7 @@ class TestModel:
         model.finalize()
 
     def test_has_its_final_configuration(self, lifecycle, backend):
-        """Its instances are told that; it is too late for them to set another one."""
+        """Its instances see this configuration, and cannot set another one."""
         model = lifecycle.model(backend)
         model.initialize()
         assert model.config is None
@@ -230,7 +230,7 @@ class TestModel:
         assert lifecycle.learned()[1] == ["Finalize backend"]
 
     def test_keeps_its_backend(self, lifecycle):
-        """Also where Python has let go of it."""
+        """A model keeps its backend alive, even if Python has dropped it."""
         backend = lifecycle.backend()
         backend.initialize()
         model = lifecycle.model(backend)
@@ -240,7 +240,7 @@ class TestModel:
         model.finalize()
 
     def test_stays_if_it_was_not_finalised(self, lifecycle):
-        """Python may let go of it: its backend may use it for ever."""
+        """A model that was not finalised stays after Python has dropped it: its backend may use it for ever."""
         backend = lifecycle.backend()
         backend.initialize()
         lifecycle.model(backend, "one that never ends").initialize()

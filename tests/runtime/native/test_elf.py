@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries of a real compiler are read as they are; whatever else comes is one kind of error."""
+"""Libraries of a real compiler are read as they are; any other data is one kind of error."""
 
 import mmap
 import platform
@@ -157,7 +157,7 @@ def test_damaged_entries(image, tag, value, sentence):
 
 @pytest.mark.parametrize("tag", [5, 6, 10])
 def test_missing_entries(image, tag):
-    """A library without a table of strings or symbols is none."""
+    """A library without a table of strings or symbols is refused."""
     at = image.index(struct.pack("<q", tag), dynamic_at(image))
     with pytest.raises(ElfError, match=f"has no entry {tag}"):
         read_symbols(image[:at] + struct.pack("<q", 0x70000001) + image[at + 8 :])
@@ -186,7 +186,7 @@ def test_without_a_hash_table(image):
     ],
 )
 def test_damaged_hash_table(image, field, value, sentence):
-    """Neither its buckets nor the symbols that it counts are more than there are."""
+    """Buckets and symbol counts must not exceed the file."""
     at = gnu_hash_at(image)[1] + 4 * field
     with pytest.raises(ElfError, match=sentence):
         read_symbols(image[:at] + struct.pack("<I", value) + image[at + 4 :])
@@ -194,14 +194,14 @@ def test_damaged_hash_table(image, field, value, sentence):
 
 @pytest.mark.parametrize(("limit", "sentence"), [("SYMBOLS_MAX", "symbols, more than 1"), ("NAME_BYTES_MAX", "names")])
 def test_limits_of_symbols(image, monkeypatch, limit, sentence):
-    """Neither symbols nor their names are without end."""
+    """The number of symbols and the length of their names are limited."""
     monkeypatch.setattr(elf, limit, 1)
     with pytest.raises(ElfError, match=sentence):
         read_symbols(image)
 
 
 def test_limit_of_entries(image, monkeypatch):
-    """Nor is the dynamic segment."""
+    """The number of entries of the dynamic segment is limited."""
     monkeypatch.setattr(elf, "ENTRIES_MAX", 1)
     with pytest.raises(ElfError, match="its dynamic segment has"):
         read_shared_object(image)
@@ -239,5 +239,5 @@ def test_any_change(image, data):
 
 @given(st.binary(max_size=512))
 def test_any_bytes(rest):
-    """Nor does it matter what follows a proper beginning."""
+    """Arbitrary data after a proper beginning is read or refused."""
     read_all(b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HH", 3, 62) + rest)

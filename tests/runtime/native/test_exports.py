@@ -77,7 +77,7 @@ def test_generated(tmp_path):
 
 
 def test_unsupported(interface):
-    """A function that is of no use here says so."""
+    """A function that is not supported returns an error that names it."""
     bodies = re.findall(r"^TRITONSERVER_Error\* TRITONSERVER_(\w+)\(", GENERATED.read_text(), re.MULTILINE)
     assert "ServerOptionsNew" in bodies
     for name in bodies:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Instances of models of native backends: their thread, what runs on it, and what comes of it."""
+"""Instances of models of native backends: their thread, its work, and the events."""
 
 import gc
 import threading
@@ -127,14 +127,14 @@ class TestBeginAndEnd:
         ],
     )
     def test_what_fails_is_finalised(self, lifecycle, lives, name, failure):
-        """So that the backend frees what it had made; and only once."""
+        """An instance that fails to initialise is finalised once, so that the backend can free its state."""
         with pytest.raises(_triton.NativeError) as caught:
             lives(name)
         assert caught.value.args == failure
         assert lifecycle.learned()[1][-1] == f"ModelInstanceFinalize {name}"
 
     def test_an_end_that_fails_is_one(self, lifecycle, lives):
-        """With what the backend says."""
+        """A failed Finalize is an error with the backend's message, and is not repeated."""
         instance = lives("fails in ModelInstanceFinalize")
         with pytest.raises(_triton.NativeError, match="no ModelInstanceFinalize"):
             instance.finalize()
@@ -203,7 +203,7 @@ class TestBeginAndEnd:
         assert seen() is not None  # the fixture has the instance, and that its owner
 
     def test_a_circle_of_owner_and_instance_is_collected(self, lifecycle):
-        """With what still waits to be told of it."""
+        """A reference cycle of owner and instance is collected, with the events that wait for it."""
         backend = lifecycle.backend()
         backend.initialize()
         model = lifecycle.model(backend)
@@ -266,7 +266,7 @@ class TestExecution:
         ],
     )
     def test_that_fails_answers_every_request(self, lifecycle, lives, name, failure):
-        """With what the backend says; the instance goes on."""
+        """A failure of Execute fails each request with the backend's error; the instance goes on."""
         jobs = [Job(), Job()]
         instance = lives(name, owner="me")
         for serial in (1, 3):

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that native code finds in bodies by what is known of earlier ones, and responses that it puts into words.
+"""Requests that native code finds in bodies because they are known, and responses that it encodes.
 
-tests/native/known.cc does what the first byte of a request's contents says.
+The first byte of a request's contents is the action of tests/native/known.cc.
 """
 
 import ctypes
@@ -57,7 +57,7 @@ ECHOED = [("OUT", "UINT8", [SIZE], contents(ECHO))]
 
 
 class TestFound:
-    """Which bodies are found, and what the backend gets."""
+    """The bodies that are found, and the requests that the backend gets."""
 
     def test_one_event(self, requests):
         """A backend that is done when Execute returns causes one event, which says all of it."""
@@ -79,7 +79,7 @@ class TestFound:
         ],
     )
     def test_told_the_same(self, requests, fields):
-        """The backend is told the same of a known request as of another one with the same contents."""
+        """The backend sees a known request as any other request with the same contents."""
         usual = {"correlation": 0, "flags": 0, "timeout": 0, "outputs": None, "parameters": ""} | fields
         parts = [contents(TELL), b"", b"abcdefgh", b"\0\xff"]
         shapes = ([SIZE], [0, 3], [2, 1], [2, 1, 1])
@@ -187,7 +187,7 @@ class TestFound:
         ],
     )
     def test_wrong_arguments(self, requests, arguments):
-        """They are what they should be, or there is an error."""
+        """Arguments of a wrong type are refused."""
         known = requests.known()
         with pytest.raises(TypeError):
             requests.instance.execute_known(*[known if each is ... else each for each in arguments])
@@ -295,7 +295,7 @@ class TestRemembered:
         assert (what, response) == ("encoded", HEAD)
 
     def test_another_one(self, requests):
-        """The latest is remembered; of what is under way that which was known when it began."""
+        """The latest response is remembered; a request under way uses the one from its beginning."""
         known = requests.remember(requests.known())
         requests.hold(known)
         known.remember(b"other", [("OUT", "UINT8", [SIZE], SIZE)])
@@ -369,7 +369,7 @@ class TestSent:
             ends[1].recv(1)
 
     def test_no_room(self, requests, ends):
-        """Of a response that the client does not take, Python has what is left."""
+        """Python gets the rest of a response that the client does not take."""
         client = _triton.ClientSocket(ends[0].fileno())
         filled = 0
         for piece in (b"x" * 65536, b"x" * SIZE, b"x"):
@@ -433,7 +433,7 @@ class TestSent:
 
 
 class TestOnce:
-    """Each event comes once, in one piece with others or apart, whatever the backend does when."""
+    """Each event comes once, combined with others or alone, for any order of the backend's actions."""
 
     def names(self, requests):
         return [event[0] for event in requests.settled()]
@@ -449,7 +449,7 @@ class TestOnce:
         ],
     )
     def test_not_encoded(self, requests, action, failure, times, reported, is_remembered):
-        """Failures, and what is counted otherwise, come as ever, in one event."""
+        """Failures, and responses with other statistics, come as usual, in one event."""
         known = requests.remember(requests.known()) if is_remembered else requests.known()
         job = requests.act(known, action)
         ((what, found, *rest, execution),) = requests.settled()
@@ -541,7 +541,7 @@ class TestOnce:
         assert "sent no final response" in response[3][1]
 
     def test_many_at_a_time(self, requests):
-        """Each has its own answer, in order, whatever is known of it, and is over once."""
+        """Each request has its own answer, in order, known or not, and ends once."""
         kinds = [requests.remember(requests.known()), requests.known(), requests.remember(requests.known())]
         count = 600
         jobs = [requests.act(kinds[number % 3], ECHO) for number in range(count)]
@@ -554,7 +554,7 @@ class TestOnce:
         assert sorted(executed) == [*range(1, count + 1)]
 
     def test_many_instances(self, requests):
-        """One KnownRequest serves all instances of a model at a time, while Python takes what comes."""
+        """One KnownRequest serves all instances of a model at a time, while Python takes the events."""
         known = requests.remember(requests.known())
         instances = [
             _triton.Instance(requests.model, number, f"model_{number}", 2, 0, False, [], [], "{}")
@@ -597,7 +597,7 @@ class TestOnce:
             assert found[id(job)].endswith(serial.to_bytes(4))
 
     def test_finalize(self, requests):
-        """It waits for what was given before; all events are there then."""
+        """Finalize waits for earlier requests, whose events are complete then."""
         known = requests.remember(requests.known())
         instance = _triton.Instance(requests.model, "me", "model_1", 2, 0, False, [], [], "{}")
         instance.initialize()
@@ -622,7 +622,7 @@ class TestOnce:
     )
     @pytest.mark.parametrize("is_remembered", [False, True])
     def test_jobs_are_given_back(self, requests, actions, is_remembered):
-        """At the latest with the last news of them; and so is what was known."""
+        """Jobs and known requests are released with their last event at the latest."""
         known = requests.remember(requests.known()) if is_remembered else requests.known()
         for _ in range(20):
             seen = [weakref.ref(requests.act(known, action)) for action in actions]

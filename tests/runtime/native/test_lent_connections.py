@@ -111,14 +111,14 @@ class Connection:
         return self.lent is not None
 
     def take_back(self):
-        """Have it back; what was read of the next request."""
+        """Take the connection back; the bytes that were read of the next request."""
         return self.lent.take_back()
 
     def send(self, *actions):
         self.peer.sendall(b"".join(map(self.request, actions)))
 
     def receive(self, size):
-        """So many bytes that the client was sent."""
+        """Receive this number of bytes as the client."""
         got = b""
         while len(got) < size:
             got += self.peer.recv(size - len(got)) or pytest.fail(f"it ends after {got}")
@@ -155,7 +155,7 @@ def received(end):
 
 
 def flushed(requests):
-    """Wait until the instance has looked at what the one lent connection has sent; the events until then."""
+    """Wait until the instance has read all data of the one lent connection; the events until then."""
     jobs = [requests.act(requests.known(), ECHO) for _ in range(2)]
     return [event for event in requests.settled() if event[1] not in jobs]
 
@@ -215,7 +215,7 @@ def connection(connect):
 
 
 class TestCounted:
-    """Requests of which Python hears in sums."""
+    """Requests that are only counted in sums."""
 
     def test_the_same_bytes(self, requests, connection):
         """As the client gets from a request that Python has given the instance."""
@@ -269,7 +269,7 @@ class TestCounted:
             assert (what, owner, count, rows) == ("counted", requests.native, 3, ROWS)
 
     def test_no_statistics(self, requests, connection):
-        """Then it has computed from its arrival until it was answered."""
+        """Without statistics, the time from arrival to response counts as computing."""
         connection.lend(NO_STATISTICS)
         connection.answered(NO_STATISTICS)
         count, sums, others = split(requests.settled())
@@ -323,7 +323,7 @@ class TestCounted:
         tail=st.integers(0, 70),
     )
     def test_pieces(self, requests, actions, cuts, tail):
-        """However they are cut; and what there is of another one comes back as it was."""
+        """Requests in any pieces are answered; the part of another one is returned unchanged."""
         connection = Connection(requests)
         connection.lend()
         connection.answered(ECHO)
@@ -401,7 +401,7 @@ class TestLend:
 
     @pytest.mark.parametrize("index", range(6))
     def test_wrong_arguments(self, requests, connection, index):
-        """They are what they should be, or there is an error."""
+        """Arguments of a wrong type are refused."""
         data = connection.request(ECHO)
         arguments = [connection.known, connection, data, len(connection.head), ROWS, connection.client]
         arguments[index : index + 1] = [] if index == 1 else ["wrong"]
@@ -438,7 +438,7 @@ class TestReturned:
     """The causes that end lending before a request has begun."""
 
     def returned(self, requests, connection):
-        """Wait until it is returned; what was read, and what is still to be read."""
+        """Wait until it is returned; the bytes that were read, and those that are still to be read."""
         requests.wait(lambda: any(event[0] == "returned" for event in requests.events))
         ((_, found),) = [event for event in requests.events if event[0] == "returned"]
         assert found is connection
@@ -483,7 +483,7 @@ class TestReturned:
         connection.answered(ECHO, ECHO)
 
     def test_more_than_a_request(self, requests, connection):
-        """A request is as long as it says, whatever follows it."""
+        """A request has the announced length, whatever follows it."""
         connection.lend()
         connection.peer.sendall(connection.request(NO_STATISTICS) + b"\r\n" + connection.request(ECHO))
         assert self.returned(requests, connection) == b"\r\n" + connection.request(ECHO)
@@ -554,7 +554,7 @@ class TestReturned:
 
 
 class TestAdopted:
-    """Requests of which Python is to hear all."""
+    """Requests that have events for Python."""
 
     FAILURES = {ERROR_RESPONSE: "as the request says", EXECUTE_FAILS: "Execute fails", THROW: "threw", LOST: "sent no"}
     OTHERS = (OTHER_NAME, OTHER_DATATYPE, OTHER_SHAPE, SHORTER, PARAMETER, TWO_OUTPUTS, NO_OUTPUT, TELL)
@@ -610,7 +610,7 @@ class TestAdopted:
     @pytest.mark.parametrize("ends", [socket.socketpair, tcp_pair])
     @pytest.mark.parametrize("is_taken", [False, True])
     def test_no_room_for_all(self, requests, connect, ends, is_taken):
-        """Of a response that the client does not take, Python has what is left."""
+        """Python gets the rest of a response that the client does not take."""
         connection = connect(LARGE, ends())
         connection.lend()
         events = self.until_executed(requests, connection) if is_taken else []
@@ -650,7 +650,7 @@ class TestAdopted:
         assert fates(requests.settled(), connection.job) == ONCE
 
     def test_adopt_fails(self, requests, connection, monkeypatch):
-        """It is told of, as of nothing."""
+        """The exception is reported as unraisable, and the events have no job."""
         told = []
         monkeypatch.setattr(sys, "unraisablehook", told.append)
         monkeypatch.setattr(connection, "adopt", None)
@@ -703,7 +703,7 @@ class TestTakenBack:
 
     @pytest.mark.parametrize("is_claimed", [False, True])
     def test_before_the_response(self, requests, connection, is_claimed):
-        """It is adopted at once, and answered by nobody else if Python says so."""
+        """The request is adopted at once; if Python claims it, native code does not answer it."""
         connection.lend(FENCE)
         requests.library.KnownAwaitFence()
         connection.send(ECHO)
@@ -726,7 +726,7 @@ class TestTakenBack:
 
     @pytest.mark.parametrize("is_taken", [False, True])
     def test_behind_the_response(self, requests, connection, is_taken):
-        """It cannot be claimed any more: Python hears at once that it was sent."""
+        """A request that was answered cannot be claimed: its event is there at once."""
         connection.lend(WAIT)
         requests.library.KnownAwaitFence()
         assert connection.take_back() == b""
@@ -745,7 +745,7 @@ class TestTakenBack:
         assert not connection.got()
 
     def test_behind_its_return(self, requests, connection):
-        """Bytes come once, whichever way: first by who is quicker."""
+        """Bytes come once, with the event or with `take_back`, whichever is first."""
         poll = select.poll()
         poll.register(_triton.descriptor(), select.POLLIN)
         for is_taken in (False, True):
@@ -788,7 +788,7 @@ class TestTakenBack:
         assert rests == [b""]
 
     def test_lent_again(self, requests, connection):
-        """As often as one likes; what was sent meanwhile is lent with it."""
+        """A connection can be lent any number of times, with the data that was sent meanwhile."""
         events = []
         for number in range(100):
             connection.send(ECHO)
@@ -896,7 +896,7 @@ class TestTogether:
         assert len(executed) == len(connections)
 
     def test_finalize(self, requests, connect):
-        """After all was taken back, nothing more is read; and what was under way is over."""
+        """After all connections were taken back, no more data is read, and requests under way have ended."""
         instance = _triton.Instance(requests.model, requests.native, "model_1", 2, 0, False, [], [], "{}")
         instance.initialize()
         connections = [connect() for _ in range(5)]
@@ -1005,7 +1005,7 @@ class TestGone:
 
 
 class Server:
-    """Python, as it lends connections, answers what is adopted, and takes connections back at random."""
+    """Python, which lends connections, answers adopted requests, and takes connections back at random."""
 
     ACTIONS = (*[ECHO] * 6, NO_STATISTICS, FAILED_STATISTICS, PARAMETER, TWO_REPORTS, OTHER_THREAD)
     HEADS = (HEAD, HEAD.replace(b"200", b"299"))
@@ -1059,7 +1059,7 @@ class Server:
             self.rests[connection] += received(connection.server)
 
     def claim(self, connection):
-        """There is another request: of the one before, Python is to hear soon."""
+        """Claim the answer of the request under way, because another request has come."""
         self.claimed.add(connection)
         self.requests.instance.claim(self.waiting[connection].serial)
         self.take()
@@ -1085,7 +1085,7 @@ class Server:
         return True
 
     def take(self):
-        """Take the events that there are, and answer who is to be answered."""
+        """Take all events, and answer the requests that Python must answer."""
         self.requests.take()
         events, self.requests.events = self.requests.events, []
         self.events += events
@@ -1162,7 +1162,7 @@ class Server:
         assert counted
 
     def step(self, over):
-        """Do what there is to do; sometimes wait until there is something."""
+        """Perform all pending work; sometimes wait until there is some."""
         poll = select.poll()
         poll.register(_triton.descriptor(), select.POLLIN)
         poll.register(over, select.POLLIN)

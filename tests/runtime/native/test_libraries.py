@@ -134,7 +134,7 @@ def test_without_a_server(load, backend):
 
 
 def package(folder, framework, library, value, soname=None, *options):
-    """A Python package with a library in it; what is to be in sys.path."""
+    """A Python package with a library in it; the folder for sys.path."""
     path = folder / "packages" / framework
     source = f"int inner(void); int OrtAnswer(void) {{ return {value}; }}"
     compile_library(path, library, source, *options, soname=soname)
@@ -191,7 +191,7 @@ def test_a_library_beside_the_backend_comes_first(load, framework_backend, tmp_p
 
 
 def test_a_library_that_the_user_named_comes_first(load, framework_backend, tmp_path):
-    """So does what the loader finds by itself."""
+    """A library that the loader finds by itself comes first."""
     packages = package(tmp_path, "onnxruntime/capi", "libonnxruntime.so.1", 31)
     own = compile_library(tmp_path / "own", "libonnxruntime.so.1", "int OrtAnswer(void) { return 34; }")
     environment = {"LD_LIBRARY_PATH": str(own.parent)}
@@ -282,7 +282,7 @@ def test_preloaded_libraries_that_are_none(load, backend, tmp_path, content):
 
 @pytest.mark.parametrize("name", ["libtriton_python.so", "libtriton_other.so"])
 def test_the_python_backend(load, backend, name):
-    """Triton's own Python backend is refused, whatever it has been renamed to."""
+    """Triton's own Python backend is refused under any name."""
     outcome = load(backend(name=name, soname="libtriton_python.so"))
     assert (
         "is Triton's own Python backend. Models in Python are run by pyruntime itself: set 'backend: \"python\"'"

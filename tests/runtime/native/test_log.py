@@ -73,7 +73,7 @@ def test_level_that_is_none(interface, level):
 
 
 def test_flood(interface):
-    """Messages that nobody reads do not fill the memory: what is too much is counted, and that is said."""
+    """Messages that are not read do not fill the memory: further ones are only counted, which the next message says."""
     for _ in range(MESSAGES_MAX + 3):
         assert log(interface, interface.INFO) is None
     assert len(drained()) == MESSAGES_MAX

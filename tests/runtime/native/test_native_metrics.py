@@ -122,7 +122,7 @@ class TestFamilies:
 
 class TestMetrics:
     def test_shared_by_labels(self, interface, name, seen, deleted):
-        """Metrics of a family are told apart by their labels, in whatever order; each lasts as long as a handle."""
+        """The labels of a family's metrics identify them, in any order; a metric lasts as long as it has a handle."""
         family = interface.family(interface.GAUGE, name)
         one = interface.metric(family, (b"a", b"1"), (b"b", b"2"))
         same = interface.metric(family, (b"b", b"2"), (b"a", b"1"))
@@ -242,7 +242,7 @@ class TestGauges:
 
 class TestHistograms:
     def test_observe(self, interface, name, seen, deleted):
-        """A histogram counts in buckets, up to and with their bounds; Python sees what is not above each of them."""
+        """A histogram counts in buckets, up to and with their bounds; Python sees cumulative counts."""
         family = interface.family(interface.HISTOGRAM, name)
         metric = interface.metric(family, bounds=[0.5, 1, 2.5])
         for value in (0.1, 0.5, 0.6, 2.5, 2.6):

@@ -12,7 +12,7 @@ from pyruntime.runtime.native.parameters import as_json, as_native
 
 @pytest.mark.parametrize("value", ["", "text", True, False, 0, 2**63 - 1, -(2**63), 0.5])
 def test_what_native_code_has_stays(value):
-    """Also a boolean, which Python takes for a number."""
+    """Values keep their types, also a boolean, which Python treats as a number."""
     (native,) = as_native({"a": value}).values()
     assert native == value
     assert type(native) is type(value)
@@ -36,7 +36,7 @@ def test_a_double_that_json_has_no_number_for():
     [("\u00e4", "\u00e4"), (True, True), (-1, -1), (0.5, 0.5), (math.nan, "nan"), (-math.inf, "-inf")],
 )
 def test_what_native_code_gives(value, expected):
-    """It is JSON, whatever it is: the server ends processes that send what is none."""
+    """Every value becomes JSON: the server ends processes that send anything else."""
     assert orjson.loads(as_json({"a": value})) == {"a": expected}
 
 

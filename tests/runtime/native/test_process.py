@@ -30,7 +30,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def run(code):
-    """How a Python ends that runs `code`, and what it says."""
+    """The exit status and the output of a Python that runs `code`."""
     # Sanitizers, which come this way, have signal handlers of their own.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     command = [sys.executable, "-c", PREPARED + code]
@@ -40,7 +40,7 @@ def run(code):
 @pytest.mark.parametrize("first", ["faulthandler.enable()", "", "prepare_process(_triton)"])
 @pytest.mark.parametrize(("crash", "signum"), [("ctypes.string_at(0)", signal.SIGSEGV), ("os.abort()", signal.SIGABRT)])
 def test_crash(first, crash, signum):
-    """Where native code was is told once, and what would be told without us, too; and it is a crash all the same."""
+    """The native stack is written once, beside Python's own report, and the process still ends by the signal."""
     done = run(f"{first}\nprepare_process(_triton)\nfaulthandler.enable()\n{crash}")
     assert done.returncode == -signum
     assert done.stderr.count("Current thread's C stack trace") == 1

@@ -15,7 +15,7 @@ NO_TEXT = "Invalid argument: [request id: describe] correlation ID in request is
 
 @pytest.fixture
 def backend(native):
-    """Does with a batch what the id of its first request says."""
+    """The ID of the first request is the action for its batch."""
     return native("requests.cc", outputs=("OUT", "MORE"))
 
 
@@ -76,7 +76,7 @@ class TestDescription:
             assert type(told[f"parameter {name}"]) is type(value)
 
     def test_has_inputs(self, backend, request_of):
-        """By name and by index; an empty one has no buffer; whatever way a backend asks, it is told the same."""
+        """Inputs are found by name and by index, with the same properties; an empty one has no buffer."""
         inputs = [
             IN,
             ("TEXT", "BYTES", [2], b"\1\0\0\0a\0\0\0\0"),
@@ -140,7 +140,7 @@ class TestWire:
         ],
     )
     def test_is_checked(self, backend, request_of, place, value, raised):
-        """Also behind a request that is one."""
+        """A malformed request is refused, also behind a valid one."""
         bad, held = request_of("describe", IN)
         bad[place] = value
         with pytest.raises(raised):
@@ -177,7 +177,7 @@ class TestRelease:
             assert each.released == [(False, None)]
 
     def test_without_an_answer_is_a_fault(self, backend, request_of):
-        """Which is the backend's: whoever waits for the request is told so, in place of an answer."""
+        """A request without an answer is the backend's fault, and fails with that reason."""
         *lost, job = backend.run(*(request_of("lost", IN) for _ in range(4)))
         assert job.released
         assert job.parameters is None
@@ -205,7 +205,7 @@ class TestRelease:
         assert [reference() for reference in references] == [None, None]
 
     def test_leaves_what_it_was_given_as_it_was(self, backend, request_of):
-        """No reference to what a request was made of is left over."""
+        """No reference to the objects of a request is left over."""
         texts = ["id" * 20, "NAME" * 20, "text" * 20]
         identity, name, text = texts
         before = [sys.getrefcount(each) for each in texts]
@@ -216,7 +216,7 @@ class TestRelease:
 
 
 class TestCancel:
-    """Somebody does not want an answer any more."""
+    """Cancellation of requests."""
 
     def test_reaches_the_request_and_its_factories(self, backend, request_of):
         """A backend that looks sees it."""
@@ -228,7 +228,7 @@ class TestCancel:
         assert first.responses == [(True, None, None, None)]
 
     def test_is_nothing_where_the_request_is_over(self, backend, request_of):
-        """Or never was."""
+        """Cancelling a request that has ended, or never existed, has no effect."""
         backend.run(request_of("describe", IN))
         backend.instance.cancel(1)
         backend.instance.cancel(1000)
@@ -240,7 +240,7 @@ class TestStates:
     """The states that a backend keeps between the requests of a sequence."""
 
     def test_come_out_before_the_release(self, iterative, request_of):
-        """Each as it was when it was updated; what the configuration has not, or has otherwise, is refused."""
+        """Each update has the contents of its time; a state that is not as configured is refused."""
         (job,) = iterative.run(request_of("states", IN))
         assert [(*rest, bytes(buffer)) for *rest, buffer in job.states] == [
             ("SUM", "INT32", [1, 2], b"first..."),
@@ -278,7 +278,7 @@ class TestMemory:
     """The memory that a backend allocates for itself."""
 
     def test_is_the_systems(self, backend, request_of):
-        """Of GPUs there is none, and a backend is told so by the code that lets it try another kind."""
+        """GPU memory is refused, with the code that lets a backend try another kind."""
         (job,) = backend.run(request_of("memory", IN))
         assert job.parameters == {
             "gpu": "Unavailable: GPU memory allocation is not supported",

@@ -34,7 +34,7 @@ def flood(backend, request_of):
 
 @pytest.fixture
 def report(backend, request_of):
-    """`report(id="report")`: how many responses were sent, how many threads are done, and what the server said last."""
+    """`report(id="report")`: the number of sent responses, of ended threads, and the last error of the server."""
 
     def report(id="report"):
         (job,) = backend.run(request_of(id))
@@ -64,7 +64,7 @@ def numbers_of(job):
 
 
 def take_all(backend, job, serial, taken):
-    """Take what is there and what comes, until it is over."""
+    """Take all responses until the request has ended."""
     while not job.over:
         responses = len(job.responses)
         for _ in range(taken, responses):
@@ -182,7 +182,7 @@ def test_finalized(native, request_of):
 
 
 def test_none_where_there_is_one_response(native, request_of):
-    """A model that is not decoupled is not limited: what it sends before the final response is the one, or nothing."""
+    """A model that is not decoupled has no limit: of its responses before the end, one at most counts."""
     backend = native("flow.cc", outputs=("OUT", "PAD"), decoupled=False)
     (job,) = backend.run(request_of("", ("IN", "INT64", [3], struct.pack("<qqq", 2 * RESPONSES_MAX, 0, 0))))
     assert len(job.responses) == 2 * RESPONSES_MAX + 1

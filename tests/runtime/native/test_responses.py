@@ -28,7 +28,7 @@ SIZES = [
 
 @pytest.fixture
 def backend(native):
-    """Does with a batch what the id of its first request says; for others it gives the inputs back."""
+    """The ID of the first request is the action for its batch; without one, the inputs are returned."""
     return native("responses.cc", outputs=OUTPUTS)
 
 
@@ -159,7 +159,7 @@ class TestMemory:
         assert [(len(buffer), bytes(buffer)) for buffer in kept] == [(size, bytes([fill]) * size) for fill in range(3)]
 
     def test_stays_as_long_as_it_is_looked_at(self, native, request_of):
-        """Also when the response, the request and the backend are gone; and it can be written to."""
+        """A buffer stays while it is viewed, without its response, request and backend; and it can be written to."""
         backend = native("responses.cc", outputs=OUTPUTS)
         contents = bytes(range(256)) * 1000
         (job,) = backend.run(request_of("echo", ("IN", "UINT8", [len(contents)], contents)))
@@ -184,7 +184,7 @@ class TestView:
     """Memory that is native code's own."""
 
     def test_is_read_where_it_lies(self, backend, request_of):
-        """And keeps alive what it belongs to."""
+        """A view shares the memory, and keeps its owner alive."""
 
         class Owner:
             """Of nothing."""

@@ -72,7 +72,7 @@ def server(instance):
 
 @pytest.fixture
 def steps(instance, request_of):
-    """`steps(line...)`: what came of each, and of what it did."""
+    """`steps(line...)`: the results of the steps, and of their callbacks."""
 
     def steps(*lines):
         script = "\n".join(lines).encode()
@@ -87,7 +87,7 @@ def steps(instance, request_of):
 
 
 def test_request(steps):
-    """A request says what it was told, and refuses what Triton refuses."""
+    """A request has the properties that were set, and refuses what Triton refuses."""
     assert steps(
         "new plus -1",
         "describe",
@@ -340,7 +340,7 @@ def test_allocator(steps, line, failure, freed):
 
 
 def test_waiting_callbacks(steps):
-    """Callbacks that wait for other callbacks do not wait for ever, however many they are."""
+    """Any number of callbacks that wait for other callbacks comes to an end."""
     count = 20
     one = (*REQUEST, "nested plus", "send")
     lines = steps(*one * count, "wait")
@@ -349,7 +349,7 @@ def test_waiting_callbacks(steps):
 
 
 def test_cancel(steps, server):
-    """The server is told, once, which request nobody waits for; its responses come all the same."""
+    """The server gets the cancellation of a request once; its responses come all the same."""
     requests = []
 
     def take(call):
@@ -396,7 +396,7 @@ def test_lost_calls(steps, server):
 
 
 def test_the_end(steps, server):
-    """A server that stops answers nobody any more, neither those who wait nor those who come."""
+    """A server that stops fails all waiting calls and later ones."""
 
     def stop(call):
         server.accept_calls(False)
@@ -437,7 +437,7 @@ QUERIES = [
 
 @pytest.mark.parametrize(("line", "method", "arguments", "answer", "said"), QUERIES)
 def test_queries(steps, server, line, method, arguments, answer, said):
-    """Functions of the server: what they ask, what they make of the answer, and of none."""
+    """Functions of the server: their arguments, and the results for answers and failures."""
     answers = iter(
         [lambda call: call.answer(answer), lambda call: call.fail(2, "no"), lambda call: call.answer(1 << 40)]
     )

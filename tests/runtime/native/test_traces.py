@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Traces as backends see them, and what they report: see tests/native/traces.cc."""
+"""Traces as backends see them, and activities that they report: see tests/native/traces.cc."""
 
 import pytest
 
@@ -10,7 +10,7 @@ OWN = "TRITONSERVER_InferenceTraceDelete: the trace belongs to its request"
 
 @pytest.fixture
 def backend(native):
-    """Says what it sees of traces."""
+    """Reports the traces that it sees."""
     return native("traces.cc", outputs=())
 
 
@@ -31,7 +31,7 @@ def test_context(backend, request_of, trace, context):
 
 
 def test_names(backend, request_of):
-    """A trace says whose it is; it goes with its request, and nobody else deletes it."""
+    """A trace has the properties of its request; it ends with the request and cannot be deleted."""
     (job,) = backend.run(request_of("r", trace=CONTEXT))
     told = job.parameters
     assert (told["model"], told["version"], told["request"], told["refused"]) == ("model", 1, "r", OWN)

@@ -36,7 +36,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("code", [-1, 8, 1000])
     def test_code_that_is_none(self, interface, code):
-        """A code that nobody knows is UNKNOWN."""
+        """An unknown code is UNKNOWN."""
         error = interface.get(c_void_p, "ErrorNew", c_int(code), b"")
         assert interface.get(c_int, "ErrorCode", error) == 0
         interface.get(None, "ErrorDelete", error)
@@ -106,7 +106,7 @@ class TestParameters:
         assert interface.get(c_void_p, "ParameterNew", b"name", c_int(kind), b"12345678") is None
 
     def test_null(self, interface):
-        """There is no parameter without a name or a value, except bytes of which there are none."""
+        """A parameter needs a name and a value; only empty bytes may be null."""
         assert interface.get(c_void_p, "ParameterNew", None, c_int(interface.STRING), b"") is None
         assert interface.get(c_void_p, "ParameterNew", b"name", c_int(interface.STRING), None) is None
         assert interface.get(c_void_p, "ParameterBytesNew", b"name", None, c_size_t(1)) is None
@@ -123,7 +123,7 @@ class TestParameters:
 class TestMessages:
     @pytest.mark.parametrize("text", [b'{"a": [1, 2.50]}', b"", b"{no JSON", b"a\0b", "é".encode()])
     def test_text(self, interface, text):
-        """A message gives the text back as it was, whatever it is, and a NUL after it."""
+        """A message returns any text unchanged, with a NUL after it."""
         message, base, size = interface.message(text), c_void_p(), c_size_t()
         assert interface.call("MessageSerializeToJson", message, byref(base), byref(size)) is None
         assert ctypes.string_at(base, size.value + 1) == text + b"\0"
@@ -146,7 +146,7 @@ class TestBufferAttributes:
         assert interface.call("BufferAttributesDelete", attributes) is None
 
     def test_set(self, interface):
-        """Each is what it was set to."""
+        """Each attribute has the value that was set."""
         attributes = interface.make("BufferAttributesNew")
         handle = ctypes.create_string_buffer(64)
         for name, kind, wanted in self.FIELDS:
@@ -214,7 +214,7 @@ class TestNulls:
         assert interface.call(function, None) is None
 
     def test_trace(self, interface):
-        """A request that is not traced has no trace: nothing comes of what is done with it."""
+        """A request that is not traced has no trace: functions with a null trace have no effect."""
         child = c_void_p(1)
         assert interface.call("InferenceTraceSpawnChildTrace", None, byref(child)) is None
         assert child.value is None

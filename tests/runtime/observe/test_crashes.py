@@ -30,7 +30,7 @@ def told_apart(lines):
 
 
 def test_all_of_a_report():
-    """Every line of a report is of it, and what is printed before and after is not."""
+    """All lines of a report are recognised, and lines before and after it are not."""
     lines = REPORT.splitlines()
     assert (
         told_apart(["printed", "", '  File "looks like a frame", line 1', *lines, "printed", "", *lines]) == lines * 2
@@ -38,7 +38,7 @@ def test_all_of_a_report():
 
 
 def test_what_comes_first():
-    """Where native code was may be told before all else."""
+    """The native stack may precede the report."""
     lines = ["Current thread's C stack trace (most recent call first):", '  Binary file "a.so", at f+0x48 [0x7f]', ""]
     assert told_apart(["printed", *lines, *REPORT.splitlines(), "printed"]) == lines + REPORT.splitlines()
 

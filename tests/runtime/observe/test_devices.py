@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""When devices are read, and what the page has of them in between."""
+"""The reading of devices, and the page between readings."""
 
 import asyncio
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The text format: what is written is what Prometheus' own parser reads back."""
+"""The text format: Prometheus' own parser reads back the written samples."""
 
 import math
 import sys
@@ -34,7 +34,7 @@ LABEL_NAMES = st.from_regex("([a-zA-Z]|_[a-zA-Z0-9])[a-zA-Z0-9_]{0,20}|_", fullm
     ],
 )
 def test_numbers(value, text):
-    """Whole numbers have no fraction, and what is no number has Prometheus' names."""
+    """Whole numbers have no fraction, and infinities and NaN have Prometheus' names."""
     assert number_text(value) == text
 
 

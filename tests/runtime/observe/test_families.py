@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Families and metrics: what they count, how it reads, and what they do not do, in whose words."""
+"""Families and metrics: their counts, their text, and their refusals with Triton's messages."""
 
 import math
 
@@ -90,7 +90,7 @@ class TestHistogram:
         )
 
     def test_without_labels_or_bounds(self):
-        """Then there is one bucket, for everything."""
+        """Without bounds there is one bucket, for everything."""
         family, histogram = family_of("histogram", [])
         histogram.observe(2.0)
         assert family.lines().splitlines()[2:] == ['m_bucket{le="+Inf"} 1', "m_sum 2", "m_count 1"]
@@ -104,7 +104,7 @@ class TestHistogram:
         assert refusal_of(histogram.observe, math.nan) == "a histogram can only observe a finite number, not NaN"
 
     def test_adds_what_others_observed(self):
-        """Counts by bucket and their sum; what has another number of buckets, or less than nothing, changes nothing."""
+        """Counts by bucket and their sum are added; another number of buckets, or a negative count, changes nothing."""
         family, histogram = family_of("histogram", [1.0])
         histogram.observe(0.5)
         histogram.add([2, 1], 7.5)
@@ -133,11 +133,11 @@ class TestHistogram:
 class TestFamily:
     @pytest.mark.parametrize("kind", KINDS)
     def test_without_metrics_is_nothing(self, kind):
-        """Neither its kind nor its description are told while it has nothing to show."""
+        """A family without metrics has no lines."""
         assert Family("m", "About it.", kind).lines() == ""
 
     def test_buckets_are_for_histograms(self):
-        """Each kind has what it needs and no more."""
+        """Only histograms have buckets, and they need them."""
         assert refusal_of(family_of, "counter", [1.0]) == "Unexpected buckets found."
         assert refusal_of(family_of, "gauge", []) == "Unexpected buckets found."
         assert refusal_of(family_of, "histogram", None) == "Missing required buckets."

@@ -64,14 +64,14 @@ def test_what_the_operator_set():
     ],
 )
 def test_one_setting_is_changed(log_settings, applied, name, value):
-    """The others stay, and what is changed is made so at once."""
+    """The other settings stay, and the change is applied at once."""
     log_settings.update({name: value})
     assert log_settings.current() == {**DEFAULTS, name: value}
     assert len(applied) == 1
 
 
 def test_verbose_is_known_at_a_glance(log_settings):
-    """`verbose` says whether verbose lines are logged, so that nobody formats lines in vain."""
+    """`verbose` says whether verbose lines are logged, so that they are not formatted in vain."""
     assert not log_settings.verbose
     log_settings.update({"log_verbose_level": 1})
     assert log_settings.verbose
@@ -115,7 +115,7 @@ def test_wrong_value(log_settings, applied, name, value, message):
 
 @pytest.mark.parametrize("value", ["x", "", None, 1])
 def test_file_cannot_be_changed(log_settings, applied, value):
-    """A client must not say what the server writes to."""
+    """A client must not choose the file that the server writes to."""
     with pytest.raises(InferenceError) as caught:
         log_settings.update({"log_info": False, "log_file": value})
     assert caught.value.code is Code.UNSUPPORTED
@@ -152,7 +152,7 @@ def test_loggers_of_nobody_are_left_alone(logger):
 
 
 def test_appliers():
-    """Everybody who applies the settings is told those that change."""
+    """All appliers get each change."""
     told, also_told = [], []
     log_settings = LogSettings(ServerSettings(("models",)), told.append, also_told.append)
     log_settings.update({"log_info": False})

@@ -29,7 +29,7 @@ def test_cpu_times():
 
 @pytest.mark.parametrize("text", ["", "cpu", "cpu 1 2 3 4", "cpu a b c d e f", "intr 1 2 3 4 5 6 7 8"])
 def test_times_that_cannot_be_read(text):
-    """Then there are none."""
+    """Times that cannot be read are None."""
     assert cpu_times(text) is None
 
 
@@ -57,7 +57,7 @@ def test_memory():
 
 @pytest.mark.parametrize("text", ["", "MemTotal: 5 kB\n", "MemTotal: x kB\nMemAvailable: 1 kB\n", "MemTotal:\n:\n"])
 def test_memory_that_cannot_be_read(text):
-    """Then there is none."""
+    """Memory that cannot be read is None."""
     assert memory(text) is None
 
 
@@ -79,7 +79,7 @@ def test_cpu_lines():
 
 
 def test_gpu_lines():
-    """Each GPU has a sample in every family of what it tells; without GPUs there are no families."""
+    """Each GPU has a sample in every family that it supports; without GPUs there are no families."""
     assert gpu_lines([]) == ""
     page = gpu_lines([GpuReading("GPU-1", 0.5, 100, 10, 70.5, 300, 2.5), GpuReading("GPU-2", utilization=0.0)])
     found = {

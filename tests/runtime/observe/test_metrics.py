@@ -82,7 +82,7 @@ class TestSharing:
 
     @pytest.mark.parametrize(("first", "second"), [("n", "n_sum"), ("n_count", "n")])
     def test_no_name_twice(self, metrics, first, second):
-        """A histogram has samples of other names than its own, which nobody else may have; but other names are free."""
+        """The names of a histogram's samples are taken as well; other names are free."""
         kinds = {"n": "histogram"}
         metrics.family("a", first, "", kinds.get(first, "counter"))
         message = f"metric family '{second}' would have samples named"
@@ -114,7 +114,7 @@ class TestEnding:
         assert metrics.value("o", stays) == 1
 
     def test_a_metric_ends_with_its_last_object(self, metrics):
-        """And begins again at 0."""
+        """A metric that is made again begins at 0."""
         family = metrics.family("o", "n", "", "counter")
         first, second = (metrics.metric("o", family, {}, None) for _ in range(2))
         metrics.measure("o", first, "increment", 1.0)
@@ -150,7 +150,7 @@ class TestEnding:
 class TestDistrust:
     @pytest.mark.parametrize("number", [0, -1, 99, True, 1.0, None, "1", [1]])
     def test_numbers_of_nothing(self, metrics, number):
-        """A number that an owner was not given is none of its handles, whatever it looks like."""
+        """A number that is not a handle of its owner has no effect."""
         metrics.metric("o", metrics.family("o", "n", "", "counter"), {}, None)
         before = repr(metrics)
         assert refusal_of(metrics.metric, "o", number if number != 1 else [], {}, None) == FAMILY_DELETED
@@ -196,7 +196,7 @@ class TestDistrust:
 
     @pytest.mark.parametrize("value", [1, "1", None, True])
     def test_values_that_are_no_floats(self, metrics, value):
-        """The channel carries floats; whatever else comes does not count."""
+        """A value that is not a float is refused."""
         number = metrics.metric("o", metrics.family("o", "n", "", "gauge"), {}, None)
         assert "the value of a metric is a float" in refusal_of(metrics.measure, "o", number, "set", value)
         assert metrics.value("o", number) == 0
@@ -249,7 +249,7 @@ class TestLimits:
         metrics.family("p", "n", "", "counter")
 
     def test_page(self, metrics, monkeypatch):
-        """The size of the page is limited, whatever it consists of; dropped metrics make room."""
+        """The size of the page is limited, for any contents; dropped metrics make room."""
         monkeypatch.setattr(module, "PAGE_BYTES_MAX", 1000)
         family = metrics.family("o", "n", "", "histogram")
         numbers = [metrics.metric("o", family, {}, [1.0, 2.0])]
@@ -261,7 +261,7 @@ class TestLimits:
 
 
 class Sharing(RuleBasedStateMachine):
-    """Stubs make, use and drop what they like, against a model of what must then be on the page."""
+    """Stubs make, use and drop metrics in any order, compared with a model of the page."""
 
     families = Bundle("families")
     counters = Bundle("counters")

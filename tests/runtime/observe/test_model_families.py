@@ -114,7 +114,7 @@ def test_values():
 
 
 def test_each_version_has_its_samples():
-    """Versions are told apart by their label, within one family."""
+    """Versions differ by their label, within one family."""
     page = model_lines([reading(version=1), reading(version=12)], USUAL)
     versions = [sample.labels["version"] for sample in families(page)["nv_inference_pending_request_count"].samples]
     assert versions == ["1", "12"]

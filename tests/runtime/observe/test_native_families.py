@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of native backends on a page that has others, too: every name is that of one family, whoever made it."""
+"""Metrics of native backends on a page with others: every name is that of one family."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families

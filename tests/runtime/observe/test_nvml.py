@@ -79,7 +79,7 @@ def build(tmp_path_factory):
 
 
 def test_gpus(build):
-    """Each is read; what one does not tell is None. Energy is counted from the start."""
+    """Each GPU is read, with None for values that it lacks. Energy is counted from the start."""
     nvml = Nvml(build())
     assert repr(nvml) == "<Nvml [2 GPUs]>"
     assert nvml.read() == [GpuReading("GPU-0", 0.25, 80 << 30, 20 << 30, 70.5, 300.0, 1.5), GpuReading("GPU-1")]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The statistics of a model version: what is recorded is what the protocol shows."""
+"""The statistics of a model version: recorded values appear in the protocol's form."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Summaries: their quantiles against exact ones, and what they forget when."""
+"""Summaries: their quantiles compared with exact ones, and their window."""
 
 import math
 
@@ -59,7 +59,7 @@ def test_without_values():
 
 @pytest.mark.parametrize(("turns", "is_known"), [(0, True), (SLICES - 1, True), (SLICES, False)])
 def test_window(turns, is_known):
-    """A value counts for some turns; count and sum are for ever."""
+    """A value counts for some turns in quantiles, and always in count and sum."""
     summary = summary_of(7)
     for _ in range(turns):
         summary.turn()

@@ -10,7 +10,7 @@ from pyruntime.runtime.observe.tables import CELL_CHARS_MAX, backend_table, colu
 
 
 def test_table_is_as_wide_as_its_cells():
-    """Borders, one space around each cell, columns as wide as what they hold."""
+    """Borders, one space around each cell, columns as wide as their cells."""
     assert model_table([("add_sub", "1", "READY"), ("b", "12", "UNAVAILABLE: no")]) == (
         "+---------+---------+-----------------+\n"
         "| Model   | Version | Status          |\n"

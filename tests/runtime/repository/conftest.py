@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A server's models without its processes: everything real but for the loader and what it loads."""
+"""A server's models without its processes: all parts are real but for the loader and its versions."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ PATIENCE_S = 60
 
 
 class Version:
-    """Stands for a ModelVersion. It stops at once, or once `busy` is set again; `config` is what it was loaded with."""
+    """Stands for a ModelVersion. It stops at once, or once `busy` is set again; `config` is that of its load."""
 
     def __init__(self, name, number, config=None, path=""):
         self.spec = SimpleNamespace(name=name)
@@ -45,10 +45,10 @@ class Version:
 
 
 class Loader:
-    """Stands for a ModelLoader. `steps` maps a model to what is awaited before a version of it is ready.
+    """Stands for a ModelLoader. `steps` maps a model to a coroutine function for its versions.
 
-    `log` is what was loaded, in the order in which it was begun; `complete` is what the newest version does to the
-    configuration. `going_on` are the models that load now, and `most` how many there were at most.
+    `log` lists the loads in the order of their beginning; `complete` completes the configuration for the newest
+    version. `going_on` are the models that load now, and `most` is their largest number so far.
     """
 
     def __init__(self):
@@ -93,7 +93,7 @@ class Loader:
 
 
 class World:
-    """The models of a server: `add` and `touch` change what is in the repository."""
+    """The models of a server: `add` and `touch` change the repository."""
 
     def __init__(self, repository, tasks, **settings):
         self.repository = repository

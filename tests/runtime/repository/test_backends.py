@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finding backends: where is searched, in what order, and what is said when nothing is found."""
+"""Finding backends: the folders, their order, and the error if none is found."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def find(tmp_path):
 class TestPython:
     @pytest.mark.parametrize("runtime", ["", "libtriton_python.so", "model.py"])
     def test_the_models_own_file(self, find, runtime):
-        """The backend "python" is the model.py of the version, whatever else lies about."""
+        """The backend "python" is the model.py of the version, regardless of other files."""
         spec = model("python", runtime)
         assert find(spec, "m/3/model.py", "ours/python/model.py") == Backend("python", "python", "m/3/model.py")
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Model control: what may be asked for, in which order it happens, and who waits for whom."""
+"""Model control: valid requests, their order, and the waits between loads."""
 
 import asyncio
 import tempfile
@@ -52,7 +52,7 @@ class TestWhatIsRefused:
 
     @pytest.mark.parametrize("name", ["..", ".", "../m", "m/1", "/m", "m/", "/"])
     def test_a_path(self, world, name):
-        """A name is none that leads elsewhere."""
+        """A name with a path is refused."""
 
         async def test(world):
             world.add("m")
@@ -122,7 +122,7 @@ class TestWhatIsRefused:
         world(test)
 
     def test_our_own_mistakes(self, world, caplog):
-        """One load that goes wrong in a way that nobody thought of does not end the server, and leaves no traces."""
+        """An unexpected exception in a load does not end the server, and leaves no traces."""
 
         async def test(world):
             world.add("m")
@@ -225,7 +225,7 @@ class TestOrder:
         world(test)
 
     def test_an_unload_right_after_a_load(self, world):
-        """Also where the load has not even begun."""
+        """An unload may follow before the load has begun."""
 
         async def test(world):
             world.add("m")
@@ -264,7 +264,7 @@ class TestOrder:
         world(test, model_load_thread_count=3)
 
     def test_a_drain_takes_no_place(self, world):
-        """A load that waits for a model to be unloaded holds nobody up."""
+        """A load that waits for an unload does not block other loads."""
 
         async def test(world):
             world.add("m", "n")
@@ -336,7 +336,7 @@ class TestOverrides:
         world(test)
 
     def test_files(self, world, tmp_path, monkeypatch):
-        """Files that came with a load are the model until the next one, and are gone when nobody needs them."""
+        """Files that came with a load are the model's until the next load, and are removed when they are not needed."""
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
         (tmp_path / "tmp").mkdir()
 
@@ -399,7 +399,7 @@ class TestOverrides:
 
 
 def chain(world, *edges):
-    """Have models wait for others while they load: `ab` for a that waits for b. Returns what they got."""
+    """Have models wait for others while they load: `ab` for a that waits for b. Returns the results of the waits."""
     got = {}
     for waiter, *targets in edges:
 
@@ -454,7 +454,7 @@ class TestWaitReady:
     @pytest.mark.parametrize("names", ["abc", "cba", "bca"])
     @pytest.mark.parametrize("count", [1, 4])
     def test_the_order_that_need_be(self, world, names, count):
-        """At the start models load in whatever order their calls to each other need."""
+        """At the start, models load in the order that their calls to each other need."""
 
         async def test(world):
             world.add(*names)
@@ -519,7 +519,7 @@ class TestWaitReady:
         world(test)
 
     def test_many_wait(self, world):
-        """Everybody who waits is told; who has lost interest harms nobody."""
+        """All waits end; a cancelled one has no effect on the others."""
 
         async def test(world):
             world.add("m")
@@ -566,7 +566,7 @@ class TestWaitReady:
         world(test, model_load_thread_count=count)
 
     def test_what_a_failed_load_leaves(self, world):
-        """A wait of a load that has failed is nobody's: those who now wait for its model are not refused."""
+        """A wait of a failed load does not count any more: later waits for its model are not refused."""
 
         async def test(world):
             world.add("a", "b")
@@ -614,7 +614,7 @@ class TestLoadsByModels:
     """A model that asks for another one while it is itself loading."""
 
     def test_goes_on_with_one_place(self, world):
-        """It makes room for what it waits for."""
+        """A load that waits for another one makes room for it."""
 
         async def test(world):
             world.add("a", "b")
@@ -647,7 +647,7 @@ class TestLoadsByModels:
         world(test)
 
     def test_each_other(self, world):
-        """Nor for one that waits for it, in whichever way."""
+        """A load may not wait for one that waits for it, in either way."""
 
         async def test(world):
             world.add("a", "b")
@@ -703,11 +703,11 @@ class TestStart:
         assert self.started(world) == [True, [], ["a", "b", "c"]]
 
     def test_what_is_named(self, world):
-        """Or what is named."""
+        """Models that are named are loaded."""
         assert self.started(world, load_models=("c", "a", "c")) == [True, ["a", "c"], ["a", "b", "c"]]
 
     def test_the_star(self, world):
-        """Or everything after all."""
+        """A star loads all models."""
         assert self.started(world, load_models=("*", "*")) == [True, ["a", "b", "c"], ["a", "b", "c"]]
 
     def test_what_is_not_there(self, world, caplog):
@@ -733,7 +733,7 @@ class TestStart:
         world(test, model_control_mode="none")
 
     def test_what_fails(self, world):
-        """So has what does not load."""
+        """A model that does not load has failed, and the others are ready."""
 
         async def test(world):
             world.add("a", "b")

@@ -27,7 +27,7 @@ def test_model_that_there_is():
     ],
 )
 def test_model_that_there_is_not(found, listed):
-    """The error says what there is, if that is not too much."""
+    """The error lists the existing models, unless there are too many."""
     with pytest.raises(SettingsError) as caught:
         check_debug_model("c", found)
     assert str(caught.value) == f"--debug: there is no model 'c' in the repositories; there are: {listed}"

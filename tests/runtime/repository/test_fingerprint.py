@@ -51,7 +51,7 @@ def test_a_file_of_a_version(model, path):
 
 
 def test_a_file_of_another_size(model):
-    """Also where a copy has kept the time."""
+    """A file of another size is a change, even if a copy has kept the time."""
     before = look(model)
     file = model / "1" / "model.py"
     found = file.stat()
@@ -61,7 +61,7 @@ def test_a_file_of_another_size(model):
 
 
 def test_files_that_come_and_go(model):
-    """A file more or less is a change, whatever its time."""
+    """An added or removed file is a change, whatever its time."""
     before = look(model)
     (model / "2" / "new.py").write_text("")
     with_new = look(model)
@@ -107,7 +107,7 @@ def test_what_does_not_count(model, path):
     ],
 )
 def test_configuration(model, text, same):
-    """A configuration is what it says, and which versions it wants served does not matter to any of them."""
+    """Only the meaning of the configuration counts, without the policy for versions."""
     assert (look(model, text) == look(model)) is same
 
 
@@ -140,7 +140,7 @@ def test_names_of_any_bytes(model):
 
 
 def test_a_version_that_has_gone(model):
-    """A folder that is not there any more has no files; that is for whoever loads it to say."""
+    """A missing folder has no files; its loader reports that."""
     before = look(model)
     for file in (model / "2").iterdir():
         file.unlink()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The lifecycle table: what is served, what is shown, and what is refused, after any legal steps."""
+"""The lifecycle table: served versions, the index, and refusals, after any legal steps."""
 
 import pytest
 
@@ -80,7 +80,7 @@ class TestResolve:
         assert table.resolve("m", 2) == "two"
 
     def test_any_version_is_the_highest(self):
-        """Without a version, the highest that is ready serves, whatever was loaded last."""
+        """Without a version, the highest ready one serves, whichever was loaded last."""
         table = serving(v10="ten", v9="nine")
         assert table.resolve("m") == table.resolve("m", -1) == "ten"
         table.begin_unload("m", 10)
@@ -101,7 +101,7 @@ class TestResolve:
         assert found == [(1,), ()]
 
     def test_an_unknown_model(self):
-        """Also one that is in the repository, but was never loaded."""
+        """A model that was never loaded is unknown, even if it is in the repository."""
         table = LifecycleTable()
         table.set_repository(["m"])
         assert refusal(table, "m") == ("Request for unknown model: 'm' is not found", Code.NOT_FOUND)
@@ -163,7 +163,7 @@ class TestHandles:
 
 class TestIndex:
     def test_models_that_were_never_loaded_have_a_name_only(self):
-        """Every model of the repositories is there, in order, and so is every model that is loaded."""
+        """The index has every model of the repositories, in order, and every loaded model."""
         table = serving(v2="two", v10="ten")
         table.set_repository(["z", "a"])
         rows = [IndexRow("a"), IndexRow("m", "2", "READY"), IndexRow("m", "10", "READY"), IndexRow("z")]

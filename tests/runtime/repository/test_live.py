@@ -116,7 +116,7 @@ def test_lost_before_it_serves(world, version):
 
 
 def test_lost_while_it_is_loaded_anew(world, version):
-    """Then the new load decides: if it succeeds nothing is lost."""
+    """The new load decides: if it succeeds, the model is not lost."""
 
     async def test(world):
         old = serve(world, version("m", 1))
@@ -160,7 +160,7 @@ def test_a_failure_leaves_what_serves(world, version):
 
 
 def test_lost_after_it_was_replaced(world, version):
-    """The end of what was replaced is nothing to its successor."""
+    """The loss of a replaced version does not affect its successor."""
 
     async def test(world):
         old = serve(world, version("m", 1))
@@ -192,7 +192,7 @@ def test_folders(world, version):
 
 
 def test_stop(world, version):
-    """Stopping the server stops everything once, and waits for what was retiring."""
+    """Stopping the server stops every version once, and waits for retiring ones."""
 
     async def test(world):
         first, second, third = (serve(world, version("m", number)) for number in (1, 2, 3))

@@ -10,7 +10,7 @@ from pyruntime.runtime.repository.load_slots import LoadSlots
 
 
 class Load:
-    """A load that does what the test says, one step at a time."""
+    """A load that the test controls, one step at a time."""
 
     def __init__(self, slots, name):
         self.name = name

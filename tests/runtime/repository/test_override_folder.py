@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder that is there as long as somebody needs it."""
+"""A folder that exists as long as it is held."""
 
 import stat
 import tempfile
@@ -19,7 +19,7 @@ def place(tmp_path, monkeypatch):
 
 
 def test_a_model(place):
-    """The files make a model's folder, which has the model's name and is nobody else's to read."""
+    """The files make a model's folder, which has the model's name and is private."""
     folder = OverrideFolder("m", {"1/model.py": b"a", "2/sub/b.bin": b"\0", "labels.txt": b""})
     found = folder.read()
     assert (found.name, found.path, found.config_path) == ("m", str(folder.path), None)
@@ -32,7 +32,7 @@ def test_a_model(place):
 
 
 def test_held_by_several(place):
-    """The last one who lets go of it removes it."""
+    """The folder is removed with its last holder."""
     folder = OverrideFolder("m", {"1/model.py": b"a"})
     folder.hold()
     folder.release()
@@ -50,7 +50,7 @@ def test_files_that_cannot_be(place, files):
 
 
 def test_a_folder_that_somebody_else_removed(place, caplog):
-    """It is gone, which is what was wanted; the log says so."""
+    """The folder is gone, which was the aim; the log has a message."""
     folder = OverrideFolder("m", {"1/model.py": b"a"})
     (parent,) = place.iterdir()
     parent.rename(place / "elsewhere")

@@ -24,7 +24,7 @@ class TestSeen:
         return seen
 
     def test_nothing_changed(self, seen):
-        """Then there is nothing to do."""
+        """Without changes there is nothing to load."""
         assert seen.look(stamps(a=b"1", b=b"1")) == Changes([], [])
 
     def test_changes(self, seen):
@@ -62,7 +62,7 @@ class Clock:
         self._wake.clear()
 
     async def tick(self):
-        """Until it sleeps again: one look, and what it led to begun."""
+        """Run until it sleeps again: one look, and the beginning of its loads."""
         await self._asleep.wait()
         self._asleep.clear()
         self._wake.set()
@@ -184,7 +184,7 @@ class TestPolling:
         polling(test)
 
     def test_looks_do_not_wait_for_loads(self, polling):
-        """A model that takes its time holds nobody up."""
+        """A slow load does not block other models."""
 
         async def test(world, tick):
             world.add("slow")
@@ -253,7 +253,7 @@ class TestPolling:
 class TestLook:
     @pytest.fixture
     def found(self, world):
-        """`found(test)`: `test(world, look)` with what is found now."""
+        """`found(test)`: `test(world, look)`, where `look` returns the folders that are found now."""
 
         def run(test):
             async def main(world):
@@ -290,7 +290,7 @@ class TestLook:
         found(test)
 
     def test_no_repository(self, found):
-        """That there are no models is not what is found."""
+        """A missing repository is an error and not an empty one."""
 
         def test(world, look):
             shutil.rmtree(world.repository)

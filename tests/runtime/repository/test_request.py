@@ -26,7 +26,7 @@ def model(tmp_path):
 
 
 class Seen:
-    """A model as it is found on disk, and what there is to load of it."""
+    """A model as it is on disk, and the draft to load."""
 
     def __init__(self, name, request, standing, files, settings):
         sight = look(name, request, standing, files, settings)
@@ -48,7 +48,7 @@ def test_as_it_is(model):
 
 
 def test_where_nothing_is_loaded_again(model):
-    """Without explicit control nobody looks at the files."""
+    """Without explicit control the files are not examined."""
     assert see(model, mode="none").fingerprints == {}
 
 
@@ -63,7 +63,7 @@ def test_a_configuration_instead(model):
 
 @pytest.mark.parametrize("change", ["newer", "gone"])
 def test_until_the_file_changes(model, change):
-    """Until the model's own configuration changes; whoever changed it wants it to count."""
+    """An override counts until the model's own configuration changes."""
     standing = see(model, OVERRIDE).override
     file = model / "config.pbtxt"
     if change == "gone":
@@ -111,6 +111,6 @@ def test_a_model_that_is_wrong(model, text):
 
 
 def test_a_configuration_that_is_wrong(model):
-    """Also where it came with the request."""
+    """A wrong configuration is refused, also if it came with the request."""
     with pytest.raises(LoadError, match="directory name must equal model name"):
         see(model, LoadRequest(parse_override('{"name": "other"}')))

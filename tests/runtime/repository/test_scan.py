@@ -63,13 +63,13 @@ class TestWarnings:
 
 
 def test_a_model_without_anything(tmp_path):
-    """A folder without configuration and versions is a model all the same; what it lacks is found out later."""
+    """A folder without configuration and versions is a model; its load reports what is missing."""
     root = make(tmp_path, "m/")
     assert scan([root]) == [ModelFolder("m", os.path.join(root, "m"), None, ())]
 
 
 def test_what_is_no_model(tmp_path):
-    """Hidden folders, Python's caches, plain files and links that lead nowhere are none."""
+    """Hidden folders, Python's caches, plain files and broken links are no models."""
     root = make(tmp_path, "m/1/", ".git/1/", "__pycache__/", "README.md")
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
     assert names(scan([root])) == ["m"]
@@ -124,7 +124,7 @@ def test_a_relative_repository(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "why"), [("missing", "No such file or directory"), ("plain", "Not a directory")])
 def test_a_repository_that_cannot_be_read(tmp_path, name, why):
-    """This is an error of whoever started the server, and names the path as it was given."""
+    """This is an error of the operator, with the path as it was given."""
     make(tmp_path, "plain")
     path = str(tmp_path / name)
     with pytest.raises(LoadError, match=f"^model repository '{path}' cannot be read: {why}$"):

@@ -104,7 +104,7 @@ def test_a_new_version(world):
 
 
 def test_a_version_that_has_gone(world):
-    """So is one whose folder has gone, and the one before it comes back."""
+    """A version whose folder has gone is unloaded, and the one before it serves again."""
 
     async def test(world):
         world.add("m", versions=(1, 2))
@@ -187,7 +187,7 @@ def test_what_the_newest_version_says(world):
 
 
 def test_first_load_version_by_version(world):
-    """A model that serves nothing yet serves what is ready, whatever becomes of the rest; that is tried again."""
+    """A model that serves nothing yet serves each version that is ready; failed ones are tried again."""
 
     async def test(world):
         world.add("m", versions=(1, 2, 3), config=ALL)
@@ -360,7 +360,7 @@ def test_a_new_version_that_is_lost_at_once(world):
 
 
 def test_a_load_that_is_given_up(world):
-    """When the server stops, what is ready and waits is stopped too."""
+    """When the server stops, versions that are ready and wait for others are stopped, too."""
 
     async def test(world):
         world.add("m", versions=(1, 2), config=ALL)

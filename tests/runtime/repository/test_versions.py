@@ -83,7 +83,7 @@ def test_no_version_left(policy):
 
 
 def test_too_many_are_specified():
-    """A policy is refused as a whole: to say of each of a million versions that it is not there would take for ever."""
+    """A policy with too many versions is refused as a whole: an error for each would take too long."""
     many = tuple(range(1, SPECIFIC_VERSIONS_MAX + 2))
     selection = select_versions(VersionPolicy("specific", versions=many), ["1"], "m")
     assert (selection.versions, selection.missing) == ((), {})

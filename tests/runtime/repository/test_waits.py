@@ -32,7 +32,7 @@ def graph(text):
     ],
 )
 def test_cycle(edges, waiter, target, expected):
-    """A wait that leads back to who waits is a cycle, and is told as the way round."""
+    """A wait that leads back to its waiter is a cycle, reported as the path of the cycle."""
     assert graph(edges).cycle(waiter, target) == list(expected)
 
 
@@ -48,7 +48,7 @@ def test_removed():
 
 
 def test_ended():
-    """A load that has ended waits for nothing, and what is left of it does no harm to the next load of the model."""
+    """A load that has ended waits for nothing, and its waits do not affect the next load of the model."""
     made = WaitGraph()
     old = made.add("b", "a")
     made.end("b")

@@ -68,7 +68,7 @@ class TestWithoutBatching:
         assert len(batcher) == 1000
 
     def test_nothing_queued_gives_nothing(self):
-        """take() on an empty queue is None, and there is nothing to wake for."""
+        """take() on an empty queue is None, without a time to wake up."""
         batcher = Batcher(8, None)
         assert batcher.take(0.0) is None
         assert batcher.wake_at() is None
@@ -146,7 +146,7 @@ class TestWithDelay:
         assert all_taken(filled(self.batcher(), 4, 4, 1)) == ["ab"]
 
     def test_a_preferred_size_does_not_wait(self):
-        """A preferred size is executed at once, and what is beyond it waits."""
+        """A preferred size is executed at once, and further requests wait."""
         assert all_taken(filled(self.batcher(2, 4), 1, 1, 1)) == ["ab"]
 
     def test_a_preferred_size_may_come_later(self):
@@ -162,7 +162,7 @@ class TestWithDelay:
         assert all_taken(filled(self.batcher(4), 6)) == ["a"]
 
     def test_a_closed_batch_does_not_wait(self):
-        """A batch that cannot grow is executed at once: for its rows, or for the signature of what is next."""
+        """A batch that cannot grow is executed at once: because of its rows, or of the next request's signature."""
         assert all_taken(filled(self.batcher(8), 5, 4)) == ["a"]
         batcher = filled(self.batcher(), 1, 1, signature="x")
         batcher.submit(Queued("z", 1, 0.0, "y"))
@@ -329,7 +329,7 @@ def test_agrees_with_the_rules(preferred, delay_ms, operations, eager):
 
 
 class Strategy:
-    """Lets requests of a batch come to `limit` rows, and writes down what it is asked."""
+    """Lets requests of a batch come to `limit` rows, and notes its calls."""
 
     def __init__(self, limit):
         self.limit = limit

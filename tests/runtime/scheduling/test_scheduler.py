@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's shell, between jobs and instances that only note what they are given."""
+"""The scheduler's shell, between jobs and instances that only note their calls."""
 
 import asyncio
 import functools
@@ -186,7 +186,7 @@ class TestTimer:
 
 class TestRefusal:
     def test_queue_full(self):
-        """A full queue refuses; whoever waits goes on waiting."""
+        """A full queue refuses; waiting requests stay."""
         text = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
         made = scheduler(Instance(0), text=text)
         outcome = []
@@ -249,7 +249,7 @@ class TestCancelledMeanwhile:
     """A job may be cancelled while it is with an instance; if it comes back from there it goes no further."""
 
     def test_put_back(self):
-        """Of a batch that comes back only those wait again for whom somebody waits."""
+        """Cancelled requests of a batch that comes back are not queued again."""
         instance = Instance(0)
         made = scheduler(instance)
         outcome = []
@@ -264,7 +264,7 @@ class TestCancelledMeanwhile:
         assert instance.batches == [[left]]
 
     def test_reschedule(self):
-        """A model does not get to see again what nobody waits for."""
+        """A cancelled request is not executed again."""
         instance = Instance(1)
         made = scheduler(instance)
         outcome = []
@@ -376,7 +376,7 @@ class TestWaitEmpty:
         assert len(instance.batches) == 2
 
     def test_until_all_is_cancelled(self):
-        """It is over as well when nobody waits for the rest."""
+        """The wait ends when the last request is cancelled."""
         made = scheduler(Instance(0))
         jobs = [job(), job()]
         for each in jobs:
@@ -384,7 +384,7 @@ class TestWaitEmpty:
         self.wait(made, *[functools.partial(made.cancel, each) for each in jobs])
 
     def test_until_all_has_failed(self):
-        """Or when the last instance is given up."""
+        """The wait ends when all requests fail."""
         made = scheduler(Instance(0))
         made.submit(job())
         self.wait(made, lambda: made.fail_all(InferenceError("no")))
@@ -475,13 +475,13 @@ class TestFreeInstance:
         assert made.free_instance() is busy
 
     def test_without(self):
-        """Nobody, if none has a place, or there is none."""
+        """None, if no instance has capacity, or there is none."""
         assert scheduler(Instance(0)).free_instance() is None
         assert scheduler(Instance(0), Instance(0)).free_instance() is None
         assert scheduler().free_instance() is None
 
     def test_behind_others(self):
-        """Nobody, while others wait."""
+        """None, while others wait."""
         instance = Instance(0)
         made = scheduler(instance)
         made.submit(job())

@@ -23,7 +23,7 @@ def spec(oldest=False, slots=4, delay_s=0.0, utilization=0.0, preferred=(), read
 
 
 def direct(*offers, **how):
-    """Slots and what is offered in them."""
+    """A strategy with these offers, by slot."""
     made = Direct(spec(**how))
     for slot, offered in offers:
         made.offer(offered, slot)
@@ -37,7 +37,7 @@ class TestDirect:
         assert direct().wake_at() is None
 
     def test_in_order_of_slots(self):
-        """A batch has what is offered, by slot, at once."""
+        """A batch has all offered requests, by slot, at once."""
         first, second = Offered(), Offered()
         made = direct((3, first), (1, second))
         assert made.take(0) == [second, first]
@@ -90,7 +90,7 @@ class TestDirect:
 
 class TestOldest:
     def test_in_order_of_offers(self):
-        """Requests are batched as they were offered, whatever their slots are."""
+        """Requests are batched in the order of their offers, for any slots."""
         made = Oldest(4, spec(oldest=True))
         jobs = [Offered() for _ in range(5)]
         for slot, job in enumerate(jobs):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The shell around sequences, between jobs and instances that only note what they are given."""
+"""The shell around sequences, between jobs and instances that only note their calls."""
 
 import asyncio
 import functools
@@ -224,7 +224,7 @@ class TestRefusals:
 
     @in_a_loop
     async def test_conflict(self, make, caplog):
-        """The operator is told of a sequence that begins anew."""
+        """A sequence that begins anew is logged."""
         made = make("", Instance())
         made.submit(job(7, START))
         assert caplog.text == ""

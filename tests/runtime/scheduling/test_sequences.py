@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences: who has a slot, who waits for one, what is next, and when it is over."""
+"""Sequences: slots, the backlog, the next requests, and the end."""
 
 import pytest
 from hypothesis import given, settings
@@ -78,7 +78,7 @@ class TestRequests:
         table.run(*jobs)
 
     def test_no_id(self):
-        """Zero and the empty string are none."""
+        """Zero and the empty string are not valid IDs."""
         message = "inference request to model 'm' must specify a non-zero or non-empty correlation ID"
         assert refused(Table(), job(0, START)) == message
         assert refused(Table(), job("", START)) == message
@@ -122,7 +122,7 @@ class TestRequests:
         assert len(table.all) == 3
 
     def test_single(self):
-        """A sequence whose id nobody knows is over with its only request."""
+        """A sequence without a client's ID ends with its only request."""
         table = Table()
         only = job(1, START)
         table.all.submit(only, is_single=True)

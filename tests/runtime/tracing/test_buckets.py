@@ -30,7 +30,7 @@ def test_together(complete):
 
 
 def test_log_frequency(complete):
-    """So many are written together, to a file of their own."""
+    """The given number of traces is written together, to a file of its own."""
     buckets = Buckets()
     first = complete(log_frequency=2)
     second, third = complete(first.sampler), complete(first.sampler)

@@ -99,7 +99,7 @@ def test_refused(write, at_once, caplog):
 
 
 def test_nobody_there(write, at_once, caplog, reserve_ports):
-    """Where nobody listens the traces are lost, after some attempts."""
+    """Without a listener the traces are lost, after some attempts."""
     with reserve_ports(1) as (port,):
         address = f"127.0.0.1:{port}"
         Collector(address, [], "1").write([write], threading.Event())

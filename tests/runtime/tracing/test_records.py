@@ -7,7 +7,7 @@ from pyruntime.runtime.tracing.trace import TensorNote
 
 
 def test_records(traces):
-    """Triton's form: what the trace is of, its times, and its tensors, each with the trace's number."""
+    """Triton's form: the trace's request, its times, and its tensors, each with the trace's number."""
     trace = traces.trace(id=4, request_id="r")
     trace.note("REQUEST_START", 12)
     trace.notes.append(("TENSOR_QUEUE_INPUT", TensorNote("IN", "INT8", (1, 2), b"\1\2", 2)))

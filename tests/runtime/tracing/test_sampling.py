@@ -49,7 +49,7 @@ class TestSampler:
         ("levels", "timestamps", "tensors"), [((), False, False), (ON, True, False), (("TENSORS",), False, True)]
     )
     def test_levels(self, levels, timestamps, tensors):
-        """A sampler knows what is to be noted."""
+        """A sampler says what must be noted."""
         sampler = Sampler(values(levels=levels))
         assert (sampler.timestamps, sampler.tensors) == (timestamps, tensors)
 
@@ -69,7 +69,7 @@ class TestLayers:
         assert layers.sampler("m").values == values(rate=7)
 
     def test_model_shadows(self):
-        """A model's own value stands, whatever is changed for all, until it is cleared; others follow."""
+        """A model's own value stands, for any global change, until it is cleared; its other values follow."""
         layers = Layers(values(rate=1000))
         layers.change("m", {"rate": 3})
         layers.change(GLOBAL, {"rate": 9, "log_frequency": 4})

@@ -41,7 +41,7 @@ def test_elements(datatype, data, expected):
 
 
 def test_strings_in_quotes():
-    """A string may hold anything: it can be told where one ends, and no byte is lost."""
+    """A string may have any contents: its end is recognisable, and no byte is lost."""
     strings = [b'q"u,o\\te', "é\n".encode(), b"\xff\0"]
     data = b"".join(struct.pack("<I", len(each)) + each for each in strings)
     assert json.loads(f"[{text('BYTES', data)}]") == ['q"u,o\\te', "é\n", "\\xff\0"]

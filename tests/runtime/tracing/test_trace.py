@@ -61,7 +61,7 @@ class TestTimes:
         assert trace.failure == ""
 
     def test_of_many_responses(self, traces):
-        """Each response of a decoupled model is noted, and its end without one is none."""
+        """Each response of a decoupled model is noted; an end without a response is not."""
         trace = traces.trace()
         job = traces.job()
         trace.attach(job, traces.region)
@@ -109,7 +109,7 @@ class TestTimes:
         assert trace.notes == []
 
     def test_limit(self, traces, monkeypatch):
-        """A model that streams for ever fills no memory."""
+        """The notes of a model that streams for ever are limited."""
         monkeypatch.setattr(module, "NOTES_MAX", 4)
         trace = traces.trace(traces.tree(tensors=True))
         job = traces.job()
@@ -119,7 +119,7 @@ class TestTimes:
         assert len(trace.notes) == 4
 
     def test_nothing_after_the_end(self, traces):
-        """A trace that is complete is somebody else's, and stays as it is."""
+        """A complete trace is passed on, and does not change."""
         trace = traces.trace(parent_id=4)
         job = traces.job()
         trace.attach(job, traces.region)
@@ -186,7 +186,7 @@ class TestEnds:
 
 class TestContext:
     def test_given(self, traces):
-        """The model is told the context."""
+        """The model gets the context."""
         trace = traces.trace(context="12")
         job = traces.job()
         trace.attach(job, traces.region)

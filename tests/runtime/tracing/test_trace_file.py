@@ -104,7 +104,7 @@ def test_no_room_at_first(write, files, tmp_path):
 
 @pytest.mark.parametrize("take", ["unlink", "truncate"])
 def test_taken_away(write, files, tmp_path, take):
-    """A file that somebody removes or empties while the server runs is begun anew."""
+    """A file that is removed or emptied while the server runs is begun anew."""
     write(([1], False))
     if take == "unlink":
         (tmp_path / "t").unlink()

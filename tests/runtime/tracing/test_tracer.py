@@ -86,7 +86,7 @@ class TestSettings:
         assert "resource" not in make(mode="opentelemetry").settings()
 
     def test_update(self, make):
-        """Values are texts, or lists of one; None and an empty list clear them; what is unknown means nothing."""
+        """Values are texts, or lists of one; None and an empty list clear them; unknown names have no effect."""
         tracer = make(rate=1000)
         tracer.update("", {"trace_rate": "5", "trace_count": ["6"], "trace_mode": "x", "bogus": None})
         shown = tracer.settings("m")
@@ -272,7 +272,7 @@ class TestOpenTelemetry:
         assert tracer.sample(model(), "", f"00-{TRACE}-{SPAN}-00").spans.trace == TRACE
 
     def test_off(self, make):
-        """No client turns on what the operator has turned off."""
+        """A client cannot turn on what the operator has turned off."""
         tracer = make(mode="opentelemetry", levels=())
         assert tracer.sample(model(), "", f"00-{TRACE}-{SPAN}-01") is None
 

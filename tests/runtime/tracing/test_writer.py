@@ -13,7 +13,7 @@ LATER_S = 3600.0
 
 
 class Sink:
-    """Notes what it is given. While `open` is not set it takes nothing."""
+    """Notes the traces. While `open` is not set it blocks."""
 
     def __init__(self):
         self.batches = []
@@ -90,7 +90,7 @@ def test_close(make, sink):
 
 
 def test_close_of_nothing(make):
-    """A writer that nobody used has nothing to do."""
+    """A writer that was never used can be closed."""
     make().close()
 
 
@@ -125,7 +125,7 @@ def test_too_many(make, sink, caplog):
 
 
 def test_sink_that_fails(make, sink, caplog):
-    """A bug in a sink costs what it was to write, and no more."""
+    """A bug in a sink loses the traces of that write only."""
     writer = make()
     sink.fails = True
     sink.open.clear()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The batches that are with one native instance, whose handle only notes what it is given: the test is the backend."""
+"""The batches of one native instance, whose handle only notes its calls: the test is the backend."""
 
 import math
 import time
@@ -118,7 +118,7 @@ class Slot:
 
 
 class Request:
-    """One request: its job, and what came of it."""
+    """One request: its job, and its outcomes."""
 
     def __init__(self, parameters="", tensors=()):
         self.outcomes = []
@@ -294,7 +294,7 @@ def test_a_batch_that_is_reported(backend):
 
 
 def test_cancel(backend):
-    """The backend is told once, and not after it has answered."""
+    """The backend gets the cancellation once, and not after it has answered."""
     backend, request = backend(), Request()
     serial = backend.execute(request)
     backend.batches.cancel(request.job)
@@ -418,7 +418,7 @@ def test_give_up(backend):
 
 
 def test_responses_are_taken(backend):
-    """The backend is told once of each but the last one, when its client says so."""
+    """The backend is notified once of each response that its client has taken, but not of the last one."""
     backend, request = backend(DECOUPLED), Request()
     serial = backend.execute(request)
     for final in (False, False, False, True):
@@ -457,7 +457,7 @@ def test_one_response_is_not_waited_for(backend):
 
 
 class TestKnown:
-    """Requests that the extension finds by what is known of earlier ones."""
+    """Requests that the extension finds because they are known."""
 
     def times(self, job):
         """Times of a success, as a backend reports them."""
@@ -589,7 +589,7 @@ class TestKnown:
         assert backend.batches.waiting == 4  # rows behind those that are executed
 
     def test_cancel(self, backend):
-        """The backend is told once, and not when it is done."""
+        """The backend gets the cancellation once, and not after it has answered."""
         backend, job = backend(), KnownJob()
         serial = backend.execute_known(job)
         backend.batches.cancel(job)
@@ -608,7 +608,7 @@ class TestKnown:
     @pytest.mark.parametrize("is_merged", [False, True])
     @pytest.mark.parametrize("is_encoded", [False, True])
     def test_close(self, backend, is_encoded, is_merged):
-        """It is idle when all that was known is over, in whatever form the news come, and takes nothing more."""
+        """The batches are idle when all known requests have ended, for any order of events, and take no more."""
         backend, job, idle = backend(), KnownJob(), []
         serial = backend.execute_known(job)
         backend.batches.close(lambda: idle.append(True))
@@ -625,7 +625,7 @@ class TestKnown:
         assert backend.batches.capacity == 0
 
     def test_close_with_the_answer_last(self, backend):
-        """The answer may be what it waits for."""
+        """The answer may be the last event."""
         backend, job, idle = backend(), KnownJob(), []
         serial = backend.execute_known(job)
         backend.batches.close(lambda: idle.append(True))
@@ -663,7 +663,7 @@ class TestKnown:
         return backend
 
     def test_who_may_send(self, backend):
-        """The backend gets the client while there is capacity: who waits for some must hear at once of those freed."""
+        """The backend may answer clients itself only while there is capacity: else the end must be reported at once."""
         backend = self.make_quick(backend())
         backend.handle.clients.clear()
         for _ in range(CAPACITY_MAX - 1):
@@ -727,7 +727,7 @@ class TestKnown:
         assert sending.rests == [None]
 
     def test_a_strange_order_of_news(self, backend):
-        """News of a batch that nobody knows of change nothing."""
+        """The end of an unknown batch changes nothing."""
         backend = backend()
         capacity = backend.batches.capacity
         backend.batches.executed(7, 0, 1)
@@ -793,7 +793,7 @@ class TestLending:
             assert quick.batches.may_read is may
 
     def test_one_that_makes_requests(self, quick):
-        """They must not wait behind what it reads."""
+        """An instance that makes calls is not lent connections: requests must not wait behind what it reads."""
         quick.batches.worker.expect()
         assert self.lend(quick) is None
 

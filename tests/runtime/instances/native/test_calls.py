@@ -18,7 +18,7 @@ from pyruntime.utils.messages import OK
 
 
 class Call:
-    """A call, and what it was answered."""
+    """A call, and the answers to it."""
 
     def __init__(self, method, *arguments):
         self.method = method
@@ -207,7 +207,7 @@ def test_cancel(calls, server):
 
 
 def test_close(calls, server, accepting):
-    """A server that stops ends what is under way."""
+    """A server that stops cancels calls under way."""
     calls.call(infer())
     calls.close()
     assert accepting == [True, False]
@@ -257,7 +257,7 @@ def loop(monkeypatch):
 
 @pytest.fixture
 def worker(server):
-    """The only one who could execute a request to the callee, and who makes them."""
+    """The only worker that could execute the call, and the one that makes it."""
     worker = NativeWorker("callee", lambda: None)
     server.callee.workers = [worker]
     return worker

@@ -17,7 +17,7 @@ SETTINGS = ServerSettings(("models",))
 
 @pytest.fixture
 def load(monkeypatch):
-    """`load(failure)`: what is said of a model if the extension cannot be imported for that reason."""
+    """`load(failure)`: the error for a model if importing the extension fails for that reason."""
 
     def load(failure):
         def import_module(name):
@@ -64,7 +64,7 @@ def test_an_extension_that_cannot_be_loaded(load):
     ],
 )
 def test_log_settings(native, monkeypatch, settings, expected):
-    """Native code is told what to log as soon as it is there, and whenever that changes."""
+    """Native code gets the log settings when it is loaded, and at each change."""
     told = []
     monkeypatch.setattr(native, "set_log", lambda *levels: told.append(levels))
 

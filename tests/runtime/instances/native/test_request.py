@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of native code: every field arrives, and what a raw one leaves open is the model's to say."""
+"""Requests of native code: every field arrives, and fields that a raw input lacks are the model's."""
 
 import pytest
 

@@ -62,7 +62,7 @@ def test_parameters(strategy, handle):
 
 @pytest.mark.parametrize("problem", [OverflowError("int too big to convert"), TypeError("no text")])
 def test_a_request_that_the_extension_cannot_read(strategy, handle, problem):
-    """The batch is not broken off for it: its execution says what is wrong."""
+    """The request stays in the batch: its execution reports the problem."""
     handle.answer = problem
     assert strategy.include(job())
 

@@ -37,7 +37,7 @@ def run():
 
 
 def test_a_step(run):
-    """It is done on a thread, and answers or says what is wrong."""
+    """A step runs on a thread, and returns or raises."""
 
     async def test(threads, _):
         assert await threads.run(threading.current_thread) is not threading.current_thread()
@@ -76,7 +76,7 @@ def test_cancelling_a_step(run):
 
 
 def test_an_end_that_does_not_come(run):
-    """It is not waited for beyond what backends may take, and what comes of it later concerns nobody."""
+    """It is waited for no longer than the limit, and its later result is ignored."""
 
     async def test(threads, let_go):
         threads = NativeThreads(Failure, threads._tasks, 0.001)
@@ -89,7 +89,7 @@ def test_an_end_that_does_not_come(run):
 
 
 def test_giving_up_a_step_that_does_not_end(run):
-    """Nor is a step that was given up; it is undone whenever it succeeds."""
+    """A step that was given up is not waited for, and is undone if it succeeds."""
 
     async def test(threads, let_go):
         threads = NativeThreads(Failure, threads._tasks, 0.001)

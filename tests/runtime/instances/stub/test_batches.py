@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The batches that are with one stub, over a connection that only notes what it is given: the test is the stub.
+"""The batches of one stub, over a connection that only notes its calls: the test is the stub.
 
-Every request here says so if it is answered after its last response, or if its memory is freed twice.
+Every request fails the test if it is answered after its last response, or if its memory is freed twice.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ class Slot:
 
 
 class Request:
-    """One request: its job, and what came of it. `flags` are those of a sequence."""
+    """One request: its job, and its outcomes. `flags` are those of a sequence."""
 
     def __init__(self, flags=0, regions=()):
         self.outcomes = []
@@ -121,7 +121,7 @@ class Request:
 
 
 class Connection:
-    """Notes what it is told. `flags` are the bytes that are set, by their place."""
+    """Notes its calls. `flags` are the bytes that are set, by their place."""
 
     def __init__(self):
         self.responses = create_region("responses of a test")
@@ -268,7 +268,7 @@ class TestPost:
         assert bench.connection.batches[0][0] == 1
 
     def test_whose_memory_cannot_be_granted(self, bench):
-        """Nor does one whose inputs the stub cannot be given."""
+        """A request whose inputs cannot be granted to the stub fails, and is not posted."""
 
         def grant(region):
             raise LocalError("no more descriptors")
@@ -329,7 +329,7 @@ class TestSenders:
         assert bench.connection.released == bench.connection.credits == []
 
     def test_kept_before_execute_returns(self, bench):
-        """Also if it has come before the batch ends."""
+        """A response that came before the batch ended is kept in the same way."""
         request = bench.post()
         bench.respond(1, response(64), False)
         bench.batches.answered(result(1, SENDER))
@@ -362,7 +362,7 @@ class TestSenders:
         assert (bench.statistics.success_count, bench.statistics.failure_count) == (1, 2)
 
     def test_ends_without_a_response(self, bench):
-        """A client is told if the model forgot it."""
+        """The client gets an error if the model ended the request without a response."""
         request = bench.post()
         bench.batches.answered(result(1, SENDER))
         bench.respond(1, None, True)
@@ -409,7 +409,7 @@ class TestSenders:
     )
     @pytest.mark.parametrize("is_over", [False, True], ids=["in execute", "after execute"])
     def test_nonsense(self, bench, messages, is_over):
-        """To answer again, with nothing, or what is not there breaks the protocol; whoever is left is told of it."""
+        """Responses for unknown or ended requests break the protocol; the remaining requests fail with that reason."""
         request = bench.post()
         if is_over:
             bench.batches.answered(result(1, SENDER))
@@ -604,7 +604,7 @@ class TestDeath:
         assert len(decoupled.batches) == 0
 
     def test_without_a_restart(self, bench):
-        """If nobody comes after it, what waited fails as well."""
+        """Without a restart, waiting requests fail as well."""
         requests = [bench.post(), bench.post()]
         bench.batches.died(KILLED, restarts=False)
         assert all(request.failure and request.is_free for request in requests)
@@ -619,7 +619,7 @@ class TestDeath:
         assert request.is_free
 
     def test_with_a_response_that_is_kept(self, bench):
-        """A response that was not said to be the last is none."""
+        """A response without the end of its request is dropped."""
         request = bench.post()
         bench.respond(1, response(64), False)
         bench.batches.died(KILLED, restarts=True)
@@ -668,7 +668,7 @@ class TestPutBack:
 
     @pytest.mark.parametrize("numbers", [[2, 2], [3], [0], [None], ["2"], [[2]], [2.0], [True], [{}]], ids=repr)
     def test_nonsense(self, bench, numbers):
-        """Only what is there can be put back, and nothing is lost when a stub says otherwise."""
+        """Only posted batches can be put back, and a wrong message loses no request."""
         running, waiting = bench.post(), bench.post()
         with pytest.raises(PeerError):
             bench.batches.put_back(Requeue(numbers))
@@ -688,7 +688,7 @@ class TestPutBack:
         assert all(request.is_over and request.is_free and len(request.outcomes) == 1 for request in begun)
 
     def test_of_one_that_nobody_waits_for(self, bench):
-        """The flag of a request that goes back is nobody's."""
+        """The flag of a cancelled request is cleared when the request goes back."""
         bench.post()
         waiting = bench.post()
         bench.batches.cancel(waiting.job)
@@ -697,7 +697,7 @@ class TestPutBack:
         assert bench.connection.flags == set()
 
     def test_while_it_stops(self, bench):
-        """A stub that is to stop gets nothing more, whatever it puts back; when it has nothing left it is idle."""
+        """A stub that stops gets no further batches, even if it puts some back; without batches it is idle."""
         idle = []
         running, waiting = bench.post(), bench.post()
         bench.batches.close(lambda: idle.append(1))
@@ -785,7 +785,7 @@ class TestReschedule:
         assert request.is_free
 
     def test_of_one_that_a_sender_answers(self, benches):
-        """Nor who has begun to be answered."""
+        """A request that has a response already is not rescheduled."""
         bench = benches(ITERATIVE)
         request = bench.post()
         bench.respond(1, response(64), False)
@@ -798,7 +798,7 @@ class TestReschedule:
 
 class TestCancel:
     def test_flag_while_it_runs(self, bench):
-        """The model sees that nobody waits; it answers all the same, and the flag is for others then."""
+        """The model sees the cancellation; it answers all the same, and then the flag is free again."""
         request = bench.post()
         bench.batches.cancel(request.job)
         assert bench.connection.flags == {1}
@@ -820,7 +820,7 @@ class TestCancel:
             assert bench.connection.flags == set()
 
     def test_flag_of_a_batch_that_fails(self, bench):
-        """Also if the batch fails as a whole, with or without a sender."""
+        """The flag is cleared if the batch fails as a whole, with or without a sender."""
         requests = bench.post(Request(), Request())
         bench.respond(1, EMPTY, False)
         for request in requests:
@@ -829,7 +829,7 @@ class TestCancel:
         assert bench.connection.flags == set()
 
     def test_flag_of_one_that_is_answered_early(self, bench):
-        """And if a sender answers while execute runs."""
+        """The flag is cleared if a sender answers while execute runs."""
         request = bench.post()
         bench.batches.cancel(request.job)
         bench.respond(1, EMPTY, True)
@@ -855,7 +855,7 @@ class TestCancel:
         assert bench.calls.cancelled == [1]
 
     def test_of_a_whole_batch(self, bench):
-        """When nobody waits for any request of a batch, nobody waits for its calls."""
+        """When all requests of a batch are cancelled, the calls of the batch are cancelled, too."""
         bench.post()
         first, second = bench.post(Request(), Request())
         bench.batches.cancel(second.job)
@@ -872,7 +872,7 @@ class TestCancel:
             bench.batches.answered(result(batch, *[EMPTY] * count))
 
     def test_of_one_that_shares_its_flag(self, decoupled):
-        """There are fewer flags than requests there may be: nobody is cancelled in another's place."""
+        """A request that shares its flag is not cancelled, because that would cancel the other request, too."""
         old = decoupled.post()
         decoupled.batches.answered(result(1, SENDER))
         self.run_to(decoupled, 1 + FLAGS_BYTES)
@@ -883,7 +883,7 @@ class TestCancel:
         assert old.job.cancelled
 
     def test_of_one_whose_flag_another_comes_to_share(self, decoupled):
-        """Nor is a request that comes later."""
+        """A later request with the same flag clears it."""
         old = decoupled.post()
         decoupled.batches.answered(result(1, SENDER))
         decoupled.batches.cancel(old.job)

@@ -97,7 +97,7 @@ def is_open(region):
 
 
 class Stub:
-    """The far end of a connection that has no process: what is said arrives at once, and so does what is heard."""
+    """The far end of a connection without a process: messages arrive at once in both directions."""
 
     def __init__(self, name, requests, state=State.SERVING):
         self.connection = asyncio.run(self._connect(name, requests))
@@ -118,7 +118,7 @@ class Stub:
         return StubConnection(name, requests)
 
     def write(self, data):
-        """The host writes: what a transport does."""
+        """Stands for the transport's method."""
         self.heard += self._channel.receive_data(data)
 
     def abort(self):
@@ -197,7 +197,7 @@ class Callee:
 
 
 class Server:
-    """Has one model, called `other`, or whatever a test puts there."""
+    """Has one model, `other`, and the models that a test adds."""
 
     def __init__(self):
         self.models = {}
@@ -288,7 +288,7 @@ class TestRequest:
         assert second.regions == [bench.requests]
 
     def test_whose_inputs_come_along(self, bench):
-        """Small inputs are in the message: there is no memory that anybody has to be told of."""
+        """Small inputs are in the message, without memory that must be released."""
         bench.call(INLINE)
         assert bench.callee.jobs[0].tensors == [tuple(INLINE)]
         assert bench.callee.jobs[0].regions == []
@@ -383,15 +383,14 @@ class TestRequest:
         ids=repr,
     )
     def test_nonsense_from_initialize(self, benches, request_):
-        """A stub that breaks the protocol while it loads is found out at once: nobody else waits for its nonsense."""
+        """A stub that breaks the protocol while it loads is noticed at once, before its call waits."""
         bench = benches(state=State.LOADING)
         with pytest.raises(PeerError):
             bench.calls.call(Call(1, "other", -1, request_, False, 0))
         assert bench.server.waiting == []
 
     def test_from_an_initialize_that_died(self, benches):
-        """Nor what a dead stub had asked for: the wait ends, and nothing is kept for it, even if the wait does not
-        notice."""
+        """A dead stub's call ends its wait and holds no memory, even if the wait ends later."""
         bench = benches(state=State.LOADING)
         bench.call()
         bench.calls.died()
@@ -564,7 +563,7 @@ class TestResponses:
         assert not is_open(bench.outputs)
 
     def test_error_too_large_for_a_frame(self, bench):
-        """Nor by an error that is too long."""
+        """An error that is too long fails the call."""
         bench.call().respond(InferenceError("x" * FRAME_BYTES_MAX), True)
         (message,) = bench.stub.hear()
         assert message.final
@@ -573,7 +572,7 @@ class TestResponses:
 
 class TestCancel:
     def test_of_one_that_runs(self, bench):
-        """The callee is told, and answers all the same."""
+        """The callee gets the cancellation, and answers all the same."""
         job = bench.call()
         bench.calls.cancel(CancelCall(1))
         bench.calls.cancel(CancelCall(1))
@@ -610,7 +609,7 @@ class TestCancel:
         assert bench.stub.hear() == [answer(192, hold=2, region=bench.outputs)]
 
     def test_of_a_batch(self, bench):
-        """When nobody waits for a batch, nobody waits for the calls that it waits for, and for no others."""
+        """The calls that a cancelled batch waits for are cancelled, and no others."""
         jobs = [bench.call(number=number, waiting=waiting) for number, waiting in [(1, 5), (2, 6), (3, 0), (4, 5)]]
         bench.calls.cancel_batch(5)
         assert bench.callee.cancelled == [jobs[0], jobs[3]]
@@ -618,7 +617,7 @@ class TestCancel:
 
 class TestTheCallerDies:
     def test_while_calls_are_under_way(self, bench):
-        """Callees learn that nobody waits, and what they answer is given back."""
+        """Callees get the cancellation, and their responses are released."""
         job = bench.call()
         bench.calls.died()
         bench.stub.exit()
@@ -630,7 +629,7 @@ class TestTheCallerDies:
         assert len(bench.calls) == 0
 
     def test_in_the_middle_of_many_responses(self, benches):
-        """So is every one of many; what it had not taken is taken."""
+        """Each of many responses is released; those that the caller had not taken count as taken."""
         bench = benches(DECOUPLED)
         job = bench.call(decoupled=True)
         job.respond(bench.response(64), False)
@@ -652,8 +651,7 @@ class TestTheCallerDies:
 
     @pytest.mark.parametrize("word", ["LoadFailed", "Stopped", "nonsense"])
     def test_is_as_good_as_dead(self, benches, word):
-        """An answer to a stub that has said its last word, or spoken nonsense, concerns nobody, least of all the
-        callee."""
+        """A response to a stub that has ended, or has broken the protocol, is released."""
         bench = benches(DECOUPLED, state=State.LOADING if word == "LoadFailed" else State.SERVING)
         bench.calls.call(Call(1, "other", -1, wire(tensor()), True, 0))
         if bench.server.waiting:
@@ -802,7 +800,7 @@ class TestHostile:
 
     @pytest.mark.parametrize("holds", [[0], [2], [1, 1], [-1], [None], ["1"], [[1]], [{}], [True], [1.0]], ids=repr)
     def test_drop(self, bench, holds):
-        """Only what is held can be dropped, and only once."""
+        """A hold can be dropped once."""
         bench.call().respond(bench.response(), True)
         with pytest.raises(PeerError, match="is dropped and was not held"):
             bench.calls.drop(ReleaseHold(holds))
@@ -856,7 +854,7 @@ class TestDeadlock:
 
     @pytest.mark.parametrize(("waiting", "somebody_is_free"), [(0, False), (0, True), (1, True)])
     def test_is_not_refused(self, bench, waiting, somebody_is_free):
-        """A call that nothing waits for queues, and so does one that somebody can serve."""
+        """A call that does not wait is queued, and so is one that a free instance can serve."""
         bench.callee.is_busy = True
         stuck = Instance("other", [([bench.caller], "m")])
         bench.callee.workers = [stuck, Instance("other")] if somebody_is_free else [stuck]
@@ -866,7 +864,7 @@ class TestDeadlock:
         assert len(bench.calls) == 1
 
     def test_waiting(self, bench):
-        """Of the calls that a batch waits for: who has them, or who may take them."""
+        """The workers that have, or may take, the calls that a batch waits for."""
         bench.call(number=1, waiting=1)
         bench.callee.is_busy = True
         bench.call(number=2, waiting=1)
@@ -989,8 +987,9 @@ def output(slot=0):
 
 class TestBetweenTwoStubs:
     def test_there_and_back(self, pair):
-        """Neither inputs nor outputs move: both stubs are given the regions that they lie in, before they read of
-        them; and both slots come back to who made them."""
+        """Inputs and outputs stay where they are: both stubs are granted the regions before they read them, and both
+        slots are freed by their owners.
+        """
         ours, theirs = pair.caller.connection.responses.number, pair.callee.connection.responses.number
         pair.call()
         assert pair.callee.granted() == [ours]
@@ -1055,7 +1054,7 @@ class TestBetweenTwoStubs:
         assert [type(message) for message in pair.caller.hear()] == [Unread, Answer]
 
     def test_the_caller_dies(self, pair):
-        """The callee sees that nobody waits; the caller's memory goes when the callee has done reading it."""
+        """The callee sees the cancellation; the caller's memory stays until the callee has read it."""
         pair.call(1)
         pair.call(2)
         region = pair.caller.connection.responses

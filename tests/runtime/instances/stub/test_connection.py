@@ -128,7 +128,7 @@ class TestRelease:
         assert stub.hear() == [Release(list(range(RELEASES_WAITING_MAX)))]
 
     def test_when_they_are_large(self, stub):
-        """Or large."""
+        """Large releases are sent at once."""
         stub.connection.release(0, RELEASE_BYTES_WAITING_MAX - 1)
         assert stub.hear() == []
         stub.connection.release(64, 1)
@@ -183,7 +183,7 @@ class TestCredit:
         assert stub.hear() == []
 
     def test_to_a_stub_that_has_ended(self, stub):
-        """Nor does a stub that is gone."""
+        """A stub that has ended gets no credit."""
         stub.connection.stop()
         stub.say(Stopped())
         stub.hear()
@@ -199,7 +199,7 @@ class TestRegions:
         assert stub.connection.region(requests.number) is requests
 
     def test_of_another(self, stub, other):
-        """And those that it was granted, once."""
+        """A stub may use the regions that it was granted; each is granted once."""
         with pytest.raises(PeerError, match=f"there is no region {other.number}, or it is none of the stub's business"):
             stub.connection.region(other.number)
         stub.connection.grant(other)
@@ -228,7 +228,7 @@ class TestRegions:
         assert stub.granted() == [stub.connection.responses.number]
 
     def test_that_is_closed(self, stub, other):
-        """When a region is closed the stub is told, and knows it no longer."""
+        """A closed region is unmapped by the stub, which may not use it any more."""
         stub.connection.grant(other)
         other.close()
         assert stub.hear() == [Unmap([other.number])]
@@ -241,7 +241,7 @@ class TestRegions:
         assert stub.hear() == []
 
     def test_while_it_loads(self, requests, other):
-        """Also while its model loads, which may have called others."""
+        """Regions are also unmapped while the model loads, because it may have called others."""
         stub = Stub(requests)
         stub.hear()
         stub.connection.grant(other)
@@ -298,7 +298,7 @@ class TestInOnePiece:
         assert stub.writes == 1
 
     def test_what_is_sent_together(self, stub):
-        """So does what belongs together."""
+        """Messages that belong together go out in one write."""
         stub.connection.send(Release([1]), Infer(1, [], []))
         assert stub.hear() == [Release([1]), Infer(1, [], [])]
         assert stub.writes == 1

@@ -322,7 +322,7 @@ class TestRetained:
 
 class TestDeath:
     def test_idle(self, play):
-        """An idle stub's death fails nobody; another is started."""
+        """The death of an idle stub fails no request; another stub is started."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -395,7 +395,7 @@ class TestDeath:
         play(scenario)
 
     def test_hangs_up(self, play):
-        """A stub that hangs up is of no use, and is killed."""
+        """A stub that hangs up is killed."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -647,7 +647,7 @@ class TestWhatModelsAsk:
     """Of the server, and of each other."""
 
     async def settle(self, bench):
-        """Let what was said arrive."""
+        """Let the messages arrive."""
         for _ in range(20):
             await asyncio.sleep(0)
 
@@ -705,7 +705,7 @@ class TestWhatModelsAsk:
 
     @pytest.mark.parametrize("value", ["x" * FRAME_BYTES_MAX, object()], ids=["too large", "nothing that can be sent"])
     def test_answer_that_cannot_be_sent(self, play, value):
-        """An answer that fits no frame fails the question, and nobody else."""
+        """An answer that fits no frame fails that question only."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -813,7 +813,7 @@ class TestIsReady:
         play(scenario)
 
     def test_of_a_stub_that_dies(self, play):
-        """A stub that dies is not ready, and its restart is asked by nobody."""
+        """A stub that dies is not ready, and its successor is not asked."""
 
         async def scenario(bench):
             stub = await bench.start(checks=True)
@@ -826,7 +826,7 @@ class TestIsReady:
         play(scenario)
 
     def test_nobody_asked(self, play):
-        """An answer that nobody asked for is nobody's."""
+        """An answer to no question is ignored."""
 
         async def scenario(bench):
             stub = await bench.start(checks=True)
@@ -873,7 +873,7 @@ class TestConcurrency:
 
 class TestStop:
     def test_lets_the_stub_finish(self, play):
-        """A stub that is stopped first answers what it was given."""
+        """A stub that is stopped first answers its batches."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -918,7 +918,7 @@ class TestStop:
         play(scenario)
 
     def test_a_stub_that_dies_meanwhile(self, play):
-        """A stub that dies while it finishes need not be stopped; what had not begun goes back."""
+        """A stub that dies while it finishes need not be stopped; batches that had not begun are put back."""
 
         async def scenario(bench):
             stub = await bench.start()
@@ -958,7 +958,7 @@ class TestStop:
         play(scenario)
 
     def test_kills_one_that_does_not(self, play):
-        """A stub that does not stop in time is killed, and what it had fails."""
+        """A stub that does not stop in time is killed, and its requests fail."""
 
         async def scenario(bench):
             stub = await bench.start()

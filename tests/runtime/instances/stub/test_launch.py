@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Stubs that are started through the launcher, of the server's own Python and of others, and what is left of them."""
+"""Stubs that the launcher starts, with the server's own Python and with others, and what they leave behind."""
 
 import asyncio
 import errno
@@ -122,7 +122,7 @@ def daemon_of(folder, end, more="pass"):
 
 
 async def gone(pid):
-    """Wait until a process is gone, or a zombie that somebody else has to wait for."""
+    """Wait until a process is gone, or is a zombie of another parent."""
     with suppress(ProcessLookupError):
         pidfd = os.pidfd_open(pid)
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -153,7 +153,7 @@ def wait_reaped(pid):
 
 
 def held(pid):
-    """What a process has open, by name."""
+    """The open descriptors of a process, by name."""
     return {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
 
 
@@ -224,7 +224,7 @@ def test_ends_with_the_host_hanging_up(run, environment):
 
 
 def test_signals_for_the_host(run):
-    """What a terminal or a service manager sends to all processes ends neither launcher nor guardian."""
+    """Signals of a terminal or a service manager to all processes end neither launcher nor guardian."""
 
     async def signal_all():
         async with launched() as (stub, ours, _):
@@ -254,7 +254,7 @@ def test_cannot_be_executed(run, tmp_path):
 
 
 class TestLeftBehind:
-    """What a stub started and did not end; here the stub is a program that starts a daemon."""
+    """Processes that a stub has left behind; here the stub is a program that starts a daemon."""
 
     def test_is_asked_to_end(self, run, tmp_path):
         """A daemon in another session gets SIGTERM when the stub has ended by itself."""
@@ -316,7 +316,7 @@ class TestLeftBehind:
         run(orphan())
 
     def test_guardian_killed(self, run, tmp_path):
-        """Without its guardian a stub is killed, and the launcher ends what it leaves behind."""
+        """Without its guardian a stub is killed, and the launcher ends the processes that it leaves behind."""
 
         async def kill_guardian():
             async with launched() as (plain, ours, _):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Asking a model whether it is ready: once for all who ask at a time, and not for ever. The clock is the test's."""
+"""Readiness questions to a model: one for all callers at a time, with a limit. The test controls the clock."""
 
 import asyncio
 import logging
@@ -72,7 +72,7 @@ def readiness(connection, loop):
 
 class TestCheck:
     def test_without_the_method(self, connection, loop):
-        """A model that has no is_ready is ready, and nobody has to be asked."""
+        """A model without is_ready is ready, and is not asked."""
         connection.checks_ready = False
         told = []
         Readiness(connection).check(told.append)
@@ -132,7 +132,7 @@ class TestCheck:
         assert "m_0: is_ready() must return a boolean value" in caplog.text
 
     def test_of_a_model_that_is_not(self, readiness, caplog):
-        """In the log only if somebody wants to know everything: it happens whenever a model starts."""
+        """This is logged as debug only, because it happens whenever a model starts."""
         caplog.set_level(logging.DEBUG, "pyruntime.instances")
         readiness.check(lambda ready: None)
         readiness.answered(IsReady(False, ""))
@@ -178,7 +178,7 @@ class TestTimeout:
         assert told == [True, True]
 
     def test_none(self, connection, loop):
-        """Somebody who debugs a model is given all the time."""
+        """Without a limit, for debugging, the answer may take any time."""
         told = []
         readiness = Readiness(connection, None)
         readiness.check(told.append)

@@ -42,7 +42,7 @@ PATHS = {
 
 
 def supervised(*events, limits=None):
-    """A supervisor that has seen these events, all at once; and what it answered to the last one."""
+    """A supervisor that has seen these events, all at once; and its commands for the last one."""
     supervisor, commands = Supervisor(limits), []
     for event in events:
         commands = supervisor.handle(event, now=0.0)
@@ -99,7 +99,7 @@ class TestRestarts:
         assert supervisor.handle(CRASH, now=300.0) == [Restart(0.1)]
 
     def test_a_failed_start_counts(self):
-        """So does a process that could not be started, and one whose model fails to initialize."""
+        """A process that could not be started counts, and so does one whose model fails to initialize."""
         supervisor, _ = supervised(*PATHS[State.RESTARTING])
         assert supervisor.handle(StartFailed("no memory"), now=1.0) == [Restart(0.1)]
         supervisor.handle(Started(), now=2.0)
@@ -199,7 +199,7 @@ class TestStopping:
     ],
 )
 def test_an_exit_in_words(code, words):
-    """Exit codes and signals are told apart, and a kill without a culprit names the likely ones."""
+    """The text distinguishes exit codes and signals, and names the likely causes of a kill."""
     assert ProcessExit(code).describe() == words
 
 

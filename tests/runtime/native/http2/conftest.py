@@ -44,10 +44,9 @@ def framed(message, flag=0):
 
 
 class Client:
-    """A client, the session that it talks to, and what either has seen.
+    """A client, its session, and the events of both.
 
-    `events` are the session's; `data`, `heads`, `trailers`, `resets` and `ended` are what has come to the client, by
-    stream.
+    `events` are the session's; `data`, `heads`, `trailers`, `resets` and `ended` are the client's, by stream.
     """
 
     LIMITS = LIMITS
@@ -75,20 +74,20 @@ class Client:
         return events
 
     def pump(self):
-        """Carry bytes to and fro until nobody has any more; what the session told."""
+        """Carry bytes in both directions until there are no more; the events of the session."""
         while self.to_session() or self.to_client():
             pass
         return self.events
 
     def to_session(self):
-        """Carry what the client has, if it has."""
+        """Carry the client's data, if there is any."""
         data = self.h2.data_to_send()
         if data:
             self.events += self.session.receive(data)
         return bool(data)
 
     def to_client(self):
-        """Carry what the session has, if it has; its chunks."""
+        """Carry the session's data, if there is any; its chunks."""
         chunks, released = self.session.send()
         self.released += released
         for event in self.h2.receive_data(b"".join(chunks)) if chunks else ():

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Connections and streams: what a client says and what it gets, windows, refusals, ends. See conftest.py."""
+"""Connections and streams: events, responses, windows, refusals, ends. See conftest.py."""
 
 import struct
 
@@ -84,7 +84,7 @@ def test_requests_without_messages(client):
     ],
 )
 def test_timeouts(client, text, nanoseconds):
-    """A timeout is told by itself, and is no header."""
+    """A timeout is reported on its own and not as a header."""
     client.open((b"grpc-timeout", text))
     ((_, _, (head, timeout), _),) = client.pump()
     assert timeout == nanoseconds
@@ -155,7 +155,7 @@ def test_refusal_of_what_has_begun(client):
 
 
 def test_answer_before_the_end(client):
-    """A client that is answered while it still sends is told to stop."""
+    """A client that is answered while it still sends gets a reset without an error."""
     stream = client.call(b"question", end=False)
     client.session.respond(stream, client.HEAD, [b"enough"], client.TRAILERS)
     client.take_events()
@@ -241,7 +241,7 @@ def test_headers_too_long_to_send(client):
 
 @pytest.mark.parametrize("size", [1, 100, 65535, 65536, 20 * MIB])
 def test_sizes(connect, size):
-    """A message of any size passes windows of 64 KiB in both directions; what is large is not copied on its way out."""
+    """A message of any size passes windows of 64 KiB in both directions; a large one is sent without a copy."""
     client = connect()
     message = (bytes(range(256)) * (size // 256 + 1))[:size]
     stream = client.call(message)
@@ -256,7 +256,7 @@ def test_sizes(connect, size):
 
 
 def test_views(connect):
-    """Large parts go out as views of what they were given as, in frames as large as the client takes."""
+    """Large parts are sent as views of their buffers, in frames as large as the client accepts."""
     client = connect(settings={WINDOW: 4 * MIB, FRAME: MIB})
     client.h2.increment_flow_control_window(4 * MIB)
     stream = client.call(b"question")
@@ -295,7 +295,7 @@ def test_windows_of_the_client(connect):
 
 
 def test_window_of_a_connection(connect):
-    """Streams share what the connection has room for, and all of them finish."""
+    """Streams share the window of the connection, and all of them finish."""
     client = connect(settings={WINDOW: MIB})
     client.opens_windows = False
     streams = [client.call(b"question") for _ in range(5)]
@@ -327,7 +327,7 @@ def test_hold(client):
 
 
 def test_reset_by_the_client(client):
-    """A stream that the client gives up is told, and what it had to get is let go of."""
+    """A stream that the client resets is reported, and its data is released."""
     stream = client.call(b"question")
     client.opens_windows = False
     client.session.respond(stream, client.HEAD, [b"x" * MIB], client.TRAILERS, "token")
@@ -454,7 +454,7 @@ def test_errors_of_a_stream(client):
 
 
 def test_pings(client):
-    """Pings are answered, and both sides' are told."""
+    """Pings are answered, and those of both sides are reported."""
     client.h2.ping(b"12345678")
     assert client.pump() == [(PING, 0, False, False)]
     assert isinstance(client.seen[-1], h2.events.PingAckReceived)
@@ -483,7 +483,7 @@ def last_streams(client):
 
 
 def test_shut_down(client):
-    """The client is told to leave before it is told where the line is; what is open is finished."""
+    """The client gets a first GOAWAY without a limit and then one with it; open streams are finished."""
     stream = client.call(b"question")
     client.session.shut_down()
     client.session.shut_down()
@@ -505,7 +505,7 @@ def test_shut_down(client):
 
 
 def test_terminate(client):
-    """The reason is the last that is sent, before data that waits; what comes then is nothing."""
+    """The reason is sent last, before waiting data; later data is ignored."""
     stream = client.call(b"question")
     client.session.begin(stream, client.HEAD)
     client.session.message(stream, [b"x" * 50_000], "token")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that mean no good, or are none at all; and that nothing is kept, or handed back twice. See conftest.py."""
+"""Clients that attack, or speak no HTTP/2; memory is not kept, tokens are released once. See conftest.py."""
 
 import gc
 import struct
@@ -82,7 +82,7 @@ def test_no_http2(client, data):
     ],
 )
 def test_broken_rules(client, broken):
-    """A connection on which rules are broken ends: nothing more comes of it, and a GOAWAY says what was wrong."""
+    """A connection that breaks a rule ends: it has no further events, and gets a GOAWAY with the reason."""
     session = greeted(client)
     try:
         events = session.receive(broken)
@@ -196,7 +196,7 @@ def conversation(client_type):
     receive = client.session.receive
 
     class Noting:
-        """The session, with an ear on what it is told."""
+        """The session, with a note of all data that it receives."""
 
         def __getattr__(self, name):
             return getattr(session, name)
@@ -362,7 +362,7 @@ def converse(connect):
 
 
 def test_nothing_is_kept(connect):
-    """Conversations leave nothing behind, also those that nobody ended."""
+    """Conversations leave no memory behind, also if they were not ended."""
     for _ in range(3):
         converse(connect)
     gc.collect()
@@ -382,7 +382,7 @@ def test_nothing_is_kept(connect):
 
 
 def test_cycles(connect):
-    """A session that is part of what it holds is found by the collector."""
+    """A session in a reference cycle is collected."""
 
     class Token:
         """Dies, and says so."""

@@ -61,7 +61,7 @@ def infer_request(*raws, id="", model="m"):
 
 
 class Place:
-    """Answers with the next answer, and notes what was asked."""
+    """Returns the next answer, and notes its calls."""
 
     def __init__(self, *answers):
         self.answers, self.asked = list(answers), []
@@ -124,7 +124,7 @@ def test_pieces(connect, messages, data):
 
 @pytest.mark.parametrize("flag", [0, 1])
 def test_too_large(connect, flag):
-    """A message that says it is too large is told once, with what it says, and the stream is not looked at any more."""
+    """A message with a length beyond the limit is reported once, with this length, and its stream is ignored."""
     client = connect(message_bytes=100, large_bytes=50)
     stream = client.open()
     data = struct.pack(">BI", flag, 101) + b"x" * 1000
@@ -180,7 +180,7 @@ def placed(connect, message, *, pieces=None, answer=None, **limits):
 
 
 def test_placed(connect):
-    """Raw contents go where they are told to, all else stays together."""
+    """Raw contents go to their place, and the rest of the message stays together."""
     message, meta = infer_request(*RAWS)
     events, buffer, asked = placed(connect, message)
     assert events == [(PLACED, 1, (meta, OFFSETS), True)]
@@ -271,7 +271,7 @@ def test_not_placed_after_what_was_told(connect, answer, messages):
 
 
 def test_not_placed_if_it_came_with_its_head(connect):
-    """A message that is complete when its head is told is there already."""
+    """A message that is complete with its head is not placed."""
     message, _ = infer_request(*RAWS)
     client = connect(Place(), large_bytes=LARGE)
     stream = client.open()
@@ -398,7 +398,7 @@ def test_place_is_free_when_the_stream_is_over(connect, over):
 
 
 def test_place_is_free_when_another_is_asked_for(connect):
-    """A stream can be refused by who is asked about another, in the middle of its message."""
+    """`place` for one stream may refuse another one in the middle of its message."""
     message, _ = infer_request(b"x" * 1000)
     buffers = {1: bytearray(2000), 3: bytearray(2000)}
 

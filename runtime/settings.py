@@ -19,7 +19,7 @@ from pyruntime.utils.errors import PyruntimeError
 
 PORT_MAX = 65535
 MIB = 1 << 20
-LOG_FORMATS = ("default", "ISO8601")
+LOG_FORMATS = ("default", "ISO8601", "json")
 # An int32 in the protocols.
 LOG_VERBOSE_MAX = 2**31 - 1
 COMPRESSION_LEVELS = ("none", "low", "medium", "high")

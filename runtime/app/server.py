@@ -208,7 +208,7 @@ class Server:
         }
         backends = {("python", OUR_BACKENDS)} | self.state.control.backends
         rows = [(name, path, cmdline | dict(settings.backend_config.get(name, {}))) for name, path in backends]
-        _LOG.info("Backends", extra={"table": backend_table(rows)})
+        _LOG.debug("Backends", extra={"table": backend_table(rows)})
         models = [
             (row.name, row.version, row.state if not row.reason else f"{row.state}: {row.reason}")
             for row in self.state.table.index()

@@ -45,6 +45,10 @@ NO_GRPC = (
 _HTTP2 = ("pyruntime.runtime.native._http2", "_http2")
 
 
+# Addresses of all interfaces. Nobody can connect to one.
+_ANY_ADDRESS = ("0.0.0.0", "::", "")
+
+
 class Connection(Protocol):
     """One client."""
 
@@ -73,6 +77,12 @@ class _Service(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.address}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The address for a browser on this machine."""
+        host = "localhost" if self.address in _ANY_ADDRESS else self.address
+        return f"{'http' if self.tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
 
 class _Tls(TypedDict, total=False):
@@ -137,6 +147,9 @@ class Listeners:
         """Log each service and its address."""
         for service in self._services:
             _LOG.info("Started %s at %s", service.title, service)
+        for service in self._services:
+            if service.connection is HttpConnection:
+                _LOG.info("Models can be tried in a browser at %s", service.url)
 
     def connections(self) -> dict[str, int]:
         """The number of open connections, by protocol."""

@@ -74,7 +74,7 @@ class Devices:
         try:
             self._nvml = self._open_gpus()
         except OSError as exc:
-            _LOG.info("no metrics of GPUs: %s", exc)
+            _LOG.debug("no metrics of GPUs: %s", exc)
 
     def _text(self, name: str) -> str:
         try:

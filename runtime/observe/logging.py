@@ -12,6 +12,10 @@ TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 in the environment it is written unchanged. 
 
     stub_file, stub_line    the file and line of the model, which replace those of the call
     table                   a text table, written below the line unchanged, because tables.py has escaped its text
+
+At a terminal the letters of errors and warnings have colours, unless NO_COLOR is in the environment. The format `json`
+is for machines: each line is an object with time, level, process, file, line and message, and the table if there is
+one.
 """
 
 from __future__ import annotations
@@ -32,13 +36,24 @@ ESCAPE_VARIABLE = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
 LOGGER_NAMES = ("pyruntime", "asyncio")
 
 
-class TritonFormatter(logging.Formatter):
-    """Formats a record as one line. `log_format` is "default" or "ISO8601"; without `escape` messages are unchanged."""
+# The names of levels in JSON, by Triton's letters.
+_LEVELS = {"E": "error", "W": "warning", "I": "info", "V": "verbose"}
+# Red and yellow, by the escape sequences of ECMA-48.
+_COLORS = {"E": "\x1b[31m", "W": "\x1b[33m"}
+_PLAIN = "\x1b[0m"
 
-    def __init__(self, log_format: str = "default", escape: bool = True) -> None:
+
+class TritonFormatter(logging.Formatter):
+    """Formats a record as one line. `log_format` is one of LOG_FORMATS; without `escape` messages are unchanged.
+
+    With `colored` the letters of errors and warnings are in colours of a terminal.
+    """
+
+    def __init__(self, log_format: str = "default", escape: bool = True, colored: bool = False) -> None:
         super().__init__()
-        self._iso8601 = log_format == "ISO8601"
+        self._format = log_format
         self._escape = escape
+        self._colored = colored
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
@@ -47,6 +62,8 @@ class TritonFormatter(logging.Formatter):
         if len(message) > LINE_CHARS_MAX:
             message = f"{message[:LINE_CHARS_MAX]} ... (cut: {len(message)} characters)"
         table = getattr(record, "table", None)
+        if self._format == "json":
+            return _json(record, message, table)
         # As in Triton, a table without a message follows a bare heading rather than `""`.
         text = quote(message) if self._escape and (message or table is None) else message
         line = f"{self._heading(record)}] {text}"
@@ -55,10 +72,12 @@ class TritonFormatter(logging.Formatter):
     def _heading(self, record: logging.LogRecord) -> str:
         letter = _letter(record.levelno)
         moment = datetime.fromtimestamp(record.created, UTC)
-        start = f"{moment:%Y-%m-%dT%H:%M:%SZ} {letter}" if self._iso8601 else f"{letter}{moment:%m%d %H:%M:%S.%f}"
+        shown = f"{_COLORS[letter]}{letter}{_PLAIN}" if self._colored and letter in _COLORS else letter
+        is_iso8601 = self._format == "ISO8601"
+        start = f"{moment:%Y-%m-%dT%H:%M:%SZ} {shown}" if is_iso8601 else f"{shown}{moment:%m%d %H:%M:%S.%f}"
+        file, line = _place(record)
         # The model gives the name of its file, which is as untrusted as its messages.
-        file = quote(str(getattr(record, "stub_file", record.filename)))[1:-1]
-        return f"{start} {record.process} {file}:{getattr(record, 'stub_line', record.lineno)}"
+        return f"{start} {record.process} {quote(file)[1:-1]}:{line}"
 
 
 class LevelFilter(logging.Filter):
@@ -97,7 +116,6 @@ def set_up_logging(settings: ServerSettings) -> None:
 def adjust_logging(settings: ServerSettings) -> None:
     """Apply changed levels and format to the handlers of `set_up_logging`; the file does not change."""
     escape = os.environ.get(ESCAPE_VARIABLE, "1") != "0"
-    formatter = TritonFormatter(settings.log_format, escape)
     switches = LevelFilter(
         verbose=settings.log_verbose > 0,
         info=settings.log_info,
@@ -107,7 +125,7 @@ def adjust_logging(settings: ServerSettings) -> None:
     for name in LOGGER_NAMES:
         logger = logging.getLogger(name)
         for handler in _handlers(logger):
-            handler.setFormatter(formatter)
+            handler.setFormatter(TritonFormatter(settings.log_format, escape, _is_colored(handler)))
             handler.filters[:] = [switches]
             logger.setLevel(switches.level())
 
@@ -123,6 +141,32 @@ def quote(message: str) -> str:
     if quoted.isprintable():
         return quoted
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in quoted)
+
+
+def _place(record: logging.LogRecord) -> tuple[str, int]:
+    """The file and the line that a record comes from: of the model, or of our own code."""
+    return str(getattr(record, "stub_file", record.filename)), getattr(record, "stub_line", record.lineno)
+
+
+def _json(record: logging.LogRecord, message: str, table: str | None) -> str:
+    """A record as a JSON object in ASCII, without line ends."""
+    file, line = _place(record)
+    fields = {
+        "time": f"{datetime.fromtimestamp(record.created, UTC):%Y-%m-%dT%H:%M:%S.%fZ}",
+        "level": _LEVELS[_letter(record.levelno)],
+        "process": record.process,
+        "file": file,
+        "line": line,
+        "message": message,
+    }
+    return json.dumps(fields if table is None else {**fields, "table": table})
+
+
+def _is_colored(handler: logging.Handler) -> bool:
+    """Whether a handler writes to a terminal whose user has nothing against colours: see https://no-color.org."""
+    if isinstance(handler, logging.FileHandler) or not isinstance(handler, logging.StreamHandler):
+        return False
+    return bool(handler.stream.isatty() and not os.environ.get("NO_COLOR"))
 
 
 def _open_handler(log_file: str) -> logging.Handler:

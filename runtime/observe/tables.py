@@ -8,7 +8,8 @@
 | add_sub | 1       | READY  |
 +---------+---------+--------+
 
-A cell that is too wide continues in the next line, cut anywhere, because cells are paths, JSON and messages, not prose.
+A cell that is too wide continues in the next line, after a space where there is one, else cut anywhere: cells are
+paths, JSON and messages.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-# Most viewers wrap wider lines, which would break the table.
-TABLE_WIDTH_MAX = 210
+# The width of most terminals, which wrap wider lines and so break a table.
+TABLE_WIDTH_MAX = 80
 # The reason of a failed load may quote long output of the model; the log has the complete text.
 CELL_CHARS_MAX = 4096
 
@@ -73,11 +74,21 @@ def _printable(line: str) -> str:
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
 
 
+def _wrapped(line: str, width: int) -> list[str]:
+    """A line in pieces of at most `width` characters."""
+    pieces = []
+    while len(line) > width:
+        end = line.rfind(" ", 0, width + 1)
+        end = width if end <= 0 else end
+        pieces.append(line[:end])
+        line = line[end:].removeprefix(" ")
+    return [*pieces, line]
+
+
 def _row(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
     """The lines of one row of the table, each cell wrapped at the width of its column."""
     wrapped = [
-        [line[at : at + width] for line in lines for at in range(0, max(len(line), 1), width)]
-        for lines, width in zip(cells, widths, strict=True)
+        [piece for line in lines for piece in _wrapped(line, width)] for lines, width in zip(cells, widths, strict=True)
     ]
     height = max(map(len, wrapped))
     padded = [[*lines, *[""] * (height - len(lines))] for lines in wrapped]

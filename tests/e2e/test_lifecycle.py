@@ -177,7 +177,7 @@ def test_port_in_use(model, serve):
     [
         ("--nobody=1", "--nobody"),
         ("--http-port=many", "--http-port"),
-        ("--log-format=pretty", "--log-format must be one of default, ISO8601, not 'pretty'."),
+        ("--log-format=pretty", "--log-format must be one of default, ISO8601, json, not 'pretty'."),
     ],
 )
 def test_bad_option(serve, option, sentence):

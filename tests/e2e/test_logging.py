@@ -124,6 +124,17 @@ class TestLines:
         assert server.log == ""
 
 
+def test_json(quoting, model):
+    """With --log-format=json each line that the server writes is an object."""
+    model("m", PRINTS)
+    server = quoting("--log-format=json", "--log-verbose=1")
+    server.stop()
+    lines = [json.loads(line) for line in server.log.splitlines()]
+    (models,) = [line for line in lines if line["message"] == "Models"]
+    assert "| m     | 1       | READY  |" in models["table"]
+    assert lines[-1]["message"] == "All models are stopped, unloaded."
+
+
 def test_requests(serve, model, wait_until):
     """With verbose lines each request has one, of either protocol."""
     model("m", PRINTS)

@@ -70,7 +70,7 @@ def test_python_backend_refuses_zero(field):
         ("log_verbose", -2, "--log-verbose must be between 0 and 2147483647, not -2."),
         ("log_verbose", 2**31, "--log-verbose must be between 0 and 2147483647, not 2147483648."),
         ("model_load_thread_count", 0, "--model-load-thread-count must be greater than 0, not 0."),
-        ("log_format", "iso8601", "--log-format must be one of default, ISO8601, not 'iso8601'."),
+        ("log_format", "iso8601", "--log-format must be one of default, ISO8601, json, not 'iso8601'."),
         ("model_control_mode", "all", "--model-control-mode must be one of none, poll, explicit, not 'all'."),
         (
             "load_models",

@@ -76,6 +76,8 @@ def test_what_is_served_where(ports, settings, http, metrics, caplog):
         expected.append(f"Started HTTPService at 127.0.0.1:{ports[0]}")
     if settings.get("allow_metrics", True):
         expected.append(f"Started Metrics Service at {settings.get('metrics_address', '127.0.0.1')}:{ports[1]}")
+    if settings.get("allow_http", True):
+        expected.append(f"Models can be tried in a browser at http://127.0.0.1:{ports[0]}/")
     assert caplog.messages == expected
 
 

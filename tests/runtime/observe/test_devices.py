@@ -86,7 +86,7 @@ def test_gpus():
 
 def test_no_gpus(proc, caplog):
     """Without them there are the others."""
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     devices = Devices(cpu=True, gpu=True, proc=proc, open_gpus=no_gpus)
     run(devices, devices.lines)
     assert "nv_gpu" not in devices.lines()

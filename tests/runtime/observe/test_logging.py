@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pty
 import re
 import sys
 
@@ -71,6 +72,38 @@ def test_iso8601_format():
     """The date comes first, then the letter."""
     line = TritonFormatter("ISO8601").format(record())
     assert line == '2026-08-19T12:34:56Z I 42 server.py:123] "loaded"'
+
+
+def test_json_format():
+    """A line is an object, with the place in the model and with a table where there is one."""
+    formatter = TritonFormatter("json")
+    assert json.loads(formatter.format(record("a\n%s", "\x1b"))) == {
+        "time": "2026-08-19T12:34:56.123456Z", "level": "info", "process": 42, "file": "server.py", "line": 123,
+        "message": "a\n\x1b",
+    }  # fmt: skip
+    line = formatter.format(record(stub_file="m\n.py", stub_line=7, table="+\n+", level=logging.ERROR))
+    assert line.isascii()
+    assert line.isprintable()
+    found = json.loads(line)
+    assert (found["level"], found["file"], found["line"], found["table"]) == ("error", "m\n.py", 7, "+\n+")
+
+
+@pytest.mark.parametrize(("level", "start"), [(logging.INFO, "I0819"), (logging.ERROR, "\x1b[31mE\x1b[0m0819")])
+def test_colors(level, start):
+    """At a terminal the letters of errors and warnings are coloured."""
+    assert TritonFormatter(colored=True).format(record(level=level)).startswith(start)
+
+
+@pytest.mark.parametrize(("variable", "expected"), [("", True), ("1", False)])
+def test_terminal(monkeypatch, variable, expected):
+    """Lines have colours at a terminal, unless the user wants none."""
+    monkeypatch.setenv("NO_COLOR", variable)
+    reader, writer = pty.openpty()
+    with open(reader, "rb", 0) as screen, open(writer, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        set_up_logging(settings())
+        logging.getLogger("pyruntime.test").error("a")
+        assert (b"\x1b[31m" in screen.read(1000)) is expected
 
 
 def test_line_of_a_model_has_the_models_file():

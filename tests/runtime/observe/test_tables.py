@@ -44,6 +44,20 @@ def test_python_comes_first_and_long_cells_go_on_below():
     )
 
 
+def test_prose_is_cut_at_spaces():
+    """A cell that is too wide is cut at the last space that fits, and within a word that is too wide."""
+    assert table(["Status"], [["failed to load abcdefghijkl b"]], width_max=14) == (
+        "+------------+\n"
+        "| Status     |\n"
+        "+------------+\n"
+        "| failed to  |\n"
+        "| load       |\n"
+        "| abcdefghij |\n"
+        "| kl b       |\n"
+        "+------------+"
+    )
+
+
 def test_line_ends_begin_a_line_and_nothing_else_acts():
     """A cell of several lines has them one below the other; an escape sequence is shown, not obeyed."""
     assert table(["S"], [["a\n\nb\x1b[0m"]]) == (

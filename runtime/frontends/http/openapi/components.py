@@ -180,7 +180,7 @@ SCHEMAS: dict[str, Schema] = {
             "log_warning": _FLAG,
             "log_error": _FLAG,
             "log_verbose_level": {"type": "integer", "minimum": 0},
-            "log_format": {"enum": ["default", "ISO8601"]},
+            "log_format": {"enum": ["default", "ISO8601", "json"]},
         }
     ),
 }  # fmt: skip

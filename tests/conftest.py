@@ -44,7 +44,7 @@ def _reserve_ports(count: int) -> Iterator[list[int]]:
 
 @pytest.fixture(scope="session")
 def reserve_ports():
-    """`with reserve_ports(count) as ports`: ports that a server can have, and that meanwhile nobody else is given.
+    """`with reserve_ports(count) as ports`: ports that a server can open, and that are not given to others meanwhile.
 
     A port that is only looked up can be another server's when ours comes to open it, and answer our questions.
     """

@@ -180,7 +180,7 @@ def test_new(environment, tmp_path, words):
 
 
 def test_names_of_commands(environment, tmp_path):
-    """There is our command, and one of Triton's name; both say what they are."""
+    """There are two commands, ours and Triton's name, and each has its own help."""
     code = (
         "import sys; from importlib.metadata import distribution; sys.argv = ['any', '--help'];"
         "commands = distribution('pyruntime').entry_points.select(group='console_scripts');"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The hardened configuration of SECURITY.md is one that the server takes, and does what it is there for."""
+"""The hardened configuration of SECURITY.md is accepted, and has the promised effects."""
 
 import json
 import re
@@ -77,7 +77,7 @@ def test_clients_need_a_certificate(server, folder):
 
 
 def test_clients_of_grpc_need_a_certificate(server, folder):
-    """And operators a header."""
+    """Operations need a header besides the certificate."""
     root = (folder / "clients.pem").read_bytes()
     pair = (folder / "client.pem").read_bytes()
     for credentials, is_admitted in [
@@ -101,7 +101,7 @@ def test_clients_of_grpc_need_a_certificate(server, folder):
     "path", ["/v2/repository/index", "/v2/logging", "/v2/trace/setting", "/v2/systemsharedmemory/unregister"]
 )
 def test_operators_need_a_header(server, folder, path):
-    """And with it nobody loads models, or has the server open shared memory."""
+    """Even with the header, models cannot be loaded, nor shared memory opened."""
     assert ask(server, folder, "POST", path, {}) == 403
     allowed = {ADMIN: "<secret>"}
     assert ask(server, folder, "POST", path, {}, **allowed) == (501 if "memory" in path else 200)

@@ -48,7 +48,7 @@ def client_hello() -> bytes:
 
 
 def tls_junk(target, port, context):
-    """Handshakes that are none, that do not end, and connections that turn to junk after theirs."""
+    """Malformed and unfinished handshakes, and connections that send junk after theirs."""
     hello = client_hello()
     alert, change = b"\x15\x03\x03\0\2\2\x28", b"\x14\x03\x03\0\1\1"
     for _ in range(200):
@@ -124,7 +124,7 @@ def test_tls_of_http(start_target, certificate, seed):
 
 
 def test_clock_jumps(start_target, run_attack, compile_library, tmp_path):
-    """The wall clock goes back and forth by days and decades, during requests, and nobody notices."""
+    """The wall clock jumps by days and decades, during requests, without an effect on them."""
     shift = tmp_path / "shift"
     shift.write_bytes(bytes(8))
     wrapper = ("env", f"LD_PRELOAD={compile_library('clock.c')}", f"CLOCK_SHIFT={shift}")
@@ -148,7 +148,7 @@ def test_clock_jumps(start_target, run_attack, compile_library, tmp_path):
 
 
 def test_few_descriptors(start_target, run_attack):
-    """A server that may have few descriptors keeps what it needs for its models, however many clients come."""
+    """A server with few descriptors keeps those that it needs for its models, for any number of clients."""
     with start_target(wrapper=("prlimit", "--nofile=256:256")) as server:
 
         def attack(target):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures that give tests real servers; harness/ has what they are made of.
+"""Fixtures that give tests real servers; harness/ has their parts.
 
 A test takes `serve` to start servers of its own, or `samples`, one server of the sample models for the whole run.
 """
@@ -41,7 +41,7 @@ def write_model():
 
 @pytest.fixture(scope="session")
 def samples(serving, tmp_path_factory) -> Iterator[Server]:
-    """A server of the sample models. Tests may send it whatever they like, but break no model.
+    """A server of the sample models. Tests may send it anything, but must not break a model.
 
     Not of `environment`, which may take a package index and half a minute to start: that one has a server of its own.
     """
@@ -118,7 +118,7 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def wait_until():
-    """`wait_until(condition, limit_s=60)`: poll until it is true, and return what it was."""
+    """`wait_until(condition, limit_s=60)`: poll until it is true, and return its value."""
     return waiting.wait_until
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Models that do what nobody should, or nobody thought of: calls that outlive their batch, callers that die, forks."""
+"""Models with forbidden or unexpected actions: calls that outlive their batch, callers that die, forks."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress

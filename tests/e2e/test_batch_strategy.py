@@ -38,7 +38,7 @@ def backends(install_backends):
 
 @pytest.fixture
 def server(serve, backends, tmp_path, monkeypatch):
-    """`server(*options)`: a server whose strategies write down what they are asked."""
+    """`server(*options)`: a server whose strategies log their calls."""
     log = tmp_path / ".strategies"
     log.touch()
     monkeypatch.setenv("STRATEGY_LOG", str(log))
@@ -121,7 +121,7 @@ def test_it_closes_a_batch(server, model, strategy, send, check_batches):
 
 
 def test_a_request_that_it_never_wants(server, model, strategy, send, check_batches):
-    """It begins a batch all the same. Triton asks for ever, and answers nobody any more."""
+    """It begins a batch all the same. Triton asks for ever, and answers no request any more."""
     model(LIMIT=6, TRITON_BATCH_STRATEGY_PATH=strategy)
     server = server()
     numbers = {"a": 9, "b": 9, "c": 6, "d": 0, "e": 0}

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that meet in a queue: who shares a batch, and who is sent away."""
+"""Requests that meet in a queue: batches and refusals."""
 
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -69,7 +69,7 @@ def test_shapes_are_not_mixed(model, serve):
 
 
 def test_without_dynamic_batching(model, serve):
-    """Without dynamic batching every request is executed alone, whatever max_batch_size is."""
+    """Without dynamic batching every request is executed alone, for every max_batch_size."""
     model("counts", COUNTS, more="max_batch_size: 8")
     server = serve()
     for output in infer_all(server, [rows(2)] * 8):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Models that call models (BLS): what arrives, what comes back, who waits for whom, and who dies in between.
+"""Models that call models (BLS): inputs, outputs, waits for each other, and deaths in between.
 
 Most tests are checks inside of a model: its execute runs the one that the request's id names. A check that fails is an
 exception of execute, which the client reads.

@@ -465,7 +465,7 @@ class TestAfterTheirEnd:
 
     @pytest.mark.parametrize("count", [10, 100 << 10])
     def test_of_the_callee_model(self, model, serve, wait_until, count):
-        """So it is with a model that is unloaded."""
+        """Outputs of a model that is unloaded stay as they were, and are freed when their holder releases them."""
         model("keeper", KEEPER)
         model("callee", CALLEE)
         server = serve("--model-control-mode=explicit", "--load-model=keeper", "--load-model=callee")

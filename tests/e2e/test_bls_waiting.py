@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Models that wait for models: when there is nobody to call, when everybody waits, and when somebody dies meanwhile."""
+"""Models that wait for models: missing callees, circles of waits, and deaths meanwhile."""
 
 import http.client
 import json
@@ -171,7 +171,7 @@ class TestCycles:
             assert ask(server, "a", "b a") == [3, 4]
 
     def test_of_three(self, model, serve):
-        """A longer cycle is told from its last call on."""
+        """A longer cycle is reported from its last call on."""
         for name in "abc":
             model(name, NODE)
         server = serve()
@@ -321,7 +321,7 @@ class TestFinalize:
     )
 
     def test_refused(self, model, serve):
-        """finalize can call nobody."""
+        """A call in finalize is refused."""
         model("a", self.FINALIZES)
         model("b", NODE)
         server = serve()
@@ -359,7 +359,7 @@ class TritonPythonModel:
 """
 
     def test_thread_that_calls(self, model, serve):
-        """A thread of the model that calls others all the time hinders nobody to stop."""
+        """A thread of the model that calls others all the time does not prevent the stop."""
         for name in ("a", "z"):
             model(name, self.BACKGROUND)
         model("callee", NODE)
@@ -402,7 +402,7 @@ class TestDeath:
         assert ask(server, "a", "gated") == [2, 3]
 
     def test_of_the_caller(self, model, serve, wait_until):
-        """The callee ends what it was called for, as if nothing were."""
+        """The callee finishes the call, and its next calls succeed."""
         model("a", NODE)
         folder = model("gated", GATED)
         server = serve()

@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that leave, and calls that are cancelled: what has not begun never does, what runs can see it, nothing else
-changes."""
+"""Clients that leave, and calls that are cancelled: requests that have not begun never do, running ones can see it, and
+others are not affected.
+"""
 
 import http.client
 import json
@@ -218,7 +219,7 @@ def answers(server, model="patient"):
 
 class TestRunning:
     def test_client_leaves(self, model, serve, wait_until):
-        """A request that runs, and its sender, learn that nobody waits; the next one is not concerned."""
+        """A running request, and its sender, see the cancellation; the next request is not affected."""
         folder = model("patient", PATIENT)
         server = serve()
         for number in range(1, 4):
@@ -257,7 +258,7 @@ class TestRunning:
         wait_until((folder / "cancelled").exists)
 
     def test_coroutine(self, model, serve, wait_until):
-        """So does a coroutine in the background."""
+        """A coroutine in the background sees the cancellation as well."""
         folder = model("coroutines", COROUTINES, more=DECOUPLED)
         server = serve()
         connection = post(server, "coroutines/generate_stream", {"IN": 1})
@@ -266,7 +267,7 @@ class TestRunning:
         wait_until((folder / "cancelled").exists)
 
     def test_nobody_else_is_cancelled(self, model, serve, wait_until):
-        """Thousands of later requests are not cancelled, whatever place they are told in."""
+        """Thousands of later requests are not cancelled, although they share flags with the cancelled one."""
         folder = model("patient", PATIENT)
         model("caller", CALLER)
         server = serve()
@@ -343,7 +344,7 @@ class TestCalls:
         assert answers(server)
 
     def test_of_a_chain(self, model, serve, wait_until):
-        """And what that one waits for."""
+        """A cancellation reaches the end of a chain of calls."""
         folder = model("patient", PATIENT)
         for name in ("a", "b", "c"):
             model(name, CALLER)
@@ -373,7 +374,7 @@ class TestCalls:
         assert numbers_in(folder / "executed") == [1]
 
     def test_caller_dies(self, model, serve, wait_until):
-        """The callee of a stub that died learns that nobody waits."""
+        """The callee of a stub that died sees the cancellation."""
         folder = model("patient", PATIENT)
         model("caller", CALLER)
         server = serve()

@@ -300,7 +300,7 @@ class TestEveryWay:
     @BOTH
     @pytest.mark.parametrize("size", [64, MIB], ids=["small", "large"])
     def test_input_only(self, server, region, protocol, size):
-        """The output is sent, as ever."""
+        """The output is sent as usual."""
         array = some("INT64", size)
         one = region(array.nbytes)
         one.put(array)
@@ -310,7 +310,7 @@ class TestEveryWay:
     @BOTH
     @pytest.mark.parametrize("size", [64, MIB], ids=["small", "large"])
     def test_output_only(self, server, region, protocol, size):
-        """The input is sent, as ever."""
+        """The input is sent as usual."""
         array = some("INT64", size)
         one = region(array.nbytes)
         infer(
@@ -434,7 +434,7 @@ class TestModels:
             assert_array_equal(results[number + 2].as_numpy("OUT0"), arrays[number + 2])
 
     def test_one_that_keeps_its_input(self, server, region):
-        """It keeps what it was given, whatever the client does to its memory after the response; even shrink it."""
+        """The kept input does not change with the client's memory after the response, even if it shrinks."""
         array = some("INT64", MIB)
         one = region(MIB)
         one.put(array)
@@ -459,7 +459,7 @@ class TestModels:
         assert self.stream(server, array, one, two) == [total, total + 1, total + 2]
 
     def stream(self, server, array, one, two):
-        """The numbers that have arrived in `two`: the last one stays; the others are what the client has seen."""
+        """The numbers that have arrived in `two`: the last one stays; the client has seen the others."""
         answers = queue.Queue()
         with closing(server.grpc()) as client:
             client.start_stream(lambda result, error: answers.put((result, error)))
@@ -631,7 +631,7 @@ class TestRefusals:
 
 @contextmanager
 def running(server, wait_until, inputs, outputs=None, model="wait"):
-    """A request to the model that waits, while it runs; what is given has its result when the model goes on."""
+    """A request to the model that waits, while it runs; the yielded list gets its result at the end."""
     path = server.repository / model / "runs"
     results = []
     with ThreadPoolExecutor(1) as threads:
@@ -675,7 +675,7 @@ class TestChanges:
     @BOTH
     @pytest.mark.parametrize("size", [64, MIB], ids=["small", "large"])
     def test_truncated(self, server, region, protocol, size):
-        """An object that has shrunk is refused; nobody looks behind its end."""
+        """An object that has shrunk is refused, so that no process reads behind its end."""
         array = some("INT64", size)
         one, two = region(size), region(size)
         one.put(array)
@@ -745,7 +745,7 @@ class TestChanges:
                 assert_array_equal(result, array + number)
 
     def test_hostile_bodies(self, server):
-        """Keys and numbers that nobody means well with are refused, and the server lives."""
+        """Hostile keys and numbers are refused, and the server lives."""
         for key in ("/a\0b", "/" + "x" * 10_000, "/\ud800", "/../../etc/passwd"):
             body = json.dumps({"key": key, "offset": 0, "byte_size": 8})
             answer = server.request("POST", "/v2/systemsharedmemory/region/r/register", body)
@@ -772,7 +772,7 @@ def holders(server, region):
 class TestLeaks:
     @BOTH
     def test_nothing_stays(self, server, region, wait_until, protocol):
-        """Neither a mapping nor a descriptor is left when a region is unregistered, in the host or in any stub."""
+        """Unregistering a region leaves no mapping and no descriptor, in the host or in any stub."""
         array = some("INT64", MIB)
         one, two = region(MIB), region(MIB)
         one.put(array)

@@ -233,7 +233,7 @@ class TestStats:
         assert [line.split()[0] for line in out.splitlines()] == ["Model", "add_sub"]
 
     def test_json(self, samples, run):
-        """It is what the server says."""
+        """The output is the server's statistics."""
         status, out, _ = run(samples, "stats", "add_sub", "--json")
         assert status == 0
         assert [(each["name"], each["version"]) for each in json.loads(out)] == [("add_sub", "1")]
@@ -311,7 +311,7 @@ def test_tritonserver():
 
 
 def test_completion():
-    """A shell can be told the commands."""
+    """The commands can be completed by a shell."""
     environment = {
         **os.environ,
         "_PYRUNTIME_COMPLETE": "complete_bash",

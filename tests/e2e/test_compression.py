@@ -77,7 +77,7 @@ def test_asyncio_client(samples):
 
 
 def test_answers_are_compressed(samples):
-    """And are no longer than they need be."""
+    """Compressed responses are not longer than necessary."""
     document = {"inputs": [{"name": "INPUT_INT32", "datatype": "INT32", "shape": [50_000], "data": [7] * 50_000}]}
     body = json.dumps(document).encode()
     for encoding, compress in COMPRESS.items():
@@ -114,7 +114,7 @@ def test_generate(samples):
 
 
 def test_load(model, serve):
-    """So may those of every other endpoint."""
+    """The bodies of other endpoints may be compressed, too."""
     model("line", "class TritonPythonModel:\n    def execute(self, requests): pass\n")
     server = serve("--model-control-mode=explicit")
     tensors = {"input": [{"name": "IN", "data_type": "TYPE_INT8", "dims": [1]}]}
@@ -141,7 +141,7 @@ def peak_bytes(server):
 
 
 def test_bomb(model, serve):
-    """A small body that becomes a very large one costs what the limit allows, and no more."""
+    """A small body that becomes very large takes no more memory than the limit allows."""
     model("line", "class TritonPythonModel:\n    def execute(self, requests): pass\n")
     server = serve(f"--http-max-input-size={4 * MIB}")
     compressor = zlib.compressobj(9)

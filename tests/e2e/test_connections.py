@@ -130,7 +130,7 @@ def test_pipelined_requests_are_answered_in_order(samples):
 
 
 def test_refusals_stand_in_the_same_order(samples):
-    """Errors wait for the answers to what came before them, and a bad request ends the connection."""
+    """Errors wait for the responses before them, and a bad request ends the connection."""
     unknown = add_sub().replace(b"add_sub", b"nothing", 1)
     found = answers(samples.say(add_sub() + unknown + add_sub() + b"garbage\r\n\r\n" + add_sub()))
     assert [status for status, _, _ in found] == [200, 404, 200, 400]
@@ -178,7 +178,7 @@ def test_large_random_garbage(samples):
 
 
 def test_truncated_at_every_byte(samples):
-    """A client that goes away after any byte of its request harms nobody, and its request is not answered."""
+    """A client that leaves after any byte of its request has no effect on others, and its request is not answered."""
     whole = add_sub()
     executed = executions(samples, "add_sub")
     for length in range(len(whole)):
@@ -218,7 +218,7 @@ def test_memory_of_clients_that_leave_half_way(server):
 
 
 def test_clients_that_do_not_read(server, wait_until):
-    """Large responses that nobody reads are dropped with their connection, and their memory is used again."""
+    """Large responses that are not read are dropped with their connection, and their memory is used again."""
     count = 4 * MIB  # 32 MiB
 
     def leave():
@@ -249,7 +249,7 @@ def test_slow_reader_gets_everything(server):
 
 
 def test_client_that_leaves_before_its_answer(tmp_path, model, serve, wait_until):
-    """A request whose client went away is executed all the same, answered to nobody, and hinders nobody."""
+    """A request whose client has left is executed all the same, and its response is dropped."""
     folder = model("gated", GATED)
     os.mkfifo(folder / "gate")
     server = serve()
@@ -276,7 +276,7 @@ def chunked(body, size):
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_chunked_body(samples, size):
-    """A body may come in chunks, of whatever size, with a JSON document or with binary contents."""
+    """A body may come in chunks of any size, with a JSON document or with binary contents."""
     head, _, body = add_sub().partition(b"\r\n\r\n")
     head = re.sub(rb"Content-Length: \d+$", b"Transfer-Encoding: chunked", head)
     with samples.connect() as sock, sock.makefile("rb") as stream:
@@ -287,7 +287,7 @@ def test_chunked_body(samples, size):
 
 
 def test_expect_100_continue(samples):
-    """A client that asks first is told to go on, and one that would be refused is told so instead."""
+    """A client that asks gets a 100 Continue, or the refusal instead."""
     whole = add_sub(extra=b"Expect: 100-continue\r\n")
     head, _, body = whole.partition(b"\r\n\r\n")
     with samples.connect() as sock, sock.makefile("rb") as stream:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Stub processes that die, each in its own way: who learns of it, who does not, and what comes after."""
+"""Stub processes that die in different ways: the effects on requests, other stubs and the next process."""
 
 import os
 import signal
@@ -265,7 +265,7 @@ def test_killed_under_load(model, serve, wait_until):
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 def test_killed_server(model, serve, wait_until, busy):
-    """When the server itself is killed its stubs go by themselves, one that runs a request for ever too."""
+    """When the server itself is killed its stubs end by themselves, also one that executes a request for ever."""
     folder = model("mortal", MORTAL)
     server = serve()
     with ThreadPoolExecutor() as clients:
@@ -295,7 +295,7 @@ def test_death_and_request_at_once(model, serve, wait_until):
 
 
 def test_death_and_end_at_once(model, serve, wait_until):
-    """A server that is told to stop while a stub dies stops, and does not fall over the restart."""
+    """A server that is stopped while a stub dies stops, without a failure in the restart."""
     model("mortal", MORTAL)
     server = serve()
     stub = server.stub("mortal_0")
@@ -308,7 +308,7 @@ def test_death_and_end_at_once(model, serve, wait_until):
 
 
 def test_end_while_restarting(model, serve, wait_until):
-    """A server that is told to stop while a stub initializes its model again stops."""
+    """A server that is stopped while a stub initializes its model again stops."""
     folder = model("mortal", MORTAL)
     server = serve()
     os.mkfifo(folder / "gate")

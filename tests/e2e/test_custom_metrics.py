@@ -74,18 +74,18 @@ def scrape(server):
 
 
 def count(server, model):
-    """One request to a COUNTER; what it answers."""
+    """Send one request to a COUNTER; the count in its response."""
     return server.infer(model, ONE).as_numpy("OUT").item()
 
 
 def run(server, code):
-    """Have model `m` execute `code`; what it calls `answer`, or the message of the error."""
+    """Have model `m` execute `code`; its variable `answer`, or the message of the error."""
     return server.infer("m", {"CODE": np.array([code], dtype=np.object_)}).as_numpy("ANSWER")[0].decode()
 
 
 @pytest.fixture(scope="module")
 def anything(serving, write_model, tmp_path_factory):
-    """A server of the model that executes what it is sent. Tests share it, so each has families of its own names."""
+    """A server of the model that executes code from requests. Tests share it, so each has its own family names."""
     repository = tmp_path_factory.mktemp("anything")
     write_model(repository, "m", ANYTHING, CODE_ANSWER)
     with serving(repository) as server:
@@ -143,7 +143,7 @@ def test_instance_that_dies(model, serve, wait_until):
 
 
 def test_end_of_objects(anything):
-    """The page has a metric for as long as the model has the object; without its family it is of no use."""
+    """The page has a metric as long as the model has the object; without its family it cannot be used."""
 
     def shown():
         return {key[1:]: value for key, value in scrape(anything).items() if key[0] == "ending"}
@@ -226,7 +226,7 @@ def test_metrics_port(model, serve):
 
 
 def test_no_metrics_port(model, serve):
-    """--allow-metrics=false: nobody listens, and models make metrics all the same."""
+    """--allow-metrics=false: the port is closed, and models can make metrics all the same."""
     model("one", COUNTER)
     server = serve("--allow-metrics=false")
     assert count(server, "one") == 1

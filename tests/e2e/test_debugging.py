@@ -100,7 +100,7 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def echoes(self):
-        """Whether what is typed is shown, as a shell leaves it."""
+        """Whether typed text is shown, as a shell leaves it."""
         return bool(termios.tcgetattr(self.theirs)[3] & termios.ECHO)
 
     def close(self):
@@ -135,7 +135,7 @@ def infer(server, model="stops", request_id=""):
 
 
 def test_breakpoint(model, debug, terminal, at_prompt):
-    """Somebody at the terminal looks at a request, changes it and lets it go, and the answer arrives."""
+    """The user at the terminal examines a request, changes it and continues, and the response arrives."""
     model("stops", STOPS, more="instance_group { count: 3 kind: KIND_CPU }")
     model("other", WORKS)
     server = debug()
@@ -158,7 +158,7 @@ def test_breakpoint(model, debug, terminal, at_prompt):
 
 
 def test_log_goes_on(model, debug, terminal, at_prompt, wait_until):
-    """While somebody debugs, the server's lines are on the terminal, and whole."""
+    """During debugging, the server's log lines are on the terminal, and complete."""
     model("stops", STOPS)
     model("other", "class TritonPythonModel:\n    def execute(self, requests):\n        raise ValueError('one')\n")
     server = debug()
@@ -209,7 +209,7 @@ def test_stub_dies(model, debug, terminal, at_prompt):
 
 
 def test_ctrl_c_at_the_prompt(model, debug, terminal, at_prompt, wait_until):
-    """Ctrl-C stops the server once the debugger lets the request go, whatever --exit-timeout-secs says."""
+    """Ctrl-C stops the server once the debugger continues the request, for every --exit-timeout-secs."""
     model("stops", STOPS)
     server = debug("--exit-timeout-secs=0")
     with ThreadPoolExecutor() as clients:
@@ -262,7 +262,7 @@ def test_ctrl_c_after_the_debugger_was_left(model, debug, terminal, at_prompt, w
 
 
 def test_breakpoint_while_loading(model, debug, terminal, at_prompt):
-    """A model can be debugged in what it does when it is imported; Ctrl-C there ends the server."""
+    """The import of a model can be debugged; Ctrl-C there ends the server."""
     model("stops", "breakpoint()\n" + STOPS)
     server = debug(ready=False)
     at_prompt()
@@ -303,7 +303,7 @@ def test_unknown_model(model, serve):
 
 
 def test_without_terminal(model, serve):
-    """Where nobody can type, the server says so and serves."""
+    """Without a terminal, the server logs this and serves."""
     model("stops", STOPS)
     server = serve("--debug=stops")
     assert "--debug: standard input is no terminal" in server.log
@@ -324,7 +324,7 @@ def test_breakpoint_without_debug(model, serve):
 
 
 def stack(*words):
-    """`pyruntime stack ...`: its status, and what it prints."""
+    """`pyruntime stack ...`: its status, and its output."""
     command = [sys.executable, "-m", "pyruntime", "stack", *words]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
@@ -395,7 +395,7 @@ def test_stack_of_no_model(model, serve):
 
 
 def test_stack_disturbs_nobody(model, serve):
-    """Requests are answered as ever while stacks are asked for."""
+    """Requests are answered as usual while stacks are requested."""
     model(ACTOR, ACTS)
     server = serve()
     stub = server.stub(f"{ACTOR}_0")

@@ -162,7 +162,7 @@ def outputs(events):
 
 
 def ask(server, act, numbers=(0,), model="streams"):
-    """The outputs of a stream of a model that is told what to do."""
+    """The outputs of a stream of a model whose action is a parameter."""
     return outputs(server.stream(model, IN=list(numbers), act=act))
 
 
@@ -254,7 +254,7 @@ class TestErrors:
 
     @pytest.mark.parametrize(("act", "before"), [("forget", []), ("forget_in_the_middle", [1])])
     def test_forgotten(self, server, act, before):
-        """Where nobody has the sender any more, nobody can end the request: it ends, and the log says so."""
+        """A request that no sender can end is ended, with an entry in the log."""
         warnings = server.log.count("the model let go of a request, and of its response senders")
         assert ask(server, act) == before
         assert server.log.count("the model let go of a request, and of its response senders") == warnings + 1
@@ -501,7 +501,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def pipe(model, serve, tmp_path, wait_until):
-    """A server whose model `sink` takes the responses of `source`, and what one may know of that."""
+    """A server whose model `sink` takes the responses of `source`, with a gate and counters of these."""
     folder = model("source", SOURCE, more=DECOUPLED)
     os.mkfifo(model("sink", SINK) / "gate")
     server = serve()
@@ -531,7 +531,7 @@ class TestFlow:
             assert taken.result() == list(range(count))
 
     def test_waits_for_its_memory(self, pipe, wait_until, require_memory):
-        """A sender is at most so many bytes ahead. (What was taken stays for as long as there is the iterator.)"""
+        """The bytes that a sender may be ahead are limited. (Taken responses stay as long as the iterator.)"""
         require_memory(8 * BYTES_AHEAD_MAX)
         size, count = 8 * MIB, 40
         ahead = BYTES_AHEAD_MAX // size
@@ -566,7 +566,7 @@ def infer(server, count, size):
 
 class TestShutdown:
     def test_while_a_stream_is_open(self, model, serve, wait_until, tmp_path):
-        """A server that is told to stop lets streams end."""
+        """A server that is stopped lets streams end."""
         folder = model("streams", STREAMS, more=DECOUPLED)
         server = serve()
         with ThreadPoolExecutor() as clients:
@@ -578,7 +578,7 @@ class TestShutdown:
         assert server.wait_exit() == 0
 
     def test_with_a_stream_that_never_ends(self, model, serve, wait_until):
-        """After its patience is over it kills who does not end."""
+        """After its time limit it kills stubs that do not end."""
         model("streams", STREAMS, more=DECOUPLED)
         server = serve("--exit-timeout-secs=1")
         with ThreadPoolExecutor() as clients:

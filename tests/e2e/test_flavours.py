@@ -200,7 +200,7 @@ async def check_system_memory(ask):
 
 
 async def check_cuda_memory(ask):
-    """There is none here."""
+    """There are no CUDA regions."""
     with pytest.raises(InferenceServerException, match=r"failed to register .*shared memory region"):
         await ask("register_cuda_shared_memory", "theirs", base64.b64encode(bytes(64)), 0, 64)
     status = await ask("get_cuda_shared_memory_status")
@@ -357,7 +357,7 @@ CHECKS_OF = {
 
 @pytest.mark.parametrize("flavour", FLAVOURS, ids=lambda flavour: flavour.__name__)
 def test_every_method(server, flavour, wait_until):
-    """Each does what it says, and none was left out."""
+    """Each method works, and none was left out."""
     wait_until(server.is_ready)  # as long as a model of another test unloads it is not
 
     async def run():
@@ -398,7 +398,7 @@ def test_metrics(server):
 
 
 class TestBareGrpc:
-    """A client that knows of the server what the server tells, and nothing else."""
+    """A client that only knows the server's own descriptors."""
 
     @pytest.fixture
     def channel(self, server):
@@ -433,7 +433,7 @@ class TestBareGrpc:
         assert numbers == ([[2]] if model == "told" else [[0], [1]])
 
     def test_every_method(self, channel, service):
-        """Each is there, whatever it says to a message that says nothing."""
+        """Each method exists, whatever its error for an empty message."""
         known = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
         assert {method.name for method in service.methods} >= {method.name for method in known}
         codes = set()

@@ -275,7 +275,7 @@ class TestStreams:
             assert file.read(len(b"\n\r\n0\r\n\r\n")) == b"\n\r\n0\r\n\r\n"
 
     def test_at_the_same_time(self, server):
-        """Streams of one model run beside each other, whoever reads first."""
+        """Streams of one model run concurrently, read in any order."""
         streams = [open_stream(server, "tokens", id=str(number), PROMPT="a b c " * 100) for number in range(20)]
         for number, (connection, response) in reversed(list(enumerate(streams))):
             with closing(connection):
@@ -341,7 +341,7 @@ class TestGenerate:
         )  # fmt: skip
 
     def test_any_other_number(self, server):
-        """No response is none too few, two are one too many."""
+        """No response is one too few, and two are one too many."""
         for prompt in ("", "a b", "a " * 1000):
             assert generate(server, "tokens", PROMPT=prompt) == (500, {"error": NOT_ONE})
 
@@ -354,7 +354,7 @@ class TestGenerate:
         assert generate(server, "batched", IN=[1, 2, 3])[1]["OUT"] == [1, 2, 3]
 
     def test_decoupled_models_have_no_infer(self, server):
-        """tritonclient is told that a decoupled model has no plain inference over HTTP."""
+        """tritonclient gets an error: a decoupled model has no plain inference over HTTP."""
         status, message = server.refusal("tokens", {"PROMPT": np.array([b"a"], object)})
         assert status == 501
         assert message == "HTTP end point doesn't support models with decoupled transaction policy"
@@ -390,7 +390,7 @@ class TestConnections:
         assert [each["TOKEN"] for each in events(body)] == ["a", "b", "c"]
 
     def test_connection_that_ends(self, server):
-        """So does the connection of one that wants nothing else, behind the last chunk."""
+        """With `Connection: close` the connection ends behind the last chunk."""
         request = post("/v2/models/tokens/generate_stream", {"PROMPT": "a b"}, extra=b"Connection: close\r\n")
         with server.connect() as sock, sock.makefile("rb") as file:
             sock.sendall(request)
@@ -420,7 +420,7 @@ class TestClientsThat:
         assert server.is_ready()
 
     def test_stop_sending(self, endless, wait_until):
-        """A client that says that it sends nothing more is taken for gone; what there is all the same it gets."""
+        """A client that has finished sending is considered gone; it still gets the remaining events."""
         server, folder = endless
         answer = server.say(post("/v2/models/endless/generate_stream", {"PROMPT": ""}))
         assert answer.endswith(b"\r\n\r\n0\r\n\r\n")
@@ -446,7 +446,7 @@ class TestClientsThat:
         assert len((folder / "executed").read_text().split()) <= 10
 
     def test_stay_to_the_end(self, tmp_path, model, serve, wait_until):
-        """A server that exits waits for a stream as long as it is told to; then its client learns that it is over."""
+        """A server that exits waits for a stream up to its time limit; then the client gets the end."""
         model("endless", ENDLESS, STREAMING)
         server = serve("--exit-timeout-secs=1")
         connection, response = open_stream(server, "endless", PROMPT="", talk=True)
@@ -474,7 +474,7 @@ class TestClientsThat:
         assert server.is_ready()
 
     def test_read_slowly(self, server, wait_until):
-        """A model waits for its client: what it has sent is what fits between the two, and never all it has."""
+        """A model waits for its client: it has sent only as much as fits between the two."""
         sent = server.log_path.parent / "large" / "sent"
         sent.unlink(missing_ok=True)
         connection, response = open_stream(server, "large", PROMPT="", COUNT=1024)

@@ -175,7 +175,7 @@ class TestConnection:
 
 class TestMessages:
     def test_that_are_only_announced(self, attacked, bare_client, wait_until):
-        """Of 2 GiB each: no memory is had for the asking, whatever is announced, and whatever is there of it."""
+        """Announced lengths of 2 GiB do not reserve memory, for any part of the message that is sent."""
         start = request()[:-10]
         before = resident(attacked)
         with bare_client(attacked.grpc_port) as client:

@@ -202,7 +202,7 @@ class TestStream:
                 assert result.get_response().parameters["triton_final_response"].bool_param
 
     def test_many_responses(self, model, serve):
-        """The end is told by itself only if that is asked for."""
+        """The end is a response of its own only if the client requests that."""
         model("count", COUNT, more=DECOUPLED)
         with streaming(serve()) as (client, following):
             client.async_stream_infer("count", numbers(200), enable_empty_final_response=True)

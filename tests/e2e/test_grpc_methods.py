@@ -45,7 +45,7 @@ STATUSES = health_pb2.HealthCheckResponse
 
 @pytest.fixture(params=["sync", "aio"])
 def ask(request):
-    """`ask(server, method, ...)`: what a method of Triton's client returns; in turn of each of its two."""
+    """`ask(server, method, ...)`: the result of a method of Triton's client, for each of its two flavours."""
 
     def ask(server, method, *arguments, **options):
         with closing(server.grpc()) as client:
@@ -88,7 +88,7 @@ def raw_refusal(server, method, request):
 
 @pytest.fixture
 def explicit(model, serve):
-    """A server that loads what it is told to, and has one model loaded."""
+    """A server with explicit control and one loaded model."""
     model("m", CONSTANT.format(1))
     return serve("--model-control-mode=explicit", "--load-model=m")
 
@@ -129,7 +129,7 @@ class TestModel:
         assert [tensor.name for tensor in found.input] == ["INPUT0", "INPUT1"]
 
     def test_statistics(self, explicit, ask):
-        """They are what HTTP says, and count what was done."""
+        """The statistics equal those over HTTP, and count the requests."""
         for _ in range(3):
             explicit.infer("m", {"IN": np.array([1])})
         for arguments in ((), ("m",), ("m", "1")):
@@ -216,7 +216,7 @@ class TestRepository:
 
     @pytest.mark.parametrize("name", ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"])
     def test_one_of_the_repositories(self, samples, name):
-        """They cannot be told apart."""
+        """A request cannot name one of several repositories."""
         request = getattr(service_pb2, f"{name}Request")(repository_name="r")
         expected = ("UNIMPLEMENTED", "'repository_name' specification is not supported")
         assert raw_refusal(samples, name, request) == expected
@@ -391,7 +391,7 @@ class TestHealth:
         assert server.wait_exit() == 0, server.log
 
     def test_watch_of_another_service(self, samples):
-        """There is none by this name."""
+        """An unknown service is reported as such."""
         with channel_to(samples) as channel:
             watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="another"))
             assert next(watch).status == STATUSES.SERVICE_UNKNOWN
@@ -436,7 +436,7 @@ class TestReflection:
 
 
 def test_a_method_that_there_is_not(samples):
-    """Its name is told."""
+    """An unknown method is UNIMPLEMENTED."""
     with channel_to(samples) as channel, pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary("/inference.GRPCInferenceService/Nothing")(b"", timeout=LIMIT_S)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every endpoint of HTTP but inference, by Triton's clients: what there is, loading, shared memory, settings."""
+"""Every endpoint of HTTP but inference, by Triton's clients: metadata, loading, shared memory, settings."""
 
 import asyncio
 import base64
@@ -68,7 +68,7 @@ def refusal(server, method, path, document=None, headers=None):
 
 
 def test_server(client):
-    """It is live and ready, and says what it can do."""
+    """The server is live and ready, and lists its extensions."""
     assert client.is_server_live()
     assert client.is_server_ready()
     extensions = client.get_server_metadata()["extensions"]
@@ -108,7 +108,7 @@ class TestRepository:
         client.unload_model("sent")
 
     def test_load_of_nothing(self, server):
-        """The answer says what is wrong, under Triton's status."""
+        """The response has the reason, with Triton's status."""
         path = "/v2/repository/models/{}/load"
         message = "failed to load 'nobody', failed to poll from model repository"
         assert refusal(server, "POST", path.format("nobody")) == (500, message)
@@ -151,7 +151,7 @@ class TestMemory:
             shm.destroy_shared_memory_region(region)
 
     def test_cuda(self, client, server):
-        """There is none, and that is said in Triton's words."""
+        """There are no CUDA regions, and the messages are Triton's."""
         assert client.get_cuda_shared_memory_status() == []
         client.unregister_cuda_shared_memory()
         with pytest.raises(InferenceServerException, match="failed to register CUDA shared memory region: 'gpu'"):

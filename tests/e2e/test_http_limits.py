@@ -50,8 +50,7 @@ def server(tmp_path_factory, write_model, serving):
 def impatiently(with_limits):
     """`serve(wrapper=impatiently(NAME, ...))`: a server of which these limits are low.
 
-    A client that is not slow on purpose may be slow all the same: with a connection that it has opened, but not within
-    what it sends at a time.
+    A client that is not meant to be slow may still be slow with a new connection, but not within one piece of data.
     """
     return lambda *names: with_limits(client_timeouts, CHECK_S=CHECK_S, **dict.fromkeys(names, PATIENCE_S))
 
@@ -108,7 +107,7 @@ class TestSlow:
 
 
 def test_many_bodies_that_never_come(server):
-    """A thousand heads reserve no more memory than a few, and those who do send are served."""
+    """A thousand heads reserve no more memory than a few, and clients that do send are served."""
     size = 60 * MIB
     head, _ = infer_head(size)
     before = server.shared_bytes()
@@ -132,7 +131,7 @@ def test_large_body_while_memory_is_promised_to_others(server):
 
 
 def test_too_many_connections(tmp_path, model, serving, wait_until):
-    """Those who are too many are told so, those who are served stay, and when some leave others come in."""
+    """Connections beyond the limit are refused, existing ones stay, and closed ones make room."""
     model("identity", IDENTITY)
     with serving(tmp_path, wrapper=POOR) as server:
         with ExitStack() as clients:

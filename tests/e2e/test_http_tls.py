@@ -88,7 +88,7 @@ def test_bodies(client, count, binary):
 
 
 def test_slow_reader(server, certificates):
-    """A large response waits for whoever reads it bit by bit."""
+    """A large response waits for a client that reads it bit by bit."""
     count = 4_000_000
     text = json.dumps(
         {
@@ -129,7 +129,7 @@ def test_stream(server, certificates):
 
 
 def test_curl(server, certificates):
-    """So does curl, which is offered HTTP/1.1 alone."""
+    """curl works, too; the server only offers HTTP/1.1."""
     url = f"https://localhost:{server.port}/v2"
     command = ["curl", "--silent", "--show-error", "--cacert", certificates / "root.pem", "--max-time", str(LIMIT_S)]
     found = subprocess.run([*command, "--write-out", " %{http_version}", url], capture_output=True, text=True)
@@ -143,7 +143,7 @@ def test_curl(server, certificates):
     "words", [b"GET /v2 HTTP/1.1\r\nHost: any\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b"\0" * 1000]
 )
 def test_clients_that_do_not_speak_tls(server, certificates, words):
-    """They are sent away, and nobody else notices."""
+    """Clients without TLS are disconnected, and others are not affected."""
     with server.connect() as sock:
         sock.sendall(words)
         while sock.recv(1 << 16):

@@ -33,7 +33,7 @@ class TritonPythonModel:
 
 
 def check(server):
-    """The model answers, and of what it answers nothing stays in its memory."""
+    """The model answers, and its responses leave nothing in its memory."""
     free = set()
     for size in (1, 100_000, 1):
         result = server.infer("importing", {"IN": np.zeros(size, np.int64)})
@@ -44,14 +44,14 @@ def check(server):
 
 
 def test_in_our_own_python(model, serve):
-    """Both modules are there, with the objects that they share, and so is what leak tests ask for."""
+    """Both modules exist, with the objects that they share, and with the function for leak tests."""
     model("importing", MODEL, CONFIG)
     check(serve())
 
 
 @pytest.mark.parametrize("other_environment", [8], indirect=True, ids=["python3.8"])
 def test_in_another_python(model, serve, other_environment):
-    """And without any installation of ours."""
+    """The modules exist without an installation of pyruntime."""
     environment = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{other_environment}" }} }}'
     model("importing", MODEL, CONFIG, environment)
     check(serve())

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""`is_ready` of a model: in which ways it may be written, who is asked when, and what else goes on meanwhile."""
+"""`is_ready` of a model: its forms, when it is called, and other requests meanwhile."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def answers(server, name="m"):
 class TestWhatItSays:
     @pytest.mark.parametrize("code", [SYNC, ASYNC], ids=["sync", "async"])
     def test_yes_or_no(self, model, serve, code):
-        """A method or a coroutine: what it says is what clients see."""
+        """The result of a method or a coroutine is visible to clients."""
         folder = model("m", code)
         server = serve()
         for said in (True, False, True):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Native backends in processes of their own: what they do there as they do in the server's, and what only there."""
+"""Native backends in processes of their own: the same behaviour as in the server's process, and the differences."""
 
 import os
 import re
@@ -150,7 +150,7 @@ class TestRequests:
         )
 
     def test_many_at_once(self, server):
-        """Requests of many clients, each of which gets what is its own."""
+        """Requests of many clients, each of which gets its own response."""
 
         def ask(number):
             array = np.full((1, 4), number, np.int32)
@@ -169,7 +169,7 @@ class TestDecoupled:
         assert [(event["OUT"], event["IDX"]) for event in events] == [(10 + index, index) for index in range(count)]
 
     def test_the_client_goes_away(self, server, wait_until):
-        """A backend sees that nobody waits for its responses any more."""
+        """A backend sees the cancellation of its request."""
         with server.streaming("repeat", **repeated(100_000, 1)) as events:
             assert next(events)["OUT"] == 10
         wait_until(lambda: "repeat: cancelled before response" in server.log)
@@ -196,7 +196,7 @@ class TestCalls:
         assert (status, "unexpected inference output 'OUTPUT' for model 'failing'" in message) == (400, True)
 
     def test_itself(self, server):
-        """A model that calls itself and has one instance would wait for ever: it is told so instead."""
+        """A model that calls itself and has one instance gets an error instead of waiting for ever."""
         assert "wait" in server.refusal("calls", SOME, parameters={"model": "calls"})[1]
 
     def test_questions(self, server):
@@ -335,7 +335,7 @@ class TestLife:
         wait_until(lambda: not server.stubs())
 
     def test_without_completion(self, serve, model, backends):
-        """The backend is told if it is not to complete the configuration."""
+        """The backend sees that it may not complete the configuration."""
         model("lifecycle", None, f'backend: "lifecycle"\n{ISOLATED}{IN_OUT}')
         server = serve(backends, "--disable-auto-complete-config")
         assert "Model completes: no" in server.log

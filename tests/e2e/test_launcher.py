@@ -72,7 +72,7 @@ def titled(server, title):
 
 
 def test_killed_launcher(daemons, wait_until):
-    """Without a launcher models serve on; the next crash starts another one, and the server stops as ever."""
+    """Without a launcher models serve on; the next crash starts another one, and the server stops as usual."""
     server, _ = daemons("one", "two")
     stubs = {name: server.stub(f"{name}_0") for name in ("one", "two")}
     launcher = titled(server, "pyruntime launcher")
@@ -122,7 +122,7 @@ def test_daemons_end_with_the_server(daemons):
 
 
 def test_daemons_end_with_a_killed_server(daemons, wait_until):
-    """Nor does one that is killed, once its guardians have done their work."""
+    """After a killed server no daemon is left, once its guardians have done their work."""
     server, daemon = daemons("obedient", "stubborn")
     everything = [*server.family(), *daemon.values()]
     os.kill(server.process.pid, signal.SIGKILL)

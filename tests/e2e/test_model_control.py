@@ -220,7 +220,7 @@ def test_nothing_is_left_of_what_was_replaced(world, constant):
 
 
 def test_what_was_accepted_is_answered(world, model):
-    """A model that is unloaded answers what it runs and what waits for it, and is finalized after that."""
+    """A model that is unloaded answers all its requests, and is finalized after that."""
     folder = model("slow", GATED)
     os.mkfifo(folder / "gate_execute")
 
@@ -410,7 +410,7 @@ def test_threads_share_a_process(world, model):
 
 
 def test_what_is_there_from_the_start(serve, model):
-    """The command line says what is loaded; the index has the rest."""
+    """The command line names the models to load; the index has the others, too."""
     for name in ("a", "b", "c"):
         model(name, CONSTANT.format(5))
     server = serve("--model-control-mode=explicit", "--load-model=a", "--load-model=c")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are wrong: what the operator reads in the log and the index, and what a client may know of it."""
+"""Models with errors: the log and the index for the operator, and the messages for clients."""
 
 import re
 from contextlib import closing
@@ -331,7 +331,7 @@ FAILED = "Failed to process the request(s) for model 'acts_0', message: "
     ],
 )
 def test_execute_that_fails(acting, act, message):
-    """The client reads what was raised and where in the model, without the server's folders; the next request works."""
+    """The client gets the exception and its place in the model, without server folders; the next request works."""
     status, found = acting.refusal("acts", INPUT, request_id=act)
     assert status == 500
     assert re.fullmatch(re.escape(FAILED) + message, found)
@@ -411,7 +411,7 @@ def test_what_a_model_says(acting, wait_until):
 
 
 def test_async_execute(acting):
-    """execute may be a coroutine, which is waited for; what it raises is the client's error as ever."""
+    """execute may be a coroutine, which is awaited; its exception is the client's error as usual."""
     assert acting.infer("async", INPUT).as_numpy("OUT").tolist() == [2, 4]
     status, message = acting.refusal("async", {"IN": np.array([-1])})
     assert status == 500

@@ -139,7 +139,7 @@ def test_identity(server, dtype):
 
 
 def test_only_outputs_that_are_asked_for(server):
-    """A backend is told which outputs a client wants."""
+    """A backend sees the requested outputs."""
     found = server.infer("identity_INT8", random_tensors("INT8"), outputs=["OUTPUT1"]).get_response()
     assert [output["name"] for output in found["outputs"]] == ["OUTPUT1"]
 
@@ -161,7 +161,7 @@ def test_parameters(server):
     ],
 )
 def test_parameters_that_native_code_has_no_type_for(server, model, value, expected):
-    """They are what comes next to them, and neither the request nor those after it are lost."""
+    """They are converted to the nearest type, and no request is lost."""
     request = service_pb2.ModelInferRequest(model_name=model)
     request.inputs.add(name="INPUT0", datatype="INT32", shape=[1]).contents.int_contents.append(7)
     request.parameters["odd"].CopyFrom(service_pb2.InferParameter(**value))
@@ -193,7 +193,7 @@ def test_statistics(server, wait_until, raw):
 
 
 def test_gather(server):
-    """Requests are executed together, and each gets what is its own."""
+    """Requests are executed together, and each gets its own response."""
 
     def ask(number):
         found = server.infer("gather", {"INPUT0": np.full((1, 2), number, np.float32)})
@@ -232,7 +232,7 @@ def test_many_requests_at_once(server):
 
 
 def test_the_client_goes_away(server, wait_until):
-    """A backend sees that nobody waits for its responses any more."""
+    """A backend sees the cancellation of its request."""
     with server.streaming("repeat", **repeated(100_000, 1)) as events:
         assert next(events)["OUT"] == 10
     wait_until(lambda: "repeat: cancelled before response" in server.log)

@@ -79,7 +79,7 @@ ANSWER = [
 
 @pytest.fixture
 def steps_model(model, compile_library):
-    """`steps_model(name="steps", more="")`: a model whose backend does what it is told."""
+    """`steps_model(name="steps", more="")`: a model whose backend performs the steps of its input."""
 
     def steps_model(name="steps", more=""):
         folder = model(name, None, STEPS, more)
@@ -90,7 +90,7 @@ def steps_model(model, compile_library):
 
 @pytest.fixture
 def models(model, steps_model):
-    """A model that does what it is told, and those that it calls."""
+    """A model that performs the steps of its input, and the models that it calls."""
     steps_model()
     model("plus", PLUS, 'backend: "python" max_batch_size: 4' + FP32_IN_OUT)
     model("stream", STREAM, 'backend: "python" model_transaction_policy { decoupled: true }' + FP32_IN_OUT)

@@ -187,7 +187,7 @@ def test_bad_requests(server, name):
     [(24, b"x" * 23), (24, b"x" * 25), (1 << 62, b"x"), (-1, b"x")],
 )
 def test_wrong_sizes(server, size, data):
-    """Neither does a tensor whose bytes are not those of its shape, whatever it says of them."""
+    """A tensor whose bytes do not fit its shape is refused."""
     first = {"name": "INPUT0", "datatype": "INT32", "shape": [2, 3], "parameters": {"binary_data_size": size}}
     second = {"name": "INPUT1", "datatype": "BYTES", "shape": [1], "data": ["x"]}
     document = json.dumps({"inputs": [first, second]}).encode()
@@ -211,7 +211,7 @@ def test_unknown_outputs(server):
 
 @contextmanager
 def shared(client, name, size):
-    """Memory that a client shares with the server, under a name that nobody else has."""
+    """Memory that a client shares with the server, under a unique name."""
     key = f"/pyruntime_e2e_{uuid4().hex}"
     handle = shm.create_shared_memory_region(name, key, size)
     try:
@@ -246,7 +246,7 @@ def test_shared_memory(server, protocol):
 
 @BOTH
 def test_shared_memory_that_is_too_small(server, protocol):
-    """An output that does not fit is not written, and its client reads what it would take."""
+    """An output that does not fit is not written, and the error has the size that it needs."""
     with client_of(server, protocol) as client, shared(client, "small", 8) as sink:
         shm.set_shared_memory_region(sink, [np.array([1, 2], np.int32)])
         wanted = protocol.InferRequestedOutput("OUTPUT0")
@@ -337,7 +337,7 @@ def test_clients_that_hang_up(held, wait_until):
 
 
 def test_clients_that_cancel(held, wait_until):
-    """So does a call of gRPC that is cancelled; one that is not is answered."""
+    """A cancelled gRPC call is visible to the backend; other calls are answered."""
     server, hold = held(GATE)
     with closing(server.grpc()) as client:
         answers = queue.SimpleQueue()

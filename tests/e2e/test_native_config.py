@@ -49,7 +49,7 @@ def folder(install_backends):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, serving, write_model, folder):
-    """A server of models that are told different things."""
+    """A server of models with different configurations."""
     repository = tmp_path_factory.mktemp("told")
     write_model(repository, "plain", None, TOLD + TENSORS)
     full = write_model(repository, "full", None, TOLD + TENSORS + MUCH)
@@ -72,7 +72,7 @@ def server(tmp_path_factory, serving, write_model, folder):
 
 
 def options(folder):
-    """Where the backends are, and what those that are told something are told."""
+    """The folder of the backends, and the settings of those that have some."""
     settings = ["told,GROUP=2", "told,answer=42", "at_once,PARALLEL=true", "default-max-batch-size=3"]
     policies = ["mine,numa-node=0", "mine,cpu-cores=0-1"]
     return [
@@ -172,7 +172,7 @@ def test_preferred_groups(server):
 
 
 def test_completion_is_not_wanted(serve, model, folder):
-    """--disable-auto-complete-config: a configuration is what it is."""
+    """--disable-auto-complete-config: the configuration stays as it is."""
     (model("own", None, TOLD + TENSORS) / "complete.json").write_text(json.dumps(COMPLETION))
     server = serve(*options(folder), "--disable-auto-complete-config")
     assert json.loads(ask(server, "config", "own"))["max_batch_size"] == 0

@@ -211,7 +211,7 @@ class TestCounts:
             assert f'nv_inference_{name}{{model="exact",version="1"}} {expected[value]}\n' in metrics
 
     def test_times(self, server, client, raw):
-        """They are those of requests, not of when somebody asks, also where a backend reports none."""
+        """They are those of the requests, whenever they are read, also if a backend reports none."""
         for model in ("echo", "misuse_"):
             client.teach(raw.infer(model, 1), count=300)
         for model in ("echo", "misuse_"):
@@ -221,7 +221,7 @@ class TestCounts:
             assert sum(times[name] for name in parts) <= times["success"]
 
     def test_two_instances(self, server, wait_until, raw):
-        """Many clients of a model with two instances: everybody gets what is theirs, and all is counted."""
+        """Many clients of a model with two instances: each gets its own responses, and all requests are counted."""
         clients, rounds = 8, 150
 
         def ask(number):
@@ -286,7 +286,7 @@ class TestObserved:
                 assert json.loads(body[:-8])["parameters"] == {"x-user": value}
 
     def test_restricted(self, start, raw):
-        """Only those who may are served, whatever is known."""
+        """Only requests with the header are served, even if the request is known."""
         server = start("--http-restricted-api=inference:key=word")
         with closing(raw.Client(server)) as client:
             allowed = raw.infer("echo", 1, 2, lines=["triton-http-protocol-key: word", "key: word"])
@@ -300,7 +300,7 @@ class TestLives:
     """Changes of models, clients and the server while requests are known."""
 
     def test_reloaded(self, start, wait_until, raw):
-        """Clients that send all the time get an answer to everything, or hear that the model is gone."""
+        """Clients that send all the time get a response to each request, or an error while the model is gone."""
         server = start("--model-control-mode=explicit", "--load-model=echo")
         ended = threading.Event()
 
@@ -335,7 +335,7 @@ class TestLives:
         assert raw.counts(server, "echo")[1] == 0
 
     def test_unloaded_when_idle(self, start, wait_until, raw):
-        """A model whose last requests nobody has asked about goes at once."""
+        """A model whose last requests were not counted yet is unloaded at once."""
         server = start("--model-control-mode=explicit", "--load-model=echo")
         with closing(raw.Client(server)) as client:
             client.teach(raw.infer("echo", 1, 2))
@@ -390,7 +390,7 @@ class TestLives:
 
     @pytest.mark.parametrize("how", ["reset", "close", "half"])
     def test_clients_that_leave(self, start, tmp_path, wait_until, how, raw):
-        """A backend sees that nobody waits; nothing of them is left, and others are served."""
+        """A backend sees the cancellation; clients leave nothing behind, and others are served."""
         server = start(gate=raw.config("gate"))
         hold = tmp_path / "gate" / "hold"
         before = sockets_of(server)

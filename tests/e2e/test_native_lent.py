@@ -29,7 +29,7 @@ MANY = 500
 
 
 def watched(server):
-    """The inodes of what the threads of a server's instances wait for."""
+    """The inodes that the threads of a server's instances wait for."""
     mine = Path(f"/proc/{server.process.pid}")
     polls = []
     for entry in (mine / "fd").iterdir():
@@ -212,14 +212,14 @@ class TestWhich:
             assert not is_lent(server, client)
 
     def test_batched(self, server, client, raw):
-        """Nor where it may have to wait for others."""
+        """Connections of a model with dynamic batching are not lent."""
         request = rows_of(raw, 1, 2, 3, 4).replace(b"/rows/", b"/batched/")
         for _ in range(100):
             assert raw.values_of(client.ask(request)[0]) == [1, 2, 3, 4]
             assert not is_lent(server, client)
 
     def test_pipelined(self, server, client, raw):
-        """Nor those of clients that do not wait for answers."""
+        """Connections of clients that pipeline are not lent."""
         for _ in range(50):
             client.ask(raw.infer("echo", 1), raw.infer("echo", 2), raw.infer("echo", 3))
             assert not is_lent(server, client)
@@ -299,7 +299,7 @@ class TestAnswers:
         assert was_lent > len(request) // 2
 
     def test_byte_by_byte(self, server, client, raw):
-        """Also in as many pieces as can be, behind another one."""
+        """Requests may come byte by byte, also behind another one."""
         request = raw.infer("echo", 3, 4)
         client.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         lend(server, client, request)
@@ -348,7 +348,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("garbage", [b"garbage\r\n\r\n", b"\x16\x03\x01\0\0", b"POST / HTTP/9.9\r\n\r\n"])
     def test_garbage(self, server, connect, raw, garbage):
-        """It is refused, after what came before it, and the connection closed."""
+        """Garbage is refused, after the responses before it, and the connection is closed."""
         plain = connect(server)
         expected = plain.ask(garbage)[0]
         for _ in range(5):
@@ -415,7 +415,7 @@ class TestCounts:
     """Statistics and metrics."""
 
     def test_exact(self, server, connect, wait_until, raw):
-        """Each of thousands of requests counts once, in all of them, whoever reads it."""
+        """Each of thousands of requests counts once in all metrics, whether Python or an instance reads it."""
         clients, rounds = 8, 500
 
         def ask(number):
@@ -439,7 +439,7 @@ class TestCounts:
         assert metric(server, "nv_inference_pending_request_count", "exact") == 0
 
     def test_metrics_alone(self, server, client, wait_until, raw):
-        """Metrics are of now, though nobody has asked for statistics."""
+        """Metrics are up to date without a request for statistics."""
         total = 100
         while not is_lent(server, client):
             client.ask(raw.infer("alone", 1, 2))
@@ -448,7 +448,7 @@ class TestCounts:
         wait_until(lambda: metric(server, "nv_inference_request_success", "alone") == total)
 
     def test_times(self, server, client, raw):
-        """They are those of requests, not of when somebody asks, also where a backend reports none."""
+        """They are those of the requests, whenever they are read, also if a backend reports none."""
         for model in ("echo", "misuse_"):
             lend(server, client, raw.infer(model, 1))
             for _ in range(300):
@@ -510,7 +510,7 @@ class TestObserved:
         assert len(starts) == expected
 
     def test_log(self, start, connect, wait_until, raw):
-        """Each request has its line while lines are verbose, whoever has asked for them."""
+        """Each request has its line while lines are verbose, on whichever connection they were enabled."""
         server = start()
         client, other = connect(server), connect(server)
         expected = 0
@@ -605,7 +605,7 @@ class TestLives:
         assert version(client.ask(raw.infer("many", 1, 2))[0]) == "3"
 
     def test_reloaded_under_load(self, start, connect, tmp_path, raw):
-        """Clients that send all the time get an answer to everything, or hear that the model is gone."""
+        """Clients that send all the time get a response to each request, or an error while the model is gone."""
         server = start("--model-control-mode=explicit", "--load-model=echo", "--load-model=steer")
         ended = threading.Event()
 
@@ -740,7 +740,7 @@ class TestLives:
 
     @pytest.mark.parametrize("how", ["reset", "half"])
     def test_clients_that_leave_a_slow_model(self, start, connect, tmp_path, wait_until, raw, how):
-        """A backend sees before long that nobody waits; nothing of them is left, and others are served."""
+        """A backend soon sees the cancellation; clients leave nothing behind, and others are served."""
         server = start()
         hold = tmp_path / "steer" / "hold"
         other = connect(server)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Native models come and go, and servers of them end, whatever is under way; no request is lost on the way."""
+"""Native models are loaded and unloaded, and their servers end, during requests; no request is lost."""
 
 import os
 import queue
@@ -184,7 +184,7 @@ def test_reload_while_requests_are_under_way(serve, gate, backends, wait_until, 
 
 
 def test_end_under_load(serve, gate, backends, wait_until):
-    """A server that is told to end answers all that it has taken first."""
+    """A server that is stopped first answers all accepted requests."""
     held = gate(more="instance_group { count: 2 }\n")
     server = serve(backends)
     with ThreadPoolExecutor(16) as threads:
@@ -198,7 +198,7 @@ def test_end_under_load(serve, gate, backends, wait_until):
 
 
 def test_end_of_a_stream(serve, model, backends, wait_until):
-    """So it does with responses that are still to come."""
+    """Responses that are still to come are sent, too."""
     model("repeat", None, 'backend: "repeat"\n' + REPEAT)
     server = serve(backends)
     with server.streaming("repeat", IN=list(range(200)), DELAY=[2] * 200, WAIT=[0]) as events:
@@ -270,7 +270,7 @@ def test_a_crash_is_told(serve, model, backends):
 
 
 def test_a_backend_that_goes_elsewhere(serve, model, backends, tmp_path_factory):
-    """One that changes the folder of the server's process: paths that were given from there are what they were."""
+    """A backend changes the folder of the server's process: relative paths of options keep their meaning."""
     here = tmp_path_factory.mktemp("here")
     model("m", None, MISUSE, parameter("AT", "model_initialize") + parameter("DO", "leave"))
     directory = Path(backends.partition("=")[2])
@@ -297,7 +297,7 @@ def test_a_backend_that_goes_elsewhere(serve, model, backends, tmp_path_factory)
 
 
 def test_a_process_that_a_backend_forks(serve, model, backends, wait_until):
-    """A signal that ends it is none to the server."""
+    """A signal that ends it does not affect the server."""
     model("m", None, MISUSE, parameter("AT", "execute") + parameter("DO", "fork"))
     server = serve(backends)
     before = set(server.family())
@@ -316,7 +316,7 @@ def stack(*words):
 
 
 def test_stacks(serve, model, gate, backends, wait_until):
-    """`pyruntime stack` says of each instance where it runs, and what it does."""
+    """`pyruntime stack` shows each instance with its place and its activity."""
     name = f"gate_of_the_test_{os.getpid()}"  # that no model of another server has
     held = gate(name, "instance_group { count: 2 kind: KIND_CPU }\n")
     model(f"{name}_other", None, IDENTITY)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Backends that break the rules: the request that it concerns ends with a sentence, and the server goes on.
+"""Backends that break the rules: the request concerned ends with an error, and the server goes on.
 
 The parameters of a model say what tests/native/misuse.cc does. The error that it gets is the parameter "outcome" of the
 response, or in the log. Triton crashes at some of this, or lets the client wait for ever.
@@ -104,7 +104,7 @@ def test_what_the_backend_is_told(server, name):
 
 @pytest.mark.parametrize("name", ANSWERED)
 def test_answered_all_the_same(server, name):
-    """A response that was sent is sent, whatever the backend does afterwards."""
+    """A response that was sent reaches its client, whatever the backend does afterwards."""
     assert works(server, f"m_{name}")
     assert works(server)
 
@@ -119,7 +119,7 @@ def test_too_late(server, wait_until, name):
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_answers(server, name):
-    """An output that is not what it says, or that never comes, is an error that says so."""
+    """An output that is malformed, or never comes, is an error with the reason."""
     status, message = server.refusal(f"m_{name}", INPUT, output_binary=False, outputs=["OUTPUT0"])
     assert (status, message) == (500, BROKEN[name])
     assert works(server)
@@ -251,7 +251,7 @@ def test_faults_at_ready(faulty, wait_until, what):
 @pytest.mark.parametrize("what", FAULTS)
 @pytest.mark.parametrize("at", ["finalize", "model_finalize", "instance_finalize"])
 def test_faults_at_unload(faulty, at, what):
-    """A backend that fails to finalize has served until then; what it said is in the log when the server has ended."""
+    """A backend that fails to finalize serves until then; its error is in the log when the server has ended."""
     assert works(faulty, f"{at}_{what}")
 
 

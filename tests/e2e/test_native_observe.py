@@ -99,7 +99,7 @@ def page(server):
 
 
 def test_metrics_of_python_and_native_models(serve, model, backends):
-    """A family is one, whoever makes it; what would be another's is left out, and the page is a page."""
+    """Native and Python models share families; one that conflicts is left out, and the page stays valid."""
     model("python", PYTHON, 'backend: "python"' + INTEGERS)
     model("native", None, METRICS, parameters(METRIC="of_test"))
     server = serve(backends)
@@ -130,7 +130,7 @@ def statistics(server, model):
 
 
 def test_statistics(serve, model, backends, wait_until):
-    """Counts and durations are what the backend reports, on the endpoint and on the page."""
+    """Counts and durations are those that the backend reports, on the endpoint and on the page."""
     model("gather", None, BATCHED)
     model("fails", None, 'backend: "misuse"' + INTEGERS, parameters(AT="execute", DO="error"))
     server = serve(backends)

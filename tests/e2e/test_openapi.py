@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The OpenAPI document of a real server, and whether that server does what it says: schemathesis sends what conforms,
-and what does not, and looks at each answer."""
+"""The OpenAPI document of a real server, and whether the server conforms to it: schemathesis sends valid and invalid
+requests, and checks each answer.
+"""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The page, in a real browser: models are looked at, tried, and what they answer is drawn. See CONTRIBUTING.md."""
+"""The page, in a real browser: looking at models, trying them, and drawing their outputs. See CONTRIBUTING.md."""
 
 import json
 import shutil
@@ -172,13 +172,13 @@ def browser(tmp_path_factory):
 
 
 class Page:
-    """The page in the browser, by what somebody sees of it."""
+    """The page in the browser, as its user sees it."""
 
     def __init__(self, browser, server, wait_until):
         self._browser, self._server, self.wait = browser, server, wait_until
 
     def open(self, model="", version=""):
-        """Go to a model, as one who has its address."""
+        """Go to a model by its address."""
         self._browser.get("about:blank")
         self._browser.get(f"http://127.0.0.1:{self._server.port}/#/{quote(model, safe='')}/{version}")
         # Then all of it is there: what was there before the server was asked is the first thing to go.
@@ -360,7 +360,7 @@ def test_infer(page):
     ],
 )
 def test_values_that_are_wrong(page, values, problem):
-    """The page says which input is meant, and asks nobody else."""
+    """The page names the input, and sends no request."""
     page.open("add_sub").type("Values of INPUT0", values)
     assert page.run() == "failed"
     (said,) = page.texts(".result .problem")
@@ -395,7 +395,7 @@ def test_markup_is_text(page, browser):
 
 
 def test_integers_beyond_doubles(page):
-    """64-bit integers are what they were."""
+    """64-bit integers are exact."""
     page.open("wide").type("Values of IN", "[9223372036854775807, -9223372036854775808]")
     page.run()
     assert page.outputs()["OUT"] == "[9223372036854775807, -9223372036854775808]"
@@ -431,7 +431,7 @@ def test_pictures(page):
 
 
 def test_series(page):
-    """[N, k] numbers are k lines; what is not finite is left out."""
+    """[N, k] numbers are k lines; numbers that are not finite are left out."""
     page.open("waves").run()
     (plot,) = page.all("svg.plot")
     assert plot.accessible_name == "WAVES: 2,000 values from -1 to 1"

@@ -68,7 +68,7 @@ COUNT = (Path(__file__).parent / "models/count.py").read_text()
 
 
 def make_program(folder):
-    """Put the program and what it is linked to into a folder; RuntimeError says why that cannot be done."""
+    """Put the program and its libraries into a folder; RuntimeError with the reason if that is not possible."""
     with tempfile.TemporaryDirectory() as scratch:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries=1"]
         done = subprocess.run(
@@ -242,7 +242,7 @@ def test_answers(measure, tmp_path, protocol):
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_wrong_answers(server, program, tmp_path, protocol):
-    """And says so if they differ, without which there would be nothing in the test before this one."""
+    """Wrong responses are reported, without which the previous test would prove nothing."""
     data = write_json(tmp_path, data=[{"TEXT": ["a", "b"]}], validation_data=[{"UPPER": ["A", "C"], "LENGTHS": [1, 1]}])
     url = f"127.0.0.1:{server.port if protocol == 'http' else server.grpc_port}"
     done = run_program(program, "-m", "upper", "-i", protocol, "-u", url, *WINDOWS, data, cwd=tmp_path)
@@ -271,7 +271,7 @@ class TestDecoupled:
 
 
 def test_report(measure, server, tmp_path):
-    """Statistics and metrics of the server are part of what is written."""
+    """The report includes statistics and metrics of the server."""
     metrics = [f"--metrics-url=127.0.0.1:{server.metrics_port}/metrics", "--metrics-interval=20"]
     files = ["-f", "report.csv", "--verbose-csv", "--profile-export-file=profile.json"]
     measure("http", "add_sub", "--collect-metrics", *metrics, *files)
@@ -327,7 +327,7 @@ class TestTls:
 
     @pytest.mark.parametrize("protocol", ["http", "grpc"])
     def test_strangers(self, program, secured, certificates, protocol):
-        """Without a certificate nothing is to be had."""
+        """Without a certificate every request is refused."""
         trust = "https-ca-certificates" if protocol == "http" else "grpc-root-certifications"
         done = self.run(program, secured, protocol, f"--ssl-{trust}-file={certificates / 'root.pem'}")
         assert done.returncode != 0

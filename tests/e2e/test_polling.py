@@ -82,7 +82,7 @@ def test_a_model_that_is_mended(serve, model, wait_until):
 
 
 def test_zero_is_never(serve, model):
-    """Then the repositories are looked at once, at the start."""
+    """The repositories are read once, at the start."""
     model("m", add(1))
     server = serve("--model-control-mode=poll", "--repository-poll-secs=0")
     assert answer(server) == [2]
@@ -109,14 +109,14 @@ class TestRetries:
         assert "failed to load 'm' version 1: Internal: ValueError: try 1" in server.log
 
     def test_none(self, serve, model):
-        """A failed load is final, unless somebody says otherwise."""
+        """A failed load is final by default."""
         folder = model("m", FLAKY.replace("COUNT", "1"))
         server = serve(ready=False)
         assert server.wait_exit() == 1
         assert (folder / "1" / ".tries").read_text() == "x"
 
     def test_several_versions(self, serve, model):
-        """Versions are tried each for itself, and wait for what the newest one completes."""
+        """Each version is tried separately, and waits for the configuration that the newest one completes."""
         folder = model("m", add(1), more="version_policy { all {} }")
         (folder / "2").mkdir()
         source = (folder / "1" / "model.py").read_text().replace(add(1), "") + FLAKY.replace("COUNT", "1")
@@ -125,7 +125,7 @@ class TestRetries:
         assert index(server) == {("m", "1"): "READY", ("m", "2"): "READY"}
 
     def test_versions_that_wait_in_vain(self, serve, model):
-        """Without what the newest one completes none is loaded, and none is tried for itself."""
+        """Without the newest version's configuration no other version is loaded or tried."""
         folder = model("m", add(1), more="version_policy { all {} }")
         (folder / "2").mkdir()
         (folder / "2" / "model.py").write_text("raise ValueError('no')\n")

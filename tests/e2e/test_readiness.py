@@ -49,7 +49,7 @@ def test_model_is_asked_each_time(moody):
 
 @pytest.mark.parametrize("said", ["1", "None", "1 / 0"])
 def test_nonsense_is_not_ready(moody, said):
-    """Nor is a model that says anything but a boolean, or raises; it serves all the same."""
+    """A model that returns anything but a boolean, or raises, is not ready; it serves all the same."""
     server, mood = moody
     mood.write_text(said)
     assert [server.request("GET", path).status for path in PATHS] == [400, 400]

@@ -89,7 +89,7 @@ def test_unknown_model_elsewhere(samples, ask):
     ],
 )
 def test_statistics_of_unknown_model(samples, model, version, message):
-    """Statistics have words of their own for what is not there."""
+    """Statistics of unknown models and versions have messages of their own."""
     with closing(samples.client()) as client, pytest.raises(InferenceServerException) as caught:
         client.get_inference_statistics(model, version)
     assert (caught.value.status(), caught.value.message()) == ("400", message)
@@ -172,7 +172,7 @@ def test_unknown_output(samples):
     ],
 )
 def test_document_that_does_not_fit(samples, members, message):
-    """A JSON document whose members are not what they must be is refused."""
+    """A JSON document with wrong members is refused."""
     assert refused(samples, document(**members)) == (400, message)
 
 
@@ -301,7 +301,7 @@ def test_header_length_that_lies(samples):
     ],
 )
 def test_json_that_is_none(samples, body, message):
-    """A body that is not a JSON document, of whatever depth, is refused."""
+    """A body that is not a JSON document, of any depth, is refused."""
     status, found = refused(samples, body)
     assert (status, found[: len(message)]) == (400, message)
 

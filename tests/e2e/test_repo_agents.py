@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Repository agents: what tests/native/agent.cc is told, by the lines that it writes, and what models come of it.
+"""Repository agents: the calls of tests/native/agent.cc, by the lines that it writes, and the models that result.
 
-Triton tells it the same in the same order, where a test does not say otherwise.
+Triton makes the same calls in the same order, unless a test says otherwise.
 """
 
 import json
@@ -57,7 +57,7 @@ def directory(tmp_path_factory, compile_library):
 
 @pytest.fixture
 def server(serve, directory, tmp_path, monkeypatch):
-    """`server(*options)`: a server with these agents. It loads a model when it is told to."""
+    """`server(*options)`: a server with these agents and explicit control."""
     log = tmp_path / ".agents"
     log.touch()
     monkeypatch.setenv("AGENT_LOG", str(log))
@@ -101,7 +101,7 @@ def answer(server, version=""):
 
 
 def test_life_of_a_model(server, write_model, tmp_path):
-    """LOAD and UNLOAD come in the order of the chain, and what comes of them in the opposite one."""
+    """LOAD and UNLOAD come in the order of the chain, and their completions in the opposite one."""
     write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a"), ("other", {"tag": "b"})))
     server = server()
     change(server, "load")
@@ -183,7 +183,7 @@ def test_another_folder(server, write_model, tmp_path, tmp_path_factory):
 
 
 def test_another_folder_that_is_empty(server, write_model, tmp_path, tmp_path_factory):
-    """As where the repository's own is; the agents are told that nothing came of it."""
+    """The error is that of an empty repository folder; the agents get LOAD_FAIL."""
     write_model(tmp_path, "m", MODEL.format(1), more=agents(agent("a", move=tmp_path_factory.mktemp("empty"))))
     server = server()
     assert refusal(server) == (
@@ -275,7 +275,7 @@ def test_an_agent_that_complains_too_late(server, write_model, tmp_path):
 
 
 def test_a_model_that_does_not_load(server, write_model, tmp_path):
-    """Its agents are told, and asked again when it is to be loaded again."""
+    """Its agents get LOAD_FAIL, and are called again for the next load."""
     write_model(tmp_path, "m", BROKEN, more=agents(agent("a"), agent("b")))
     server = server()
     assert "it does not load" in refusal(server)

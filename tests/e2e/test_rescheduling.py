@@ -180,7 +180,7 @@ class TestAgain:
             assert [each.result() for each in found] == [[each % 7, each] for each in numbers]
 
     def test_changed_inputs(self, server):
-        """The inputs are the same memory each time: what the model wrote is there."""
+        """The inputs are the same memory each time, with the model's changes."""
         assert ask(server, [5, 10], "change", request_id="c") == [5, 15]
 
     def test_kept_inputs(self, server):
@@ -260,7 +260,7 @@ class TestErrors:
 
 class TestMeanwhile:
     def test_client_leaves(self, model, serve, wait_until):
-        """A request that nobody waits for is not executed again."""
+        """A cancelled request is not executed again."""
         folder = model("again", AGAIN, more=ITERATIVE)
         server = serve()
         document = {
@@ -290,7 +290,7 @@ class TestMeanwhile:
             assert waiting.result() == [1, 2]
 
     def test_shutdown(self, model, serve, wait_until):
-        """A server that is told to stop lets it come to its end."""
+        """A server that is stopped lets the request finish."""
         folder = model("again", AGAIN, more=ITERATIVE)
         server = serve()
         with ThreadPoolExecutor() as clients:
@@ -303,7 +303,7 @@ class TestMeanwhile:
         assert server.wait_exit() == 0
 
     def test_death(self, model, serve):
-        """A stub that dies fails what it executed at that time; the next one knows nothing of it."""
+        """A stub that dies fails the requests that it executes; the next stub begins anew."""
         model("again", AGAIN, more=ITERATIVE)
         server = serve()
         status, message = refusal(server, [1], "die")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Response caches: libraries like tests/native/cache.cc, which writes down what it is asked."""
+"""Response caches: libraries like tests/native/cache.cc, which logs its calls."""
 
 import json
 import re
@@ -124,7 +124,7 @@ def test_what_was_answered_before(server, model):
 
 
 def test_large_tensors(server, model):
-    """Contents of whatever size come back as they were, from wherever they lie."""
+    """Contents of any size are returned unchanged, from any memory."""
     model(COUNTER.replace("np.array([numbers.sum(), self.count], np.int64)", "numbers"))
     server = server("--http-max-input-size=200000000")
     for size in (1, 1000, 1_000_000):

@@ -185,7 +185,7 @@ def test_bls(samples):
 
 
 def test_bls_async(samples):
-    """Each output is what one of three models makes of the input."""
+    """Each output is the result of one of three models."""
     array = np.arange(16, dtype=np.float32)
     result = samples.infer("bls_async", {"INPUT": array})
     assert result.as_numpy("SUM").tolist() == (array * 2).tolist()

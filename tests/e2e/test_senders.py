@@ -235,7 +235,7 @@ class TestOneResponse:
         assert response["id"] == "send"
 
     def test_errors(self, server):
-        """An error may be sent, and what is no response of the model is one."""
+        """An error may be sent, and a response that does not fit the model is one."""
         assert server.refusal("senders", INPUT, request_id="send_an_error") == (400, "refused")
         message = "unexpected inference output 'NOBODY' for model 'senders'"
         assert server.refusal("senders", INPUT, request_id="send_unknown_output") == (400, message)
@@ -331,11 +331,11 @@ class TestNoSecondOne:
 class TestNoResponse:
     @pytest.mark.parametrize("act", ["forget", "ignore"])
     def test_forgotten(self, server, act):
-        """Where nobody is left who could answer, the client is told."""
+        """If no response is possible any more, the client gets an error."""
         assert server.refusal("senders", INPUT, request_id=act) == FORGOTTEN
 
     def test_forgotten_later(self, server, wait_until):
-        """The client waits as long as somebody has the sender, and no longer."""
+        """The client waits as long as the model keeps the sender, and no longer."""
         for keep in ("keep", "keep_the_request"):
             (server.folder / "kept").unlink(missing_ok=True)
             with ThreadPoolExecutor() as clients:
@@ -347,7 +347,7 @@ class TestNoResponse:
                 assert kept.result() == FORGOTTEN
 
     def test_sent_and_not_ended(self, server):
-        """A response that nobody said was the last is the last, once nobody can send another."""
+        """A response without an end is the last one, once no sender is left."""
         assert ask(server, "send_and_forget", [3, 4]) == [3, 4]
 
 
@@ -365,14 +365,14 @@ class TestExecuteFails:
         assert ask(server, "return") == [1, 2]
 
     def test_death_before_the_end(self, server):
-        """So it is with a stub that dies."""
+        """A request fails if its stub dies before the end."""
         status, message = server.refusal("senders", INPUT, request_id="send_and_die")
         assert status == 500
         assert message.startswith("Stub process 'senders_0' is not healthy. It was lost while it ran this request: ")
         assert ask(server, "return") == [1, 2]
 
     def test_death_after_the_end(self, server):
-        """The response of a stub that died is what it was."""
+        """A complete response stays valid if its stub dies."""
         assert ask(server, "end_and_die", [3, 4]) == [3, 4]
         assert ask(server, "return") == [1, 2]
 

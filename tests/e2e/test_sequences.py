@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of sequences: in order, on one instance, and with what a model wants to know of them."""
+"""Requests of sequences: in order, on one instance, and with control inputs."""
 
 import json
 import queue
@@ -155,7 +155,7 @@ class TestSequence:
         assert seen(1 << 40, 1, end=True) == [1 << 40, 2, controls | {"START": [[0]], "END": [[True]]}]
 
     def test_begins_again(self, server, name):
-        """START in the midst of a sequence begins it again, and the operator is told."""
+        """START in the midst of a sequence begins it again, which is logged."""
         assert send(server, name, 2, 5, start=True) == 5
         assert send(server, name, 2, 6, start=True) == 6
         assert send(server, name, 2, 7, end=True) == 13
@@ -168,7 +168,7 @@ class TestSequence:
         assert send(server, name, 3, 6, end=True) == 11
 
     def test_refusals(self, server, name):
-        """Triton's words for what is no request of a sequence."""
+        """A request that does not belong to a sequence is refused with Triton's messages."""
         prefix = f"inference request to model '{name}' must specify"
         assert refusal(server, name, 0, 1) == (400, f"{prefix} a non-zero or non-empty correlation ID")
         assert refusal(server, name, 4, 1, rows=2, sequence_start=True) == (
@@ -229,7 +229,7 @@ class TestBatches:
         assert [sorted(batch) for batch in batches[3:]] == [[2, 3]] * 2
 
     def test_delay(self, serve, model):
-        """Until enough slots have a request, a batch waits for the delay: here for ever, for all that a test sees."""
+        """A batch waits for the delay until enough slots have a request; the delay here exceeds the test's time."""
         direct = "direct { max_queue_delay_microseconds: 100000000 minimum_slot_utilization: 0.5 }"
         model("m", ACCUMULATOR, CONFIG, batching(direct))
         server = serve()
@@ -357,7 +357,7 @@ class TestGrpc:
         assert refusal(server, "m", 2, 1)[0] == 400
 
     def test_refusal(self, server, name):
-        """INVALID_ARGUMENT is the code for what is no request of a sequence."""
+        """A request that does not belong to a sequence is INVALID_ARGUMENT."""
         with closing(server.grpc()) as client, pytest.raises(InferenceServerException) as caught:
             client.infer(name, [grpc_input(1)], sequence_id=79)
         assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
@@ -424,9 +424,9 @@ class TestKindsOfModels:
 
     @pytest.mark.parametrize("controls", ["", CONTROLS])
     def test_decoupled(self, serve, model, controls):
-        """A request has as many responses as its model likes, and the next one of the sequence follows.
+        """A request may have any number of responses, and the next one of the sequence follows.
 
-        Padding is answered as well, for nobody.
+        Responses to padding are dropped.
         """
         model("m", DECOUPLED, CONFIG, batching(controls) + "model_transaction_policy { decoupled: true }")
         server = serve()

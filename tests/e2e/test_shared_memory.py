@@ -191,7 +191,7 @@ class TritonPythonModel:
 
 @pytest.fixture(scope="module")
 def keeper(tmp_path_factory, write_model, serving):
-    """A server of a model that keeps what it gets."""
+    """A server of a model that keeps its inputs."""
     repository = tmp_path_factory.mktemp("keeper")
     write_model(repository, "keeper", KEEPER)
     with serving(repository) as server:
@@ -231,7 +231,7 @@ def test_what_a_dead_model_kept(model, serve, wait_until):
 
 
 def test_outputs_that_a_model_keeps_writing_to(model, serve):
-    """A response is what the array held when it was returned; the model may write to the array afterwards."""
+    """A response has the contents of the array at its return; the model may write to the array afterwards."""
     code = """
 class TritonPythonModel:
     def initialize(self, args):

@@ -187,7 +187,7 @@ def test_sequence_and_timeout(server):
 
 
 def test_request_id(server):
-    """An id comes back in the response, and there is none where there was none."""
+    """The ID of a request is in the response; without one there is none."""
     result = server.infer("mirror", NEEDED, request_id="any id ü")
     assert (seen_by_model(result)["id"], result.get_response()["id"]) == ("any id ü", "any id ü")
     assert "id" not in server.infer("mirror", NEEDED).get_response()

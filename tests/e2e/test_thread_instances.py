@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Instances that are threads of one process: they execute at once, share what the model has, and end together."""
+"""Instances that are threads of one process: they execute concurrently, share the module, and end together."""
 
 import os
 import re
@@ -163,7 +163,7 @@ class TestExecute:
         assert [stub.title for stub in server.stubs() if " m_" in stub.title] == ["triton_python_backend_stub m_0_0"]
 
     def test_what_the_module_has(self, server):
-        """They share what the module has."""
+        """Instances share the variables of the module."""
         before = ask(server, "count")[0]
         with ThreadPoolExecutor(8) as clients:
             found = [clients.submit(ask, server, "count") for _ in range(200)]
@@ -223,7 +223,7 @@ class TestExecute:
         assert sorted(ask(server, "kept")) == [[number, number] for number in range(20)]
 
     def test_senders(self, server):
-        """Senders work as ever."""
+        """Senders work as usual."""
         with ThreadPoolExecutor(8) as clients:
             found = clients.map(lambda number: ask(server, "send_later", [number]), range(100))
             assert list(found) == [[number] for number in range(100)]
@@ -271,7 +271,7 @@ class TestLife:
         assert (folder / "finalized").read_text() == "x\n"
 
     def test_stops_when_all_have_ended(self, model, serve, wait_until):
-        """finalize comes after what is executed."""
+        """finalize comes after all executions."""
         folder = model("m", MODEL, more=THREADS)
         server = serve()
         with ThreadPoolExecutor() as clients:

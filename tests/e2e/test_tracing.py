@@ -73,7 +73,7 @@ def config(**settings):
 
 
 def read(path):
-    """The traces in a file, by number: (what it says of itself, [(activity, ns)], [(activity, tensor)])."""
+    """The traces in a file, by number: (its description, [(activity, ns)], [(activity, tensor)])."""
     traces = {}
     for record in json.loads(path.read_bytes()):
         head, times, tensors = traces.setdefault(record["id"], ({}, [], []))
@@ -265,7 +265,7 @@ class TestFiles:
         assert sorted(names(times)) == sorted(set(IN_ORDER) - {"INFER_RESPONSE_COMPLETE"})
 
     def test_log_frequency(self, models, serve, tmp_path, wait_until):
-        """So many traces go to a file of their own; what is left at the end does, too."""
+        """The given number of traces goes to a file of its own; the remaining ones at the end do, too."""
         server = serve(*config(triton_file=tmp_path / "t", rate=1, level="TIMESTAMPS", **{"triton_log-frequency": 2}))
         for _ in range(5):
             server.infer("echo", {"IN": ONE})

@@ -39,7 +39,7 @@ HTTP_PORT, GRPC_PORT, METRICS_PORT = 8000, 8001, 8002
 
 
 class Command(NamedTuple):
-    """One command of a session, and what it prints."""
+    """One command of a session, and its output."""
 
     line: str
     output: str
@@ -76,12 +76,12 @@ def trimmed(text):
 
 
 def pattern_of(expected):
-    """Matches what a page says that a command prints."""
+    """Matches the output of a command on a page."""
     return re.compile(".*".join(map(re.escape, trimmed(expected).split("..."))), re.DOTALL)
 
 
 class Reader:
-    """Does what a page says, in a folder of its own."""
+    """Follows the steps of a page, in a folder of its own."""
 
     def __init__(self, folder, serving, reserve_ports, wait_until, servers):
         self.root = self.folder = folder
@@ -98,7 +98,7 @@ class Reader:
         target.write_text(self.with_ports(text))
 
     def run(self, command, status):
-        """Run a command, which must print what the page says and end with this status."""
+        """Run a command, which must have the output on the page and this exit status."""
         server = SERVER.match(command.line)
         if server and status == 0:
             self.serve(server["options"], command.output)
@@ -133,7 +133,7 @@ class Reader:
         assert pattern_of(command.output).fullmatch(trimmed(printed)), f"$ {command.line}\n{printed}"
 
     def serve(self, options, expected):
-        """Stop the server that there is, and start one; wait until it is ready and has printed what the page says."""
+        """Stop the current server, and start one; wait until it is ready and has the output on the page."""
         self.servers.close()
         repository = self.folder / REPOSITORY.search(options)["folder"]
         in_folder = ("env", f"--chdir={self.folder}")

@@ -170,6 +170,6 @@ def test_outputs_asked_for(server, loaded):
 
 
 def test_configuration(server, loaded):
-    """The model is told the same of itself."""
+    """The model has the same configuration."""
     config = server.request("GET", "/v2/models/asked/config").body
     assert loaded._instance.spec.json == config

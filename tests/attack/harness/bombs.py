@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Contents that are large and say little, as runs of one unit, and what they are compressed to. (pure)
+"""Large contents of runs of one unit, and their compressed forms. (pure)
 
 A run is never whole in memory: a message of 60 MiB is compressed piece by piece.
 """

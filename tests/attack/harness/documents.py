@@ -29,7 +29,7 @@ def one_input(datatype: bytes, shape: bytes, first: bytes, rest: Run, end: bytes
 
 
 def documents(size: int = SIZE) -> dict[str, list[Run]]:
-    """Documents, by what there is too much of. Some are requests, all are JSON but those that end too early."""
+    """Documents, by the member that is repeated. Some are requests; all are JSON, except those that end too early."""
     keys = b"".join(b'"%x":0,' % number for number in range(2000))
     return {
         "empty objects": [Run(b'{"a":[{}'), fill(b",{}", size), Run(b"]}")],

@@ -30,7 +30,7 @@ def _frames(piece: bytes, count: int, opening: bytes = http2.OPENING):
 
 
 def pings(target: Target) -> None:
-    """Each asks for an answer that nobody takes."""
+    """Each ping requires an answer, which the client does not read."""
     target.flood(target.server.grpc_port, _frames(PingFrame(0, b"12345678").serialize() * 1000, 1000))
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Malformed HTTP/1.1 by a generator of random numbers. (pure)
 
-`conversation` is what one connection sends, mostly wrong in its framing, so that the server answers and hangs up.
-`well_framed` is a request that is framed rightly and means nothing, so that many go over one connection.
+`conversation` has the bytes of one connection, mostly with wrong framing, so that the server answers and hangs up.
+`well_framed` is a meaningless request with correct framing, so that many go over one connection.
 """
 
 from random import Random

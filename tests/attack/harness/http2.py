@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Malformed HTTP/2 and gRPC by a generator of random numbers. (pure)
 
-A conversation begins rightly, mostly: what a server rejects in its first bytes shows little.
+A conversation mostly begins correctly: a server that rejects the first bytes tests little.
 """
 
 from random import Random

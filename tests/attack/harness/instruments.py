@@ -42,7 +42,7 @@ def status_bytes(pid: int, *names: str) -> int:
 
 
 def used_bytes(server: Server) -> int:
-    """The memory of the server's process, with all of its shared memory, whoever has written to it."""
+    """The memory of the server's process, with all of its shared memory, whichever process has written to it."""
     return status_bytes(server.process.pid, "RssAnon", "RssFile") + server.shared_bytes()
 
 
@@ -83,7 +83,7 @@ class _Peak:
 
 @contextmanager
 def watching(server: Server) -> Iterator[Findings]:
-    """Watch a server during an attack; the findings are complete at the end, but for what is left."""
+    """Watch a server during an attack; the findings are complete at the end, except for `left`."""
     command = [sys.executable, str(PROBE), str(server.port), str(server.process.pid)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as probe:
         assert probe.stdin is not None

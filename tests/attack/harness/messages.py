@@ -64,7 +64,7 @@ def repeated_empty(number: int, size: int = SIZE) -> Run:
 
 
 def infer_bombs(size: int = SIZE) -> dict[str, list[Run]]:
-    """Requests for ModelInfer and ModelStreamInfer, by what there is too much of."""
+    """Requests for ModelInfer and ModelStreamInfer, by the field that is repeated."""
     zeros = fill(b"\0", size)
     return {
         "empty bytes_contents": contents(repeated_empty(BYTES_CONTENTS, size), datatype="BYTES"),

@@ -31,7 +31,7 @@ class BareCall:
 
 
 class BareClient:
-    """A client of HTTP/2 that does what no client of gRPC does. `opens_windows` is whether it takes what comes."""
+    """A client of HTTP/2 with actions that gRPC clients do not have. `opens_windows` is whether it takes data."""
 
     INFER = "/inference.GRPCInferenceService/ModelInfer"
     STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -91,7 +91,7 @@ class BareClient:
         self.flush()
 
     def read(self) -> bool:
-        """Read once, and note what came; False at the end."""
+        """Read once, and note the events; False at the end."""
         try:
             data = self.sock.recv(1 << 16)
         except ConnectionError:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Processes as /proc shows them: who descends from whom, who is alive, who holds named shared memory."""
+"""Processes as /proc shows them: descendants, whether they are alive, and holders of named shared memory."""
 
 import os
 from pathlib import Path
@@ -21,13 +21,13 @@ class Process(NamedTuple):
 
 
 def find_process(pid: int) -> Process | None:
-    """A process that runs; None if there is none of this number."""
+    """A running process; None if there is none with this number."""
     found = _read_process(pid)
     return None if found is None else found[1]
 
 
 def _read_process(pid: int) -> tuple[int, Process] | None:
-    """A process and its parent's number; None for what is gone, or as good as."""
+    """A process and its parent's number; None if it is gone, or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         title = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")

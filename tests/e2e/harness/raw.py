@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests as bytes: what a model of one INT32 input is sent, and a connection that keeps what it gets as it came."""
+"""Requests as bytes, for a model with one INT32 input, and a connection that returns responses as bytes."""
 
 import json
 import socket
@@ -54,7 +54,7 @@ def reset(sock):
 
 
 class Client:
-    """A connection that keeps what it gets as it came."""
+    """A connection that returns responses as bytes."""
 
     def __init__(self, server):
         self.sock = server.connect()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""A real server: its process, what is asked of it, and its clean exit, without processes or shared memory left."""
+"""A real server: its process, requests to it, and its clean exit, without processes or shared memory left."""
 
 import http.client
 import json
@@ -90,13 +90,13 @@ class Server:
     # Asking it.
 
     def client(self, **options: Any) -> tritonclient.http.InferenceServerClient:
-        """A new client; whoever takes it closes it."""
+        """A new client, which the caller must close."""
         return tritonclient.http.InferenceServerClient(
             f"127.0.0.1:{self.port}", connection_timeout=LIMIT_S, network_timeout=LIMIT_S, **options
         )
 
     def grpc(self, **options: Any) -> tritonclient.grpc.InferenceServerClient:
-        """A new gRPC client; whoever takes it closes it."""
+        """A new gRPC client, which the caller must close."""
         return tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{self.grpc_port}", **options)
 
     def infer(self, model: str, arrays: dict[str, np.ndarray], *, binary: bool = True, **options: Any) -> InferResult:
@@ -152,7 +152,7 @@ class Server:
                 return stream.read()
 
     def is_ready(self) -> bool:
-        """Whether it says that it is ready; False while nobody listens."""
+        """Whether the server is ready; False while its port is closed."""
         try:
             return self.request("GET", "/v2/health/ready").status == 200
         except OSError:
@@ -198,7 +198,7 @@ class Server:
         assert "Exception in callback" not in self.log, self.log
 
     def kill(self) -> None:
-        """End it and all it started, whatever state a failed test left them in."""
+        """End it and all processes that it started, after a failed test, too."""
         family = [each for each in {*self._family, *self.family()} if each.is_alive()]
         self.process.kill()
         self.process.wait(LIMIT_S)

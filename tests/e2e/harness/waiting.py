@@ -12,7 +12,7 @@ POLL_S = 0.01
 
 
 def wait_until(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
-    """Poll `condition` until it is true, and return what it was; AssertionError after `limit_s` seconds."""
+    """Poll `condition` until it is true, and return its value; AssertionError after `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"still not so after {limit_s:g} s: {condition}"

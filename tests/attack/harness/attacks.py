@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from ...e2e.harness import raw
-from . import documents, floods, http1, http2, messages
+from . import amplified, documents, floods, http1, http2, messages
 from .bombs import MIB, Run, compressed, plain
 from .clients import Target, at_once
 
@@ -176,4 +176,5 @@ MALFORMED = [
     Attack("malformed, behind known requests", _malformed_to_native),
 ]
 FLOODS = [Attack(name, run) for name, run in floods.FLOODS.items()]
-ATTACKS = [*GRPC_BOMBS, *JSON_BOMBS, *COMPRESSION, *MALFORMED, *FLOODS]
+AMPLIFIED = [Attack(name, run, long="14" in name) for name, run in amplified.AMPLIFIED.items()]
+ATTACKS = [*GRPC_BOMBS, *JSON_BOMBS, *COMPRESSION, *MALFORMED, *FLOODS, *AMPLIFIED]

@@ -17,6 +17,7 @@ from ...e2e.harness.http2_client import BareClient
 from ...e2e.harness.server import Server
 
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
+STATUS_BYTES = len(b"HTTP/1.1 200")
 PIECE_BYTES = 1 << 16
 SENT_BYTES = 1 << 18
 # Patience, not a measure: a server that is attacked may be slow.
@@ -46,8 +47,7 @@ class Target:
     def http(self, *requests: bytes) -> list[str]:
         """Send requests over one connection, all at once, then nothing more; the statuses of all answers."""
         with self.connect() as sock:
-            answers = _talk(sock, b"".join(requests))
-        statuses = [status.decode() for status in STATUS.findall(answers)]
+            statuses = _talk(sock, b"".join(requests))
         self.count(sum(map(len, requests)), *statuses)
         return statuses
 
@@ -64,12 +64,11 @@ class Target:
             raw.reset(sock)
         self.count(len(data))
 
-    def bytes_to(self, port: int, data: bytes, half_close: bool = True) -> bytes:
-        """Send bytes to a port, and read until the server hangs up."""
+    def bytes_to(self, port: int, data: bytes) -> None:
+        """Send bytes to a port, then nothing more, and read until the server hangs up."""
         with self.connect(port) as sock:
-            answer = _talk(sock, data, half_close)
+            _talk(sock, data)
         self.count(len(data))
-        return answer
 
     def flood(self, port: int, pieces: Iterable[bytes]) -> bool:
         """Send pieces and read nothing until the server hangs up or there are no more; whether it has hung up."""
@@ -95,6 +94,7 @@ class Target:
         with self.grpc() as client:
             try:
                 stream = client.head(path, **metadata)
+                client.calls[stream].data = _Discarded()
                 client.send(stream, bytes([is_compressed]) + len(message).to_bytes(4, "big"))
                 for at in range(0, len(message), SENT_BYTES):  # what windows let through is cut off it again and again
                     client.send(stream, message[at : at + SENT_BYTES], ended=at + SENT_BYTES >= len(message))
@@ -105,23 +105,36 @@ class Target:
         return status
 
 
-def _talk(sock: socket.socket, data: bytes, half_close: bool = True) -> bytes:
-    """Send and read at once, so that neither side waits for the other; all that came."""
-    received = bytearray()
+def _talk(sock: socket.socket, data: bytes) -> list[str]:
+    """Send and read at once, so that neither side waits for the other; the statuses of HTTP that came.
+
+    Answers may be large, and are not kept.
+    """
+    statuses: list[str] = []
 
     def read() -> None:
+        last = b""
         with suppress(OSError):
             while piece := sock.recv(PIECE_BYTES):
-                received.extend(piece)
+                text = last + piece
+                statuses.extend(status.decode() for status in STATUS.findall(text))
+                # The beginning of a status line, maybe: too short for a whole one.
+                last = text[1 - STATUS_BYTES :]
 
     reader = threading.Thread(target=read)
     reader.start()
     with suppress(OSError):
         sock.sendall(data)
-        if half_close:
-            sock.shutdown(socket.SHUT_WR)
+        sock.shutdown(socket.SHUT_WR)
     reader.join()
-    return bytes(received)
+    return statuses
+
+
+class _Discarded:
+    """What takes data and keeps none of it."""
+
+    def __iadd__(self, data: bytes) -> "_Discarded":
+        return self
 
 
 def at_once(count: int, attack: Callable[[int], object]) -> None:

@@ -90,6 +90,13 @@ def stack(
     raise typer.Exit(run_stack(model, instance))
 
 
+@app.command(help="Check this installation and its machine, and say what to do about each problem.")
+def doctor(as_json: _Json = False) -> None:
+    from pyruntime.runtime.cli.doctor import run_doctor
+
+    _leave(lambda: run_doctor(as_json))
+
+
 @app.command(help="Send one request to a model, and show what it answers.")
 def infer(
     model: _Model,

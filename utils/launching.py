@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the host says to the launcher and to the guardian of a stub, and what they answer. (pure)
+"""The messages between the host, the launcher and the guardian of a stub. (pure)
 
 The host sends the launcher one byte for each stub, together with DESCRIPTORS. The launcher forks a guardian, which
 reads the order and starts the stub. All that follows goes over the control socket, whose messages are packets:

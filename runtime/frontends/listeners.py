@@ -45,7 +45,7 @@ NO_GRPC = (
 _HTTP2 = ("pyruntime.runtime.native._http2", "_http2")
 
 
-# Addresses of all interfaces. Nobody can connect to one.
+# Addresses of all interfaces, to which clients cannot connect.
 _ANY_ADDRESS = ("0.0.0.0", "::", "")
 
 

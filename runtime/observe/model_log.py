@@ -15,7 +15,7 @@ from pyruntime.runtime.observe.log_budget import LOG_BYTES_PER_S, SILENCE_S, Log
 
 # At most so many lines of a model are logged at once: a flood must not keep the server from its requests.
 LINES_AT_ONCE_MAX = 500
-# What a line costs besides its text: its heading.
+# The heading of a line, which counts besides its text.
 LINE_BYTES = 100
 
 

@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A repository agent that writes down what happens to it, a line each, in the file that the environment variable
-// AGENT_LOG names.
+// A repository agent that logs its calls, a line each, in the file that the environment variable AGENT_LOG names.
 //
-// What else it does is told by its parameters. tag: what its lines begin with. fail: the action that it refuses. copy:
-// on LOAD it copies the model to a place of the server's, leaving out what is named. move: on LOAD it sends the server
-// to that folder. misuse: it does what it must not, and writes down the answers.
+// Its parameters have further effects. tag: the beginning of its lines. fail: the action that it refuses. copy: on LOAD
+// it copies the model to a folder of the server's, without the named file. move: on LOAD it sets the location to that
+// folder. misuse: it makes forbidden calls, and logs the errors.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -37,7 +36,7 @@ std::string Told(TRITONSERVER_Error* error) {
   return std::string(TRITONSERVER_ErrorCodeString(error)) + ": " + TRITONSERVER_ErrorMessage(error);
 }
 
-// One model, and the agent that looks at it.
+// One model, and its agent.
 class Model {
  public:
   Model(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model) : agent_(agent), model_(model) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A request that server_steps.cc makes, and what comes of it: whatever is called back is noted.
+// A request that server_steps.cc makes, with notes of all callbacks.
 #ifndef PYRUNTIME_TESTS_NATIVE_ASKED_H_
 #define PYRUNTIME_TESTS_NATIVE_ASKED_H_
 
@@ -17,7 +17,7 @@ namespace {
 
 using Words = std::istringstream;
 
-// An error in words.
+// The code and the message of an error.
 std::string Say(TRITONSERVER_Error* error) {
   const testing::Error owned(error);
   if (error == nullptr) return "ok";
@@ -39,7 +39,7 @@ std::string Rest(Words& words) {
   return text;
 }
 
-// One request, and what comes of it.
+// One request, and its outcome.
 struct Asked {
   explicit Asked(TRITONSERVER_Server* server) : server(server) {}
   ~Asked() {

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A response cache that keeps everything, and writes down what it is asked, a line each, in the file that the
-// environment variable CACHE_LOG names.
+// A response cache that keeps everything, and logs its calls, a line each, in the file that the environment variable
+// CACHE_LOG names.
 //
-// Its settings: fail, throw: the function that does so. lose: what is looked up is found and not copied. spoil: what is
-// kept is changed. misuse: it does what it must not at each insertion, and writes down the answers.
+// Its settings: fail, throw: the function that does so. lose: an entry is found and not copied. spoil: stored contents
+// are changed. misuse: it makes forbidden calls at each insertion, and logs the errors.
 #include <fstream>
 #include <mutex>
 #include <stdexcept>
@@ -25,7 +25,7 @@ std::string Told(TRITONSERVER_Error* error) {
   return error == nullptr ? "no error" : TRITONSERVER_ErrorMessage(error);
 }
 
-// Buffer attributes, as long as somebody needs them.
+// Owned buffer attributes.
 class Attributes {
  public:
   explicit Attributes(size_t size = 0, TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU) {

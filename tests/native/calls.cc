@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Answers each request with the responses of another model to the same request. Parameter MODEL says which; request
-// parameter "model" says so for one request.
+// Answers each request with the responses of another model to the same request: that of parameter MODEL, or of the
+// request parameter "model".
 //
-// Inputs are handed on without a copy. Each response of the callee, be it decoupled or not, becomes one of our own, with
-// its parameters; of one that fails, its error. The callee may have more than one response only if this model is
-// decoupled. Execute waits for the last of them.
+// Inputs are passed on without a copy. Each response of the callee, decoupled or not, becomes a response of this model,
+// with its parameters or its error. The callee may have more than one response only if this model is decoupled. Execute
+// waits for the last of them.
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
@@ -35,7 +35,7 @@ struct ResponseDelete {
 };
 using Response = std::unique_ptr<TRITONSERVER_InferenceResponse, ResponseDelete>;
 
-// What the callee sends, and whether its request has come back: filled by threads of the server.
+// The responses of the callee, and whether its request was released: filled by threads of the server.
 class Mailbox {
  public:
   void Put(Response response, bool is_final) {
@@ -167,7 +167,7 @@ std::string CalleeOf(TRITONBACKEND_Request* request, const std::string& otherwis
   return otherwise;
 }
 
-// Whether the callee can be called by this model, before anything is sent.
+// Whether this model can call the callee, before it sends anything.
 TRITONSERVER_Error* Check(const Model& model, const std::string& callee) {
   bool is_ready = false;
   uint32_t flags = 0;
@@ -180,7 +180,7 @@ TRITONSERVER_Error* Check(const Model& model, const std::string& callee) {
   return nullptr;
 }
 
-// Sends the request on. Without an error the mailbox gets the request back, and responses up to a final one.
+// Passes the request on. Without an error the mailbox gets the request back, and responses up to a final one.
 TRITONSERVER_Error* Send(const Model& model, TRITONBACKEND_Request* request, Mailbox* mailbox) {
   const std::string callee = CalleeOf(request, model.callee);
   RETURN_IF_ERROR(Check(model, callee));

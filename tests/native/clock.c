@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Moves the wall clock of a process by the seconds that the file named in CLOCK_SHIFT holds now, as an 8-byte integer.
-// To be preloaded. Clocks that never jump, such as CLOCK_MONOTONIC, stay as they are.
+// To be preloaded. Clocks that never jump, such as CLOCK_MONOTONIC, are not changed.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the backends of the tests share. They use the public interface only, so each runs in Triton as well.
+// Common code of the tests' backends. They use the public interface only, so each runs in Triton as well.
 #ifndef PYRUNTIME_TESTS_NATIVE_COMMON_H_
 #define PYRUNTIME_TESTS_NATIVE_COMMON_H_
 
@@ -33,7 +33,7 @@ inline TRITONSERVER_Error* Fail(const std::string& message,
   return TRITONSERVER_ErrorNew(code, message.c_str());
 }
 
-// For calls that cannot fail but by a fault of the server: the test shall see that.
+// For calls that fail only by a fault of the server: ends the process, so that the test fails.
 inline void Must(TRITONSERVER_Error* error) {
   if (error == nullptr) return;
   TRITONSERVER_LogMessage(TRITONSERVER_LOG_ERROR, __FILE__, __LINE__, TRITONSERVER_ErrorMessage(error));
@@ -49,7 +49,7 @@ inline uint64_t NowNs() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
-// A model's configuration, in which each name that is asked for occurs once.
+// A model's configuration, in which each name that is read occurs once.
 class Config {
  public:
   explicit Config(TRITONBACKEND_Model* model) {
@@ -62,7 +62,7 @@ class Config {
     Must(TRITONSERVER_MessageDelete(message));
   }
 
-  // The value of a parameter, or what stands in for it.
+  // The value of a parameter, or its default.
   std::string Parameter(const std::string& name, const std::string& otherwise) const {
     const size_t key = json_.find("\"" + name + "\"");
     if (key == std::string::npos) return otherwise;
@@ -102,7 +102,7 @@ inline TRITONBACKEND_Model* ModelOf(TRITONBACKEND_ModelInstance* instance) {
   return model;
 }
 
-// The state that a backend keeps with an object of the server, as its own type. The entry points New and Delete it.
+// The state of a backend for an object of the server, as its own type. The entry points New and Delete it.
 template <class State>
 State* StateOf(TRITONBACKEND_Model* model) {
   void* state = nullptr;
@@ -181,7 +181,7 @@ inline TRITONSERVER_Error* WriteOutput(TRITONBACKEND_Response* response, const c
   return WriteOutput(response, name, tensor.datatype, tensor.shape, tensor.contents.data(), tensor.contents.size());
 }
 
-// Gives a response a parameter as the server gives it out.
+// Sets a parameter of a response, in the form in which the server gives it.
 inline TRITONSERVER_Error* SetParameter(TRITONBACKEND_Response* response, const char* name,
                                         TRITONSERVER_ParameterType type, const void* value) {
   switch (type) {
@@ -198,7 +198,7 @@ inline TRITONSERVER_Error* SetParameter(TRITONBACKEND_Response* response, const 
   }
 }
 
-// How many rows a request has; 1 for a model that does not batch.
+// The number of rows of a request; 1 for a model that does not batch.
 inline uint64_t RowsOf(TRITONBACKEND_Request* request, bool is_batched) {
   TRITONBACKEND_Input* input = nullptr;
   const int64_t* shape = nullptr;

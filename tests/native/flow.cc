@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Decoupled: sends responses as fast as it may, from a thread of its own, and looks at nothing meanwhile. IN (INT64 [3])
-// says how many, of how many bytes each, and whether they are errors. OUT (INT64 [1]) is the number of a response, PAD
-// (UINT8 [-1]) are its bytes. Otherwise it does what a request's id says:
+// Decoupled: sends responses as fast as possible, from a thread of its own. IN (INT64 [3]) has their number, the bytes
+// of each, and whether they are errors. OUT (INT64 [1]) is the number of a response, PAD (UINT8 [-1]) are its bytes.
+// The ID of a request may select another action:
 //
 //   end      sends the final response to the request that is being answered
-//   report   is answered OUT (INT64 [2]), how many responses were sent and how many threads have come to their end, with
-//            what the server has said last as the parameter "told"
+//   report   returns OUT (INT64 [2]), the number of sent responses and of ended threads, with the last error of the
+//            server as the parameter "told"
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -51,12 +51,12 @@ struct Instance {
     told = what;
   }
 
-  // False if the server did not take it.
+  // False if the server refused it.
   bool Send(const Work& work, int64_t number) {
     TRITONBACKEND_Response* response = testing::ResponseOf(work.factory.get());
     testing::WriteNumber(response, number);
     if (work.bytes != 0) {
-      // It is not written to, so that it takes no memory.
+      // The buffer is not written to, so that it takes no memory.
       void* buffer = nullptr;
       TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
       int64_t type_id = 0;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Decoupled: asks model "callee" once for each request, and answers that in the callback for the callee's response, by
-// as many responses as IN (INT64 [1]) says. OUT (INT64 [1]) is the number of a response.
+// Decoupled: calls model "callee" once for each request, and answers the request in the callback for the callee's
+// response. IN (INT64 [1]) is the number of responses, OUT (INT64 [1]) the number of a response.
 #include <cstdlib>
 #include <memory>
 

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Gives INPUT0 back as OUTPUT0, of any type and shape, but not while there is a file `hold` in the model's folder.
+// Returns INPUT0 as OUTPUT0, of any type and shape, but not while there is a file `hold` in the model's folder.
 //
-// Each batch is logged as `gate: <n> requests`, and is over early, which is logged as `gate: cancelled`, if nobody waits
-// for any of its requests. Each response has a parameter "together": how many requests its batch had.
+// Each batch is logged as `gate: <n> requests`. It ends early, which is logged as `gate: cancelled`, if all of its
+// requests are cancelled. Each response has a parameter "together": the number of requests in its batch.
 #include <sys/stat.h>
 
 #include <chrono>
@@ -34,7 +34,7 @@ bool AreCancelled(TRITONBACKEND_Request** requests, uint32_t count) {
   return true;
 }
 
-// Whether the batch is still to be answered.
+// Waits while the file exists. Whether the batch must still be answered.
 bool Wait(TRITONBACKEND_Model* model, TRITONBACKEND_Request** requests, uint32_t count) {
   while (IsHeld(model)) {
     if (AreCancelled(requests, count)) {

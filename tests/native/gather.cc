@@ -3,8 +3,8 @@
 
 // Executes all requests of a batch as one: gathers INPUT0 (INT32 or FP32, batched), doubles it, scatters OUTPUT0.
 //
-// Each response has a parameter "batch", how many rows were executed with it. A request with another number of columns
-// than the first of its batch, or of another type, gets an error.
+// Each response has a parameter "batch", the number of rows that were executed together. A request with another number
+// of columns than the first of its batch, or of another type, gets an error.
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Does not come back from the function that its model is named after.
+// Does not return from the function after which its model is named.
 #include <unistd.h>
 
 #include <cstring>

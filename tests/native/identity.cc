@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Gives every input back, of whatever type and shape, as the output whose name has OUTPUT for INPUT.
+// Returns every input, of any type and shape, as the output whose name has OUTPUT for INPUT.
 //
-// Only outputs that are asked for are written. The parameters of a request become those of its response. Parameter
-// EXECUTE_DELAY_MS: how long Execute takes.
+// Only requested outputs are written. The parameters of a request become those of its response. Parameter
+// EXECUTE_DELAY_MS: the duration of Execute.
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -52,7 +52,7 @@ TRITONSERVER_Error* CopyParameters(TRITONBACKEND_Request* request, TRITONBACKEND
   return nullptr;
 }
 
-// Straight from the server's buffers into the server's buffer: what a client waits for is the server, and one copy.
+// Copies from the server's buffers into the server's buffer, so that benchmarks measure the server and one copy.
 TRITONSERVER_Error* Return(TRITONBACKEND_Request* request, TRITONBACKEND_Input* input,
                            TRITONBACKEND_Response* response) {
   const char* name = nullptr;

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Does with a request what the first byte of its input IN (UINT8) says; most of these give IN back as OUT. Requests that
-// differ in nothing but that are answered in many ways. What waits is done by the request that says kGo, on a thread of
-// its own. At kFence, and behind kWait, it waits for KnownLetGo, and KnownAwaitFence until it does. What the requests
-// have that say kNote, in their second byte, KnownNotes tells in the order in which they were executed.
+// The first byte of a request's input IN (UINT8) selects an action; most of them return IN as OUT. So requests with
+// equal heads are answered in different ways. Postponed work is done by the request with kGo, on a thread of its own.
+// At kFence, and after the answer of kWait, Execute waits for KnownLetGo; KnownAwaitFence waits until it does.
+// KnownNotes returns the second bytes of the requests with kNote, in the order of their execution.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -63,12 +63,12 @@ std::condition_variable changed;
 bool let_go = false;
 bool is_at_fence = false;
 bool is_seen = false;
-// What is to be done later.
+// Postponed work.
 std::vector<std::function<void()>> later;
-// What requests had to note.
+// The second bytes of requests with kNote.
 std::vector<uint8_t> notes;
 
-// Waits until it is let go. Whoever learns of this knows that all that was done before is over.
+// Waits for KnownLetGo. When KnownAwaitFence returns, all earlier work is done.
 void StandAtFence() {
   std::unique_lock lock(mutex);
   is_at_fence = true;
@@ -85,7 +85,7 @@ void ReportBatch(TRITONBACKEND_ModelInstance* instance) {
   Must(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, 7, 1, 2, 3, 4));
 }
 
-// All that a backend is told of a request, but where its inputs lie.
+// All properties of a request that a backend can read, except the addresses of its inputs.
 std::string Tell(TRITONBACKEND_Request* request) {
   std::ostringstream told;
   const char* text = nullptr;
@@ -136,7 +136,7 @@ std::string Tell(TRITONBACKEND_Request* request) {
   return told.str();
 }
 
-// Whether the contents of the first input that has any lie as they should.
+// Whether the contents of the first input that has any are aligned.
 bool IsAligned(TRITONBACKEND_Request* request) {
   TRITONBACKEND_Input* input = nullptr;
   const void* buffer = nullptr;
@@ -265,14 +265,14 @@ __attribute__((visibility("default"))) void KnownAwaitFence() {
   is_seen = true;
 }
 
-// Means nothing where nobody waits.
+// No effect if nothing waits.
 __attribute__((visibility("default"))) void KnownLetGo() {
   const std::lock_guard lock(mutex);
   let_go = is_at_fence;
   changed.notify_all();
 }
 
-// How many there are since it was last asked; as many of them as there is room for.
+// The number of notes since the last call, of which as many are written as there is room for.
 __attribute__((visibility("default"))) size_t KnownNotes(uint8_t* told, size_t room) {
   const std::lock_guard lock(mutex);
   const size_t count = notes.size();

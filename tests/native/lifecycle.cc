@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Logs every call of the server, and what it learns by it; see `Step` and `Execute` for how names make it fail.
+// Logs every call of the server, with the information that it can read; see `Step` and `Execute` for names that make it
+// fail.
 //
-// A line is "<function> <name of the object>: <what was learned>"; the last word of every first line is the thread.
+// A line is "<function> <name of the object>: <information>"; the last word of every first line is the thread.
 #include <atomic>
 #include <stdexcept>
 #include <thread>
@@ -28,7 +29,7 @@ void Learn(const std::string& function, const std::string& what, const std::stri
 }
 
 // An object named "fails in <function>" makes that function return an error; one named "throws in <function>" makes it
-// throw, and "breaks in <function>" throw what is no exception.
+// throw an exception, and one named "breaks in <function>" makes it throw something else.
 TRITONSERVER_Error* Step(const std::string& function, const std::string& name) {
   const std::hash<std::thread::id> hash;
   Learn(function, name, std::to_string(hash(std::this_thread::get_id())));
@@ -211,7 +212,7 @@ void ReportResponses(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Reques
   Must(TRITONBACKEND_ResponseFactoryDelete(factory));
 }
 
-// Waits until the request is cancelled, or until somebody asks whether the instance is ready.
+// Waits until the request is cancelled, or until the instance is asked for its readiness.
 void WaitFor(TRITONBACKEND_Request* request, const std::string& id) {
   bool cancelled = false;
   while (id == "wait for readiness" ? !asked : !cancelled) {
@@ -292,7 +293,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance
   return Step("ModelInstanceReady", NameOf(instance));
 }
 
-// The id of the first request says what happens. An instance that fails or throws does so when the first request is
+// The ID of the first request selects the action. An instance that fails or throws does so when the first request is
 // answered and released, if the id is "release first".
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(
     TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request** requests, const uint32_t request_count) {

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Metrics and log lines of a backend. Each request of INPUT0 (FP32) is counted, observed and logged, element by element;
-// OUTPUT0 (FP64 [2]) is what the counter and the gauge are then.
+// Metrics and log lines of a backend. Each request of INPUT0 (FP32) is counted, observed and logged, element by
+// element; OUTPUT0 (FP64 [2]) has the values of the counter and the gauge afterwards.
 //
 //   <name>_total{model="..."}      a counter, of elements
 //   <name>_last{model="..."}       a gauge, the last element
 //   <name>_size{model="..."}       a histogram, of elements: parameter BUCKETS, "0.5,1,2"
 //
 // <name> is parameter METRIC. Models with the same one have the same families. Parameter LOG: a line that is logged at
-// every level as the model is initialized.
+// every level when the model is initialized.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -37,7 +37,7 @@ struct ParameterDelete {
   void operator()(TRITONSERVER_Parameter* parameter) const { TRITONSERVER_ParameterDelete(parameter); }
 };
 
-// A family and its one metric for a model. Members go in the reverse order: a family outlives its metrics.
+// A family and its one metric for a model. The metric must be deleted before its family, hence the order of members.
 class Metric {
  public:
   TRITONSERVER_Error* Create(TRITONSERVER_MetricKind kind, const std::string& name, const char* model,

@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Does what no backend should do. Model: INPUT0 INT32 [1], OUTPUT0 INT32 [1], which is 1, no batching.
+// Breaks the rules for backends. Model: INPUT0 INT32 [1], OUTPUT0 INT32 [1], which is 1, no batching.
 //
-// Parameter MISUSE says what happens to each request (see misuses below; "" is proper use). What the server says to it
-// is logged as `misuse <name>: <message>`, or `no error`, and is parameter "outcome" of the response where there is one.
+// Parameter MISUSE is the action for each request (see misuses below; "" is proper use). The server's error is logged
+// as `misuse <name>: <message>`, or `no error`, and is parameter "outcome" of the response, if there is one.
 //
-// Parameters AT and DO: what is done at one of the entry points, "execute", "model_initialize", "model_finalize",
+// Parameters AT and DO: an action at one of the entry points, "execute", "model_initialize", "model_finalize",
 // "instance_initialize", "instance_finalize", "instance_ready": "error", "throw_exception", "throw_int", "abort",
-// "segfault", "exit", "leave" (the folder that the process began in), "fork" (a process that does nothing until it is
-// ended), "bad_json" (which is no message), "set_config" (proper only in the first of these). At "initialize",
-// "finalize" and "attribute", which come without a model, the settings of the same names on the command line say it:
+// "segfault", "exit", "leave" (changes the folder of the process), "fork" (a process that does nothing until it is
+// ended), "bad_json" (a message that is not JSON), "set_config" (proper only in model_initialize). At "initialize",
+// "finalize" and "attribute", which have no model, the settings of the same names on the command line count:
 // --backend-config=<backend>,AT=initialize.
 //
 // Compiled with NO_EXECUTE it has no entry point to execute; with API_MINOR=<n> it wants that version of the interface.
@@ -41,7 +41,7 @@ const int32_t kOne = 1;
 constexpr uint32_t kFinal = TRITONSERVER_RESPONSE_COMPLETE_FINAL;
 constexpr uint32_t kAll = TRITONSERVER_REQUEST_RELEASE_ALL;
 
-// What the server said; the error is deleted.
+// The server's error as text; the error is deleted.
 std::string Outcome(const char* misuse, TRITONSERVER_Error* said) {
   const Error error(said);
   const std::string outcome =
@@ -61,7 +61,7 @@ TRITONSERVER_Error* WriteOne(TRITONBACKEND_Response* response) {
   return testing::WriteOutput(response, "OUTPUT0", TRITONSERVER_TYPE_INT32, kShape, &kOne, sizeof(kOne));
 }
 
-// A proper response, with an outcome if there is one.
+// Sends a proper response, with an outcome if there is one.
 void Respond(TRITONBACKEND_Request* request, const std::string& outcome = "") {
   TRITONBACKEND_Response* response = NewResponse(request);
   Must(WriteOne(response));
@@ -138,7 +138,7 @@ void NeverRelease(TRITONBACKEND_Request* request) { Respond(request); }
 
 void Forget(TRITONBACKEND_Request*) {}
 
-// Deleted responses are no responses.
+// Responses that were deleted do not count as sent.
 void DeleteResponse(TRITONBACKEND_Request* request) {
   TRITONBACKEND_Response* response = NewResponse(request);
   Must(WriteOne(response));
@@ -146,7 +146,7 @@ void DeleteResponse(TRITONBACKEND_Request* request) {
   RespondAndRelease(request, outcome);
 }
 
-// An answer without final flag is not the last one, even of a model that has no more.
+// Without the final flag a response is not the last one, even if the model sends no more.
 void NeverFinal(TRITONBACKEND_Request* request) {
   TRITONBACKEND_Response* response = NewResponse(request);
   Must(WriteOne(response));
@@ -154,7 +154,8 @@ void NeverFinal(TRITONBACKEND_Request* request) {
   Release(request);
 }
 
-// Ten threads send a response each (OUTPUT0 is which), then the last flags follow: proper for a decoupled model.
+// Ten threads send a response each (OUTPUT0 is the thread's number), then the final flag follows: proper for a
+// decoupled model.
 void TenThreads(TRITONBACKEND_Request* request) {
   TRITONBACKEND_ResponseFactory* factory = nullptr;
   Must(TRITONBACKEND_ResponseFactoryNew(&factory, request));
@@ -204,7 +205,7 @@ void ParameterOutOfRange(TRITONBACKEND_Request* request) {
   RespondAndRelease(request, Outcome("parameter_out_of_range", error));
 }
 
-// Each of these sends a response with whatever came of its output.
+// Each of these sends a response with the error of its output, if any.
 using Fill = TRITONSERVER_Error* (*)(TRITONBACKEND_Response*);
 
 template <Fill fill>
@@ -265,7 +266,7 @@ TRITONSERVER_Error* UnknownOutput(TRITONBACKEND_Response* response) {
 
 TRITONSERVER_Error* NoOutput(TRITONBACKEND_Response*) { return nullptr; }
 
-// A name that is no UTF-8, for one output too many: what a server makes text of must be text.
+// Names and texts that are not UTF-8, and an output that the model does not have.
 TRITONSERVER_Error* NameOfNoText(TRITONBACKEND_Response* response) {
   RETURN_IF_ERROR(TRITONBACKEND_ResponseSetStringParameter(response, "text", "\xff\xfe"));
   return testing::WriteOutput(response, "\xff", TRITONSERVER_TYPE_INT32, kShape, &kOne, sizeof(kOne));
@@ -318,7 +319,7 @@ void Fork() {
   while (true) pause();
 }
 
-// Does what is asked for at an entry point; the error, if that is it.
+// Performs an action at an entry point; returns the error, if that is the action.
 TRITONSERVER_Error* Do(const std::string& what, const std::string& at) {
   if (what == "error") return Fail("failed at " + at, TRITONSERVER_ERROR_UNAVAILABLE);
   if (what == "throw_exception") throw std::runtime_error("thrown at " + at);

@@ -20,7 +20,7 @@ using testing::Told;
 using testing::kAll;
 using testing::kFinal;
 
-// Null in the place of each pointer: the names of functions that do not say INVALID_ARG.
+// Passes null for each pointer; reports the functions that do not return INVALID_ARG.
 void Nulls(const Requests& requests) {
   TRITONBACKEND_Request* request = requests.back();
   Report report(request);

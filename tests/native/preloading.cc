@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Answers each request with OUT (INT64 [1]), a number of a library that has to be there before this one.
+// Answers each request with OUT (INT64 [1]), a number from a library that must be loaded before this one.
 #include "report.h"
 
 extern "C" {

@@ -4,10 +4,10 @@
 // Decoupled: a request has one response per element of IN, each from a thread, none before Execute may have returned.
 //
 //   IN    INT32 [n]    the responses' OUT (INT32 [1]); IDX (UINT32 [1]) is the number of the response
-//   DELAY UINT32 [n]   how many ms come before each of them
-//   WAIT  UINT32 [1]   how many ms Execute takes
+//   DELAY UINT32 [n]   the pause before each of them, in ms
+//   WAIT  UINT32 [1]   the duration of Execute, in ms
 //
-// The request is released before its first response. A client that goes away ends its responses.
+// The request is released before its first response. A cancellation ends the responses.
 #include <chrono>
 #include <memory>
 #include <mutex>

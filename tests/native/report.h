@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What backends that tell what they learn of the server share: they report it as the parameters of a response.
+// Common code of backends that report their information as the parameters of a response.
 #ifndef PYRUNTIME_TESTS_NATIVE_REPORT_H_
 #define PYRUNTIME_TESTS_NATIVE_REPORT_H_
 
@@ -26,7 +26,7 @@ inline std::string Told(TRITONSERVER_Error* error) {
   return std::string(TRITONSERVER_ErrorCodeString(error)) + ": " + TRITONSERVER_ErrorMessage(error);
 }
 
-// What is to be reported, in a response that is open from the beginning.
+// A report, in a response that is open from the beginning.
 class Report {
  public:
   explicit Report(TRITONBACKEND_Request* request) { Must(TRITONBACKEND_ResponseNew(&response_, request)); }
@@ -89,7 +89,7 @@ inline std::string ShapeText(const int64_t* shape, uint64_t dims) {
   return text;
 }
 
-// Does with a batch what the id of its first request says; `otherwise` if it says nothing.
+// Performs the action that is the ID of the batch's first request; `otherwise` if it has none.
 using Functions = std::map<std::string, void (*)(const Requests&)>;
 
 inline void Dispatch(const Functions& functions, TRITONBACKEND_Request** requests, uint32_t count,

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Each of the functions below does with a batch what the id of its first request says; what they learn of the server
-// becomes the parameters of the response to the last one.
+// The ID of a batch's first request selects one of the functions below; their findings become the parameters of the
+// response to the last request.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -40,7 +40,7 @@ void ReportParameters(TRITONBACKEND_Request* request, Report* report) {
   }
 }
 
-// What the functions say of an input, and whether those for host policies say the same.
+// Reports the properties of an input, and whether the functions with host policies return the same.
 void ReportInput(TRITONBACKEND_Input* input, const std::string& prefix, Report* report) {
   const char* names[2] = {};
   TRITONSERVER_DataType datatypes[2] = {};
@@ -79,7 +79,7 @@ void ReportInput(TRITONBACKEND_Input* input, const std::string& prefix, Report* 
   report->Flag(prefix + " same", same);
 }
 
-// Everything there is to know about a request.
+// Reports all properties of a request.
 void Describe(const Requests& requests) {
   TRITONBACKEND_Request* request = requests.back();
   Report report(request);
@@ -130,7 +130,7 @@ void Describe(const Requests& requests) {
   Release(request);
 }
 
-// What is asked for and is not there.
+// Asks for things that do not exist.
 void Unknown(const Requests& requests) {
   TRITONBACKEND_Request* request = requests.back();
   Report report(request);
@@ -155,7 +155,7 @@ void Unknown(const Requests& requests) {
   Release(request);
 }
 
-// All but the last are answered by nobody.
+// Answers only the last request.
 void Lost(const Requests& requests) {
   Report report(requests.back());
   TRITONBACKEND_Response* unsent = ResponseOf(requests.front());
@@ -165,7 +165,7 @@ void Lost(const Requests& requests) {
   Release(requests.back());
 }
 
-// Flags that are none, and those that ask for the request to be executed again.
+// Releases with unknown flags, and with those that have the request executed again.
 void Flags(const Requests& requests) {
   Report report(requests.back());
   report.Text("none", Told(TRITONBACKEND_RequestRelease(requests.back(), 0)));
@@ -175,7 +175,7 @@ void Flags(const Requests& requests) {
     const std::string told = Told(TRITONBACKEND_RequestRelease(requests[index], flags[index]));
     report.Text("again " + std::to_string(index), told);
     if (told.empty()) continue;
-    Must(TRITONBACKEND_ResponseSend(ResponseOf(requests[index]), kFinal, nullptr));  // it is ours still
+    Must(TRITONBACKEND_ResponseSend(ResponseOf(requests[index]), kFinal, nullptr));  // still ours
     Release(requests[index]);
   }
   report.Send();
@@ -239,7 +239,7 @@ void States(const Requests& requests) {
   Release(request);
 }
 
-// A model that has none.
+// States of a model that has none.
 void NoStates(const Requests& requests) {
   Report report(requests.back());
   TRITONBACKEND_State* state = nullptr;
@@ -249,7 +249,7 @@ void NoStates(const Requests& requests) {
   Release(requests.back());
 }
 
-// Waits until somebody has cancelled the first request, by the request and by a factory.
+// Waits until the first request is cancelled, as seen by the request and by a factory.
 void Cancelled(const Requests& requests) {
   TRITONBACKEND_ResponseFactory* factory = FactoryOf(requests.front());
   bool is_cancelled = false;
@@ -263,7 +263,7 @@ void Cancelled(const Requests& requests) {
   for (TRITONBACKEND_Request* request : requests) Release(request);
 }
 
-// The memory that backends ask for besides that of tensors.
+// Allocates memory besides that of tensors.
 void Memory(const Requests& requests, TRITONBACKEND_MemoryManager* manager) {
   Report report(requests.back());
   void* buffer = nullptr;

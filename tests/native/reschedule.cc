@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Wants every request that starts a sequence once more; answers it then, with OUT (INT64 [1]), how often Execute ran.
+// Has every request that starts a sequence executed again; then answers it with OUT (INT64 [1]), the number of its
+// executions.
 #include <atomic>
 
 #include "report.h"

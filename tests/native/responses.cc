@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Each of the functions below does with a batch what the id of its first request says; what they learn of the server
-// becomes the parameters of the response to the last one.
+// The ID of a batch's first request selects one of the functions below; their findings become the parameters of the
+// response to the last request.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -25,10 +25,10 @@ using testing::Told;
 using testing::WriteNumber;
 using testing::kFinal;
 
-// What outlives an execution: factories of requests that were released.
+// Factories of released requests, which outlive an execution.
 std::vector<TRITONBACKEND_ResponseFactory*> kept;
 
-// Gives the inputs back, under their names; asks for memory of GPUs and is told what it gets.
+// Returns the inputs, under their names; requests GPU memory and reports the result.
 void Echo(const Requests& requests) {
   for (TRITONBACKEND_Request* request : requests) {
     TRITONBACKEND_Response* response = ResponseOf(request);
@@ -101,7 +101,7 @@ void Answer(const Requests& requests) {
   Release(requests.back());
 }
 
-// An error, with a response that has an output; the error is still the backend's afterwards.
+// An error, with a response that has an output; the backend still owns the error afterwards.
 void Error(const Requests& requests) {
   Report report(requests.back());
   TRITONBACKEND_Response* response = ResponseOf(requests.front());
@@ -164,7 +164,7 @@ void LetGo(const Requests& requests) {
   Echo(requests);
 }
 
-// What is sent after the final response.
+// Sends after the final response.
 void Late(const Requests& requests) {
   Report report(requests.back());
   TRITONBACKEND_ResponseFactory* factory = FactoryOf(requests.front());

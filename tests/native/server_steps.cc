@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A backend that calls the server. Input COMMAND is a text of which each line is a step, its words apart by blanks;
-// output RESULT says line by line what came of each. `request_steps` and `server_steps` below are all that there are.
-// The tensors of models that are called are FP32.
+// A backend that calls the server. Each line of input COMMAND is a step, with words separated by blanks; output RESULT
+// has the results line by line. `request_steps` and `server_steps` below are all steps. The tensors of called models
+// are FP32.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -102,7 +102,8 @@ const std::map<std::string, RequestStep> request_steps{
     {"describe", REQUEST_STEP { return Describe(request); }},
     {"callbacks", REQUEST_STEP { return SetCallbacks(asked, true); }},
     {"response_callback", REQUEST_STEP { return SetCallbacks(asked, false); }},
-    // The allocator has no room for an output, or has it on a GPU; the first response waits for a request to a model.
+    // The allocator has no room for an output, or places it on a GPU; the first response waits for a request to a
+    // model.
     {"refuse", REQUEST_STEP { return asked->refused = Word(words), "ok"; }},
     {"elsewhere", REQUEST_STEP { return asked->elsewhere = Word(words), "ok"; }},
     {"nested", REQUEST_STEP { return asked->nested = Word(words), "ok"; }},
@@ -251,7 +252,7 @@ std::string Step(TRITONSERVER_Server* server, std::vector<std::unique_ptr<Asked>
     const std::string model = Word(words);
     return Say(TRITONSERVER_InferenceRequestNew(&asked->request, server, model.c_str(), Next<int64_t>(words)));
   }
-  if (verb == "wait") {  // for all that were sent
+  if (verb == "wait") {  // for all requests that were sent
     for (const std::unique_ptr<Asked>& asked : all) asked->Wait();
     return "ok";
   }
@@ -275,7 +276,7 @@ std::vector<std::string> Run(TRITONSERVER_Server* server, const std::string& scr
   return results;
 }
 
-// A text in the form that BYTES have, of one element.
+// A text as BYTES of one element.
 std::string Packed(const std::string& text) {
   const auto length = static_cast<uint32_t>(text.size());
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
@@ -285,7 +286,7 @@ std::string Packed(const std::string& text) {
 
 extern "C" {
 
-// Logs what comes of the steps in the parameter INITIALIZE, which are apart by semicolons.
+// Logs the results of the steps in the parameter INITIALIZE, which are separated by semicolons.
 TRITONSERVER_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
   TRITONSERVER_Server* server = nullptr;
   testing::Must(TRITONBACKEND_ModelServer(model, &server));
@@ -295,7 +296,7 @@ TRITONSERVER_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBA
   return nullptr;
 }
 
-// Ready if the server can be asked by the thread that wants to know.
+// Ready if this thread may call the server.
 TRITONSERVER_DECLSPEC TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance* instance) {
   TRITONSERVER_Server* server = nullptr;
   bool live = false;

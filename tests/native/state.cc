@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Adds up the INPUTs (INT32) of a sequence in a state that the server keeps: INPUT_STATE comes in with each request,
-// OUTPUT_STATE is what the next one gets. OUTPUT is the sum so far.
+// Adds up the INPUTs (INT32) of a sequence in a state that the server keeps: INPUT_STATE has the state before a
+// request, OUTPUT_STATE the state for the next one. OUTPUT is the sum so far.
 #include <cstdint>
 #include <cstring>
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Gives INPUT0 (INT32) back as OUTPUT0, but does first, or instead, what its first value says if that is negative: see
-// Action. Requests that differ in nothing but their contents are of all these kinds.
+// Returns INPUT0 (INT32) as OUTPUT0. A negative first value selects an action, before that or instead: see Action. So
+// requests that differ only in their contents have different outcomes.
 #include <sys/stat.h>
 
 #include <chrono>
@@ -24,7 +24,7 @@ using testing::Must;
 using testing::Tensor;
 
 enum Action : int32_t {
-  // While there is a file `hold` in the model's folder. Logged as `steer: held`, and `steer: cancelled` if nobody waits.
+  // While there is a file `hold` in the model's folder. Logged as `steer: held`, and `steer: cancelled` if cancelled.
   kHold = -1,
   kErrorResponse = -2,
   kExecuteFails = -3,
@@ -45,7 +45,7 @@ bool IsHeld(TRITONBACKEND_ModelInstance* instance) {
   return stat((std::string(location) + "/hold").c_str(), &found) == 0;
 }
 
-// Whether somebody still waits for the response.
+// Waits while the file exists. Whether the request is still wanted.
 bool Hold(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request) {
   testing::Log(TRITONSERVER_LOG_INFO, "steer: held");
   while (IsHeld(instance)) {
@@ -73,7 +73,7 @@ TRITONSERVER_Error* Free(TRITONSERVER_ResponseAllocator*, void* buffer, void*, s
   return nullptr;
 }
 
-// What is called back. Both happen before it is gone.
+// Notes callbacks. Both must have happened before it is destroyed.
 struct Call {
   void Notify(bool* what) {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -129,7 +129,7 @@ TRITONSERVER_Error* CallOther(TRITONBACKEND_ModelInstance* instance, const Tenso
   return error;
 }
 
-// What is to be done before the response is made.
+// Performs the action before the response is made.
 TRITONSERVER_Error* Prepare(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request, int32_t action,
                             const Tensor& in) {
   if (action == kHold && !Hold(instance, request)) return Fail("cancelled", TRITONSERVER_ERROR_CANCELLED);

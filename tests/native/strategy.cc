@@ -3,8 +3,8 @@
 
 // A batching strategy: requests are executed together while the first numbers of their inputs come to LIMIT at most.
 //
-// It writes down what it is asked, a line each, in the file that the environment variable STRATEGY_LOG names. Parameter
-// FAIL of the model: the function that fails, or throws with THROW, or asks the server something with ASK.
+// It logs its calls, a line each, in the file that the environment variable STRATEGY_LOG names. Parameter FAIL of the
+// model: the function that fails, or throws with THROW, or calls the server with ASK.
 #include <fstream>
 #include <stdexcept>
 #include <string>

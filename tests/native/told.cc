@@ -1,14 +1,13 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Answers with what the server has told its backend: INPUT0 (BYTES [1], as it travels) is a question, OUTPUT0 (BYTES
-// [1]) the answer, and other questions are errors. Questions: "config", "backend_config", "host_policy", "location",
-// "instance" (its name, kind and device), "together" (how many instances were being initialized at a time, at most).
+// Answers with the information that its backend gets: INPUT0 (BYTES [1], as on the wire) is a question, OUTPUT0 (BYTES
+// [1]) the answer, and unknown questions are errors. Questions: "config", "backend_config", "host_policy", "location",
+// "instance" (its name, kind and device), "together" (the largest number of instances that were initialized at a time).
 //
-// Parameter TOGETHER: an instance is not initialized before so many are at it. A model with a file complete.json is
-// completed with its contents, if the server wants that. Settings of the command line: GROUP, a number of instances
-// on the CPU that models are to have which say nothing of theirs; PARALLEL, "true" if instances may be initialized at a
-// time.
+// Parameter TOGETHER: an instance waits in its initialization until so many do. A model with a file complete.json is
+// completed with its contents, if the server allows that. Settings of the command line: GROUP, the number of instances
+// on the CPU for models without instance groups; PARALLEL, "true" if instances may be initialized at a time.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -29,7 +28,7 @@ using testing::Must;
 using testing::StateOf;
 using testing::Tensor;
 
-// Patience, not a measure: a server that initializes one instance after the other fails a model that waits for two.
+// A limit, not a measure: a server that initializes one instance after the other fails a model that waits for two.
 constexpr std::chrono::seconds kPatience{20};
 
 std::string TextOf(TRITONSERVER_Message* message) {
@@ -61,12 +60,12 @@ std::string Location(TRITONBACKEND_Model* model) {
   return location;
 }
 
-// How many instances of a model are being initialized.
+// Counts the instances of a model that are being initialized.
 class Initializing {
  public:
   explicit Initializing(int wanted) : wanted_(wanted) {}
 
-  // Whether all that are waited for were there at a time.
+  // Whether as many as expected were there at a time.
   bool Enter() {
     std::unique_lock lock(mutex_);
     most_ = std::max(most_, ++now_);

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Says what it sees of each request's trace. Responses have no outputs, but parameters: "traced", and if so "id",
-// "context", "context_now" (after it was set to "{}"), "model", "version", "request", "child", "parent" (the child's),
-// "child_context", and "refused", why the trace cannot be deleted. Reports two activities: "BEGIN" at 1000 ns, and
+// Reports each request's trace. Responses have no outputs, but parameters: "traced", and if so "id", "context",
+// "context_now" (after it was set to "{}"), "model", "version", "request", "child", "parent" (the child's),
+// "child_context", and "refused", the error when the trace is deleted. Reports two activities: "BEGIN" at 1000 ns, and
 // "CHILD" at 2000 ns with the child.
 #include <cstdint>
 #include <string>

@@ -47,7 +47,7 @@ _UNKNOWN_EXIT = ProcessExit(-9)
 
 
 class Handover(NamedTuple):
-    """What a stub gets: its name, descriptors of which it has copies, and how its response region grows."""
+    """The properties of a stub: its name, descriptors that are copied for it, and the growth of its response region."""
 
     name: str
     sock: socket.socket

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A backend that uses all of pyruntime/backend.hpp: what it does to a request is said by the model's parameter `does`.
+// A backend that uses all of pyruntime/backend.hpp: the model's parameter `does` selects the action.
 
 #include <pyruntime/backend.hpp>
 
@@ -33,7 +33,7 @@ using pyruntime::ResponseSender;
 using pyruntime::Shape;
 using pyruntime::TensorView;
 
-// Each input that there is comes back as the output of the same datatype.
+// Returns each existing input as the output of the same datatype.
 template <typename T>
 void Return(Request& request, const std::string& datatype) {
   if (!request.Has("IN_" + datatype)) {
@@ -66,8 +66,7 @@ void Identity(Batch& batch) {
   });
 }
 
-// Doubles the numbers of all requests at once, and tells each how many rows there were. Negative ones are refused
-// before.
+// Doubles the numbers of all requests at once, with the number of rows for each. Negative numbers are refused before.
 void Double(Batch& batch) {
   batch.ForEach([](Request& request) {
     const auto input = request.Input<float>("IN");
@@ -83,7 +82,7 @@ void Double(Batch& batch) {
   batch.Scatter("ROWS", TensorView<int32_t>(rows.data(), {static_cast<int64_t>(rows.size()), 1}));
 }
 
-// As above, for texts in capitals.
+// The same for texts, which are capitalised.
 void Capitals(Batch& batch) {
   const auto input = batch.Gather<std::string_view>("TEXT");
   std::vector<std::string> texts(input.begin(), input.end());
@@ -105,7 +104,7 @@ std::string ToText(const pyruntime::ParameterValue& value) {
       value);
 }
 
-// What is known about a request, the model and the instance; NAME is what of it.
+// Properties of a request, the model and the instance; NAME selects one.
 void Tell(Batch& batch, const Model& model, const Instance& instance) {
   batch.ForEach([&](Request& request) {
     const std::string name(request.Input<std::string_view>("NAME")[0]);
@@ -139,7 +138,7 @@ void Tell(Batch& batch, const Model& model, const Instance& instance) {
   });
 }
 
-// Counts down, by a thread that goes on after Execute has returned. What the request wants otherwise is in HOW.
+// Counts down, on a thread that goes on after Execute has returned. HOW selects variations.
 void Count(ResponseSender sender, int32_t from, const std::string& how) {
   for (int32_t i = from; i > 0; --i) {
     Response response = sender.NewResponse();
@@ -165,7 +164,7 @@ void Count(ResponseSender sender, int32_t from, const std::string& how) {
   }
 }
 
-// What is wrong in HOW, each in its own way.
+// Fails in the way that HOW names.
 void Fail(Batch& batch) {
   batch.ForEach([](Request& request) {
     const std::string how(request.Input<std::string_view>("HOW")[0]);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// pyruntime::Json for a test in Python: writes what was read in a form of its own, or why it could not be read.
+// pyruntime::Json for a test in Python: writes the value in a form of its own, or the error.
 
 #include <pyruntime/json.hpp>
 
@@ -48,7 +48,7 @@ void Write(const Json& value, std::string* out) {
 
 }  // namespace
 
-// How many bytes there are to say, of which at most `room` are written.
+// The number of bytes of the result, of which at most `room` are written.
 extern "C" size_t ReadJson(const char* text, size_t size, char* out, size_t room) {
   std::string said;
   try {

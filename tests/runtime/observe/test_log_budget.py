@@ -60,7 +60,7 @@ def test_rest_is_not_saved_beyond_a_burst(spent):
 
 @given(st.lists(st.tuples(st.integers(0, 65536), st.floats(0, 2)), max_size=200))
 def test_average(steps):
-    """Whatever a model logs, and when: no more is logged than the burst, the rate, and one record."""
+    """For all records and times, no more is logged than the burst, the rate, and one record."""
     budget = LogBudget(0.0)
     now_s, logged, dropped = 0.0, 0, 0
     for size, pause_s in steps:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""What models log, in the server's log: all of it, or as much as the budget allows and a line about the rest."""
+"""Log records of models in the server's log: all of them, or those within the budget and a line about the rest."""
 
 import asyncio
 import logging
@@ -126,7 +126,7 @@ def test_close(log, written):
 
 
 def test_close_of_a_quiet_log(log, written):
-    """Nothing is said where nothing was dropped."""
+    """Without dropped lines there is no line about them."""
     log.drop(0)
     log.close()
     assert written.lines == []

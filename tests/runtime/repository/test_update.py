@@ -254,7 +254,7 @@ def test_all_versions_fail(world):
 
 
 def test_a_reload_that_fails(world):
-    """Nothing changes, versions that were loaded meanwhile are dropped, and the next load tries again."""
+    """The versions that serve stay, those that were loaded meanwhile are dropped, and the next load tries again."""
 
     async def test(world):
         world.add("m", versions=(1, 2), config=ALL)

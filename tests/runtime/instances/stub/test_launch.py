@@ -182,7 +182,7 @@ def test_life(run, environment):
 
 
 def test_holds_its_own_descriptors_only(run):
-    """Nothing of the launcher or of the guardian is open in a stub, and nothing of the stub in them."""
+    """A stub has no descriptors of the launcher or of its guardian, and they have none of the stub."""
 
     async def look():
         async with launched() as (stub, ours, _):

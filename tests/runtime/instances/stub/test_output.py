@@ -66,7 +66,7 @@ def test_many_lines_at_once(reader, log):
 
 
 def test_silenced(reader, log):
-    """What comes while the model is silenced is read and counted, and no line is made of it."""
+    """Output of a silenced model is read and counted, and not logged."""
     reader.data_received(b"one\nlost ")
     log.silenced = True
     reader.data_received(b"x" * 1000 + b"\n" * 1000)

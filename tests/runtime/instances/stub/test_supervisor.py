@@ -121,7 +121,7 @@ class TestPostponing:
         assert supervisor.handle(Postponed(), now=0.0) == [Restart(0.1)]
 
     def test_after_a_stop(self):
-        """Nothing is tried again for an instance that is not needed any more."""
+        """A postponed start is not repeated for an instance that is not needed any more."""
         supervisor, commands = supervised(*PATHS[State.RESTARTING], StopRequested(), Postponed())
         assert commands == []
         assert supervisor.state is State.STOPPED

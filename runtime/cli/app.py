@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -26,8 +27,22 @@ _Headers = Annotated[
     typer.Option("--header", metavar="NAME: VALUE", help="A header of every request, repeatable; for restricted APIs."),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-_Model = Annotated[str, typer.Argument(help="Name of a model.")]
 _URL = "http://localhost:8000"
+
+
+def _model_names(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of the server's models that complete a word; none if no server answers."""
+    from pyruntime.runtime.cli.commands.client import CommandError, ServerClient
+
+    url = context.params.get("url") or os.environ.get("PYRUNTIME_URL", _URL)
+    try:
+        names = {row["name"] for row in ServerClient(url, context.params.get("headers") or ()).index()}
+    except CommandError:
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+_Model = Annotated[str, typer.Argument(help="Name of a model.", autocompletion=_model_names)]
 
 
 def _show_headers_folder(wanted: bool) -> None:
@@ -151,7 +166,7 @@ def unload(model: _Model, as_json: _Json = False, url: _Url = _URL, headers: _He
 
 @app.command(help="Show what models have done, and how long that took.")
 def stats(
-    model: Annotated[str, typer.Argument(help="Name of a model; all without it.")] = "",
+    model: Annotated[str, typer.Argument(help="Name of a model; all without it.", autocompletion=_model_names)] = "",
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")] = False,
     as_json: _Json = False,
     url: _Url = _URL,

@@ -46,6 +46,13 @@ class TestServer:
         assert (status, err) == (0, "")
         assert "add_sub" in [row["name"] for row in json.loads(out)]
 
+    def test_completion(self, samples, run):
+        """A shell completes the names of models from the server, and nothing if there is no server."""
+        words = {"_PYRUNTIME_COMPLETE": "complete_bash", "COMP_WORDS": "pyruntime infer add_s", "COMP_CWORD": "2"}
+        for port, expected in ((samples.port, ["add_sub"]), (1, [])):
+            _, out, _ = run(samples, "infer", url=None, PYRUNTIME_URL=f"127.0.0.1:{port}", **words)
+            assert out.split() == expected
+
     def test_header(self, serve, run):
         """A header opens a restricted API."""
         server = serve("--http-restricted-api=model-repository:a-key=secret")

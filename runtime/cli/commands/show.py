@@ -44,9 +44,10 @@ def print_json(value: object) -> None:
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
     """A table; the columns with headings in `right` are numbers. Cells may have several lines; they are escaped."""
     made = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in headings:
+    for column, heading in enumerate(headings):
         number = heading in right
-        made.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=number)
+        # The first column has names, which must stay whole, to be copied.
+        made.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=number or not column)
     for row in rows:
         made.add_row(*(Text(printable_lines(cell)) for cell in row))
     return made

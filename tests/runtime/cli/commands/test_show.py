@@ -54,6 +54,15 @@ def test_table(capsys, monkeypatch):
     assert len({len(line) for line in lines if "u001b" not in line}) == 1, "numbers end where their heading does"
 
 
+def test_narrow_table(capsys, monkeypatch):
+    """A name stays whole in a narrow terminal; the other columns give way."""
+    monkeypatch.setenv("COLUMNS", "40")
+    show_table(["Model", "Reason"], [["a-model-with-a-long-name", "it could not be loaded because of that"]])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("a-model-with-a-long-name  ")
+    assert max(map(len, lines)) <= 40
+
+
 def test_progress_leaves_no_trace(capsys):
     """Without a terminal there is no output."""
     with progress("[red]x\x1b"):

@@ -22,6 +22,9 @@ NEEDED = {
         "the part for gRPC, which needs a C compiler and the headers of Python and of nghttp2 (Debian and Ubuntu: "
         "apt-get install gcc python3-dev libnghttp2-dev)"
     ),
+    "pyruntime.stub._guard": (
+        "the guard of memory that clients may shrink, which needs a C compiler (Debian and Ubuntu: apt-get install gcc)"
+    ),
     "pyruntime.runtime.native._triton": (
         "the part for native backends (libtriton_<name>.so), which needs a compiler of C++17 and the headers of Python "
         "(Debian and Ubuntu: apt-get install g++ python3-dev)"
@@ -89,4 +92,10 @@ triton = Extension(
     language="c++",
     py_limited_api=True,
 )
-setup(ext_modules=[http2, triton], cmdclass={"build_ext": BuildExtension})
+guard = Extension(
+    "pyruntime.stub._guard",
+    sources=["stub/guard.c"],
+    extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    py_limited_api=True,
+)
+setup(ext_modules=[http2, triton, guard], cmdclass={"build_ext": BuildExtension})

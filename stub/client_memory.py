@@ -14,6 +14,7 @@ import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Set, Tuple
 
+from pyruntime.stub.guard import Guard
 from pyruntime.stub.memory import HeldMap, Regions, Source
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import LocalError
@@ -33,6 +34,7 @@ class ClientMemory(Source):
         self._inputs = [(at, size) for _, _, _, at, size, _, _ in tensors if type(at) is int and regions.is_granted(at)]
         self._request: Any = None
         self._maps: List[Any] = []
+        self._guards: List[Guard] = []
         for at in [*[at for at, _ in self._inputs], *[place[0] for place in places.values()]]:
             regions.expect(at)
 
@@ -45,11 +47,17 @@ class ClientMemory(Source):
         buffer, offset = self._regions.buffer(at, size)
         if type(buffer) is HeldMap:
             self._maps.append(weakref.ref(buffer))
+            if buffer.guard is not None:
+                self._guards.append(buffer.guard)
         return buffer, offset
 
     def read(self, at: Any, size: int) -> bytes:
         """See Source."""
         return self._regions.read(at, size)
+
+    def has_shrunk(self) -> bool:
+        """Whether inputs were missing in part when they were read, so that the outputs are of no use."""
+        return any(guard.is_hit for guard in self._guards)
 
     def keep(self) -> None:
         """Replace the mappings of inputs by copies, so that later writes of the client do not change their arrays."""

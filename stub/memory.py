@@ -9,13 +9,14 @@ A large tensor in another region gets a mapping of its own; a small one is copie
 input is private: the model may write to it, as to any input, and other readers of the same memory do not see that. A
 response of another model is written for this process only, so its mapping is shared, and can be passed on.
 
-Clients may shrink their objects, and an access beyond the end of one is a bus error. So apart from the model's accesses
-to its mappings, everything here uses system calls, which return an error instead.
+Clients may shrink their objects, and an access beyond the end of one is a bus error. So mappings of them are guarded
+(see guard.py), and all other accesses are system calls, which return an error instead.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import socket
@@ -26,6 +27,7 @@ from typing import Any, Dict, Optional, Tuple, Union
 
 import numpy as np
 
+from pyruntime.stub.guard import Guard
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.arena import LARGE_BYTES, PAGE_BYTES
 from pyruntime.utils.errors import LocalError
@@ -37,6 +39,9 @@ _MAP_POPULATE = 0x8000
 _MREMAP_MAYMOVE = 1
 _MREMAP_FIXED = 2
 _MAP_FAILED = ctypes.c_void_p(-1).value
+# Missing in the module fcntl before Python 3.9.
+_F_GET_SEALS = 1034
+_F_SEAL_SHRINK = 2
 _libc = ctypes.CDLL(None)
 _mmap, _mremap = _libc.mmap, _libc.mremap
 _mmap.restype = _mremap.restype = ctypes.c_void_p
@@ -44,7 +49,7 @@ _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, 
 _mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
 # The unit of st_blocks.
 _BLOCK_BYTES = 512
-_SHRUNK = "a region of shared memory is smaller than it was when it was registered"
+SHRUNK = "a region of shared memory is smaller than it was when it was registered"
 
 
 class HeldMap(mmap.mmap):
@@ -54,6 +59,12 @@ class HeldMap(mmap.mmap):
     address: int
     pointer: int
     shared: bool
+    # Of client memory.
+    guard: Optional[Guard] = None
+
+    def __del__(self) -> None:
+        if self.guard is not None:
+            self.guard.end()
 
     def detach(self) -> None:
         """Replace the region's pages by a copy, at the same addresses, so that arrays stay valid. Raises MemoryError.
@@ -90,7 +101,8 @@ class Granted:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         # A mapping for writing large contents: later writes then cause no page faults.
-        self._map: Optional[mmap.mmap] = None
+        self._map: Optional[HeldMap] = None
+        self.can_shrink = _can_shrink(fd)
 
     def fileno(self) -> int:
         """The descriptor."""
@@ -102,7 +114,7 @@ class Granted:
         while size:
             part = os.pread(self._fd, size, offset)
             if not part:
-                raise LocalError(_SHRUNK)
+                raise LocalError(SHRUNK)
             parts.append(part)
             offset, size = offset + len(part), size - len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -114,7 +126,7 @@ class Granted:
         """
         status = os.fstat(self._fd)
         if status.st_size < offset + size:  # a write would enlarge the client's object
-            raise LocalError(_SHRUNK)
+            raise LocalError(SHRUNK)
         try:
             if not is_large(size) or type(contents) is bytes:
                 self._write_bytes(offset, memoryview(contents if type(contents) is bytes else contents.tobytes()))
@@ -125,8 +137,12 @@ class Granted:
             raise LocalError(f"shared memory cannot be written: {exc.strerror}") from exc
         mapped = self._map
         if mapped is None or len(mapped) < offset + size:
-            mapped = self._map = mmap.mmap(self._fd, status.st_size)
+            mapped = self._map = _map_file(self._fd, 0, status.st_size, mmap.MAP_SHARED)
+            mapped.guard = Guard(_pointer(mapped), status.st_size)
         np.ndarray(contents.shape, contents.dtype, mapped, offset)[...] = contents
+        if mapped.guard is not None and mapped.guard.is_hit:
+            self._map = None  # it has memory of this process where the object ended
+            raise LocalError(SHRUNK)
 
     def _write_bytes(self, offset: int, contents: memoryview) -> None:
         while contents:
@@ -196,15 +212,14 @@ class Regions(Source):
         number, offset = split(at)
         start = offset // PAGE_BYTES * PAGE_BYTES
         flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
-        fd = self._region(number).fileno()
-        try:
-            mapped = HeldMap(fd, offset - start + size, flags, mmap.PROT_READ | mmap.PROT_WRITE, offset=start)
-        except ValueError as exc:  # mmap checks the size of the file
-            raise LocalError(_SHRUNK) from exc
+        region = self._region(number)
+        mapped = _map_file(region.fileno(), start, offset - start + size, flags)
         mapped.hold = hold
         mapped.shared = shared
         mapped.address = address(number, start)
         mapped.pointer = _pointer(mapped)
+        if isinstance(region, Granted) and region.can_shrink:
+            mapped.guard = Guard(mapped.pointer, len(mapped))
         return mapped
 
     def locate(self, contents: Any) -> Optional[int]:
@@ -287,9 +302,25 @@ class Copied(Source):
         return self._data
 
 
+def _can_shrink(fd: int) -> bool:
+    """Whether somebody may shrink the memory: a client's, while regions of the host are sealed."""
+    try:
+        return not fcntl.fcntl(fd, _F_GET_SEALS) & _F_SEAL_SHRINK
+    except OSError:  # its file system has no seals
+        return True
+
+
 def is_large(size: int) -> bool:
     """Whether a tensor of this size in another model's region is worth a mapping instead of a copy."""
     return size >= LARGE_BYTES
+
+
+def _map_file(fd: int, start: int, size: int, flags: int) -> HeldMap:
+    """Map a part of a file. Raises LocalError if it has become too small."""
+    try:
+        return HeldMap(fd, size, flags, offset=start)
+    except ValueError as exc:  # mmap checks the size of the file
+        raise LocalError(SHRUNK) from exc
 
 
 def _pointer(mapped: mmap.mmap) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Iterable, List, Set, Tuple
 import numpy as np
 
 from pyruntime.stub.client_memory import ClientMemory, ClientOutputs
-from pyruntime.stub.memory import Regions
+from pyruntime.stub.memory import SHRUNK, Regions
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 from pyruntime.stub.pb_utils.request import InferenceRequest
@@ -22,7 +22,7 @@ from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES, Arena
 from pyruntime.utils.errors import Code, LocalError, OutOfMemoryError, PyruntimeError
-from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK, WireResponse, encode_error
+from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK, SLOT, WireResponse, encode_error
 from pyruntime.utils.regions import Region
 from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
@@ -138,7 +138,12 @@ class ResponseWriter:
             error = response._error
             if error is not None:
                 return encode_error(int(error.code()), error.message()[:MESSAGE_CHARS_MAX])
-            return self._write(response, wanted)
+            wire = self._write(response, wanted)
+            if type(wanted) is ClientOutputs and wanted.memory.has_shrunk():
+                if wire[SLOT] != NO_SLOT:
+                    self.free([wire[SLOT]])
+                return encode_error(Code.UNAVAILABLE, f"an input cannot be read: {SHRUNK}")
+            return wire
         except Exception as exc:
             return encode_error(Code.INTERNAL, f"a response of model '{self._model_name}' cannot be sent: {exc!r}")
 

@@ -268,6 +268,47 @@ class TestOutputs:
         assert "a response cannot be put in its place: a region of shared memory is smaller" in response[1]
         assert client.region.size() == size - 1
 
+    @pytest.mark.parametrize("has_written", [False, True])
+    def test_to_an_object_that_shrinks_meanwhile(self, writer, regions, client, monkeypatch, has_written):
+        """It shrinks after its size was looked at: no bus error, no success, and a later response has its place."""
+        request = request_of(regions, places={"A": [client.address(0), SIZE // 2]})
+        tensor = Tensor("A", np.ones(SIZE // 2, np.uint8))
+        if has_written:
+            answer(writer, request, tensor)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "posix_fallocate", lambda *_: client.resize(PAGE_BYTES))
+            response = answer(writer, request, tensor)
+        assert response[0] == Code.UNAVAILABLE
+        assert "a response cannot be put in its place: a region of shared memory is smaller" in response[1]
+        assert client.region.size() == PAGE_BYTES
+        client.resize(SIZE)
+        assert answer(writer, request, tensor)[0] == OK
+        assert client.get(0, SIZE // 2).all()
+
+    @pytest.mark.parametrize("wanted", ["place", "region"])
+    @pytest.mark.parametrize("keeps", [False, True])
+    def test_of_inputs_that_have_shrunk(self, writer, responses, regions, client, wanted, keeps):
+        """Outputs that were computed of missing inputs are not sent, also if the model has let go of these inputs."""
+        client.put(0, LARGE)
+        places = {"A": [client.address(SIZE // 2), 8]} if wanted == "place" else None
+        request = request_of(regions, [(client.address(0), len(LARGE))], places)
+        array = request.inputs()[0].as_numpy()
+        assert not request._outputs.memory.has_shrunk()
+        client.resize(PAGE_BYTES)
+        total = array.sum(keepdims=True)
+        assert total.item() == LARGE[:PAGE_BYTES].sum()
+        client.resize(SIZE)
+        if not keeps:
+            request._inputs = array = None
+            assert not mapped()
+        response = answer(writer, request, Tensor("A", total))
+        assert response[:3] == (
+            Code.UNAVAILABLE,
+            "an input cannot be read: a region of shared memory is smaller than it was when it was registered",
+            NO_SLOT,
+        )
+        assert writer._arena.live == 0
+
     @pytest.mark.parametrize(("call", "size"), [("pwrite", 4), ("posix_fallocate", LARGE_BYTES)])
     def test_no_memory(self, writer, regions, client, monkeypatch, call, size):
         """Writing fails if the client's object is larger than the available memory."""

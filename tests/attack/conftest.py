@@ -59,12 +59,12 @@ def backends(install_backends):
 
 @pytest.fixture(scope="session")
 def start_target(reserve_ports, tmp_path_factory, backends):
-    """`with start_target(*options, **how) as server`: a server of models of every kind."""
+    """`with start_target(*options, **how) as server`: a server of models of every kind, or those of `write`."""
 
     @contextmanager
-    def start_target(*options, **how):
+    def start_target(*options, write=repository.write_repository, **how):
         folder = tmp_path_factory.mktemp("attacked")
-        repository.write_repository(folder)
+        write(folder)
         with start_and_stop(reserve_ports, folder, backends, *options, **how) as server:
             yield server
         shutil.rmtree(folder)

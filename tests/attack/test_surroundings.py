@@ -7,14 +7,17 @@ Junk for TLS is here because it needs servers of its own.
 
 import os
 import re
+import signal
 import ssl
 import struct
 from contextlib import ExitStack, closing, suppress
 from http.client import HTTPSConnection
 
+import numpy as np
 import pytest
 import trustme
 
+from ..e2e.harness.models import write_model
 from ..e2e.harness.waiting import LIMIT_S, wait_until
 from .harness import http1, repository
 from .harness.bombs import MIB
@@ -148,21 +151,32 @@ def test_clock_jumps(start_target, run_attack, compile_library, tmp_path):
 
 
 def test_few_descriptors(start_target, run_attack):
-    """A server with few descriptors keeps those that it needs for its models, for any number of clients."""
-    with start_target(wrapper=("prlimit", "--nofile=256:256")) as server:
+    """Whatever clients hold, there are descriptors to start stubs again, and no model is lost but those that crash."""
+    more = 24
+
+    def write(folder):
+        repository.write_repository(folder)
+        for number in range(more):
+            write_model(folder, f"more{number}", repository.ECHO)
+
+    with start_target(wrapper=("prlimit", "--nofile=400:400"), write=write) as server:
+        others = {stub.title: stub for stub in server.stubs()}
+        crashed = ("numbers_0", "steps_0", "more0_0", "more7_0")
 
         def attack(target):
             with ExitStack() as stack:
-                for number in range(400):
+                for number in range(500):
                     port = (server.port, server.grpc_port)[number % 2]
                     with suppress(ConnectionError):
                         stack.enter_context(target.connect(port))
-                for name in ("numbers_0", "steps_0"):
-                    (stub,) = server.stubs(name)
-                    os.kill(stub.pid, 9)
-                    wait_until(lambda stub=stub: not stub.is_alive())
-                    wait_until(lambda name=name: server.stubs(name))
-                assert len(server.stubs()) == 4
+                for name in crashed:
+                    stub = server.stub(name)
+                    os.kill(stub.pid, signal.SIGKILL)
+                    wait_until(lambda stub=stub, name=name: [each for each in server.stubs(name) if each != stub])
 
         found = run_attack(server, "few descriptors", attack)
+        for number in range(more):
+            assert server.infer(f"more{number}", {"IN": np.arange(3)}).as_numpy("OUT").tolist() == [0, 1, 2]
+        lost = {title for title, stub in others.items() if stub not in server.stubs()}
+        assert {title.split()[-1] for title in lost} == set(crashed)
     assert found.failures == 0

@@ -37,7 +37,7 @@ class TritonPythonModel:
                 pb_utils.load_model(parameters["load"])
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([1]))]) for request in requests]
 """
-# Calls the gated model in a thread that nobody waits for, once; then answers as it is.
+# Calls the gated model in a thread that it does not wait for, once; then it answers at once.
 LATER = """
 class TritonPythonModel:
     called = False

@@ -16,7 +16,7 @@ import pytest
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 MIB = 1 << 20
-# Does what the request's parameter says, and tells what it saw of its input.
+# The request's parameter selects the action; the response describes the input.
 CALLEE = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -414,12 +414,12 @@ def test_regions_do_not_grow(server, require_memory, check):
     regions, memory = server.shared_bytes(), sum(map(anonymous_bytes, processes))
     for _ in range(3):
         server.infer("caller", {"IN": array}, request_id=check)
-    # Hundreds of MiB passed through them; how much of it at a time is a matter of who was faster.
+    # Hundreds of MiB passed through them; how much of it at a time depends on timing.
     assert server.shared_bytes() <= regions + 64 * MIB
     assert sum(map(anonymous_bytes, processes)) <= memory + 16 * MIB
 
 
-# Keeps a response of the model that the request's id names, and tells later what is in it.
+# Keeps a response of the model that the request's ID names, and later returns its contents.
 KEEPER = (
     HELPERS
     + """

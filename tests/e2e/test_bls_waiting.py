@@ -205,7 +205,7 @@ class TestCycles:
 
 
 class TestPlacesAhead:
-    # Fast until it is told to call; what it is told, each instance finds in files.
+    # Fast until it must call; its instances read their commands from files.
     CALLER = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -228,7 +228,7 @@ class TritonPythonModel:
         folder = model("caller", self.CALLER, more=TWO)
         gated = model("gated", GATED)
         server = serve()
-        for _ in range(100):  # so fast a model has places for many batches
+        for _ in range(100):  # so fast a model may have many batches
             ask(server, "caller")
         (folder / "caller_0_0_calls").touch()
         with ThreadPoolExecutor(20) as clients:

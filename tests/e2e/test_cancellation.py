@@ -16,7 +16,7 @@ import pytest
 
 INPUT = {"IN": np.array([1, 2])}
 DECOUPLED = "model_transaction_policy { decoupled: true }"
-# Does what each request's number says: 0 answers at once, other numbers wait until nobody waits for them.
+# Each request's number selects the action: 0 answers at once, other numbers wait until they are cancelled.
 PATIENT = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -47,7 +47,7 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]))
         return responses
 """
-# Executes what it gets when its gate is open, and tells which of it was cancelled.
+# Executes its requests when its gate is open, and notes the cancelled ones.
 GATED = """
 class TritonPythonModel:
     def initialize(self, args):

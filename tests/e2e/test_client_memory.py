@@ -110,7 +110,7 @@ class TritonPythonModel:
             sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT0", sum_before + add)]))
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-# Has another model double its input, and hands on what comes back.
+# Has another model double its input, and passes on the result.
 CALL = """
 class TritonPythonModel:
     def execute(self, requests):

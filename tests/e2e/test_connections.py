@@ -185,7 +185,7 @@ def test_truncated_at_every_byte(samples):
         with samples.connect() as sock:
             sock.sendall(whole[:length])
     for length in range(0, len(whole), 5):
-        # The half-closed connection is closed; what was begun is never executed.
+        # The half-closed connection is closed; a partial request is never executed.
         assert [status for status, _, _ in answers(samples.say(whole[:length]))] in ([], [400])
     assert executions(samples, "add_sub") == executed
     assert samples.infer("add_sub", {"INPUT0": A, "INPUT1": A}).as_numpy("OUTPUT0").tolist() == (2 * A).tolist()

@@ -12,7 +12,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-# Does what the request's id says. From its second life on, initialize waits at the gate if there is one.
+# The request's ID selects the action. From its second life on, initialize waits at the gate if there is one.
 MORTAL = """
 class TritonPythonModel:
     def initialize(self, args):

@@ -22,7 +22,7 @@ class TritonPythonModel:
         out = pb_utils.Tensor("OUT", np.array([self.counter.value()], dtype=np.int64))
         return [pb_utils.InferenceResponse([out])] * len(requests)
 """
-# Runs the code that a request brings, and answers with what it calls `answer`.
+# Runs the code in a request, and answers with its variable `answer`.
 ANYTHING = """
 class TritonPythonModel:
     def initialize(self, args):

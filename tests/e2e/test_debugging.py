@@ -42,7 +42,7 @@ class TritonPythonModel:
         return responses
 """
 WORKS = STOPS.replace('request.request_id() != "work"', "False")
-# Does what a request's id, or its parameter "initialize", says; and says first that it does.
+# A request's ID, or its parameter "initialize", selects the action, which is logged first.
 ACTS = """
 import ctypes, itertools
 

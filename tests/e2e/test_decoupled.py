@@ -14,7 +14,7 @@ import pytest
 from pyruntime.utils.flow_control import BYTES_AHEAD_MAX, RESPONSES_AHEAD_MAX
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
-# Does what the request's parameter says.
+# The request's parameter selects the action.
 STREAMS = """
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -186,7 +186,7 @@ class TestAnyNumber:
     def test_what_senders_refuse(self, server):
         """Flags that there are not, nothing to send, and anything after the end: in Triton's words."""
         assert ask(server, "misuse") == [1]
-        assert ask(server, "end_alone", [7]) == [7]  # so execute has returned, and written them down
+        assert ask(server, "end_alone", [7]) == [7]  # so execute has returned, and noted them
         nothing = "Inference Response object must be provided when the response flags is set to zero."
         closed = "Unable to send response. Response sender has been closed."
         assert json.loads((server.repository / "streams" / "refused").read_text()) == [

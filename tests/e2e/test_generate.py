@@ -64,7 +64,7 @@ class TritonPythonModel:
                 return
         sender.send(flags=FINAL)
 """
-# Each of its words waits for a line in its gate; what it has sent it writes down.
+# Each of its words waits for a line in its gate; it notes the words that it has sent.
 GATED = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -79,7 +79,7 @@ class TritonPythonModel:
                 sender.send(pb_utils.InferenceResponse([word]))
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-# Talks, or is silent, until nobody listens.
+# Sends events, or is silent, until it is cancelled.
 ENDLESS = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -101,7 +101,7 @@ class TritonPythonModel:
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
             os.rename(self.folder + "/begun", self.folder + "/cancelled")
 """
-# Works for as long as somebody wants to know.
+# Works until it is cancelled.
 PATIENT = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -454,7 +454,7 @@ class TestClientsThat:
             read_event(response)
             stub = server.stub("endless_0")
             server.process.terminate()
-            # Until then nobody reads: the last of it still lies with the server when there is no model any more.
+            # The client does not read until then: the server still has the last events when the model is gone.
             wait_until(lambda: not stub.is_alive())
             last = events(response.read())[-1]
         assert "Stub process 'endless_0' is not healthy." in last["error"]

@@ -105,7 +105,7 @@ class TestConnection:
             b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
             b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 1_000_000,
             b"PRI * HTTP/2.0\r\n\r\nSX\r\n\r\n",
-            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),  # TLS, where there is none
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),  # TLS, to a server without it
             PREFACE + HeadersFrame(1, b"\xff" * 50, flags=["END_HEADERS"]).serialize(),  # bad HPACK
             PREFACE + HeadersFrame(2, b"\x82", flags=["END_HEADERS"]).serialize(),  # a stream of ours
             PREFACE + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",  # DATA of 16 MiB

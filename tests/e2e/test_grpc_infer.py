@@ -279,7 +279,7 @@ class TestStream:
             call = client.call(client.STREAM, request.SerializeToString(), **metadata)
             client.read_until(lambda: client.calls[call].end)
             ahead = min(RESPONSES_AHEAD_MAX, BYTES_AHEAD_MAX // (8 * size))
-            # It is inside of the one that waits, since nobody takes any.
+            # The sender is within the call that waits, since the client takes no response.
             wait_until(lambda: sent.exists() and len(sent.read_text().split()) == ahead + 1)
             client.opens_windows = True
             client.h2.increment_flow_control_window(1 << 24, call)

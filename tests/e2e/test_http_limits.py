@@ -103,7 +103,7 @@ class TestSlow:
                     assert response.read().endswith(contents)
         for _ in range(3):
             assert impatient.is_ready()
-        assert impatient.shared_bytes() <= before + 260 * MIB  # what is kept for the next requests
+        assert impatient.shared_bytes() <= before + 260 * MIB  # kept for the next requests
 
 
 def test_many_bodies_that_never_come(server):

@@ -51,7 +51,7 @@ class TritonPythonModel:
 """
 # A library that a model wants before its backend's: each has the same symbol.
 PRELOADED = "int number_of_preload(void) { return NUMBER; }\n"
-# Of what a crash leaves.
+# The traces of a crash.
 NATIVE_STACK = re.escape("Current thread's C stack trace (most recent call first):")
 IN_BACKEND = r'  Binary file ".*/libtriton_misuse\.so", at TRITONBACKEND_ModelInstanceExecute\+0x'
 ONE = {"INPUT0": np.array([7], np.int32)}

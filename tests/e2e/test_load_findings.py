@@ -18,7 +18,7 @@ ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 ID = "x" * 2000
 WARM_UP = 50
 REQUESTS = 1500
-# The messages have 3 MB; what a process does besides moves a few pages.
+# The messages have 3 MB; other work of a process changes a few pages.
 GROWTH_BYTES_MAX = 300_000
 
 
@@ -48,7 +48,7 @@ def test_messages_leave_nothing_behind(model, serve):
         assert own_bytes(stub.pid) - before < GROWTH_BYTES_MAX
 
 
-# Does what it is told, as often as it is told.
+# Its request names the action and its repetitions.
 OBEYS = """
 class TritonPythonModel:
     def initialize(self, args):

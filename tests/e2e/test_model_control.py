@@ -27,7 +27,7 @@ IN_OUT = {
     "input": [{"name": "IN", "data_type": "TYPE_INT64", "dims": [-1]}],
     "output": [{"name": "OUT", "data_type": "TYPE_INT64", "dims": [-1]}],
 }
-# Answers with a number that its code has, for whatever it is asked.
+# Answers every request with a number in its code.
 CONSTANT = """
 import numpy as np, os, triton_python_backend_utils as pb_utils
 class TritonPythonModel:
@@ -211,7 +211,7 @@ def test_nothing_is_left_of_what_was_replaced(world, constant):
                 await world.state.control.unload("m")
                 await world.until(lambda: world.states("m") == {1: "UNAVAILABLE"})
                 await world.until(lambda: "LiveVersions [0 alive" in repr(world.state.control))
-                gc.collect()  # what is in cycles is nobody's either
+                gc.collect()  # objects in cycles count as gone
                 counts.append(held())
         # Others in this process may have closed files meanwhile, so that only growth counts.
         assert [max(each) for each in zip(*counts, strict=True)] == [*counts[0]], counts
@@ -337,7 +337,7 @@ def test_file_override(world, constant, tmp_path_factory, monkeypatch):
         assert answer == 8
         (instance,) = world.state.resolve("m").instances
         os.kill(pid, 9)
-        # The server knows: what it sends before to a process that is dead is lost with that.
+        # Until the server knows of the death, a request would be lost with the process.
         await world.until(lambda: instance.restarts)
         answer, second = await world.infer("m", 1)
         assert (answer, second != pid) == (8, True)

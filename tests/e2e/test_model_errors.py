@@ -18,7 +18,7 @@ class TritonPythonModel:
 INPUT = {"IN": np.array([1, 2])}
 EXPLODES = "raise ValueError('exploded')"
 
-# name: (code, config, what the index says of why it is not there)
+# name: (code, config, the reason in the index)
 UNLOADABLE = {
     "no_file": (None, "IN_OUT", r"Python model file not found in '.*/no_file/1/model\.py'"),
     "no_class": ("x = 1", "IN_OUT", r"Python model .*/no_class/1/model\.py does not define a class TritonPythonModel"),
@@ -181,7 +181,7 @@ def test_exit_on_error(model, serve):
     assert re.search(r"^\| no_class +\| 1 +\| UNAVAILABLE: Internal: Python model .*\|$", server.log, re.M)
 
 
-# Does what the first of its numbers says.
+# The first of its numbers selects the action.
 ACTS = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -404,7 +404,7 @@ def test_what_a_model_says(acting, wait_until):
         r"W.* \S+/acts/1/model\.py:\d+\] acts_0: said by the Logger",
     ]
     for line in lines:
-        # The pipe for what is printed is another one than that for answers.
+        # Output and responses come over different pipes.
         wait_until(lambda line=line: re.search(f"^{line}$", acting.log, re.M))
     assert "logged for nobody" not in acting.log
     assert "verbose of the Logger" not in acting.log

@@ -168,7 +168,7 @@ def test_parameters_that_native_code_has_no_type_for(server, model, value, expec
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         found = stub.ModelInfer(request, timeout=60).parameters["odd"]
-    # Compared as they are written: what is not a number is not equal to itself.
+    # Compared as text, because NaN is not equal to itself.
     assert str(found) == str(service_pb2.InferParameter(**expected))
     array = np.arange(2, dtype=np.int32)
     assert np.array_equal(server.infer(model, {"INPUT0": array}).as_numpy("OUTPUT0"), array)

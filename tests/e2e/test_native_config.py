@@ -31,7 +31,7 @@ metric_tags { key: "a" value: "b" }
 """
 # Numbers of 64 bits, which JSON of protobuf has as texts and Triton's has not.
 NUMBERS = {"dims", "shape", "versions", "default_timeout_microseconds", "max_queue_delay_microseconds"}
-# As a backend says it, with what it may not say.
+# A backend's completion, with fields that it may not set.
 COMPLETION = {
     "max_batch_size": 8,
     "input": [{"name": "INPUT0", "data_type": "TYPE_STRING", "dims": ["1"]}],

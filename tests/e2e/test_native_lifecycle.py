@@ -217,7 +217,7 @@ def test_end_while_a_backend_does_not(serve, gate, backends, wait_until):
         wait_until(lambda: in_flight(server) == 2)
         server.process.send_signal(signal.SIGTERM)
         assert server.wait_exit() == 0
-        # A bare hang-up is whatever the client's library makes of it.
+        # The client's error for a bare hang-up depends on its library.
         assert all(each.exception() is not None for each in asked)
     assert "Exit timeout expired with 2 requests in flight" in server.log
     assert "gate_0: did not finish within" in server.log

@@ -43,7 +43,7 @@ LATE = {
     "respond_after_final": "has sent the final response to request '' before: what comes after it is not sent",
     "final_twice": "has sent the final response to request '' before: what comes after it is not sent",
 }
-# Outputs that are not what they say, as the client reads it.
+# Malformed outputs, with the client's error.
 BROKEN = {
     "no_buffer": "output 'OUTPUT0' holds 0 bytes, expected 4",
     "small_buffer": "output 'OUTPUT0' holds 4 bytes, expected 16",
@@ -53,7 +53,7 @@ BROKEN = {
     "never_respond": f"model 'm_never_respond' {LIVED}",
     "never_final": f"model 'm_never_final' {LIVED}",
 }
-# Outputs that the model does not have: the response has none, and the backend is told.
+# Outputs that the model does not have: the response has none, and the backend gets an error.
 UNKNOWN = {
     "no_output": "no error",
     "unknown_output": "Invalid argument: unexpected inference output 'NONE' for model 'm_unknown_output'",
@@ -183,7 +183,7 @@ def reason(server, name):
 
 # Entry points of the backend itself: each fault is one of a backend of its own, told by the command line.
 OF_BACKENDS = ["initialize", "attribute", "finalize"]
-# Libraries that cannot be loaded, by how they are compiled, and what is said of them.
+# Libraries that cannot be loaded, by their options, with the errors.
 UNLOADABLE = {
     "-DNO_EXECUTE": "unable to find required entrypoint 'TRITONBACKEND_ModelInstanceExecute' in shared library",
     "-DAPI_MINOR=99": "triton backend API version does not support this backend",

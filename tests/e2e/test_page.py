@@ -181,7 +181,7 @@ class Page:
         """Go to a model by its address."""
         self._browser.get("about:blank")
         self._browser.get(f"http://127.0.0.1:{self._server.port}/#/{quote(model, safe='')}/{version}")
-        # Then all of it is there: what was there before the server was asked is the first thing to go.
+        # The page has rendered the model then: it removes the old contents before it asks the server.
         self.wait(lambda: self.texts("h2") == [model] if model else not self.all("#hint"))
         return self
 

@@ -14,7 +14,7 @@ ANSWER = """
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
                 for request in requests]
 """
-# Is ready while a file is there; and says what the file says.
+# Is ready while a file exists, and then with the answer in the file.
 MOODY = """
 class TritonPythonModel:
     def initialize(self, args):

@@ -347,7 +347,7 @@ def test_polling(server, write_model, tmp_path, wait_until):
     server = server("--repository-poll-secs=1", mode="poll")
     assert answer(server) == [1]
     path = folder / "1" / "model.py"
-    # All at once: of half a file the agents would be told as well.
+    # Written at once, because agents would be called for half a file as well.
     changed = tmp_path / ".model.py"
     changed.write_text(path.read_text().replace("[1]", "[2]"))
     changed.replace(path)

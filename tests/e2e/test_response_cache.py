@@ -104,7 +104,7 @@ def test_what_was_answered_before(server, model):
     assert ask(server, 2, 1) == [3, 2]
     assert ask(server, 1, 2, binary=False) == [3, 1]
     assert ask(server, 1, 2, outputs=["OUT"], request_id="with an id") == [3, 1]
-    # As in Triton. Of a model that looks at parameters nobody should cache responses.
+    # As in Triton. A model that reads parameters should have no response cache.
     assert ask(server, 1, 2, parameters={"more": 1}) == [3, 1]
     assert statistics(server) == {
         "success": 6,

@@ -381,7 +381,7 @@ class TritonPythonModel:
                 return pb_utils.InferenceResponse(error=response.error())
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", response.output_tensors()[0].as_numpy())])
 """
-# Sends what a sequence has come to so far, as often as its number says.
+# Sends the current sum of a sequence, as often as its number says.
 DECOUPLED = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -392,7 +392,7 @@ class TritonPythonModel:
                 sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", answer)]))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-# Counts down what it is given, one execution for each: only the first one of them is a start.
+# Counts down its input, one execution for each step: only the first one of them is a start.
 AGAIN = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -478,7 +478,7 @@ class TestKindsOfModels:
         assert [add(1, 1, sequence_start=True), add(2, 10, sequence_start=True)] == [101, 110]
         assert [add(2, 20), add(1, 2), add(2, 30, sequence_end=True)] == [130, 103, 160]
         assert add(1, 5, sequence_start=True) == 105
-        # The backend answers before it says what it has done.
+        # The backend answers before it reports its statistics.
         wait_until(lambda: raw.counts(server, "m") == (6, 0, 6, 6))
         statistics = json.loads(server.request("GET", "/v2/models/m/stats").body)["model_stats"][0]
         assert [batch["batch_size"] for batch in statistics["batch_stats"]] == [1, 2]

@@ -13,8 +13,8 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 ECHO = (Path(__file__).parent / "models/echo.py").read_text()
-# Keeps of every input what the request's id says, and answers with the ends of what the kept ones hold now.
-# Id "drop": lets go of all of them; id "die": dies with them.
+# The request's ID selects which parts of the input are kept; the response has the ends of all kept parts. ID "drop"
+# releases all of them; ID "die" ends the process.
 KEEPER = """
 class TritonPythonModel:
     keep = {

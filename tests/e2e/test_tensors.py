@@ -21,7 +21,7 @@ backend: "python"
 input [ { name: "IN" data_type: TYPE_%(datatype)s dims: [ %(dims)s ] } ]
 output [ { name: "OUT" data_type: TYPE_%(datatype)s dims: [ %(dims)s ] } ]
 """
-# Tells what the model saw of its request.
+# Returns the request as the model saw it.
 MIRROR = """
 def text(string):
     return np.array([string.encode()], dtype=np.object_)

@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 THREADS = 'parameters { key: "INSTANCE_MODE" value { string_value: "thread" } } instance_group [ { count: 4 } ]'
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 INPUT = {"IN": np.array([1, 2])}
-# Does what the request's id says.
+# The request's ID selects the action.
 MODEL = """
 import asyncio
 

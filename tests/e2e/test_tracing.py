@@ -25,7 +25,7 @@ SPAN = "b7ad6b7169203331"
 ONE = np.array([1], np.int64)
 
 ECHO = (Path(__file__).parent / "models/echo.py").read_text()
-# Calls the other one twice, and answers with the second response. The log says what it knows of its trace.
+# Calls the other model twice, and answers with the second response. Logs the context of its trace.
 CALLER = """
 class TritonPythonModel:
     def execute(self, requests):

@@ -13,7 +13,7 @@ input [ { name: "COMMAND" data_type: TYPE_STRING dims: [ 1 ] }, { name: "MORE" d
           optional: true } ]
 output [ { name: "OUT" data_type: TYPE_STRING dims: [ 1 ] } ]
 """
-# Does what the command says, which is an expression, and answers with what came of it.
+# The command is an expression; the response has its value.
 MODEL = """
 def text(value):
     return pb_utils.Tensor("OUT", np.array([str(value).encode()], dtype=np.object_))

@@ -306,7 +306,7 @@ def converse(host, body, rounds, concurrency=1, kept=0, **config):
     host.send(Stop())
     while (message := host.receive()) != Stopped():
         handlers[type(message)](message)
-    batches.died(ProcessExit(0), restarts=False)  # which frees what it still kept
+    batches.died(ProcessExit(0), restarts=False)  # which frees the requests that it still kept
     assert all(request.is_over for request in requests)
     assert all(request.slot.freed for request in requests)
 

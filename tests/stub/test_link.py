@@ -401,7 +401,7 @@ class TestWake:
 
             assert host.link.wait(look)
 
-        with host.link._reader:  # somebody reads, and there is nothing to read
+        with host.link._reader:  # another thread reads, and there is no data
             thread = host.start(follow)
             assert looked.wait(PATIENCE_S)
             done.set()

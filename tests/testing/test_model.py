@@ -12,7 +12,7 @@ import triton_python_backend_utils as pb_utils
 from pyruntime.testing import Code, InferenceError, LoadError, Request, load_model
 
 ECHO = "return [answer(array(request)) for request in requests]"
-# Says what it was given, as text.
+# Returns its request as text.
 TELLS = """
 return [
     pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([repr(TELL(request))], dtype=np.object_))])

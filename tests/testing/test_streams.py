@@ -24,7 +24,7 @@ for request in requests:
     sender.send(flags=FINAL)
 """
 PATIENCE_S = 30.0
-# For what is sure to take longer.
+# For waits that will exceed it.
 SHORT_S = 0.05
 
 

@@ -129,7 +129,7 @@ def write_through(path):
 def test_nothing_leaves(members):
     """For all combinations of names and links, the files and link targets of an archive stay within its folder."""
     with tempfile.TemporaryDirectory() as name:
-        # So deep that no way up of these leads to the top.
+        # So deep that no path with `..` here leads to the top.
         parents = [Path(name).resolve()]
         for _ in range(6):
             parents.append(parents[-1] / "parent")

@@ -114,7 +114,7 @@ def can_end(caller, servers):
         instance = left.pop()
         everybody[id(instance)] = instance
         left += [each for others, _ in instance.calls for each in others if id(each) not in everybody]
-    # A batch that waits for a call ends when somebody who could serve that call has ended before.
+    # A batch that waits for a call ends when an instance that could serve the call has ended before.
     ended = set()
     for _ in everybody:
         for key, instance in everybody.items():

@@ -260,7 +260,7 @@ class Transport(asyncio.Transport):
         self.closed = False
         self.aborted = False
         self.buffered = 100  # while it is stalled
-        self.stalled = False  # the client reads nothing: what is written stays here
+        self.stalled = False  # the client reads nothing: written data stays here
         connection.connection_made(self)
 
     def set_write_buffer_limits(self, high, low):

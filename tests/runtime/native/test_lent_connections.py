@@ -61,7 +61,7 @@ from .known import (
 )
 
 ROWS = REPORTED[0]
-# So much that no system keeps it for a client that reads nothing.
+# More than any system buffers for a client that does not read.
 LARGE = 8 << 20
 
 
@@ -255,7 +255,7 @@ class TestCounted:
         connection.send(ECHO)
         requests.let_go()
         connection.answered(ECHO, ECHO)
-        requests.wait(lambda: requests.events)  # of what was held
+        requests.wait(lambda: requests.events)  # of the held request
         requests.events.clear()
         connection.send(NO_STATISTICS)
         connection.answered(NO_STATISTICS)
@@ -1148,7 +1148,7 @@ class Server:
         for connection in list(self.lent):
             self.take_back(connection)
         for connection in self.connections.values():
-            connection.server.shutdown(socket.SHUT_RDWR)  # whoever still waits need not
+            connection.server.shutdown(socket.SHUT_RDWR)  # so that the threads end
         for thread in threads:
             thread.join()
         ours.close()

@@ -24,7 +24,7 @@ int TRITONBACKEND_RequestId(void) { return 7; }
 int TRITONSERVER_ErrorNew(void) { return 7; }
 """
 BACKEND = "int TRITONBACKEND_RequestId(void); int TRITONBACKEND_ModelInstanceExecute(void) { return %s; }"
-# Loads the host, prepares the backend, loads it, executes it; prints what came of it.
+# Loads the host, prepares the backend, loads it, executes it; prints the result.
 PROGRAM = """
 import ctypes, json, os, sys
 from pyruntime.runtime.native.libraries import explain, prepare
@@ -244,7 +244,7 @@ def test_libcrypto_goes_without_saying(load, backend):
         pytest.skip(f"there is no OpenSSL 3 here: {error}")
     path = backend("EVP_MD_size(EVP_sha256())", declarations="void *EVP_sha256(void); int EVP_MD_size(void *);")
     outcome = load(path)
-    # OpenSSL 3 calls it EVP_MD_get_size and keeps the old name for those who compile.
+    # OpenSSL 3 calls it EVP_MD_get_size and keeps the old name as a macro.
     assert "EVP_MD_size is one of OpenSSL's" in outcome
     path = backend("EVP_MD_get_size(EVP_sha256())", declarations="void *EVP_sha256(void); int EVP_MD_get_size(void *);")
     assert load(path) == "32"

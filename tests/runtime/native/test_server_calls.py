@@ -492,7 +492,7 @@ def test_bad_answers(steps, server):
             with pytest.raises((TypeError, OverflowError)):
                 call.respond(True, [], {"p": bad}, None, "plus", 1, lambda: done.append(1))
         server.drain()
-        assert done == [1, 1]  # who has made a response need not care what became of it
+        assert done == [1, 1]  # a response need not be accepted
 
     server.answers |= {"ServerIsLive": answer, "infer": respond}
     lines = steps("live", *REQUEST, "infer")

@@ -344,7 +344,7 @@ class TestOverrides:
             world.add("m")
             await world.control.load("m")
             own = world.table.resolve("m")
-            for _ in range(2):  # what comes with a request is new
+            for _ in range(2):  # an override is always new
                 before = world.table.resolve("m")
                 await world.control.load("m", self.CONFIG, {"file:3/model.py": b""})
                 model = world.table.resolve("m")

@@ -177,7 +177,7 @@ def test_what_the_newest_version_says(world):
         await world.control.load("m")
         assert [model.config.max_batch_size for model in handles(world).values()] == [9, 9]
         assert world.loader.log == ["m:1", "m:2", "m:2", "m:2", "m:1"]
-        # And it is remembered for versions that are loaded without it.
+        # It is remembered, also for versions that are loaded without it.
         world.touch("m/1/model.py")
         await world.control.load("m")
         assert handles(world)[1].config.max_batch_size == 9

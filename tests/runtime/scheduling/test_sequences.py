@@ -448,7 +448,7 @@ class Model:
 
     def readiness(self, instance, is_ready):
         self.fail(self.table.all.readiness(instance, is_ready))
-        if not is_ready:  # what it had has failed
+        if not is_ready:  # its requests have failed
             for each in [each for each in self.running if each.sequence.running is None]:
                 self.running.remove(each)
                 self.table.all.done(each, self.now)

@@ -71,7 +71,7 @@ def test_cuts_change_nothing(shared, text, cuts):
         parts.feed(text[start:end])
 
     def final(transport):
-        # Whether somebody is told to go on depends on whether that is needed.
+        # A 100 Continue is only sent if it is needed.
         return [response for response in transport.responses() if response[0] != 100]
 
     # A refusal that does not wait for a body may come before the rest of it.

@@ -152,7 +152,7 @@ class TestAnswers:
         assert len({str(headers) for _, headers, _ in responses}) == 1
         assert knowing.instance.known_count == 4
         assert len(knowing.instance.contents) == 0
-        assert knowing.instance.released == 3  # what is known to the end has nothing to be released
+        assert knowing.instance.released == 3  # a known response needs no release
 
     def test_pipelined(self, knowing):
         """Many requests at a time are answered in order, whether they are known or not."""
@@ -414,7 +414,7 @@ class TestUnknown:
         transport.feed(infer(3, 3) + infer(4, 4))
         assert len(knowing.model.scheduler) == 2
         knowing.instance.capacity = 1 << 30
-        transport.feed(infer(5, 5))  # whoever comes now must not overtake them
+        transport.feed(infer(5, 5))  # a new request must not overtake them
         assert len(knowing.model.scheduler) == 0
         answer_all(knowing)
         assert [values_of(each) for each in transport.responses()[4:]] == [[3, 3], [4, 4], [5, 5]]

@@ -82,7 +82,7 @@ def refusal_of_output(*outputs, code=Code.INVALID_ARG):
     return refusal({"inputs": [], "outputs": outputs}, code=code)
 
 
-# --- what the real client sends
+# --- requests of the real client
 
 
 def sample(datatype, shape):
@@ -418,7 +418,7 @@ def test_header_lengths_that_make_no_sense(header_length):
     assert caught.value.code is Code.INVALID_ARG
 
 
-# --- what is remembered
+# --- remembered headers
 
 
 def test_same_document_again():

@@ -576,7 +576,7 @@ class TestKnown:
         assert (backend.batches.capacity, len(backend.batches), backend.handle.wakes) == (capacity, 0, 0)
         backend.handle.knows = True
         first = backend.execute_known(job)
-        # Nor has it taken a number from anybody.
+        # It has not taken a serial either.
         assert backend.execute(request) == first + 1
         assert backend.execute_known(KnownJob()) == first + 2
 

@@ -1186,7 +1186,7 @@ class TestWhateverHappens:
             number, record = posted[0]
             response, retained = what
             if response is not None and (number in record.finished or number in batches._streams):
-                response = SENDER  # what a stub says of a request whose sender is at it
+                response = SENDER  # the stub's answer for a request whose sender is in use
             if pair.spec.decoupled:
                 response = SENDER
             callee.say(Result(number, [response], [0] if retained else [], 0, 0))

@@ -167,6 +167,32 @@ class TritonPythonModel:
     assert server.family() == family
 
 
+def test_memory_that_a_model_uses_up(cgroup_of, model, serve, wait_until):
+    """A model that frees the pages of its regions and then uses all memory is killed, and not the server."""
+    code = """
+class TritonPythonModel:
+    def execute(self, requests):
+        if requests[0].request_id() == "use up":
+            for entry in os.listdir("/proc/self/fd"):
+                with contextlib.suppress(FileNotFoundError):
+                    if os.readlink("/proc/self/fd/" + entry).startswith("/memfd:pyruntime re"):
+                        with mmap.mmap(int(entry), 64 << 20) as region:
+                            region.madvise(mmap.MADV_REMOVE)
+            kept = [np.ones(1 << 20) for _ in range(1 << 10)]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([1]))]) for _ in requests]
+"""
+    model("greedy", "import contextlib, mmap\n" + code)
+    model("echo", ECHO)
+    server = serve(wrapper=cgroup_of(512 * MIB))
+    echo = server.stub("echo_0")
+    for _ in range(3):
+        _, message = server.refusal("greedy", {"IN": LARGE}, request_id="use up")
+        assert "SIGKILL" in message
+        assert echoes(server, LARGE)
+        assert server.stub("echo_0") == echo
+        wait_until(server.is_ready)
+
+
 def test_memory_that_a_dead_model_allocated(model, serve, wait_until):
     """Memory that a model itself allocated in a region is free again when its stub has died."""
     code = """

@@ -151,7 +151,7 @@ def test_clock_jumps(start_target, run_attack, compile_library, tmp_path):
 
 
 def test_few_descriptors(start_target, run_attack):
-    """Whatever clients hold, there are descriptors to start stubs again, and no model is lost but those that crash."""
+    """Stubs can be started again while clients hold descriptors, and only the models that crash are lost."""
     more = 24
 
     def write(folder):

@@ -12,7 +12,7 @@ from .bombs import MIB, Run, compressed, fill, plain
 from .clients import Target, at_once
 
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-# Nothing of an answer fits into the window of a call.
+# The window of a call has no room for an answer.
 CLOSED_WINDOW = http2.PREFACE + SettingsFrame(0, settings={4: 0}).serialize()
 
 

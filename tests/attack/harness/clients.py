@@ -131,7 +131,7 @@ def _talk(sock: socket.socket, data: bytes) -> list[str]:
 
 
 class _Discarded:
-    """What takes data and keeps none of it."""
+    """Takes data and keeps none of it."""
 
     def __iadd__(self, data: bytes) -> "_Discarded":
         return self

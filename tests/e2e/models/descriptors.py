@@ -210,7 +210,7 @@ def random_sequence(seed):
 
 
 def every_choice(name):
-    """One call on each descriptor, with all choices of its arguments. What ends the stub comes for regions first."""
+    """One call on each descriptor, with all choices of its arguments; regions first, whose calls may end the stub."""
     function, *choices = CALLS[name]
     found = sorted(descriptors(), key=lambda each: not each[1].startswith("/memfd:"))
     for fd, _ in found:

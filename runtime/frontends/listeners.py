@@ -55,6 +55,10 @@ class Connection(Protocol):
     def shut_down(self) -> None:
         """Tell the client that the server is about to stop, if the protocol can say so."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request has begun for a while, and none is in flight."""
+
     def close_idle(self) -> None:
         """Close the connection once its requests in flight are answered."""
 

@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes around stubs: whichever of them is killed, running models serve on, and nothing outlives the server."""
 
+import http.client
 import json
 import os
+import re
 import resource
 import signal
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,11 @@ import pytest
 
 from .harness.processes import Process, find_process
 
+# Small models, idle connections, and the descriptors that the server may have for both; a start of a stub takes some.
+MODELS = 16
+CLIENTS = 1200
+DESCRIPTORS = 400
+STARTING = 12
 INPUT = {"IN": np.array([7])}
 # `initialize` starts a daemon as init systems of old know them: another session, no parent, no open files. It leaves
 # its number in the model's folder, and does not heed SIGTERM if the model is called `stubborn`.
@@ -37,6 +45,13 @@ class TritonPythonModel:
         os.close(read_fd)
         os.close(write_fd)
 
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(
+            request, "IN").as_numpy())]) for request in requests]
+"""
+
+PLAIN = """
+class TritonPythonModel:
     def execute(self, requests):
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(
             request, "IN").as_numpy())]) for request in requests]
@@ -138,6 +153,50 @@ def test_killed_server_and_launcher(daemons, wait_until):
     os.kill(server.process.pid, signal.SIGKILL)
     assert server.wait_exit() == -signal.SIGKILL
     wait_until(lambda: not [each for each in everything if each.is_alive()])
+
+
+def count_open(server):
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
+
+
+def connections(server):
+    """How many connections of HTTP the server has. The port of metrics answers also when there can be no more."""
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    return int(float(re.search(r'^pyruntime_connections\{protocol="http"\} (\S+)$', page, re.MULTILINE).group(1)))
+
+
+def test_crashes_in_a_crowd(model, serve, wait_until):
+    """Under few descriptors and with many idle connections models are loaded, and come back after a crash."""
+    names = [f"model_{number}" for number in range(MODELS)]
+    early, late = names[: MODELS // 2], names[MODELS // 2 :]
+    for name in names:
+        model(name, PLAIN)
+    options = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in early)]
+    server = serve(*options, wrapper=("sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh"))
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as operator, ExitStack() as clients:
+        operator.connect()
+        for _ in range(CLIENTS):
+            clients.enter_context(server.connect())
+        before = connections(server)
+        assert before < DESCRIPTORS
+        for name in late:
+            operator.request("POST", f"/v2/repository/models/{name}/load")
+            response = operator.getresponse()
+            assert (response.status, response.read()) == (200, b"")
+        # Idle connections give way to the models.
+        wait_until(lambda: connections(server) < before)
+        wait_until(lambda: count_open(server) < DESCRIPTORS - 2 * STARTING)
+        stubs = {name: server.stub(f"{name}_0") for name in names}
+        crashed = names[::2]
+        for name in crashed:
+            os.kill(stubs[name].pid, signal.SIGKILL)
+        for name in crashed:
+            wait_until(lambda name=name: server.stubs(f"{name}_0") not in ([], [stubs[name]]))
+        assert all(stubs[name].is_alive() for name in names[1::2])
+    wait_until(lambda: connections(server) == 0)
+    assert all(works(server, name) for name in names)
+    assert "is not started again" not in server.log
+    assert "The launcher of stub processes was lost" not in server.log
 
 
 def test_no_descriptors_for_restarts(daemons, wait_until):

@@ -5,27 +5,46 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 from collections.abc import Collection
 from typing import Protocol
 
+from pyruntime.runtime import descriptors
 from pyruntime.runtime.frontends.common.client_timeouts import CHECK_S
+from pyruntime.runtime.frontends.common.descriptor_budget import connections_max
 
-# Connections at a time. Each takes some 10 KiB here, and more in the kernel.
-CONNECTIONS_MAX = 16384
-# Connections leave this many descriptors for everything else, or half of all where there are few: a server without free
-# descriptors cannot load a model.
-DESCRIPTORS_KEPT = 256
 # Connections are scarce from this share of the limit on.
 CROWDED_SHARE = 0.5
+# New connections between two counts of descriptors, which may take as long as some of them. Much less than the
+# descriptors that connections leave.
+ACCEPTS_PER_COUNT = 16
 
 
-def connections_max() -> int:
-    """How many connections this process may have."""
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if descriptors == resource.RLIM_INFINITY:
-        return CONNECTIONS_MAX
-    return min(CONNECTIONS_MAX, max(descriptors - DESCRIPTORS_KEPT, descriptors // 2))
+class ConnectionLimit:
+    """How many connections this process may have: `connections_max`, as of the last count of descriptors."""
+
+    def __init__(self) -> None:
+        self.connections_max = connections_max(descriptors.limit(), 0)
+        self._accepted = 0
+
+    def is_reached(self, connections: int) -> bool:
+        """Whether there are too many connections for a new one. It counts descriptors from time to time."""
+        self._accepted += 1
+        if self._accepted % ACCEPTS_PER_COUNT == 0:
+            self.count(connections)
+        return connections >= self.connections_max
+
+    def count(self, connections: int) -> None:
+        """Count the descriptors, of which `connections` are open connections."""
+        try:
+            held = descriptors.open_count() - connections
+        except OSError:  # there is no descriptor left to count them with
+            self.connections_max = min(self.connections_max, connections)
+        else:
+            self.connections_max = connections_max(descriptors.limit(), held)
+
+
+# The descriptors are those of the process, and so is their limit.
+LIMIT = ConnectionLimit()
 
 
 def report_unsent(transport: asyncio.BaseTransport) -> None:
@@ -33,6 +52,17 @@ def report_unsent(transport: asyncio.BaseTransport) -> None:
     assert hasattr(transport, "set_write_buffer_limits")
     # A transport with TLS pauses at its limit, all others above it.
     transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0)
+
+
+class OpenConnection(Protocol):
+    """Any connection."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request has begun for a while, and none is in flight."""
+
+    def close_idle(self) -> None:
+        """Close the connection once its requests in flight are answered."""
 
 
 class CheckedConnection(Protocol):
@@ -43,12 +73,17 @@ class CheckedConnection(Protocol):
 
 
 class ConnectionChecks:
-    """Checks all `connections` of one `kind` every few seconds. Connections of other kinds check themselves."""
+    """Checks all `connections` of one `kind` every few seconds. Connections of other kinds check themselves.
 
-    def __init__(self, connections: Collection[object], kind: type[CheckedConnection]) -> None:
+    If there are more than the limit allows, because models hold more descriptors than before, idle ones are closed.
+    """
+
+    def __init__(
+        self, connections: Collection[OpenConnection], kind: type[CheckedConnection], limit: ConnectionLimit = LIMIT
+    ) -> None:
         self._connections = connections
         self._kind = kind
-        self._max = connections_max()
+        self._limit = limit
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -63,8 +98,17 @@ class ConnectionChecks:
 
     def _check(self) -> None:
         self.begin()
-        crowded = len(self._connections) >= self._max * CROWDED_SHARE
+        self._limit.count(len(self._connections))
+        self._close_excess()
+        crowded = len(self._connections) >= self._limit.connections_max * CROWDED_SHARE
         now = asyncio.get_running_loop().time()
         for each in list(self._connections):
             if isinstance(each, self._kind):
                 each.check(now, crowded)
+
+    def _close_excess(self) -> None:
+        excess = len(self._connections) - self._limit.connections_max
+        if excess > 0:
+            idle = [each for each in self._connections if each.is_idle]
+            for each in idle[:excess]:
+                each.close_idle()

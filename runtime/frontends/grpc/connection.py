@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.common.connection_limits import connections_max, report_unsent
+from pyruntime.runtime.frontends.common.connection_limits import LIMIT, report_unsent
 from pyruntime.runtime.frontends.grpc.call import MESSAGE_BYTES_MAX, Call
 from pyruntime.runtime.frontends.grpc.calls import begin_call
 from pyruntime.runtime.frontends.grpc.head import CallHead
@@ -58,7 +58,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
     _flush_due = False
     # Whether the client was told to open no more calls.
     _shut_down = False
-    _connections_max = connections_max()
+    _limit = LIMIT
     # Whether bytes wait for the client to read them.
     _unsent = False
     # The session cannot send while it parses received bytes. Responses of that time are sent afterwards.
@@ -95,7 +95,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # what a server's connections have
-        if len(self._connections) >= self._connections_max:
+        if self._limit.is_reached(len(self._connections)):
             transport.abort()  # type: ignore[attr-defined]
             return
         # A paused transport still has bytes to send.
@@ -277,6 +277,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self._shut_down = True
             self.session.shut_down()
             self._flush()
+
+    @property
+    def is_idle(self) -> bool:
+        """See OpenConnection. A client that is about to begin a call is told so by HTTP/2, and connects again."""
+        return not self._calls
 
     def close_idle(self) -> None:
         """Accept no more calls, and close the connection once the calls in flight are answered."""

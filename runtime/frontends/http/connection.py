@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.execution.executor import ClientSocket
 from pyruntime.runtime.frontends.common.client_timeouts import ClientTimeouts, Phase
-from pyruntime.runtime.frontends.common.connection_limits import connections_max, report_unsent
+from pyruntime.runtime.frontends.common.connection_limits import LIMIT, report_unsent
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX, Exchange
 from pyruntime.runtime.frontends.http.exchanges import UNREADABLE, exchange_of
 from pyruntime.runtime.frontends.http.infer_exchange import InferExchange
@@ -50,7 +50,7 @@ STALLED_S_MAX = 30.0
 # The share of the connections that may have one more descriptor each, for native threads that answer over them. The
 # other descriptors are left for connections, which are more important.
 CLIENT_SOCKETS_SHARE = 0.5
-# The metrics port accepts some more connections than the others, so that metrics can be read when connections run out.
+# The metrics port always accepts this many connections, so that metrics can be read when connections run out.
 METRICS_CONNECTIONS_MAX = 16
 
 _LOG = logging.getLogger("pyruntime.frontends")
@@ -92,7 +92,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     _write_paused = False
     _read_paused = False
     _stall_timer: asyncio.TimerHandle | None = None
-    _connections_max = connections_max()
+    _limit = LIMIT
 
     def __init__(self, state: ServerState, connections: set[object], read_head: Callable[[bytes], Head]) -> None:
         """`connections` are those of all ports; the connection adds and removes itself."""
@@ -111,7 +111,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Events of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if len(self._connections) >= self._connections_max:
+        if self._is_too_much():
             transport.write(response_head(503, len(_TOO_MANY), keep_alive=False) + _TOO_MANY)  # type: ignore[attr-defined]
             transport.close()
             return
@@ -119,6 +119,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         report_unsent(transport)
         self.transport = transport  # type: ignore[assignment]  # what a server's connections have
         self._connections.add(self)
+
+    def _is_too_much(self) -> bool:
+        """Whether there are too many connections for this one."""
+        return self._limit.is_reached(len(self._connections))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.settle()
@@ -349,6 +353,11 @@ class HttpConnection(asyncio.BufferedProtocol):
     def shut_down(self) -> None:
         """Do nothing: HTTP/1.1 cannot announce the shutdown. The next request is answered with 503."""
 
+    @property
+    def is_idle(self) -> bool:
+        """See OpenConnection. A while is the time since the last `check`."""
+        return not self._heard and not self._lending.is_lent and self._phase() is Phase.REQUEST
+
     def close_idle(self) -> None:
         """Close the connection once its requests in flight are answered."""
         self._settle()
@@ -471,7 +480,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     @property
     def has_spare_descriptor(self) -> bool:
         """See LendableConnection. Not so once many connections are open."""
-        return len(self._connections) <= self._connections_max * CLIENT_SOCKETS_SHARE
+        return len(self._connections) <= self._limit.connections_max * CLIENT_SOCKETS_SHARE
 
     def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
         """See KnownConnection."""
@@ -495,7 +504,10 @@ class HttpConnection(asyncio.BufferedProtocol):
 class MetricsConnection(HttpConnection):
     """One client of the metrics port."""
 
-    _connections_max = connections_max() + METRICS_CONNECTIONS_MAX
-
     def __init__(self, state: ServerState, connections: set[object]) -> None:
         super().__init__(state, connections, parse_metrics_head)
+
+    def _is_too_much(self) -> bool:
+        if not super()._is_too_much():
+            return False
+        return sum(type(each) is MetricsConnection for each in self._connections) >= METRICS_CONNECTIONS_MAX

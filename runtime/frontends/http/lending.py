@@ -62,6 +62,11 @@ class Lending:
         self._plan: RequestPlan | None = None
         self._begun = 0
 
+    @property
+    def is_lent(self) -> bool:
+        """Whether an instance reads the connection."""
+        return self._lent is not None
+
     def client_socket(self, make: Callable[[int], ClientSocket]) -> ClientSocket | None:
         """See KnownConnection. The socket takes one more descriptor."""
         transport = self._connection.transport

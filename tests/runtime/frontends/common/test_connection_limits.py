@@ -1,16 +1,18 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
-import resource
 
 import pytest
 
+from pyruntime.runtime import descriptors
 from pyruntime.runtime.frontends.common import connection_limits
-from pyruntime.runtime.frontends.common.connection_limits import CONNECTIONS_MAX, ConnectionChecks, connections_max
+from pyruntime.runtime.frontends.common.connection_limits import ACCEPTS_PER_COUNT, ConnectionChecks, ConnectionLimit
 
 
 class Connection:
     """Notes how it is checked."""
+
+    is_idle = True
 
     def __init__(self):
         self.checks = asyncio.Queue()
@@ -19,26 +21,68 @@ class Connection:
         self.checks.put_nowait(crowded)
 
 
-@pytest.mark.parametrize(
-    ("descriptors", "expected"),
-    [(256, 128), (1024, 768), (1 << 20, CONNECTIONS_MAX), (resource.RLIM_INFINITY, CONNECTIONS_MAX)],
-)
-def test_connections_max(monkeypatch, descriptors, expected):
-    """There are descriptors left for everything else."""
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (descriptors, descriptors))
-    assert connections_max() == expected
+class Other:
+    """A connection that checks itself."""
+
+    def __init__(self, idle=True):
+        self.is_idle = idle
+        self.closed = False
+
+    def close_idle(self):
+        self.closed = True
 
 
-def test_watch(monkeypatch):
+@pytest.fixture
+def held(monkeypatch):
+    """The process may have 24 descriptors; the test sets how many there are besides connections."""
+    numbers = {"held": 0, "connections": 0}
+    monkeypatch.setattr(descriptors, "limit", lambda: 24)
+    monkeypatch.setattr(descriptors, "open_count", lambda: sum(numbers.values()))
+    return numbers
+
+
+def test_limit_follows(held):
+    """What else is open lowers the limit, and raises it when it is closed."""
+    limit = ConnectionLimit()
+    for number, expected in [(0, 12), (4, 10), (20, 2), (24, 0), (0, 12)]:
+        held["held"] = number
+        limit.count(0)
+        assert limit.connections_max == expected
+
+
+def test_limit_counts_for_new_connections(held):
+    """New connections find the limit that holds after a model was loaded, after a few of them."""
+    limit = ConnectionLimit()
+    held["held"] = 20
+    held["connections"] = 2
+    refused = [limit.is_reached(2) for _ in range(ACCEPTS_PER_COUNT)]
+    assert refused == [False] * (ACCEPTS_PER_COUNT - 1) + [True]
+
+
+def test_limit_without_descriptors(held, monkeypatch):
+    """If they cannot even be counted there are no more connections than now."""
+
+    def fail():
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(descriptors, "open_count", fail)
+    limit = ConnectionLimit()
+    limit.count(5)
+    assert limit.is_reached(5)
+    assert not limit.is_reached(4)
+
+
+def test_watch(monkeypatch, held):
     """Connections of a kind are checked again and again, until the end; and whether there are many of all kinds."""
     monkeypatch.setattr(connection_limits, "CHECK_S", 0.0)
-    monkeypatch.setattr(connection_limits, "connections_max", lambda: 4)
+    held["held"] = 16  # four connections of eight descriptors
 
     async def check():
         first = Connection()
-        everybody = {first, object()}
+        everybody = {first, Other()}
         watch = ConnectionChecks(everybody, Connection)
         watch.begin()
+        held["connections"] = 2
         assert [await first.checks.get() for _ in range(3)] == [True] * 3  # two of four are many
         watch.end()
         watch.end()
@@ -49,8 +93,35 @@ def test_watch(monkeypatch):
         assert first.checks.empty()
         everybody.clear()
         everybody.add(first)
+        held["connections"] = 1
         watch.begin()
         assert not await first.checks.get()
         watch.end()
+
+    asyncio.run(asyncio.wait_for(check(), 20))
+
+
+def test_excess(monkeypatch, held):
+    """As many idle connections are closed as there are too many, and no busy one."""
+    monkeypatch.setattr(connection_limits, "CHECK_S", 0.0)
+
+    async def check():
+        busy, idle = [Other(idle=False) for _ in range(3)], [Other() for _ in range(5)]
+        checked = Connection()
+        checked.is_idle = False
+        watch = ConnectionChecks([*busy, *idle, checked], Connection, ConnectionLimit())
+        held["connections"] = 9
+        watch.begin()
+        await checked.checks.get()
+        assert not [each for each in idle if each.closed]
+        watch.end()
+        held["held"] = 12  # six connections of twelve descriptors
+        watch.begin()
+        while not checked.checks.empty():
+            checked.checks.get_nowait()
+        await checked.checks.get()
+        watch.end()
+        assert len([each for each in idle if each.closed]) == 3
+        assert not [each for each in busy if each.closed]
 
     asyncio.run(asyncio.wait_for(check(), 20))

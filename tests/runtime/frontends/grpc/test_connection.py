@@ -8,6 +8,7 @@ import h2.events
 import pytest
 from tritonclient.grpc import service_pb2
 
+from pyruntime.runtime.frontends.common.connection_limits import ConnectionLimit
 from pyruntime.runtime.frontends.grpc import calls
 from pyruntime.runtime.frontends.grpc.call import MESSAGE_S_MAX
 from pyruntime.runtime.frontends.grpc.connection import (
@@ -330,7 +331,10 @@ def test_what_is_not_taken_yet_is_in_flight(dial, ask, server):
 
 def test_a_server_with_too_many_connections_cuts_off_one_more(dial, monkeypatch):
     first = dial()
-    monkeypatch.setattr(GrpcConnection, "_connections_max", 1)
+    limit = ConnectionLimit()
+    limit.connections_max = 1
+    monkeypatch.setattr(limit, "count", lambda connections: None)
+    monkeypatch.setattr(GrpcConnection, "_limit", limit)
     assert dial().transport.is_closing()
     assert first[first.call(LIVE, b"")].status == (0, "")
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pyruntime.runtime.frontends.common.client_timeouts import BODY_STALLED_S_MAX, HEAD_S_MAX, IDLE_S_MAX
+from pyruntime.runtime.frontends.common.connection_limits import ConnectionLimit
 from pyruntime.runtime.frontends.http.connection import METRICS_CONNECTIONS_MAX, HttpConnection, MetricsConnection
 from pyruntime.runtime.frontends.http.request_head import HeadReader
 from pyruntime.runtime.inference import intake
@@ -239,8 +240,10 @@ def test_a_body_larger_than_all_that(server, monkeypatch):
 
 def test_too_many_connections(server, monkeypatch):
     """A further connection is refused, one to the metrics port is accepted; a closed connection makes room."""
-    monkeypatch.setattr(HttpConnection, "_connections_max", 2)
-    monkeypatch.setattr(MetricsConnection, "_connections_max", 2 + METRICS_CONNECTIONS_MAX)
+    limit = ConnectionLimit()
+    limit.connections_max = 2
+    monkeypatch.setattr(limit, "count", lambda connections: None)
+    monkeypatch.setattr(HttpConnection, "_limit", limit)
     first, _ = server.connect(), server.connect()
     refused = server.connect()
     ((status, _, body),) = refused.responses()
@@ -250,7 +253,10 @@ def test_too_many_connections(server, monkeypatch):
     metrics = server.connect(MetricsConnection)
     metrics.feed(b"GET /metrics HTTP/1.1\r\n\r\n")
     assert metrics.statuses() == [200]
-    metrics.lose()
+    many = [server.connect(MetricsConnection) for _ in range(METRICS_CONNECTIONS_MAX)]
+    assert [each.closed for each in many] == [False] * (METRICS_CONNECTIONS_MAX - 1) + [True]
+    for each in [metrics, *many]:
+        each.lose()
     first.lose()
     transport = server.connect()
     transport.feed(LIVE)

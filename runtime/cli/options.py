@@ -325,6 +325,7 @@ OWN = Group(
     "Of pyruntime",
     (
         _works("config", STR, "", "YAML file of options; the command line wins over it."),
+        _works("reload", FLAG, "", "Load a model again as soon as its files change; for development."),
         _works("debug", STR, "", "Model to run at this terminal, for breakpoint() and debuggers.", "debug_model"),
     ),
 )

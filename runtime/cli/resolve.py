@@ -29,6 +29,8 @@ PYTHON_KEYS = {
     "default-max-batch-size": "default_max_batch_size",
 }
 _GLOBAL = ""
+# The interval of --reload, in seconds.
+RELOAD_POLL_S = 1
 # The settings of a host policy, as in Triton.
 HOST_POLICY_KEYS = ("numa-node", "cpu-cores")
 
@@ -56,6 +58,12 @@ def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
     )
     if "model_control_mode" in fields:
         fields["model_control_mode"] = str(fields["model_control_mode"]).lower()
+    if values.get("reload", False):
+        if fields.get("model_control_mode", "none") != "none":
+            raise SettingsError("--reload polls the repositories, so --model-control-mode cannot be given with it")
+        fields |= {"model_control_mode": "poll", "repository_poll_s": RELOAD_POLL_S}
+        # A model that does not load is about to be edited.
+        fields.setdefault("exit_on_error", False)
     for protocol in ("http", "grpc"):
         fields[f"{protocol}_tls"] = _tls(protocol, values)
     fields["http_restricted_apis"] = read_restrictions("http-restricted-api", values.get("http-restricted-api", []))

@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 
 from pyruntime.runtime.cli.parse import Values, merge, parse_arguments
 from pyruntime.runtime.cli.resolve import resolve
+from pyruntime.runtime.cli.single_file import replace_files
 from pyruntime.runtime.cli.terminal import NO_TERMINAL, has_terminal, terminal_kept
 from pyruntime.runtime.descriptors import raise_limit
 from pyruntime.runtime.observe.logging import set_up_logging
@@ -34,10 +36,23 @@ def run_serve(arguments: Sequence[str], program: str = "pyruntime serve") -> int
         settings, warnings = _settings(values, warnings)
         set_up_logging(settings)
     except SettingsError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
+        return _refuse(error)
     for warning in warnings:
         log.warning("%s", warning)
+    with ExitStack() as resources:
+        try:
+            repositories = replace_files(settings.model_repositories, resources)
+        except SettingsError as error:
+            return _refuse(error)
+        return _serve(replace(settings, model_repositories=repositories))
+
+
+def _refuse(error: SettingsError) -> int:
+    print(f"Error: {error}", file=sys.stderr)
+    return 1
+
+
+def _serve(settings: ServerSettings) -> int:
     # Before the import of the server: the launcher imports numpy on another core meanwhile.
     from pyruntime.runtime.instances.stub.launch import start_launcher
 

@@ -71,6 +71,29 @@ def test_polling(serve, model, write_model, tmp_path, wait_until):
         }
 
 
+def test_a_file(serving, tmp_path, wait_until):
+    """`pyruntime serve m.py --reload` serves a file, and what its user makes of it."""
+    file = tmp_path / "m.py"
+    imports = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n"
+    completes = """
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "IN", "data_type": "TYPE_INT64", "dims": [1]})
+        config.add_output({"name": "OUT", "data_type": "TYPE_INT64", "dims": [1]})
+        return config
+"""
+    file.write_text("raise ValueError('not yet')")
+    (tmp_path / "empty").mkdir()
+    with serving(tmp_path / "empty", str(file), "--reload", ready=False) as server:
+        wait_until(lambda: "not yet" in server.log)
+        file.write_text(imports + add(1) + completes)
+        wait_until(lambda: index(server).get(("m", "1")) == "READY")
+        assert answer(server) == [2]
+        file.write_text(imports + add(2) + completes)
+        wait_until(lambda: answer(server) == [3])
+        server.wait_ready()
+
+
 def test_a_model_that_is_mended(serve, model, wait_until):
     """A model that failed at the start is served once its folder is right."""
     folder = model("m", "raise ValueError('no')")

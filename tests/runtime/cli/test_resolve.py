@@ -32,6 +32,15 @@ def test_an_empty_repository():
         resolve(parse_arguments(["--model-repository=a", "--model-repository="])[0])
 
 
+def test_reload():
+    """--reload polls every second, also with models that failed to load; no other control of models goes with it."""
+    resolved = settings("--reload")
+    assert (resolved.model_control_mode, resolved.repository_poll_s, resolved.exit_on_error) == ("poll", 1, False)
+    assert settings("--reload", "--exit-on-error=true").exit_on_error
+    with pytest.raises(SettingsError, match=r"^--reload polls the repositories, so --model-control-mode cannot"):
+        settings("--reload", "--model-control-mode=explicit")
+
+
 def test_options_reach_their_fields():
     """Each option sets the field of its name."""
     resolved = settings("--id=a", "--exit-timeout-secs=5", "--http-port=80", "--log-verbose=1", "--model-store=more")

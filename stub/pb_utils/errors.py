@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+from typing import Union
+
+from pyruntime.stub.pb_utils.arguments import as_text
 from pyruntime.utils.errors import Code
 
 
@@ -32,13 +35,11 @@ class TritonError(metaclass=_ReadOnly):
     ALREADY_EXISTS = Code.ALREADY_EXISTS
     CANCELLED = Code.CANCELLED
 
-    def __init__(self, message: str, code: Code = Code.INTERNAL) -> None:
-        """Raises TypeError unless `message` is a str and `code` one of the codes above."""
-        if not isinstance(message, str):
-            raise TypeError(f"TritonError message must be a str, found type {type(message)}")
+    def __init__(self, message: Union[str, bytes], code: Code = Code.INTERNAL) -> None:
+        """Raises TypeError unless `message` is a text and `code` one of the codes above."""
         if not isinstance(code, Code):
             raise TypeError(f"TritonError code must be one of TritonError's own, found type {type(code)}")
-        self._message = message
+        self._message = as_text(message, "TritonError message")
         self._code = code
 
     def code(self) -> Code:

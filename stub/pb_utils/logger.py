@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import logging
 from enum import IntEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyruntime.stub.logs import LOGGER
+from pyruntime.stub.pb_utils.arguments import as_text
 
 
 class _Level(IntEnum):
@@ -28,8 +29,15 @@ _LEVELS = {
 }
 
 
+def _text(message: Any) -> Any:
+    return as_text(message, "message") if isinstance(message, (str, bytes, bytearray)) else message
+
+
 class Logger:
-    """Static methods only, as in Triton. Verbose lines appear when the server runs with --log-verbose."""
+    """Static methods only, as in Triton. Verbose lines appear when the server runs with --log-verbose.
+
+    A message may be bytes in UTF-8.
+    """
 
     LogLevel = _Level
     INFO: ClassVar[_Level] = _Level.INFO
@@ -39,25 +47,27 @@ class Logger:
 
     @staticmethod
     def log(message: str, level: _Level = _Level.INFO) -> None:
-        """Log `message` at `level`."""
-        LOGGER.log(_LEVELS[level], "%s", message, stacklevel=2)
+        """Log `message` at `level`. Raises TypeError for another level."""
+        if level not in _LEVELS:
+            raise TypeError(f"level must be one of the Logger's own, found {level!r}")
+        LOGGER.log(_LEVELS[level], "%s", _text(message), stacklevel=2)
 
     @staticmethod
     def log_info(message: str) -> None:
         """Log at level INFO."""
-        LOGGER.info("%s", message, stacklevel=2)
+        LOGGER.info("%s", _text(message), stacklevel=2)
 
     @staticmethod
     def log_warn(message: str) -> None:
         """Log at level WARNING."""
-        LOGGER.warning("%s", message, stacklevel=2)
+        LOGGER.warning("%s", _text(message), stacklevel=2)
 
     @staticmethod
     def log_error(message: str) -> None:
         """Log at level ERROR."""
-        LOGGER.error("%s", message, stacklevel=2)
+        LOGGER.error("%s", _text(message), stacklevel=2)
 
     @staticmethod
     def log_verbose(message: str) -> None:
         """Log at level VERBOSE."""
-        LOGGER.debug("%s", message, stacklevel=2)
+        LOGGER.debug("%s", _text(message), stacklevel=2)

@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Any, ClassVar, Dict, List, Optional, SupportsFloat, Union
 
 from pyruntime.stub.host import Host, get_host
+from pyruntime.stub.pb_utils.arguments import as_float, as_text
 from pyruntime.stub.pb_utils.errors import TritonModelException
 
 _Number = Union[int, float, SupportsFloat]
@@ -97,7 +98,7 @@ class Metric(_Handle):
         """`value` as a float that is valid for this operation."""
         self._check(operation)
         try:
-            number = _as_float(value)
+            number = as_float(value, "a metric's value")
         except OverflowError:
             raise _failure(operation, f"the value is too large: {str(value)[:40]}...") from None
         if self._kind is not MetricKind.GAUGE and not math.isfinite(number):
@@ -127,11 +128,10 @@ class MetricFamily(_Handle):
     GAUGE: ClassVar[MetricKind] = MetricKind.GAUGE
     HISTOGRAM: ClassVar[MetricKind] = MetricKind.HISTOGRAM
 
-    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+    def __init__(self, name: Union[str, bytes], description: Union[str, bytes], kind: MetricKind) -> None:
         """Waits for the server. Raises TypeError for wrong types, TritonModelException if the server refuses."""
-        for what, text in (("name", name), ("description", description)):
-            if not isinstance(text, str):
-                raise TypeError(f"{what} of a MetricFamily must be a str, found {type(text)}")
+        name = as_text(name, "name of a MetricFamily")
+        description = as_text(description, "description of a MetricFamily")
         if not isinstance(kind, MetricKind):
             raise TypeError(f"kind must be MetricFamily.COUNTER, GAUGE or HISTOGRAM, found {kind!r}")
         self._kind = kind
@@ -179,15 +179,9 @@ def _checked_buckets(buckets: Any, kind: MetricKind) -> Optional[List[float]]:
     if kind is not MetricKind.HISTOGRAM:
         raise TritonModelException("Unexpected buckets found.")
     try:
-        return [_as_float(bound) for bound in buckets]
+        return [as_float(bound, "a bound") for bound in buckets]
     except (TypeError, ValueError, OverflowError):
         raise TritonModelException("Buckets must be a list of numbers.") from None
-
-
-def _as_float(number: Any) -> float:
-    if isinstance(number, (str, bytes)):  # float() would read them
-        raise TypeError(f"a metric takes numbers, found {type(number)}")
-    return float(number)
 
 
 def _failure(operation: str, reason: str) -> TritonModelException:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Optional
 
+from pyruntime.stub.pb_utils.arguments import INT64, as_integer
 from pyruntime.stub.pb_utils.functions import MemoryType
 
 
@@ -15,14 +16,14 @@ class PreferredMemory:
     __slots__ = ("_device_id", "_memory_type")
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        """Raises TypeError for an invalid memory type."""
+        """Raises TypeError for an invalid memory type or device."""
         if not isinstance(preferred_memory_type, MemoryType):
             raise TypeError(
                 "preferred_memory_type must be TRITONSERVER_MEMORY_GPU or TRITONSERVER_MEMORY_CPU, "
                 f"found {preferred_memory_type!r}"
             )
         self._memory_type = preferred_memory_type
-        self._device_id = preferred_device_id
+        self._device_id = as_integer(preferred_device_id, "preferred_device_id", INT64)
 
     def __repr__(self) -> str:
         return f"PreferredMemory({self._memory_type.name}, {self._device_id})"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Literal, Optional, Sequence, 
 
 from pyruntime.stub import host
 from pyruntime.stub.client_memory import ClientMemory, ClientOutputs
+from pyruntime.stub.pb_utils.arguments import INT64, UINT32, UINT64, as_bool, as_integer, as_text
 from pyruntime.stub.pb_utils.errors import TritonError, TritonModelException
 from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_ALL
 from pyruntime.stub.pb_utils.iterator import ResponseIterator
@@ -76,11 +77,11 @@ class InferenceRequest:
 
     def __init__(
         self,
-        request_id: str = "",
+        request_id: Union[str, bytes] = "",
         correlation_id: Union[int, str] = 0,
         inputs: Sequence[Tensor] = (),
-        requested_output_names: Sequence[str] = (),
-        model_name: str = "",
+        requested_output_names: Sequence[Union[str, bytes]] = (),
+        model_name: Union[str, bytes] = "",
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -90,10 +91,14 @@ class InferenceRequest:
     ) -> None:
         """A request to another model, of version -1 for any. `timeout` is in microseconds, 0 for none.
 
-        Raises TritonModelException, in Triton's words, or TypeError.
+        Texts may be bytes, and numbers numpy's: see arguments.py. Raises TritonModelException, in Triton's words, or
+        TypeError.
         """
-        if not isinstance(correlation_id, (int, str)):
-            raise TritonModelException("Correlation ID must be integer or string")
+        # Defaults, and arguments of the exact type, need no call: models make many requests.
+        if type(request_id) is not str:
+            request_id = as_text(request_id, "request_id")
+        if type(model_name) is not str:
+            model_name = as_text(model_name, "model_name")
         about = f"request with id '{request_id}' and model name '{model_name}' should not be empty."
         self._inputs = list(inputs)
         for tensor in self._inputs:
@@ -101,26 +106,34 @@ class InferenceRequest:
                 raise TritonModelException(f"Input tensor for {about}")
             if type(tensor) is not Tensor:
                 raise TypeError(f"inputs must be pb_utils.Tensor objects, found {type(tensor)}")
-        names = list(requested_output_names)
-        for name in names:
+        if isinstance(requested_output_names, (str, bytes, bytearray)):  # whose elements are no names
+            raise TypeError(f"requested_output_names must be a list of names, found {type(requested_output_names)}")
+        names = set()
+        for name in requested_output_names:
             if not name:
                 raise TritonModelException(f"Requested output name for {about}")
-            if type(name) is not str:
-                raise TypeError(f"requested_output_names must be str, found {type(name)}")
-        if not model_name or type(model_name) is not str:
-            raise TypeError(f"model_name must be the name of a model, found {model_name!r}")
-        for what, value in (("model_version", model_version), ("flags", flags), ("timeout", timeout)):
-            if type(value) is not int:
-                raise TypeError(f"{what} must be an int, found {type(value)}")
-        if timeout < 0:
-            raise TypeError(f"timeout must be 0 or more microseconds, found {timeout}")
-        self._outputs = set(names)
+            names.add(name if type(name) is str else as_text(name, "a requested output name"))
+        if not model_name:
+            raise TypeError("model_name must be the name of a model, found ''")
+        if preferred_memory is not None and type(preferred_memory) is not PreferredMemory:
+            raise TypeError(f"preferred_memory must be a pb_utils.PreferredMemory, found {type(preferred_memory)}")
+        if trace is not None and type(trace) is not InferenceTrace:
+            raise TypeError(f"trace must be that of a request, found {type(trace)}")
+        if type(correlation_id) is not int or correlation_id:
+            correlation_id = _checked_correlation_id(correlation_id)
+        if type(model_version) is not int or model_version != -1:
+            model_version = as_integer(model_version, "model_version", INT64)
+        if type(flags) is not int or flags:
+            flags = as_integer(flags, "flags", UINT32)
+        if type(timeout) is not int or timeout:
+            timeout = as_integer(timeout, "timeout", UINT64)
+        self._outputs = names
         self._target = (model_name, model_version)
         self._serial = 0
         self._stream = None
         self._answered = False
         self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
-        self._id = str(request_id)
+        self._id = request_id
         self._correlation_id = correlation_id
         self._flags = flags
         self._timeout_us = timeout
@@ -194,7 +207,7 @@ class InferenceRequest:
 
     def set_flags(self, flags: int) -> None:
         """Replace the flags."""
-        self._flags = flags
+        self._flags = as_integer(flags, "flags", UINT32)
 
     def timeout(self) -> int:
         """The client's timeout in microseconds; 0 if there is none."""
@@ -241,7 +254,7 @@ class InferenceRequest:
 
     def set_release_flags(self, __flags: int) -> None:
         """TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, with None returned from `execute`: execute the request again."""
-        self._release_flags = __flags
+        self._release_flags = as_integer(__flags, "flags", UINT32)
 
     # Calling another model (BLS).
 
@@ -260,6 +273,8 @@ class InferenceRequest:
         With `decoupled`, returns an iterator over its responses. Errors of the other model are in the response;
         TritonModelException is raised if BLS itself is not possible.
         """
+        if type(decoupled) is not bool:
+            decoupled = as_bool(decoupled, "decoupled")
         answers = _start(self, decoupled)
         if decoupled:
             return ResponseIterator(answers)
@@ -278,15 +293,26 @@ class InferenceRequest:
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[Any]:
         """Like `exec`, but returns an awaitable, so that many calls may run at once. Cancelling it cancels the call.
 
-        The call begins at once. Raises RuntimeError without a running event loop.
+        The call begins at once. With `decoupled` the awaitable is done when the first response is there; the iterator
+        waits for each later one, and the event loop with it. Raises RuntimeError without a running event loop.
         """
         loop = asyncio.get_running_loop()
+        if type(decoupled) is not bool:
+            decoupled = as_bool(decoupled, "decoupled")
         answers = _start(self, decoupled)
         # A task, so that the call goes on even if nobody awaits it.
         task = loop.create_task(_answer(answers, decoupled))
         _tasks.add(task)
         task.add_done_callback(partial(_done, answers))
         return task
+
+
+def _checked_correlation_id(correlation_id: Any) -> Union[int, str]:
+    if isinstance(correlation_id, str):
+        return as_text(correlation_id, "correlation_id")
+    if not hasattr(correlation_id, "__index__"):
+        raise TritonModelException("Correlation ID must be integer or string")
+    return as_integer(correlation_id, "correlation_id", UINT64)
 
 
 # All running tasks: asyncio itself has only weak references to them.
@@ -314,8 +340,6 @@ def _without_response() -> InferenceResponse:
 
 
 async def _answer(answers: host.Answers, decoupled: bool) -> Union[InferenceResponse, ResponseIterator]:
-    if decoupled:
-        return ResponseIterator(answers)
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[None] = loop.create_future()
 
@@ -330,5 +354,7 @@ async def _answer(answers: host.Answers, decoupled: bool) -> Union[InferenceResp
 
     answers.when_next(wake_loop)
     await arrived
+    if decoupled:
+        return ResponseIterator(answers)
     response = answers.next()
     return _without_response() if response is None else response

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Optional
 
+from pyruntime.stub.pb_utils.arguments import UINT32, as_integer
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.streams import Stream
@@ -36,7 +37,7 @@ class InferenceResponseSender:
             raise TritonModelException(
                 "Unable to send response. Response sender has no reference to the decoupled state of the model."
             )
-        self._stream.send(response, flags)
+        self._stream.send(response, flags if type(flags) is int else as_integer(flags, "flags", UINT32))
 
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled the request. Very cheap."""

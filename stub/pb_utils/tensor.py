@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
+from pyruntime.stub.pb_utils.arguments import as_text
 from pyruntime.stub.pb_utils.errors import TritonModelException
 from pyruntime.utils.byte_tensors import deserialize_bytes_tensor, serialize_byte_tensor
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
@@ -36,10 +37,11 @@ def datatype_of(dtype: Any) -> Optional[str]:
     return _DATATYPES.get(dtype.newbyteorder("="))
 
 
-def _bad_name(name: Any) -> Exception:
-    if type(name) is not str:
-        return TypeError(f"the name of a tensor is a str, found {type(name)}")
-    return TritonModelException("Tensor name cannot be an empty string.")
+def _checked_name(name: Any) -> str:
+    text = as_text(name, "the name of a tensor")
+    if not text:
+        raise TritonModelException("Tensor name cannot be an empty string.")
+    return text
 
 
 class Tensor:
@@ -58,7 +60,7 @@ class Tensor:
 
     def __init__(self, __name: str, __numpy_array: Any) -> None:
         if not __name or type(__name) is not str:
-            raise _bad_name(__name)
+            __name = _checked_name(__name)
         array = __numpy_array if isinstance(__numpy_array, np.ndarray) else np.asarray(__numpy_array)
         datatype = _DATATYPES.get(array.dtype)
         if datatype is None:
@@ -138,7 +140,7 @@ class Tensor:
         from pyruntime.stub.pb_utils import dlpack
 
         if not __name or type(__name) is not str:
-            raise _bad_name(__name)
+            __name = _checked_name(__name)
         pointer, shape, datatype, owner = dlpack.import_tensor(__tensor)
         dtype = _DTYPES.get(datatype, _BF16_BITS)
         tensor = Tensor.__new__(Tensor)

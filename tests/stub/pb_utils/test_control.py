@@ -112,7 +112,7 @@ def test_what_the_host_refuses(host, function, prefix):
         (load_model, (None,), "model_name"),
         (load_model, ("m", {}), "config"),
         (unload_model, (3,), "model_name"),
-        (is_model_ready, (b"m",), "model_name"),
+        (is_model_ready, (["m"],), "model_name"),
         (is_model_ready, ("m", 1), "model_version"),
     ],
 )

@@ -104,7 +104,7 @@ class TestMaking:
         ("arguments", "message"),
         [
             ((None, "", KINDS["gauge"]), "name of a MetricFamily must be a str"),
-            (("m", b"", KINDS["gauge"]), "description of a MetricFamily must be a str"),
+            (("m", None, KINDS["gauge"]), "description of a MetricFamily must be a str"),
             (("m", "", 1), "kind must be MetricFamily.COUNTER, GAUGE or HISTOGRAM, found 1"),
             (("m", "", "gauge"), "kind must be MetricFamily.COUNTER, GAUGE or HISTOGRAM, found 'gauge'"),
         ],

@@ -429,13 +429,16 @@ class TestAsyncExec:
         asyncio.run(run())
 
     def test_many(self, server):
-        """For any number of responses there is an iterator, which is there at once."""
+        """For any number of responses there is an iterator, which is there with the first of them."""
 
         async def run():
-            iterator = await call().async_exec(decoupled=True)
+            future = call().async_exec(decoupled=True)
+            await asyncio.sleep(0)
+            assert not future.done()
+            server.calls[0][2].answer(InferenceResponse(), InferenceResponse())
+            iterator = await future
             assert type(iterator) is ResponseIterator
-            server.calls[0][2].answer(InferenceResponse())
-            assert len(list(iterator)) == 1
+            assert len(list(iterator)) == 2
 
         asyncio.run(run())
 

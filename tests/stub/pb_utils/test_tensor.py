@@ -88,7 +88,7 @@ class TestNew:
         with pytest.raises(TritonModelException, match=r"^Tensor name cannot be an empty string.$"):
             Tensor("", np.zeros(1))
 
-    @pytest.mark.parametrize("name", [None, 5, b"OUT", ["OUT"]], ids=repr)
+    @pytest.mark.parametrize("name", [None, 5, ["OUT"]], ids=repr)
     def test_with_a_name_that_is_no_text(self, name):
         """A name that is not a str raises in the constructor, where the model's author sees it."""
         with pytest.raises((TypeError, TritonModelException)):

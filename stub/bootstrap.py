@@ -47,7 +47,7 @@ def main() -> None:
 def _tidy(here: str) -> None:
     """Hide this program from the model."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
-    sys.argv[:] = [TITLE]
+    sys.argv[:] = [""]  # as in Triton
     # Processes that a model starts by `multiprocessing` would import this file as __main__.
     sys.modules["__main__"] = types.ModuleType("__main__")
 

@@ -46,6 +46,8 @@ def run(
     # The same objects as in the packages of these names, which this interpreter may lack.
     sys.modules["triton_python_backend_utils"] = pb_utils
     sys.modules["c_python_backend_utils"] = c_pb_utils
+    # As in Triton: a model that reads options, as `argparse` does, must not find those of the server.
+    sys.argv[:] = [""]
     # A model must not import modules from the host's current folder.
     sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) != os.getcwd()]
     with sock, grants:

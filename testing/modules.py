@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Isolates the imports of several models in one process.
 
-In a stub a model has the interpreter for itself: its module is `1.model`, and its folders are on sys.path. Here each
-model has modules of its own. They are in sys.modules, and its folders on sys.path, only while the model is *active*:
-while it is loaded, executes something, or is finalized. So two models may both have a `1.model` and a `helper.py`, and
+In a stub a model has the interpreter for itself: its module is `1.model`, its folders are on sys.path, and sys.argv has
+no options. Here each model has modules of its own. They are in sys.modules, its folders on sys.path, and sys.argv as in
+a stub, only while the model is *active*: while it is loaded, executes something, or is finalized. So two models may both have a `1.model` and a `helper.py`, and
 closing a model leaves nothing of it. Installed packages are shared, and stay.
 
 Several models are active if one calls another. The last activated one has priority, and the caller again after the
@@ -116,6 +116,8 @@ class _Interpreter:
         self._active: list[OwnModules] = []
         # sys.path without the models; and with them, as it was made.
         self._path: list[str] = []
+        # sys.argv without the models.
+        self._argv: list[str] = []
         self._made_path: list[str] = []
         # The names in sys.modules after the latest change.
         self._names: set[str] = set()
@@ -137,6 +139,7 @@ class _Interpreter:
             self._collect()
         else:
             self._path = list(sys.path)
+            self._argv = list(sys.argv)
         before, self._active = self._active, active
         self._hide({id(module) for own in before for module in own.modules.values()})
         wanted: dict[str, ModuleType] = {}
@@ -149,7 +152,7 @@ class _Interpreter:
                     del sys.modules[name]
         for name in [name for name in self._hidden if not any(own.may_have(name) for own in active)]:
             sys.modules[name] = self._hidden.pop(name)
-        self._set_path()
+        self._set_arguments()
         self._names = set(sys.modules)
 
     def _collect(self) -> None:
@@ -170,12 +173,16 @@ class _Interpreter:
             if any(name in own.modules for own in self._active) or not _is_installed(top):
                 self._hidden[name] = sys.modules.pop(name)
 
-    def _set_path(self) -> None:
-        """As in a stub, installed packages come before a model's folders. Folders of tests come after them."""
+    def _set_arguments(self) -> None:
+        """Set sys.path and sys.argv.
+
+        As in a stub, installed packages come before a model's folders. Folders of tests come after them.
+        """
         folders = [folder for own in reversed(self._active) for folder in own.path]
         installed = [entry for entry in self._path if _is_everybodys(entry)]
         self._made_path = list(dict.fromkeys([*installed, *folders, *self._path])) if self._active else self._path
         sys.path[:] = self._made_path
+        sys.argv[:] = [""] if self._active else self._argv
 
 
 _interpreter = _Interpreter()

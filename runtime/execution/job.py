@@ -57,7 +57,8 @@ class Job:
     For a job in a sequence, `sequence` is that sequence (see sequences.py) and `states` are its implicit states, which
     the model may update; their current values are among the inputs. `on_free` is called once, when its model has
     finished the request. `is_padding`: it fills a batch in place of a sequence without a request, came from no client,
-    and does not count in statistics.
+    and does not count in statistics. `takes_first`: its client takes the first response of a model that is not
+    decoupled, even if execute fails after it, as in a gRPC stream.
     """
 
     __slots__ = (
@@ -78,6 +79,7 @@ class Job:
         "signature",
         "slots",
         "states",
+        "takes_first",
         "tensors",
         "trace",
         "trace_context",
@@ -116,6 +118,7 @@ class Job:
         self.states: SequenceStates | None = None
         self.on_free: Callable[[Job], None] | None = None
         self.is_padding = False
+        self.takes_first = False
 
     @property
     def arrived_s(self) -> float:

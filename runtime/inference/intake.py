@@ -166,6 +166,7 @@ class Intake:
                 return None
             job = accepted
         incoming.job = job
+        job.takes_first = incoming.is_ordered
         if self._tracer.active:
             self._begin_trace(incoming, model, job)
         model.start(job)

@@ -693,3 +693,45 @@ def test_coroutines_of_decoupled_models(server, check):
     with ThreadPoolExecutor(4) as clients:
         found = [clients.submit(server.stream, "async_decoupled", IN=[1, 2], id=check) for _ in range(4)]
         assert [[event.get("OUT", event) for event in each.result()] for each in found] == [[[1, 2]]] * 4
+
+
+# Answers each request only when four have come, and each with two responses.
+TOGETHER = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.together = threading.Barrier(4)
+
+    def execute(self, requests):
+        for request in requests:
+            threading.Thread(target=self.answer, args=(request.get_response_sender(), request.inputs()[0])).start()
+
+    def answer(self, sender, tensor):
+        self.together.wait()
+        for _ in range(2):
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", tensor.as_numpy())]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+# Each request is a coroutine of its own in one event loop; in each, a plain loop takes the responses.
+ITERATES = """
+class TritonPythonModel:
+    async def execute(self, requests):
+        (request,) = requests
+        call = pb_utils.InferenceRequest(
+            model_name="together", inputs=[request.inputs()[0]], requested_output_names=["OUT"]
+        )
+        responses = await call.async_exec(decoupled=True)
+        total = sum(each.output_tensors()[0].as_numpy() for each in responses if each.output_tensors())
+        sender = request.get_response_sender()
+        sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", total)]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def test_awaiting_a_decoupled_call_leaves_the_event_loop_free(model, serve):
+    """`await async_exec(decoupled=True)` ends with the first response, so that other requests go on until then."""
+    model("together", TOGETHER, more=DECOUPLED)
+    model("iterates", ITERATES, more=DECOUPLED)
+    server = serve()
+    with ThreadPoolExecutor(4) as clients:
+        events = list(clients.map(lambda number: server.stream("iterates", IN=[number]), range(4)))
+    assert [[event["OUT"] for event in each] for each in events] == [[0], [2], [4], [6]]

@@ -211,3 +211,33 @@ class TritonPythonModel:
     titles = [process.title for process in server.family()]
     assert "sleep 1000" in titles
     server.stop()
+
+
+def test_options_of_the_server_are_not_the_models(model, serve):
+    """`sys.argv` is as in Triton, so that a model may use argparse or unittest."""
+    model(
+        "options",
+        """
+        import argparse, unittest
+
+        options = argparse.ArgumentParser()
+        options.add_argument("--size", type=int, default=3)
+
+        class Test(unittest.TestCase):
+            def test(self):
+                pass
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.size = options.parse_args().size
+                assert unittest.main(module=__name__, exit=False).result.wasSuccessful()
+
+            def execute(self, requests):
+                out = [pb_utils.Tensor("OUT", np.array([self.size]))]
+                parameters = {"argv": json.dumps(sys.argv)}
+                return [pb_utils.InferenceResponse(out, parameters=parameters) for request in requests]
+        """,
+    )
+    result = serve().infer("options", {"IN": np.array([1])})
+    assert result.as_numpy("OUT").tolist() == [3]
+    assert result.get_response()["parameters"]["argv"] == '[""]'

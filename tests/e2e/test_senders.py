@@ -4,11 +4,14 @@
 
 import json
 import os
+import queue
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
+import tritonclient.grpc
 
 # Does what the request's id says, and what is refused it gives back as a parameter of the next response.
 SENDERS = """
@@ -168,6 +171,18 @@ class TritonPythonModel:
     def do_end_and_return_nonsense(self, request):
         self.do_send(request)
         return 7
+
+    def do_send_and_return_another(self, request):
+        request.get_response_sender().send(answer(request.inputs()[0].as_numpy()))
+        return answer(np.zeros(1))
+
+    def do_send_an_error_and_raise(self, request):
+        error = pb_utils.TritonError("refused")
+        request.get_response_sender().send(pb_utils.InferenceResponse(error=error))
+        raise ValueError("exploded")
+
+    def do_raise(self, request):
+        raise ValueError("exploded")
 
     def do_send_and_die(self, request):
         request.get_response_sender().send(answer(np.zeros(1)))
@@ -388,6 +403,47 @@ class TestExecuteFails:
         assert status == 500
         assert message.startswith("Stub process 'senders_0' is not healthy. It was lost while it ran this request: ")
         assert ask(server, "return") == [1, 2]
+
+
+class TestGrpcStream:
+    """A client of a gRPC stream gets what was sent first, as in Triton; the failure after it is in the log."""
+
+    @staticmethod
+    def answers(server, acts):
+        """What a stream gets for each of these requests, in order: numbers, or a message."""
+        responses = queue.Queue()
+        with closing(server.grpc()) as client:
+            client.start_stream(lambda result, error: responses.put((result, error)))
+            for act in acts:
+                tensor = tritonclient.grpc.InferInput("IN", [2], "INT64").set_data_from_numpy(INPUT["IN"])
+                client.async_stream_infer("senders", [tensor], request_id=act)
+            for _ in acts:
+                result, error = responses.get(timeout=60)
+                if result is not None:
+                    assert result.get_response().parameters["triton_final_response"].bool_param
+                yield error.message() if result is None else result.as_numpy("OUT").tolist()
+            client.stop_stream()
+
+    def test_sent_before_an_exception(self, server):
+        acts = ["send_and_raise", "end_and_raise", "send_and_return_another", "send_an_error_and_raise", "send_and_die"]
+        assert list(self.answers(server, [*acts, "return"])) == [[0.0], [1, 2], [1, 2], "refused", [0.0], [1, 2]]
+
+    def test_nothing_sent_before_an_exception(self, server):
+        failed, returned = self.answers(server, ["raise", "return"])
+        assert failed.startswith(FAILED + "ValueError: exploded")
+        assert returned == [1, 2]
+
+    def test_counts_as_a_failure(self, server):
+        """For the statistics it is one, like any batch whose execute fails."""
+
+        def counts():
+            with closing(server.client()) as client:
+                stats = client.get_inference_statistics("senders")["model_stats"][0]["inference_stats"]
+            return stats["success"].get("count", 0), stats["fail"].get("count", 0)
+
+        before = counts()
+        assert list(self.answers(server, ["send_and_raise"])) == [[0.0]]
+        assert counts() == (before[0], before[1] + 1)
 
 
 class TestBatches:

@@ -95,6 +95,27 @@ def test_one_calls_the_other(interpreter, write_model):
         assert model.infer({"IN": [1]})["OUT"].tolist() == [10, 20, 21]
 
 
+def test_options_of_the_tests(interpreter, write_model):
+    """A model that reads options finds none, as in a stub; a test still has its own."""
+    before = list(sys.argv)
+    source = """
+import argparse
+
+options = argparse.ArgumentParser()
+options.add_argument("--size", type=int, default=3)
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.size = options.parse_args().size
+    def execute(self, requests):
+        return [answer([self.size, len(sys.argv), len(sys.argv[0])]) for _ in requests]
+"""
+    with load_model(write_model(source)) as model:
+        assert sys.argv == before
+        assert model.infer({"IN": [1]})["OUT"].tolist() == [3, 1, 0]
+    assert sys.argv == before
+
+
 def test_modules_of_the_tests(interpreter, write_model, monkeypatch, tmp_path):
     """A module of the tests is not taken for a model's that has the same name, and is there again afterwards."""
     theirs = types.ModuleType("helper")

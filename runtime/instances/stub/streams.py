@@ -3,7 +3,8 @@
 """Requests of one stub that a response sender answers, from their first response to their last.
 
 Only decoupled models may send any number of responses. For other models, the one response is kept until the model says
-that it is the last.
+that it is the last. If execute fails before that, a client gets the failure, but in a gRPC stream what was kept, as in
+Triton.
 """
 
 from __future__ import annotations
@@ -119,10 +120,17 @@ class Streams:
         self._connection.forget_credit(serial)
 
     def end(self, serial: int, failure: Outcome) -> None:
-        """End an open stream with a failure that its sender did not send."""
+        """End an open stream with a failure, or a response, that its sender did not send."""
         came_ns = time.monotonic_ns()
         stream = self.by_serial[serial]
-        self._end(stream, serial, failure)
+        outcome = failure
+        if stream.kept is not None and stream.job.takes_first:
+            outcome = stream.kept
+            if isinstance(failure, InferenceError):
+                stream.failure = failure  # for the statistics
+            else:
+                failure.release()
+        self._end(stream, serial, outcome)
         if self._decoupled:
             self._count(stream, failure, came_ns)
 

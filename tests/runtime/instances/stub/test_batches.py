@@ -349,6 +349,26 @@ class TestSenders:
         assert bench.connection.released == [(64, 8), (128, 8)]
         assert len(bench.batches) == 0
 
+    def test_kept_for_who_takes_the_first(self, bench):
+        """A gRPC stream gets what was sent first, whatever comes of execute; others get what comes last."""
+        failing, returning = bench.post(Request(), Request())
+        for serial, request in ((1, failing), (2, returning)):
+            request.job.takes_first = True
+            bench.respond(serial, response(64 * serial), False)
+        bench.batches.answered(failed(1))
+        assert bench.connection.released == []
+        failing.response.release()
+        returning.response.release()
+        assert bench.connection.released == [(64, 8), (128, 8)]
+        assert (bench.statistics.success_count, bench.statistics.failure_count) == (0, 2)
+        again = bench.post()
+        again.job.takes_first = True
+        bench.respond(3, response(64), False)
+        bench.batches.answered(result(3, response(128)))
+        assert bench.connection.released[2:] == [(128, 8)]
+        again.response.release()
+        assert bench.connection.released[3:] == [(64, 8)]
+
     def test_kept_and_then_execute_fails(self, bench):
         """A batch that fails fails for all that were not answered to the end."""
         kept, done, untouched = bench.post(Request(), Request(), Request())

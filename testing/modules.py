@@ -4,8 +4,9 @@
 
 In a stub a model has the interpreter for itself: its module is `1.model`, its folders are on sys.path, and sys.argv has
 no options. Here each model has modules of its own. They are in sys.modules, its folders on sys.path, and sys.argv as in
-a stub, only while the model is *active*: while it is loaded, executes something, or is finalized. So two models may both have a `1.model` and a `helper.py`, and
-closing a model leaves nothing of it. Installed packages are shared, and stay.
+a stub, only while the model is *active*: while it is loaded, executes something, or is finalized. So two models may
+both have a `1.model` and a `helper.py`, and closing a model leaves nothing of it. Installed packages are shared, and
+stay.
 
 Several models are active if one calls another. The last activated one has priority, and the caller again after the
 call. Two limits remain: models that run at the same time and import own modules with equal names, and a thread that a

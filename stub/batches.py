@@ -20,7 +20,7 @@ from pyruntime.stub.client_memory import ClientOutputs
 from pyruntime.stub.coroutines import Coroutines
 from pyruntime.stub.input_lifetime import KeptInputs
 from pyruntime.stub.link import Link
-from pyruntime.stub.loader import describe, trace
+from pyruntime.stub.loader import describe, log_failure
 from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils.functions import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 from pyruntime.stub.pb_utils.request import InferenceRequest
@@ -203,7 +203,7 @@ class Batches:
             cause = str(exc)
             LOGGER.error("execute failed: %s", cause)
         else:
-            LOGGER.error("execute failed\n%s", trace(exc))
+            log_failure("execute failed", exc, self._root)
             cause = describe(exc, self._root)
         return f"Failed to process the request(s) for model '{self._name}', message: {cause}"
 

@@ -9,11 +9,13 @@ folder and the model's folder appended to sys.path; a backend's module is `model
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 import traceback
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterable, List, Optional
 
+from pyruntime.stub.logs import LOGGER
 from pyruntime.utils.errors import LoadError
 
 # The most frames of the model's code in an error message. More frames, as in deep recursion, do not help.
@@ -51,10 +53,39 @@ def load_class(location: Dict[str, str]) -> Any:
     return model_class
 
 
+def log_failure(what: str, exc: BaseException, root: str) -> None:
+    """Log an exception with its traceback, as a record of the last line that ran in the folder `root`, the model's."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    own = [frame for frame in frames if frame.filename.startswith(os.path.join(root, ""))]
+    path, line = (own[-1].filename, own[-1].lineno or 0) if own else (__file__, 0)
+    if isinstance(exc, SyntaxError) and exc.filename:  # the line that cannot be compiled has no frame
+        path, line = exc.filename, exc.lineno or 0
+    arguments = (what, trace(exc))
+    LOGGER.handle(LOGGER.makeRecord(LOGGER.name, logging.ERROR, path, line, "%s\n%s", arguments, None))
+
+
 def trace(exc: BaseException) -> str:
-    """The complete traceback of an exception for the log, as text that can be encoded."""
-    lines = traceback.format_exception(type(exc), exc, exc.__traceback__)
-    return "".join(lines).encode("utf-8", "backslashreplace").decode()
+    """The traceback of an exception for the log, as text that can be encoded.
+
+    It has the frames of the model and of libraries: those of pyruntime and of importlib explain nothing to the model's
+    author. An exception without any other has them all.
+    """
+    shown = traceback.TracebackException(type(exc), exc, exc.__traceback__)
+    if _models_own(shown.stack) or isinstance(exc, SyntaxError):
+        _cut(shown)
+    return "".join(shown.format()).encode("utf-8", "backslashreplace").decode()
+
+
+def _cut(shown: traceback.TracebackException) -> None:
+    """Remove frames that are not the model's, also from the exceptions that led to this one."""
+    at: Optional[traceback.TracebackException] = shown
+    while at is not None:
+        at.stack[:] = _models_own(at.stack)
+        at = at.__cause__ or at.__context__
+
+
+def _models_own(frames: Iterable[traceback.FrameSummary]) -> List[traceback.FrameSummary]:
+    return [frame for frame in frames if not frame.filename.startswith(_NOT_THE_MODELS)]
 
 
 def describe(exc: BaseException, root: str) -> str:
@@ -65,10 +96,8 @@ def describe(exc: BaseException, root: str) -> str:
     """
     root = root.rstrip(os.sep)
     frames: List[str] = []
-    for frame in reversed(traceback.extract_tb(exc.__traceback__)):
+    for frame in reversed(_models_own(traceback.extract_tb(exc.__traceback__))):
         inside = frame.filename.startswith(root + os.sep)
-        if frame.filename.startswith(_NOT_THE_MODELS):
-            continue
         path = os.path.relpath(frame.filename, root) if inside else os.path.basename(frame.filename)
         frames.append(f"  {path}({frame.lineno}): {frame.name}\n")
     at = "\n\nAt:\n" + "".join(frames[:FRAMES_MAX]) if frames else ""

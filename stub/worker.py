@@ -23,8 +23,7 @@ from pyruntime.stub.batches import Batches
 from pyruntime.stub.calls import Calls
 from pyruntime.stub.coroutines import Coroutines
 from pyruntime.stub.link import Link
-from pyruntime.stub.loader import describe, load_class, trace
-from pyruntime.stub.logs import LOGGER
+from pyruntime.stub.loader import describe, load_class, log_failure
 from pyruntime.stub.memory import Regions
 from pyruntime.stub.pb_utils.model_config import ModelConfig
 from pyruntime.stub.responses import ResponseWriter
@@ -185,7 +184,7 @@ class Worker:
                 ready = asyncio.run(_awaited(ready))
             problem = "" if type(ready) is bool else "is_ready() must return a boolean value"
         except BaseException as exc:
-            LOGGER.error("is_ready failed\n%s", trace(exc))
+            log_failure("is_ready failed", exc, self._root)
             ready, problem = False, f"is_ready() failed: {type(exc).__name__}"
         if not self.link.closed:
             self.link.send(IsReady(ready is True, problem))
@@ -205,7 +204,7 @@ class Worker:
             self.link.send(LoadFailed(str(exc)))
             return False
         except BaseException as exc:
-            LOGGER.error("the model cannot be loaded\n%s", trace(exc))
+            log_failure("the model cannot be loaded", exc, self._root)
             self.link.send(LoadFailed(describe(exc, self._root)))
             return False
         self.link.send(answer)
@@ -263,7 +262,7 @@ class Worker:
             try:
                 self._model.finalize()
             except BaseException as exc:
-                LOGGER.error("finalize failed\n%s", trace(exc))
+                log_failure("finalize failed", exc, self._root)
         self.link.send(Stopped())
 
     def _set_loop(self, loop: Any) -> None:

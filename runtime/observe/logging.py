@@ -11,6 +11,8 @@ Times are UTC. A message is a JSON string with quotes, so that one record is one
 TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 in the environment it is written unchanged. A record's extras:
 
     stub_file, stub_line    the file and line of the model, which replace those of the call
+    in_traceback            whether the message is a line of a traceback, which is written without quotes; what does not
+                            print is escaped
     table                   a text table, written below the line unchanged, because tables.py has escaped its text
 
 At a terminal the letters of errors and warnings have colours, unless NO_COLOR is in the environment. The format `json`
@@ -65,9 +67,14 @@ class TritonFormatter(logging.Formatter):
         if self._format == "json":
             return _json(record, message, table)
         # As in Triton, a table without a message follows a bare heading rather than `""`.
-        text = quote(message) if self._escape and (message or table is None) else message
+        text = self._quoted(record, message) if message or table is None else ""
         line = f"{self._heading(record)}] {text}"
         return line if table is None else f"{line}\n{table}"
+
+    def _quoted(self, record: logging.LogRecord, message: str) -> str:
+        if not self._escape:
+            return message
+        return printable(message) if getattr(record, "in_traceback", False) else quote(message)
 
     def _heading(self, record: logging.LogRecord) -> str:
         letter = _letter(record.levelno)
@@ -137,10 +144,14 @@ def _handlers(logger: logging.Logger) -> list[logging.Handler]:
 
 def quote(message: str) -> str:
     """`message` as a JSON string. Letters of all scripts stay; characters that do not print are escaped."""
-    quoted = json.dumps(message, ensure_ascii=False)
-    if quoted.isprintable():
-        return quoted
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in quoted)
+    return printable(json.dumps(message, ensure_ascii=False))
+
+
+def printable(message: str) -> str:
+    """`message` with the escapes of JSON in place of characters that do not print."""
+    if message.isprintable():
+        return message
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in message)
 
 
 def _place(record: logging.LogRecord) -> tuple[str, int]:

@@ -13,6 +13,8 @@ import time
 
 from pyruntime.runtime.observe.log_budget import LOG_BYTES_PER_S, SILENCE_S, LogBudget
 
+# A line that begins a traceback of Python. Its lines are written without quotes, because people read them.
+TRACEBACK = "Traceback (most recent call last):"
 # At most so many lines of a model are logged at once: a flood must not keep the server from its requests.
 LINES_AT_ONCE_MAX = 500
 # The heading of a line, which counts besides its text.
@@ -36,12 +38,17 @@ class ModelLog:
         return self._budget.is_spent(time.monotonic())
 
     def write(self, level: int, text: str, file: str, line: int) -> None:
-        """Log a record of the model, which has its own file and line: a line for each line of `text`."""
+        """Log a record of the model, which has its own file and line: a line for each line of `text`.
+
+        The lines of a traceback are written without quotes: see logging.py.
+        """
         if not self._logger.isEnabledFor(level):
             return
         lines = text.splitlines() or [""]
+        in_traceback = False
         for each in lines[:LINES_AT_ONCE_MAX]:
-            self._write(level, each, {"stub_file": file, "stub_line": line})
+            in_traceback = in_traceback or each == TRACEBACK
+            self._write(level, each, {"stub_file": file, "stub_line": line, "in_traceback": in_traceback})
         self.drop(sum(map(len, lines[LINES_AT_ONCE_MAX:])))
 
     def write_line(self, level: int, line: str) -> None:

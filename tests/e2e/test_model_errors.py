@@ -139,6 +139,17 @@ def test_traceback_of_a_load_is_in_the_log(broken):
         assert any("ValueError: exploded" in line for line in lines)
 
 
+def test_traceback_of_a_load_has_the_models_lines(broken):
+    """It has none of pyruntime, nor of the import system, and the record names the model's file."""
+    for name in ("raises_at_import", "raises_in_initialize", "raises_in_auto_complete", "bad_syntax"):
+        lines = [line for line in broken.log.splitlines() if f"{name}_0: " in line]
+        files = re.findall(r' File "(.*?)"', "\n".join(lines))
+        assert files
+        assert all(file.endswith(f"{name}/1/model.py") for file in files)
+        assert all(f"{name}/1/model.py:" in line.split("]")[0] for line in lines)
+    assert "did not finish within" not in broken.log
+
+
 def test_the_others_are_served(broken):
     """With --exit-on-error=false and without strict readiness a server is ready with the models that do load."""
     assert broken.is_ready()

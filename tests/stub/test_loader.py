@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folders and names for the modules of models, and descriptions of their errors."""
 
+import logging
+import os
 import re
 import sys
 
 import pytest
 
-from pyruntime.stub.loader import FRAMES_MAX, describe, load_class
+from pyruntime.stub.loader import FRAMES_MAX, describe, load_class, log_failure, trace
+from pyruntime.stub.logs import LOGGER
 from pyruntime.utils.errors import LoadError
 
 MODEL = "class TritonPythonModel:\n    name = __name__\n    def execute(self, requests):\n        return []\n"
@@ -200,3 +203,66 @@ class TestDescribe:
         text = describe(exc, str(tmp_path / "m"))
         assert text.startswith("SyntaxError: invalid syntax (model.py, line 2)")
         assert str(tmp_path) not in text
+
+
+class TestTrace:
+    def test_none_of_ours(self, make, tmp_path):
+        """The traceback of a failed import has the frames of the model and of libraries, and no others."""
+        text = trace(raised(load_class, make("import json\ndef f():\n    json.loads('{')\nf()")))
+        files = re.findall(r'File "(.*?)"', text)
+        model = str(tmp_path / "m/1/model.py")
+        assert files[:2] == [model, model]
+        assert [os.path.basename(file) for file in files[2:]] == ["__init__.py", "decoder.py", "decoder.py"]
+        assert text.startswith("Traceback (most recent call last):\n")
+        assert "JSONDecodeError: " in text.splitlines()[-1]
+
+    def test_of_chained_exceptions(self, make, tmp_path):
+        """Nor do those that led to it have any."""
+        source = """
+def f():
+    import nothing_of_this_name
+try:
+    f()
+except ImportError as exc:
+    raise ValueError from exc
+"""
+        text = trace(raised(load_class, make(source)))
+        assert set(re.findall(r'File "(.*?)"', text)) == {str(tmp_path / "m/1/model.py")}
+        assert "The above exception was the direct cause" in text
+
+    def test_syntax_error(self, make, tmp_path):
+        """The line that cannot be compiled is shown, and no frame."""
+        text = trace(raised(load_class, make("x = 1\n1 +")))
+        assert re.findall(r'File "(.*?)", line (\d+)', text) == [(str(tmp_path / "m/1/model.py"), "2")]
+
+    def test_with_frames_of_ours_alone(self, make, tmp_path):
+        """A fault of pyruntime is shown as it is."""
+        text = trace(raised(load_class, {"file": str(tmp_path / "nothing.py")}))
+        assert "in load_class" in text
+
+
+class TestLogFailure:
+    @pytest.fixture
+    def records(self):
+        kept = []
+        handler = logging.Handler()
+        handler.emit = kept.append
+        LOGGER.addHandler(handler)
+        yield kept
+        LOGGER.removeHandler(handler)
+
+    @pytest.mark.parametrize(
+        "source", ["def f():\n    raise ValueError\nf()", "import json\njson.loads('{')", "x = 1\n1 +"]
+    )
+    def test_place(self, make, tmp_path, records, source):
+        """A failure is logged as a record of the model's own line that led to it."""
+        log_failure("loading failed", raised(load_class, make(source)), str(tmp_path / "m"))
+        (record,) = records
+        assert record.levelno == logging.ERROR
+        assert record.getMessage().startswith("loading failed\nTraceback (most recent call last):\n")
+        assert (record.pathname, record.lineno) == (str(tmp_path / "m/1/model.py"), 2)
+
+    def test_without_a_place(self, records):
+        """An exception that was never raised has none."""
+        log_failure("failed", ValueError("no"), "/models/m")
+        assert records[0].getMessage().endswith("ValueError: no\n")

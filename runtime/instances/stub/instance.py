@@ -134,7 +134,8 @@ class PythonInstance:
                 self._handle(StopRequested())
                 await self._stopped.wait()
         except TimeoutError:
-            _LOG.warning("%s: did not finish within %g s and is killed", self.name, timeout_s)
+            if timeout_s:  # otherwise nobody waits for it, as after a failed load
+                _LOG.warning("%s: did not finish within %g s and is killed", self.name, timeout_s)
             if self._supervisor.state not in (State.STOPPING, State.STOPPED, State.FAILED):
                 self._handle(StopRequested())
             self.kill()

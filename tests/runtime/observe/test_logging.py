@@ -118,6 +118,12 @@ def test_message_is_escaped():
     assert line.endswith(r'] "a\n\"b\"\u001b[2J\u007f\u009b\u202e\ud800 ünïcode"')
 
 
+def test_traceback_of_a_model():
+    """A line of a traceback has no quotes; what does not print is escaped all the same."""
+    line = TritonFormatter().format(record('m_0:   File "/m/1/model.py"\n\x1b', in_traceback=True))
+    assert line.endswith('] m_0:   File "/m/1/model.py"\\n\\u001b')
+
+
 def test_file_of_a_model_is_escaped():
     """A model cannot drive a terminal by the name of its file."""
     assert " a\\u001b.py:7] " in TritonFormatter().format(record(stub_file="a\x1b.py", stub_line=7))

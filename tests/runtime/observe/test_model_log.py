@@ -67,6 +67,13 @@ def test_record(log, written):
     assert [record.levelname for record in written.records] == ["ERROR", "ERROR", "INFO"]
 
 
+def test_traceback(log, written):
+    """From its first line on, a traceback is written for people; what is before it is a message."""
+    log.write(logging.ERROR, 'failed\nTraceback (most recent call last):\n  File "a"', "model.py", 7)
+    assert written.lines == ["m_0: failed", "m_0: Traceback (most recent call last):", 'm_0:   File "a"']
+    assert [record.in_traceback for record in written.records] == [False, True, True]
+
+
 def test_printed_line(log, written):
     """A line that a model printed has no file of the model."""
     log.write_line(logging.INFO, "hello %s")

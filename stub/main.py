@@ -83,7 +83,7 @@ def _become_child(name: str, output_fd: int, at_terminal: bool) -> None:
         debugging.use_terminal()  # in the server's process group, because others may not read from the terminal
     else:
         debugging.refuse_breakpoints()
-        os.setpgid(0, 0)  # processes that the model starts are in this group, and end with the stub
+        os.setpgid(0, 0)  # signals from the terminal are for the server
         os.dup2(output_fd, 1)
         os.dup2(output_fd, 2)
         # Line-buffered, so that the log has all lines that a model printed before it crashed.

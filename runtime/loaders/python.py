@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import orjson
 
@@ -41,6 +42,8 @@ from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, LaunchError, LoadError, OutOfMemoryError
 
 _LOG = logging.getLogger("pyruntime.repository")
+
+T = TypeVar("T")
 
 # How long a load waits for the descriptors, the processes or the memory that its stubs need, in seconds: within this
 # time the server closes idle connections, and stubs that are stopped have ended.
@@ -70,7 +73,7 @@ class PythonLoader:
         self, draft: Draft, version: int, backend: Backend, completed: asyncio.Future[Config], undo: AsyncExitStack
     ) -> LoadedVersion:
         """See VersionLoader. Safe to cancel."""
-        memory = self._factory.memory(draft)
+        memory = await _patiently(partial(self._memory, draft))
         undo.callback(memory.close)
         connections: dict[str, StubConnection] = {}
         undo.push_async_callback(_kill, connections)
@@ -87,6 +90,9 @@ class PythonLoader:
             undo.push_async_callback(instance.stop, 0)
         await _all(instance.start(connections[instance.name]) for instance in instances)
         return model, instances
+
+    async def _memory(self, draft: Draft) -> RequestMemory:
+        return self._factory.memory(draft)
 
     def _location(self, draft: Draft, version: int, backend: Backend) -> dict[str, str]:
         """The location of the model for a stub: see utils/messages.py."""
@@ -164,13 +170,13 @@ class PythonLoader:
         return instances
 
 
-async def _patiently(open_stub: Callable[[], Awaitable[StubConnection]]) -> StubConnection:
-    """Start a stub; wait while descriptors, processes or memory are lacking, LAUNCH_S_MAX at most. Raises LoadError."""
+async def _patiently(step: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a step while descriptors, processes or memory are lacking, for LAUNCH_S_MAX at most. Raises LoadError."""
     deadline = time.monotonic() + LAUNCH_S_MAX
     wait_s = LAUNCH_AGAIN_S
     while True:
         try:
-            return await open_stub()
+            return await step()
         except (LaunchError, OutOfMemoryError) as exc:
             if time.monotonic() + wait_s > deadline:
                 raise LoadError(

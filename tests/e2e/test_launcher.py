@@ -8,11 +8,13 @@ import os
 import re
 import resource
 import signal
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from pyruntime.runtime.loaders import python
 
 from .harness.processes import Process, find_process
 
@@ -74,6 +76,17 @@ def daemon_of(folder: Path) -> Process:
     daemon = find_process(int((folder / "daemon").read_text()))
     assert daemon is not None
     return daemon
+
+
+@contextmanager
+def no_descriptors(server):
+    """The server cannot open anything."""
+    before = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, before)
 
 
 def works(server, name):
@@ -206,16 +219,37 @@ def test_no_descriptors_for_restarts(daemons, wait_until):
     other = server.stub("other_0")
     with server.client() as client:
         assert client.is_server_live()  # this connection stays
-        before = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, before[1]))
-        for name in crashed:
-            os.kill(server.stub(f"{name}_0").pid, signal.SIGKILL)
-        # More than five each, which would be deaths enough to be given up.
-        wait_until(lambda: all(server.log.count(f"{name}_0: cannot be started now: ") > 5 for name in crashed))
-        assert client.is_model_ready("other")
-        assert not any(client.is_model_ready(name) for name in crashed)
-        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, before)
+        with no_descriptors(server):
+            for name in crashed:
+                os.kill(server.stub(f"{name}_0").pid, signal.SIGKILL)
+            # More than five each, which would be deaths enough to be given up.
+            wait_until(lambda: all(server.log.count(f"{name}_0: cannot be started now: ") > 5 for name in crashed))
+            assert client.is_model_ready("other")
+            assert not any(client.is_model_ready(name) for name in crashed)
     assert all(works(server, name) for name in [*crashed, "other"])
     assert other.is_alive()
     index = json.loads(server.request("POST", "/v2/repository/index").body)
     assert {row["state"] for row in index} == {"READY"}
+
+
+def test_no_descriptors_for_a_stub(model, serve, with_limits):
+    """A model whose stub cannot be started is not loaded, says why, and can be loaded later; others serve."""
+    model("other", PLAIN)
+    model("late", PLAIN)
+    options = ["--model-control-mode=explicit", "--load-model=other"]
+    server = serve(*options, wrapper=with_limits(python, LAUNCH_S_MAX=0.5))
+    launcher = titled(server, "pyruntime launcher")
+    before = resource.prlimit(launcher.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(launcher.pid, resource.RLIMIT_NOFILE, (5, before[1]))
+    answer = server.request("POST", "/v2/repository/models/late/load")
+    assert answer.status >= 400
+    index = {row["name"]: row for row in json.loads(server.request("POST", "/v2/repository/index").body)}
+    assert index["late"]["reason"].startswith("Unavailable: the stub process of late_0 cannot be started: ")
+    assert index["late"]["reason"].endswith(
+        ". The server tried for 0.5 s. Close connections, unload other models, or allow the server more descriptors, "
+        "processes or memory"
+    )
+    assert works(server, "other")
+    resource.prlimit(launcher.pid, resource.RLIMIT_NOFILE, before)
+    assert server.request("POST", "/v2/repository/models/late/load").status == 200
+    assert works(server, "late")

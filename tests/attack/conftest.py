@@ -13,6 +13,7 @@ from functools import partial
 
 import pytest
 
+from ..e2e.harness import cgroups
 from ..e2e.harness.server import start_and_stop
 from ..e2e.harness.waiting import wait_until
 from .harness import repository
@@ -70,6 +71,13 @@ def start_target(reserve_ports, tmp_path_factory, backends):
         shutil.rmtree(folder)
 
     return start_target
+
+
+@pytest.fixture
+def cgroup_of():
+    """`cgroup_of(size)`: a command that executes another one with so much memory; skips where that may not be."""
+    with cgroups.limiting_memory() as cgroup_of:
+        yield cgroup_of
 
 
 @pytest.fixture(scope="session")

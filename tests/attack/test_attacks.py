@@ -8,7 +8,9 @@ much: what once stalled it, did so for seconds.
 
 import pytest
 
+from .harness import http1
 from .harness.attacks import AMPLIFIED, ATTACKS, COMPRESSION, GRPC_BOMBS, JSON_BOMBS
+from .harness.clients import Target
 
 pytestmark = pytest.mark.processes
 
@@ -53,3 +55,14 @@ def test_attack(start_again, run_attack, attack, request):
     assert found.failures == 0
     assert found.longest_cpu_s < STALL_CPU_S_MAX
     assert found.peak_bytes < PEAK_BYTES_MAX
+
+
+@pytest.mark.parametrize("case", range(len(http1.SMUGGLING)))
+def test_smuggling(start_again, seed, case):
+    """What servers have read differently is refused, and what comes behind it is not read as a request."""
+    headers, body = http1.SMUGGLING[case]
+    target = Target(start_again(), seed)
+    request = b"POST /v2/models/numbers/infer HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n%b" % (headers, body)
+    statuses = target.http(request)
+    assert len(statuses) == 1
+    assert statuses[0] in ("400", "501")

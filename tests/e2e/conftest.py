@@ -17,7 +17,7 @@ import trustme
 
 from pyruntime.runtime.instances.stub import instance
 
-from .harness import models, raw, waiting
+from .harness import cgroups, models, raw, waiting
 from .harness.http2_client import BareClient
 from .harness.server import Server, start_and_stop
 
@@ -101,6 +101,13 @@ def require_memory():
             pytest.skip(f"needs {needed} bytes of memory, {available} are available")
 
     return require
+
+
+@pytest.fixture
+def cgroup_of():
+    """`cgroup_of(size)`: a command that executes another one with so much memory; skips where that may not be."""
+    with cgroups.limiting_memory() as cgroup_of:
+        yield cgroup_of
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,7 @@
 
 import os
 import subprocess
-from contextlib import ExitStack
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -91,39 +89,6 @@ def test_dev_shm_is_not_used(model, serve):
         assert echoes(server, LARGE)
         assert echoes(server, SMALL)
     assert os.listdir(filler.parent) == ["filler"]
-
-
-@pytest.fixture
-def cgroup_of(wait_until):
-    """`cgroup_of(size)`: a command that executes another one with so much memory; skips where that may not be."""
-    with ExitStack() as folders:
-
-        def make(size):
-            memberships = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-            own = next((path for _, controllers, path in memberships if "memory" in controllers.split(",")), None)
-            if own is None:
-                parent, limit = Path("/sys/fs/cgroup"), "memory.max"
-            else:
-                parent, limit = Path(f"/sys/fs/cgroup/memory{own}"), "memory.limit_in_bytes"
-            folder = parent / f"pyruntime_test_{uuid4().hex}"
-            try:
-                folder.mkdir()
-                folders.callback(wait_until, lambda: remove(folder))
-                (folder / limit).write_text(str(size))
-            except OSError as error:
-                pytest.skip(f"no cgroup with a limit of memory: {error}")
-            return "sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh"
-
-        yield make
-
-
-def remove(folder):
-    """Whether a cgroup is gone: it stays as long as one of its processes does."""
-    try:
-        folder.rmdir()
-    except OSError:
-        return False
-    return True
 
 
 def test_memory_that_runs_out(cgroup_of, model, serve):

@@ -65,9 +65,15 @@ class Target:
         self.count(len(data))
 
     def bytes_to(self, port: int, data: bytes) -> None:
-        """Send bytes to a port, then nothing more, and read until the server hangs up."""
-        with self.connect(port) as sock:
-            _talk(sock, data)
+        """Send bytes to a port, then nothing more, and read until the server hangs up.
+
+        They must be few enough for the buffers of the socket.
+        """
+        with self.connect(port) as sock, suppress(OSError):
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(PIECE_BYTES):
+                pass
         self.count(len(data))
 
     def flood(self, port: int, pieces: Iterable[bytes]) -> bool:

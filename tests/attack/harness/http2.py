@@ -5,6 +5,7 @@
 A conversation mostly begins correctly: a server that rejects the first bytes tests little.
 """
 
+from functools import cache
 from random import Random
 
 import hpack
@@ -37,18 +38,19 @@ LENGTHS = [0, 1, 5, 70_000, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]
 REQUEST = plain(*messages.contents(*messages.field(messages.INT64, messages.Run(b"\1"))))
 
 
-def head_of(path: str, extra: dict[str, str] | None = None) -> bytes:
+@cache
+def head_of(path: str, *extra: tuple[str, str]) -> bytes:
     """The header block of a call, without a table, so that it may follow any other."""
     fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a"}
-    fields |= {"content-type": "application/grpc", "te": "trailers", **(extra or {})}
-    never_indexed = [(hpack.NeverIndexedHeaderTuple(name, value)) for name, value in fields.items()]
+    fields |= {"content-type": "application/grpc", "te": "trailers", **dict(extra)}
+    never_indexed = [hpack.NeverIndexedHeaderTuple(name, value) for name, value in fields.items()]
     return bytes(hpack.Encoder().encode(never_indexed))
 
 
-def head(stream: int, path: str, extra: dict[str, str] | None = None, ended: bool = False) -> bytes:
+def head(stream: int, path: str, *extra: tuple[str, str], ended: bool = False) -> bytes:
     """The frame that begins a call."""
     flags = ["END_HEADERS", *["END_STREAM"] * ended]
-    return bytes(HeadersFrame(stream, head_of(path, extra), flags=flags).serialize())
+    return bytes(HeadersFrame(stream, head_of(path, *extra), flags=flags).serialize())
 
 
 def framed(message: bytes, flag: int = 0, length: int | None = None) -> bytes:
@@ -88,7 +90,7 @@ def _frame(random: Random) -> bytes | Frame:
         case 0 | 1 | 2:
             return data(stream or 1, _message(random), random.random() < 0.5)
         case 3 | 4:
-            return head(stream or 1, random.choice(PATHS), random.choice(EXTRA), random.random() < 0.3)
+            return head(stream or 1, random.choice(PATHS), *random.choice(EXTRA).items(), ended=random.random() < 0.3)
         case 5:
             return RstStreamFrame(stream or 1, random.randrange(15))
         case 6:

@@ -122,7 +122,7 @@ class Listeners:
         self._services: list[_Service] = []
         self._listeners: list[asyncio.Server] = []
         self._connections = _Connections()
-        self._checks = ConnectionChecks(self._connections, HttpConnection)
+        self._checks = ConnectionChecks(self._connections, HttpConnection, state.pending_bytes)
 
     async def open(self) -> None:
         """Listen at all ports. If one cannot be opened, close all and raise SettingsError."""

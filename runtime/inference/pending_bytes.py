@@ -29,6 +29,9 @@ DEFAULT_BYTES_MAX = 1 << 30
 # The share of the budget that one connection may hold, so that no client alone can hold all of it.
 CONNECTION_SHARE = 0.5
 
+# A claim that has waited for this long is refused, in seconds: clients rarely wait longer.
+WAIT_S_MAX = 30.0
+
 # Called with None when the bytes are taken, or with the reason why they never will be. It must not raise.
 Then = Callable[["PendingBytesError | None"], None]
 
@@ -67,6 +70,16 @@ class PendingBytes:
         """The share of a new connection."""
         return Share(self)
 
+    def check(self, now: float) -> None:
+        """Refuse claims that wait for too long. Called every few seconds; `now` is in seconds, of any clock.
+
+        A claim may wait for up to one such interval more.
+        """
+        for claim in list(self._waiting):
+            if claim.waits and claim.is_overdue(now):
+                claim.refuse()
+        self._grant()
+
     def _grant(self) -> None:
         """Serve the claims that wait, as far as there is room. A call during another one is left to that one."""
         if self._granting:
@@ -104,7 +117,7 @@ class Share:
 class Claim:
     """The claim of one body or message: `held` is the number of its bytes. Its owner must call `end`."""
 
-    __slots__ = ("_pending", "_share", "_then", "_wanted", "held")
+    __slots__ = ("_pending", "_share", "_since", "_then", "_wanted", "held")
 
     def __init__(self, pending: PendingBytes, share: Share) -> None:
         self._pending = pending
@@ -113,6 +126,8 @@ class Claim:
         # The bytes that it takes or waits for, and the callback of the wait.
         self._wanted = 0
         self._then: Then | None = None
+        # When a check first saw it wait, in seconds.
+        self._since: float | None = None
 
     def __repr__(self) -> str:
         return f"<Claim of {self.held} bytes{f', waits for {self._wanted}' if self.waits else ''}>"
@@ -154,6 +169,7 @@ class Claim:
             self._add(nbytes)
             return True
         self._then = then
+        self._since = None
         pending._waiting[self] = None
         pending._held_waiting += self.held
         pending._grant()
@@ -173,6 +189,12 @@ class Claim:
         if self.held:
             self._add(-self.held)
         self._pending._grant()
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether a claim that waits has done so for too long, as far as checks have seen."""
+        if self._since is None:
+            self._since = now
+        return now - self._since >= WAIT_S_MAX
 
     def refuse(self) -> None:
         """End the wait, because it takes too long: the callback gets the error. Has no effect without a wait."""

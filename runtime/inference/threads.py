@@ -7,12 +7,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from pyruntime.utils.errors import Code, InferenceError
 
-# A compressed body is decompressed at once up to this size, in bytes: at worst, it becomes a thousand times as large,
-# which takes 30 ms.
+# Threads that work on requests at a time. More would only compete for the processors and for Python's lock, and each
+# takes memory. Other work of the server, such as the loading of models, has other threads and is not delayed.
+THREADS_MAX = 4
+
+# A compressed body up to this size, in bytes, is decompressed at once, or at least its beginning.
 DECOMPRESSED_AT_ONCE_MAX = 16 << 10
 # A JSON document is parsed at once up to this size, in bytes: about ten milliseconds of work at most.
 PARSED_AT_ONCE_MAX = 128 << 10
@@ -23,6 +27,8 @@ ANSWERED_AT_ONCE_MAX = 64 << 10
 _LOG = logging.getLogger("pyruntime.frontends")
 
 T = TypeVar("T")
+
+_threads = ThreadPoolExecutor(THREADS_MAX, "request")
 
 
 def at_once(work: Callable[[], T], then: Callable[[T | InferenceError], None]) -> None:
@@ -47,7 +53,7 @@ def in_thread(
     async def attempt() -> None:
         result: T | InferenceError
         try:
-            result = await asyncio.to_thread(work)
+            result = await asyncio.get_running_loop().run_in_executor(_threads, work)
         except InferenceError as exc:
             result = exc
         except MemoryError:

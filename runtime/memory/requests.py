@@ -9,6 +9,9 @@ from pyruntime.runtime.requests.types import InferRequest, Slot
 from pyruntime.utils.arena import ALIGNMENT, Arena
 from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError
 
+# A copy is made in pieces of this size, in bytes: less than a millisecond's work.
+COPIED_BYTES = 1 << 20
+
 
 class RequestSlot:
     """A slot of a request region: `size` bytes at `offset`, which for alignment may be after the slot's `start`."""
@@ -28,8 +31,11 @@ class RequestSlot:
         return self._region[self.offset : self.offset + self.size]
 
     def fill(self, data: bytes | bytearray) -> None:
-        """Copy `data`, which is as long as the slot, into it."""
-        self._region[self.offset : self.offset + self.size] = data
+        """Copy `data`, which is as long as the slot, into it. A thread that does so lets others run meanwhile."""
+        with memoryview(data) as source:
+            for at in range(0, self.size, COPIED_BYTES):
+                part = source[at : at + COPIED_BYTES]
+                self._region[self.offset + at : self.offset + at + len(part)] = part
 
     def free(self) -> None:
         """Free the slot; another request may then get its memory."""

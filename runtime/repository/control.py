@@ -100,7 +100,7 @@ class ModelControl:
 
         Raises InferenceError. Cancelling it ends the wait; the load continues.
         """
-        self._check_explicit()
+        self.check_explicit()
         _check_name(name)
         request = LoadRequest(parse_override(config) if config else None)
         if files:
@@ -120,7 +120,7 @@ class ModelControl:
 
         Raises InferenceError if the server's mode allows no unloading.
         """
-        self._check_explicit()
+        self.check_explicit()
         self.remove(name)
 
     async def wait_ready(self, name: str, version: int, caller: str) -> ModelVersion:
@@ -345,7 +345,8 @@ class ModelControl:
             finally:
                 self._waits.remove(wait)
 
-    def _check_explicit(self) -> None:
+    def check_explicit(self) -> None:
+        """Raise InferenceError UNAVAILABLE unless requests may load and unload models."""
         if self._closed:
             raise _exiting()
         if self._settings.model_control_mode != "explicit":

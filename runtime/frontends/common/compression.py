@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -27,10 +27,10 @@ LEVEL = 1
 # much time as a few KiB of contents, however small it is.
 MEMBERS_MAX = 4096
 
-# The bytes that one call gives to zlib, and takes from it: a few milliseconds' work. zlib copies the input that it
-# leaves.
+# The bytes that one call gives to zlib. zlib copies the input that it leaves.
 _INPUT_BYTES = 64 << 10
-_OUTPUT_BYTES = 1 << 20
+# The longest piece of decompressed data, in bytes: less than a millisecond's work.
+PIECE_BYTES_MAX = 64 << 10
 
 # zlib's numbers for formats: the size of the window, plus a number for the header.
 _WINDOW = 15
@@ -56,10 +56,20 @@ def compress_all(parts: Iterable[bytes | memoryview], encoding: str, level: int 
 def decompress(data: bytes | bytearray | memoryview, encoding: str, limit: int) -> bytes:
     """Decompress `data` to at most `limit` bytes, without using more memory than that.
 
+    Raises InferenceError as `decompressed`.
+    """
+    return b"".join(decompressed(data, encoding, limit))
+
+
+def decompressed(data: bytes | bytearray | memoryview, encoding: str, limit: int) -> Iterator[bytes]:
+    """The decompressed `data` in pieces of at most PIECE_BYTES_MAX bytes, maybe empty ones; at most `limit` in all.
+
+    A piece is made when it is asked for, so the caller decides how many there are in memory. There is no limit for the
+    ratio: tensors of zeros are a thousandth of their size, and the limits of sizes suffice.
+
     Raises InferenceError (INVALID_ARG) for more than `limit` bytes, and where `data` is cut short, is followed by
     something else or is not compressed at all.
     """
-    pieces: list[bytes] = []
     left, members = limit, 1
     stream = zlib.decompressobj(_EITHER)
     view = memoryview(data)
@@ -71,7 +81,7 @@ def decompress(data: bytes | bytearray | memoryview, encoding: str, limit: int) 
                 if members > MEMBERS_MAX:
                     raise _invalid(f"the request is compressed in more than {MEMBERS_MAX} parts")
                 stream = zlib.decompressobj(_FORMATS["gzip"])
-            wanted = min(left + 1, _OUTPUT_BYTES)
+            wanted = min(left + 1, PIECE_BYTES_MAX)
             try:
                 piece = stream.decompress(rest, wanted)
             except zlib.error:
@@ -82,14 +92,13 @@ def decompress(data: bytes | bytearray | memoryview, encoding: str, limit: int) 
             left -= len(piece)
             if left < 0:
                 raise _invalid(f"the request has more than {limit} bytes once decompressed, the server accepts {limit}")
-            pieces.append(piece)
+            yield piece
             rest = stream.unused_data if stream.eof else stream.unconsumed_tail
             # zlib may hold more output although it has taken all input.
             if not rest and (stream.eof or len(piece) < wanted):
                 break
     if not stream.eof:
         raise _invalid(f"the request is compressed with {encoding}, and its end is missing")
-    return b"".join(pieces)
 
 
 def accepted_encoding(header: str) -> str:

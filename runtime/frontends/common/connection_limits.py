@@ -11,6 +11,7 @@ from typing import Protocol
 from pyruntime.runtime import descriptors
 from pyruntime.runtime.frontends.common.client_timeouts import CHECK_S
 from pyruntime.runtime.frontends.common.descriptor_budget import connections_max
+from pyruntime.runtime.inference.pending_bytes import PendingBytes
 
 # Connections are scarce from this share of the limit on.
 CROWDED_SHARE = 0.5
@@ -76,11 +77,17 @@ class ConnectionChecks:
     """Checks all `connections` of one `kind` every few seconds. Connections of other kinds check themselves.
 
     If there are more than the limit allows, because models hold more descriptors than before, idle ones are closed.
+    Whatever waits for room among the `pending` bytes, of any kind, is checked as well.
     """
 
     def __init__(
-        self, connections: Collection[OpenConnection], kind: type[CheckedConnection], limit: ConnectionLimit = LIMIT
+        self,
+        connections: Collection[OpenConnection],
+        kind: type[CheckedConnection],
+        pending: PendingBytes,
+        limit: ConnectionLimit = LIMIT,
     ) -> None:
+        self._pending = pending
         self._connections = connections
         self._kind = kind
         self._limit = limit
@@ -105,6 +112,7 @@ class ConnectionChecks:
         for each in list(self._connections):
             if isinstance(each, self._kind):
                 each.check(now, crowded)
+        self._pending.check(now)
 
     def _close_excess(self) -> None:
         excess = len(self._connections) - self._limit.connections_max

@@ -54,7 +54,7 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_LENGTH_MAX else text[:SHOWN_LENGTH_MAX] + "..."
 
 
-def parse_document(text: bytes) -> JsonObject:
+def parse_document(text: bytes | bytearray) -> JsonObject:
     """The JSON object in `text`. Of members with one name the last counts. Raises InferenceError (INVALID_ARG)."""
     if not text:
         raise invalid("failed to parse the request JSON buffer: The document is empty. at 0")
@@ -70,12 +70,12 @@ def parse_document(text: bytes) -> JsonObject:
     return document
 
 
-def parse_elements(text: bytes, at: int) -> list[JsonValue]:
+def parse_elements(text: bytes | bytearray, at: int) -> list[JsonValue]:
     """The elements in `text`, which is the inside of a list. It begins `at` bytes into a document, for messages.
 
     Raises InferenceError (INVALID_ARG).
     """
-    enclosed = b"[%b]" % text
+    enclosed = b"[%b]" % bytes(text)
     try:
         elements = orjson.loads(enclosed)
     except orjson.JSONDecodeError as error:
@@ -84,7 +84,7 @@ def parse_elements(text: bytes, at: int) -> list[JsonValue]:
     return elements
 
 
-def find_duplicate(text: bytes, document: JsonObject) -> str | None:
+def find_duplicate(text: bytes | bytearray, document: JsonObject) -> str | None:
     """The name of a member that some object in `text` has twice, or None; `document` is `text`, parsed.
 
     Documents above DUPLICATE_BYTES_MAX are not searched: the last member with a name counts, as everywhere else.
@@ -107,7 +107,7 @@ def find_duplicate(text: bytes, document: JsonObject) -> str | None:
     return found[0] if found else None
 
 
-def _parse_non_finite(text: bytes, error: orjson.JSONDecodeError, at: int = 0) -> JsonValue:
+def _parse_non_finite(text: bytes | bytearray, error: orjson.JSONDecodeError, at: int = 0) -> JsonValue:
     """Parse `text`, which is not JSON, with NaN, Infinity and -Infinity as numbers, as Triton and its clients do."""
     if len(text) <= NON_FINITE_BYTES_MAX and (b"NaN" in text or b"Infinity" in text):
         try:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from pyruntime.runtime.inference.pending_bytes import Claim
+
 _LOG = logging.getLogger("pyruntime.frontends")
 
 # A longer path is cut: no URL of ours needs more.
@@ -31,6 +33,10 @@ class ExchangeConnection(Protocol):
     def answered(self) -> None: ...
 
     def discarded(self, nbytes: int) -> None: ...
+
+    def claim(self) -> Claim: ...
+
+    def has_room(self) -> None: ...
 
 
 class LoggedExchange(Protocol):
@@ -73,6 +79,14 @@ class LoggedConnection:
     def discarded(self, nbytes: int) -> None:
         """See Connection."""
         self._connection.discarded(nbytes)
+
+    def claim(self) -> Claim:
+        """See Connection."""
+        return self._connection.claim()
+
+    def has_room(self) -> None:
+        """See Connection."""
+        self._connection.has_room()
 
 
 class LoggedCalls(Generic[S_co]):

@@ -36,6 +36,7 @@ from pyruntime.runtime.frontends.http.request_head import (
 from pyruntime.runtime.frontends.http.response_head import CONTINUE
 from pyruntime.runtime.frontends.http.response_head import head as response_head
 from pyruntime.runtime.frontends.http.routes import Endpoint
+from pyruntime.runtime.inference.pending_bytes import Claim, Share
 
 # Concurrent requests of one connection. More wait in the socket.
 PIPELINED_MAX = 64
@@ -91,6 +92,9 @@ class HttpConnection(asyncio.BufferedProtocol):
     _owes_continue = False
     _write_paused = False
     _read_paused = False
+    # A piece of a body is in `_rest` because there is no room for it yet.
+    _waits_for_room = False
+    _share: Share | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     _limit = LIMIT
 
@@ -179,12 +183,15 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _received(self, data: bytes) -> None:
         """Split `data` into heads and bodies."""
         while data and self.transport is not None:
-            if self._current is not None:
-                data = self._take_body(data)
-                continue
             if self._rest:
                 data = self._rest + data
                 self._rest = b""
+            if self._waits_for_room:  # TLS may bring more although reading is paused
+                self._rest = data
+                return
+            if self._current is not None:
+                data = self._take_body(data)
+                continue
             if self._write_paused or len(self.exchanges) >= PIPELINED_MAX:
                 self._rest = data  # no longer than one read; `answered` goes on with it
                 self._throttle()
@@ -257,6 +264,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Give the current exchange its part of `data`. Returns the rest."""
         exchange = self._current
         assert exchange is not None  # `_received` checked it
+        if self._direct is not None:  # the read that brought the head brought this much of the body
+            self._direct[: len(data)] = data
+            self._direct = self._direct[len(data) :]
+            return b""
+        if not exchange.admit(len(data) if self._chunked is not None else min(len(data), self._missing)):
+            self._rest = data  # no longer than one read; `has_room` goes on with it
+            self._waits_for_room = True
+            self._throttle()
+            return b""
         if self._chunked is not None:
             parts, rest = self._chunked.feed(data)
             for part in parts:
@@ -264,10 +280,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._chunked.complete:
                 self._complete()
             return rest
-        if self._direct is not None:  # the read that brought the head brought this much of the body
-            self._direct[: len(data)] = data
-            self._direct = self._direct[len(data) :]
-            return b""
         part, rest = data[: self._missing], data[self._missing :]
         self._missing -= len(part)
         exchange.take(part)
@@ -287,6 +299,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         self.transport.pause_reading()
         self._ended = True
+        self._waits_for_room = False
         self._rest = b""
         self._direct = None
         self._owes_continue = False
@@ -312,6 +325,18 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._received(rest)
         except BadRequest as exc:
             self._refuse(exc.status, str(exc))
+
+    def claim(self) -> Claim:
+        """See exchange.Connection."""
+        if self._share is None:
+            self._share = self._state.pending_bytes.share()
+        return self._share.claim()
+
+    def has_room(self) -> None:
+        """See exchange.Connection."""
+        if self._waits_for_room:
+            self._waits_for_room = False
+            self._throttle()
 
     def discarded(self, nbytes: int) -> None:
         """Count the discarded bytes of a refused request, and cut the connection above the limit."""
@@ -375,8 +400,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Pause reading while the client does not read its responses, or too many of them are due."""
         if self.transport is None or self.transport.is_closing():
             return
-        # A body is always read: otherwise its request would never be answered.
-        full = self._current is None and (self._write_paused or len(self.exchanges) >= PIPELINED_MAX)
+        # A body is read whenever there is room for it: otherwise its request would never be answered.
+        due = self._write_paused or len(self.exchanges) >= PIPELINED_MAX
+        full = self._waits_for_room or (self._current is None and due)
         if full and not self._read_paused:
             self._read_paused = True
             self.transport.pause_reading()

@@ -7,6 +7,7 @@ Most requests are answered at once. Checks of readiness, loading and unloading m
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Coroutine
 
 from pyruntime.runtime.frontends.common.readiness import check_model_ready, check_server_ready
@@ -54,6 +55,19 @@ class MetricsExchange(Exchange):
 class _ControlExchange(Exchange):
     """Loads or unloads a model. The work goes on if the client hangs up."""
 
+    def check_head(self) -> bool:
+        """See Exchange. Nothing is read of the body if models are not controlled by requests."""
+        if self._refusal is None:
+            try:
+                self._state.control.check_explicit()
+            except InferenceError as exc:
+                self._refusal = exc
+        return self._refusal is None
+
+    def _decompress(self) -> None:
+        self._state.control.check_explicit()
+        super()._decompress()
+
     def _begin(self, work: Coroutine[object, object, None], what: str) -> None:
         self._body = b""  # it may hold whole files
         self._state.tasks.create_task(self._answer_after(work), name=f"{what} '{self.head.route.model}'")
@@ -70,7 +84,10 @@ class _ControlExchange(Exchange):
 class LoadExchange(_ControlExchange):
     """`load`: answered once the model is ready."""
 
+    body_bytes_max = sys.maxsize  # it may hold whole files
+
     def _act(self) -> None:
+        self._state.control.check_explicit()
         config, files = decode_load(bytes(self._body))
         self._begin(self._state.control.load(self.head.route.model, config, files), "load")
 
@@ -79,6 +96,7 @@ class UnloadExchange(_ControlExchange):
     """`unload`: answered once the model accepts no more requests."""
 
     def _act(self) -> None:
+        self._state.control.check_explicit()
         with_dependents = decode_unload(bytes(self._body))
         self._begin(self._state.control.unload(self.head.route.model, with_dependents), "unload")
 

@@ -12,24 +12,32 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.common.compression import ENCODINGS, decompress
+from pyruntime.runtime.frontends.common.compression import ENCODINGS
 from pyruntime.runtime.frontends.common.request_log import LoggedConnection
+from pyruntime.runtime.frontends.http.decompression import Decompression
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.response_head import ACCEPTED_ENCODINGS, JSON, STATUS_OF, head
 from pyruntime.runtime.inference.intake import Activities
-from pyruntime.runtime.inference.threads import DECOMPRESSED_AT_ONCE_MAX, at_once, in_thread
+from pyruntime.runtime.inference.pending_bytes import Claim, PendingBytesError
+from pyruntime.runtime.inference.threads import in_thread
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.utils.errors import Code, InferenceError
 
+# The longest body, decompressed, of a request to an endpoint that expects no tensors and no files: settings, names of
+# regions. The longest that clients send have some hundred bytes.
+DOCUMENT_BYTES_MAX = 64 << 10
 # Responses up to this size, in bytes, are joined and sent with one call; larger ones are sent without a copy.
 JOINED_BYTES_MAX = 32 << 10
 
 # The activities in traces of HTTP requests. A response is sent after `respond`, when the transport can take it.
 ACTIVITIES = Activities("HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END", sends_in_respond=False)
+
+
+T = TypeVar("T")
 
 
 class Connection(Protocol):
@@ -40,6 +48,12 @@ class Connection(Protocol):
 
     def discarded(self, nbytes: int) -> None:
         """`nbytes` of a body were discarded."""
+
+    def claim(self) -> Claim:
+        """The claim for the bytes of a request's body, of the connection's share."""
+
+    def has_room(self) -> None:
+        """There is room for the piece of a body that had to wait, or the request is refused meanwhile."""
 
 
 class Piece(NamedTuple):
@@ -87,7 +101,16 @@ class Exchange(ABC):
     # The time when the request began to arrive, noted only while tracing is on, and its trace if it has one.
     received_ns = 0
     trace: Trace | None = None
+    # The longest body, decompressed, in bytes; it may not exceed --http-max-input-size either.
+    body_bytes_max = DOCUMENT_BYTES_MAX
     _body: bytes | bytearray = b""
+    # What the body takes of the budget of pending bytes, unless it came in one read; and how many bytes of it are for
+    # pieces that are still to come.
+    _claim: Claim | None = None
+    _room = 0
+    # A thread reads or writes the memory of the request.
+    _in_thread = False
+    _decompression: Decompression | None = None
     _refusal: InferenceError | None = None
     _error_lines = JSON
     _counted = False
@@ -105,9 +128,8 @@ class Exchange(ABC):
         if head.encoding and head.encoding not in ENCODINGS:
             self._error_lines = JSON + ACCEPTED_ENCODINGS
             self._refusal = InferenceError("Unsupported compression type", Code.UNSUPPORTED)
-        if head.content_length > state.settings.http_max_input_size:
-            self._error_lines = JSON
-            self._refusal = self._too_large(head.content_length)
+        if head.content_length > DOCUMENT_BYTES_MAX or head.content_length > state.settings.http_max_input_size:
+            self._check_length(head.content_length)
 
     # The request arrives.
 
@@ -119,25 +141,58 @@ class Exchange(ABC):
         """After `check_head`: the memory into which the socket may read the body, or None."""
         return None
 
+    def admit(self, nbytes: int) -> bool:
+        """Make room for `nbytes` of a body, of which `take` brings at most so many next.
+
+        Returns False if they must wait: then the connection's `has_room` is called later.
+        """
+        wanted = nbytes - self._room
+        if wanted <= 0 or self._refusal is not None:
+            return True
+        if self._claim is None:
+            self._claim = self._connection.claim()
+        claim = self._claim
+        try:
+            if not claim.take_or_wait(wanted, partial(self._admitted, wanted)):
+                return not claim.waits
+            self._room = nbytes
+        except PendingBytesError as exc:
+            self._refuse_body(exc)
+        return True
+
+    def _admitted(self, nbytes: int, failure: PendingBytesError | None) -> None:
+        if failure is None:
+            self._room += nbytes
+        else:
+            self._refuse_body(failure)
+        self._connection.has_room()
+
     def take(self, data: bytes) -> None:
-        """Take a piece of a body for which `direct_body` gave no memory."""
+        """Take a piece of a body for which `direct_body` gave no memory, after `admit`."""
         if self._refusal is None:
             if not self._body:
                 self._body = bytearray()
             assert isinstance(self._body, bytearray)  # a body comes whole or in pieces
             self._body += data
-            if len(self._body) > self._state.settings.http_max_input_size:
-                self._refusal = self._too_large(len(self._body))
+            self._room -= len(data)
+            self._check_length(len(self._body))
         if self._refusal is not None:
-            self._body = b""
             self._connection.discarded(len(data))
 
-    def _too_large(self, size: int) -> InferenceError:
-        limit = self._state.settings.http_max_input_size
-        return InferenceError(
-            f"the request's body has {size} bytes or more, the server accepts {limit}: see --http-max-input-size",
-            Code.INVALID_ARG,
-        )
+    def _check_length(self, size: int) -> None:
+        """Refuse a body of `size` bytes or more, if that is too much."""
+        limit, reason = self._state.settings.http_max_input_size, "the server accepts {}: see --http-max-input-size"
+        if limit > self.body_bytes_max:
+            limit, reason = self.body_bytes_max, "this endpoint accepts {}"
+        if size > limit:
+            message = f"the request's body has {size} bytes or more, {reason.format(limit)}"
+            self._error_lines = JSON
+            self._refuse_body(InferenceError(message, Code.INVALID_ARG))
+
+    def _refuse_body(self, refusal: InferenceError) -> None:
+        """Discard what is there of the body, and what is still to come."""
+        self._refusal = refusal
+        self._end_claim()
 
     def finish(self, body: bytes) -> None:
         """Act on the request. The body is complete: it is `body`, or was taken before."""
@@ -157,17 +212,18 @@ class Exchange(ABC):
             self.reject(exc)
 
     def _decompress(self) -> None:
-        """Decompress the body, in a thread if it is large, and then act on the request."""
-        state, body, self._body = self._state, self._body, b""
-        work = partial(decompress, body, self.head.encoding, state.settings.http_max_input_size)
-        if len(body) > DECOMPRESSED_AT_ONCE_MAX:
-            in_thread(state.tasks, work, self._decompressed, "decompress a request")
-        else:
-            at_once(work, self._decompressed)
+        """Decompress the body, in threads if it is large, and then act on the request."""
+        body, self._body = self._body, b""
+        limit = min(self.body_bytes_max, self._state.settings.http_max_input_size)
+        if self._claim is None:
+            self._claim = self._connection.claim()
+        self._decompression = Decompression(
+            self._state.tasks, self._claim, body, self.head.encoding, limit, self._decompressed
+        )
+        self._decompression.begin()
 
-    def _decompressed(self, body: bytes | InferenceError) -> None:
-        if self.abandoned:
-            return
+    def _decompressed(self, body: bytearray | InferenceError) -> None:
+        self._decompression = None
         try:
             if isinstance(body, InferenceError):
                 raise body
@@ -179,6 +235,28 @@ class Exchange(ABC):
     @abstractmethod
     def _act(self) -> None:
         """Act on the request. Raises InferenceError to refuse it."""
+
+    def _run(self, work: Callable[[], T], then: Callable[[T], None], name: str) -> None:
+        """Run `work` in a thread, and then `then` on the event loop's thread, unless the client is gone.
+
+        The memory of the request is not freed meanwhile. If either of them raises InferenceError, the request is
+        refused.
+        """
+        self._in_thread = True
+        in_thread(self._state.tasks, work, partial(self._ran, then), name)
+
+    def _ran(self, then: Callable[[T], None], result: T | InferenceError) -> None:
+        self._in_thread = False
+        if self.abandoned:
+            self._free()
+            self._end_claim()
+            return
+        try:
+            if isinstance(result, InferenceError):
+                raise result
+            then(result)
+        except InferenceError as exc:
+            self.reject(exc)
 
     # The response.
 
@@ -195,6 +273,7 @@ class Exchange(ABC):
     def refuse(self, status: int, message: str) -> None:
         """Answer a request that breaks the rules of HTTP itself."""
         self._free()
+        self._end_claim()
         self._counted = True
         self._state.in_flight += 1
         self._respond(status, encode_error(message))
@@ -202,6 +281,7 @@ class Exchange(ABC):
     def reject(self, failure: InferenceError) -> None:
         """Answer with an error."""
         self._free()
+        self._end_claim()
         self._respond(STATUS_OF[failure.code], encode_error(failure.message), self._error_lines)
 
     def cancel(self) -> None:  # noqa: B027 - most have nothing to cancel
@@ -213,8 +293,12 @@ class Exchange(ABC):
     def abandon(self) -> None:
         """Cancel the request, free its memory, and drop later responses: the client is gone."""
         self.abandoned = True
+        if self._decompression is not None:
+            self._decompression.end()
         self.cancel()
-        self._free()
+        if not self._in_thread:
+            self._free()
+            self._end_claim()
         self.release()
         self.release = nothing_to_release
         if self.trace is not None:
@@ -223,10 +307,19 @@ class Exchange(ABC):
             self._state.end_request()
 
     def _respond(self, status: int, body: bytes, content_type: bytes = JSON) -> None:
+        self._end_claim()
         if not self.abandoned:
             self.length = len(body)
             self.parts = [head(status, len(body), self.keep_alive, content_type), body]
             self._connection.answered()
+
+    def _end_claim(self) -> None:
+        """Give back what the body takes: nothing of it is needed in the heap any more."""
+        self._body = b""
+        claim, self._claim = self._claim, None
+        self._room = 0
+        if claim is not None:
+            claim.end()
 
     def _free(self) -> None:  # noqa: B027 - most have nothing
         """Free the memory of the request."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
+from functools import partial
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.http.exchange import Connection, Piece, note_sending, nothing_to_release
@@ -20,6 +21,7 @@ from pyruntime.runtime.frontends.http.model_exchange import ModelExchange
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.response_head import LAST_CHUNK, STATUS_OF, chunk, event_stream_head
 from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.threads import PARSED_AT_ONCE_MAX
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -39,18 +41,28 @@ class _GeneratingExchange(ModelExchange[None]):
     _takes_decoupled = True
     # Further responses of the model are dropped.
     _over = False
+    # The request, if a thread has decoded it.
+    _request: InferRequest | None = None
 
     def _act(self) -> None:
         model = self._model
         if model is None or model.is_gone:  # it may have been replaced while the body came in
             model = self._find_model()
-        self._state.intake.submit(self, model)
+        if len(self._body) > PARSED_AT_ONCE_MAX:
+            self._run(partial(decode_generate, self._body, model.spec), self._decoded, "parse a request")
+        else:
+            self._submit(model)
+
+    def _decoded(self, request: InferRequest) -> None:
+        """Submit a large request, which a thread has decoded."""
+        assert self._model is not None  # it has the specification
+        self._request = request
+        self._submit(self._model)
 
     def decode(self, model: ModelVersion) -> tuple[InferRequest, None]:
         """See IncomingRequest."""
-        request = decode_generate(bytes(self._body), model.spec)
-        self._body = b""
-        return request, None
+        request, self._request = self._request, None
+        return request or decode_generate(self._body, model.spec), None
 
     def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         """See execution.job.Respond."""

@@ -22,7 +22,7 @@ from pyruntime.runtime.frontends.http.json_tensors import flatten, pack
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 
 
-def decode_generate(text: bytes, spec: ModelSpec) -> InferRequest:
+def decode_generate(text: bytes | bytearray, spec: ModelSpec) -> InferRequest:
     """The request in `text` for the model of `spec`. Raises InferenceError (INVALID_ARG) for every mistake."""
     document = parse_document(text)
     _refuse_duplicate(find_duplicate(text, document), spec)
@@ -52,7 +52,8 @@ def _refuse_duplicate(name: str | None, spec: ModelSpec) -> None:
 def _read_input(tensor: TensorSpec, value: object) -> InputTensor:
     elements = flatten(tensor.name, value) if type(value) is list else [value]
     shape = _fill(tensor, len(elements))
-    return InputTensor(tensor.name, tensor.datatype, shape, pack(tensor.name, tensor.datatype, shape, elements))
+    contents = pack(tensor.name, tensor.datatype, shape, elements)
+    return InputTensor(tensor.name, tensor.datatype, shape, contents, strings=len(elements))
 
 
 def _fill(tensor: TensorSpec, count: int) -> list[int]:

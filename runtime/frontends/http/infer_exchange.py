@@ -24,6 +24,9 @@ from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.utils.errors import InferenceError
 
+# A body in the heap is copied to request memory at once up to this size, in bytes: less than a millisecond's work.
+COPIED_AT_ONCE_MAX = 1 << 20
+
 
 class Answer(NamedTuple):
     """A body in parts. `document_length` is its Inference-Header-Content-Length in bytes, 0 for none.
@@ -61,6 +64,7 @@ class InferExchange(ModelExchange[OutputOptions]):
         return None if self._reservation is None else self._reservation.slot.view
 
     def _act(self) -> None:
+        """Queue the request, once its tensors are in request memory. Threads copy and parse what is large."""
         model, body, lead = self._model, self._body, self.head.header_length
         if self._reservation is not None:
             assert model is not None  # it gave the memory
@@ -70,36 +74,45 @@ class InferExchange(ModelExchange[OutputOptions]):
             if model is None or model.is_gone:  # it may have been replaced while the body came in
                 model = self._find_model()
             if lead is not None and 0 <= lead < len(body):
+                if len(body) > COPIED_AT_ONCE_MAX:
+                    self._copy(model, body, lead)
+                    return
                 slot = self.slot = model.memory.allocate(len(body), lead, body)
             else:
                 slot = None
         length = len(body) if lead is None else lead
         if length > PARSED_AT_ONCE_MAX and (slot is not None or lead is None):
-            text = bytes(body) if slot is None else slot.view[:length].tobytes()
-            in_thread(self._state.tasks, partial(parse_large, text), self._parsed, "parse a request")
+            text = body if slot is None else slot.view[:length].tobytes()
+            self._run(partial(parse_large, text), self._parsed, "parse a request")
             return
         if slot is None or not lead:
             # A body that is all JSON, or all contents, has no document that could be remembered.
-            self._state.intake.submit(self, model)
+            self._submit(model)
             return
         document = bytes(body[:lead]) if body else slot.view[:lead].tobytes()
         plan = self._state.intake.submit(self, model, (document, slot.size))
         if plan is not None and plan.known is not False:
             know(self._state, model, self.head, document, slot.size, plan)
+        if self._claim is not None:
+            self._end_claim()
 
-    def _parsed(self, document: Mapping[str, object] | InferenceError) -> None:
+    def _copy(self, model: ModelVersion, body: bytes | bytearray, lead: int) -> None:
+        """Copy a large body to request memory in a thread, and then act as if it had arrived there."""
+        self._reservation = self._state.intake.reserve(model, 0, len(body), lead)
+        assert self._reservation is not None  # no bytes are still to arrive
+        self._run(partial(self._reservation.slot.fill, body), self._copied, "copy a request")
+
+    def _copied(self, _: None) -> None:
+        self._end_claim()
+        self._act()
+
+    def _parsed(self, document: Mapping[str, object]) -> None:
         """Submit the request of a large document, which a thread has parsed."""
-        if self.abandoned:
-            return
-        try:
-            if isinstance(document, InferenceError):
-                raise document
-            assert self._model is not None  # or nothing had been parsed
-            self._model.check_serving()
-            self._document = document
-            self._state.intake.submit(self, self._model)
-        except InferenceError as exc:
-            self.reject(exc)
+        assert self._model is not None  # or nothing had been parsed
+        self._model.check_serving()
+        self._document = document
+        self._submit(self._model)
+        self._document = None
 
     def decode(self, model: ModelVersion) -> tuple[InferRequest, OutputOptions]:
         """See IncomingRequest."""

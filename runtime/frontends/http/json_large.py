@@ -44,7 +44,7 @@ class _List(NamedTuple):
     slices: list[Slice]
 
 
-def parse_large(text: bytes) -> Mapping[str, object]:
+def parse_large(text: bytes | bytearray) -> Mapping[str, object]:
     """As parse_document; but the "data" of inputs may be packed already. Raises InferenceError (INVALID_ARG)."""
     lists = list(_find_lists(text))
     parts = []
@@ -61,14 +61,14 @@ def parse_large(text: bytes) -> Mapping[str, object]:
     return document
 
 
-def _pack(entry: Mapping[str, object], text: bytes, slices: list[Slice]) -> PackedElements | list[object]:
+def _pack(entry: Mapping[str, object], text: bytes | bytearray, slices: list[Slice]) -> PackedElements | list[object]:
     name, datatype = entry.get("name"), entry.get("datatype")
     if type(name) is not str or type(datatype) is not str or datatype not in BY_NAME or datatype in NO_JSON:
         return []  # the input is refused, whatever its data
     return pack_slices(name, datatype, text, slices)
 
 
-def _find_lists(text: bytes) -> Iterator[_List]:
+def _find_lists(text: bytes | bytearray) -> Iterator[_List]:
     """The lists that are long enough to be parsed apart."""
     at = 0
     # A quote in a string has a backslash before it. So this is the name of a member, or else the whole is not JSON.
@@ -84,7 +84,7 @@ def _find_lists(text: bytes) -> Iterator[_List]:
             at = slices[-1][1]
 
 
-def _cut(text: bytes, start: int) -> list[Slice] | None:
+def _cut(text: bytes | bytearray, start: int) -> list[Slice] | None:
     """The slices of the list whose elements begin at `start`; None if it has others than plain ones, or is small.
 
     All but the last end before a comma, and that one before the bracket.

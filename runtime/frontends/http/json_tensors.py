@@ -82,7 +82,7 @@ def pack(name: str, datatype: str, shape: list[int], contents: Any) -> bytes:
     return packed_contents
 
 
-def pack_slices(name: str, datatype: str, text: bytes, slices: Iterable[tuple[int, int]]) -> PackedElements:
+def pack_slices(name: str, datatype: str, text: bytes | bytearray, slices: Iterable[tuple[int, int]]) -> PackedElements:
     """The tensor bytes of input `name`, whose elements stand in these slices of a document, (start, end) in bytes each.
 
     Raises InferenceError (INVALID_ARG) where they are not JSON, of the wrong kind, or out of range.

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from typing import Generic, TypeVar
 
@@ -22,6 +23,7 @@ class ModelExchange(Exchange, Generic[O]):
 
     activities = ACTIVITIES
     is_ordered = False
+    body_bytes_max = sys.maxsize
     slot: RequestSlot | None = None
     job: Job | None = None
     options: O
@@ -53,6 +55,12 @@ class ModelExchange(Exchange, Generic[O]):
         if self._model is None:
             self._find_model()
         super()._decompress()
+
+    def _submit(self, model: ModelVersion) -> None:
+        """Queue a request that is not expected again. Its tensors are in request memory then."""
+        self._state.intake.submit(self, model)
+        if self._claim is not None:
+            self._end_claim()
 
     @abstractmethod
     def decode(self, model: ModelVersion) -> tuple[InferRequest, O]:

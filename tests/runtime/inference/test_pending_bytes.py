@@ -9,6 +9,7 @@ import pytest
 from pyruntime.runtime.inference.pending_bytes import (
     DEFAULT_BYTES_MAX,
     DEFAULT_BYTES_MIN,
+    WAIT_S_MAX,
     PendingBytes,
     PendingBytesError,
     default_limit,
@@ -229,3 +230,21 @@ def test_nothing_is_lost(seed):
 def test_default(memory, limit):
     """An eighth of the memory, within bounds."""
     assert default_limit(memory) == limit
+
+
+def test_check_refuses_what_waits_for_too_long(pending, outcomes):
+    """A claim may wait for WAIT_S_MAX from the first check that sees it; the wait of each claim counts by itself."""
+    holder, other, first, second = claims(pending, 4)
+    holder.take(50)
+    other.take(50)
+    first.take_or_wait(10, outcomes.of("first"))
+    pending.check(100.0)
+    second.take_or_wait(10, outcomes.of("second"))
+    pending.check(100.0 + WAIT_S_MAX - 1)
+    assert outcomes == []
+    pending.check(100.0 + WAIT_S_MAX)
+    assert outcomes == [("first", False)]
+    first.end()
+    first.take_or_wait(10, outcomes.of("first"))
+    pending.check(100.0 + 2 * WAIT_S_MAX)
+    assert outcomes == [("first", False), ("second", False)]

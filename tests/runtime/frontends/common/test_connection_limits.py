@@ -7,6 +7,8 @@ import pytest
 from pyruntime.runtime import descriptors
 from pyruntime.runtime.frontends.common import connection_limits
 from pyruntime.runtime.frontends.common.connection_limits import ACCEPTS_PER_COUNT, ConnectionChecks, ConnectionLimit
+from pyruntime.runtime.inference import pending_bytes
+from pyruntime.runtime.inference.pending_bytes import PendingBytes
 
 
 class Connection:
@@ -75,15 +77,23 @@ def test_limit_without_descriptors(held, monkeypatch):
 def test_watch(monkeypatch, held):
     """Connections of a kind are checked again and again, until the end; and whether there are many of all kinds."""
     monkeypatch.setattr(connection_limits, "CHECK_S", 0.0)
+    monkeypatch.setattr(pending_bytes, "WAIT_S_MAX", 0.0)
     held["held"] = 16  # four connections of eight descriptors
 
     async def check():
         first = Connection()
         everybody = {first, Other()}
-        watch = ConnectionChecks(everybody, Connection)
+        pending = PendingBytes(2)
+        waiting = pending.share().claim()
+        for _ in range(2):
+            pending.share().claim().take(1)
+        refused = asyncio.Event()
+        waiting.take_or_wait(1, lambda failure: refused.set())
+        watch = ConnectionChecks(everybody, Connection, pending)
         watch.begin()
         held["connections"] = 2
         assert [await first.checks.get() for _ in range(3)] == [True] * 3  # two of four are many
+        await refused.wait()
         watch.end()
         watch.end()
         while not first.checks.empty():
@@ -109,7 +119,7 @@ def test_excess(monkeypatch, held):
         busy, idle = [Other(idle=False) for _ in range(3)], [Other() for _ in range(5)]
         checked = Connection()
         checked.is_idle = False
-        watch = ConnectionChecks([*busy, *idle, checked], Connection, ConnectionLimit())
+        watch = ConnectionChecks([*busy, *idle, checked], Connection, PendingBytes(1), ConnectionLimit())
         held["connections"] = 9
         watch.begin()
         await checked.checks.get()

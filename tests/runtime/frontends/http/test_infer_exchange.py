@@ -113,8 +113,12 @@ class TestRequests:
     def test_no_good_body(self, server, body):
         """A body that cannot be decompressed, or becomes too large, is refused; the next request is answered."""
         transport = server.connect()
-        transport.feed(post(body, Content_Encoding="gzip"))
-        transport.feed(post(document([1])))
+
+        def act():
+            transport.feed(post(body, Content_Encoding="gzip"))
+            transport.feed(post(document([1])))
+
+        with_threads(server, act)
         assert transport.statuses() == [400, 200]
         assert server.is_idle()
 

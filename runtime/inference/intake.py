@@ -133,11 +133,13 @@ class Intake:
     def reserve(self, model: ModelVersion, size: int, slot_size: int, lead: int = 0) -> Reservation | None:
         """Memory for a body of which `size` bytes are still to arrive; None if too much is reserved already.
 
+        A body that has arrived, of which 0 bytes are still to, always gets it.
+
         The slot has `slot_size` bytes, byte `lead` of which is aligned. Raises InferenceError if the model no longer
         serves, or has no memory left.
         """
         expected = self.expected_bytes
-        if expected and expected + size > EXPECTED_BYTES_MAX:
+        if size and expected and expected + size > EXPECTED_BYTES_MAX:
             return None
         model.check_serving()
         return Reservation(self, model, model.memory.allocate(slot_size, lead), size)

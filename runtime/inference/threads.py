@@ -18,8 +18,8 @@ THREADS_MAX = 4
 
 # A compressed body up to this size, in bytes, is decompressed at once, or at least its beginning.
 DECOMPRESSED_AT_ONCE_MAX = 16 << 10
-# A JSON document is parsed at once up to this size, in bytes: about ten milliseconds of work at most.
-PARSED_AT_ONCE_MAX = 128 << 10
+# A JSON document is parsed at once up to this size, in bytes: a few milliseconds of work at most.
+PARSED_AT_ONCE_MAX = 64 << 10
 # A response is classified, compressed or written as JSON at once up to this size, in bytes: a few milliseconds of
 # work at most.
 ANSWERED_AT_ONCE_MAX = 64 << 10
@@ -31,13 +31,23 @@ T = TypeVar("T")
 _threads = ThreadPoolExecutor(THREADS_MAX, "request")
 
 
+def _bare(failure: InferenceError) -> InferenceError:
+    """The error without the frames that it has passed, and without what caused it.
+
+    They hold the bytes of the request: the frames as arguments, and the error of a parser as its text. As part of a
+    cycle they would stay until the next garbage collection.
+    """
+    failure.__cause__ = failure.__context__ = None
+    return failure.with_traceback(None)
+
+
 def at_once(work: Callable[[], T], then: Callable[[T | InferenceError], None]) -> None:
     """Run `work` at once, and call `then` with its result, or with the InferenceError that it raises."""
     result: T | InferenceError
     try:
         result = work()
     except InferenceError as exc:
-        result = exc
+        result = _bare(exc)
     then(result)
 
 
@@ -55,7 +65,7 @@ def in_thread(
         try:
             result = await asyncio.get_running_loop().run_in_executor(_threads, work)
         except InferenceError as exc:
-            result = exc
+            result = _bare(exc)
         except MemoryError:
             result = InferenceError("there is not enough memory for the request", Code.UNAVAILABLE)
         except Exception:

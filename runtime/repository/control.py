@@ -35,6 +35,9 @@ from pyruntime.utils.errors import Code, InferenceError, LoadError
 
 _LOG = logging.getLogger("pyruntime.repository")
 
+# A configuration in a request is parsed at once up to this size, in characters: a few milliseconds of work.
+PARSED_AT_ONCE_MAX = 4 << 10
+
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 
 
@@ -98,11 +101,17 @@ class ModelControl:
         model's folder>`, may replace the whole folder. `caller` is the model that requests this while it is loading
         itself, else "".
 
+        The load begins after requests that came before, unless `config` is long: then it is parsed first, in a thread.
+
         Raises InferenceError. Cancelling it ends the wait; the load continues.
         """
         self.check_explicit()
         _check_name(name)
-        request = LoadRequest(parse_override(config) if config else None)
+        if len(config) > PARSED_AT_ONCE_MAX:
+            request = LoadRequest(await asyncio.to_thread(parse_override, config))
+            self.check_explicit()  # the server may exit by now
+        else:
+            request = LoadRequest(parse_override(config) if config else None)
         if files:
             request.files = check_files(name, config, files)
         async with self._waiting(caller, name, f"failed to load '{name}'"):

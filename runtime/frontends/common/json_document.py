@@ -9,6 +9,7 @@ for a document that cannot be read. Each endpoint checks the members itself.
 from __future__ import annotations
 
 import json
+import re
 
 import orjson
 
@@ -21,6 +22,20 @@ JSON_DEPTH_MAX = 100
 NON_FINITE_BYTES_MAX = 1 << 20
 # The search for duplicate members is slow as well.
 DUPLICATE_BYTES_MAX = 1 << 20
+
+# The most values of a document, in objects and lists of any depth: parsing more takes too long, as nothing else runs
+# meanwhile. Elements of tensors do not count in large documents; all else that TENSORS_MAX inputs and outputs have is
+# less.
+VALUES_MAX = 1 << 16
+# The bytes of text that are looked at at a time, so that other threads can run in between.
+_WINDOW_BYTES = 64 << 10
+
+# A string with its quotes, as the part of a pattern.
+STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_STRING = re.compile(STRING, re.DOTALL)
+_TOKENS = re.compile(rb'(?:[^"]++|%b)*+' % STRING, re.DOTALL)
+# Characters of a string.
+_CHARACTERS = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
 # A message shows this many characters of a value that is wrong: enough to find it, too few to fill a log.
 SHOWN_LENGTH_MAX = 64
@@ -58,6 +73,7 @@ def parse_document(text: bytes | bytearray) -> JsonObject:
     """The JSON object in `text`. Of members with one name the last counts. Raises InferenceError (INVALID_ARG)."""
     if not text:
         raise invalid("failed to parse the request JSON buffer: The document is empty. at 0")
+    _check_values(text)
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -68,6 +84,55 @@ def parse_document(text: bytes | bytearray) -> JsonObject:
     if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX and _is_too_deep(document):
         raise invalid(f"failed to parse the request JSON buffer: it is nested deeper than {JSON_DEPTH_MAX} levels")
     return document
+
+
+def _check_values(text: bytes | bytearray) -> None:
+    """Refuse a document with too many values before it is parsed. Raises InferenceError (INVALID_ARG)."""
+    # A value has two bytes at least, with the comma or the bracket before it.
+    if len(text) <= 2 * VALUES_MAX:
+        return
+    windows = range(0, len(text), _WINDOW_BYTES)
+    # Most documents have few commas and brackets, even if those in strings are counted.
+    if sum(_count(text[at : at + _WINDOW_BYTES]) for at in windows) <= VALUES_MAX:
+        return
+    values = at = 0
+    while at < len(text):
+        found = _TOKENS.match(text, at, at + _WINDOW_BYTES)
+        assert found is not None  # it matches the empty string as well
+        values += _count(_STRING.sub(b"", text[at : found.end()]))
+        if values > VALUES_MAX:
+            raise invalid(f"the request's JSON document has more than {VALUES_MAX} values")
+        # A string that is longer than a window, or ends behind it.
+        at = found.end() if found.end() > at else string_end(text, at + 1) + 1
+
+
+def _count(text: bytes | bytearray) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+def string_end(text: bytes | bytearray, at: int) -> int:
+    """Where the closing quote of a string is whose contents begin at `at`; the end of `text` if there is none."""
+    while at < len(text):
+        found = _CHARACTERS.match(text, at, at + _WINDOW_BYTES)
+        assert found is not None  # it matches the empty string as well
+        if text[found.end() : found.end() + 1] == b'"':
+            return found.end()
+        if found.end() == at:
+            break  # nothing follows a backslash
+        at = found.end()
+    return len(text)
+
+
+def parse_string(text: bytes | bytearray, at: int) -> str:
+    """The string whose contents are `text`. It begins `at` bytes into a document, for messages.
+
+    Raises InferenceError (INVALID_ARG).
+    """
+    try:
+        value: str = orjson.loads(b'"%b"' % bytes(text))
+    except orjson.JSONDecodeError as error:
+        raise invalid(f"failed to parse the request JSON buffer: {error.msg} at {at + error.pos - 1}") from None
+    return value
 
 
 def parse_elements(text: bytes | bytearray, at: int) -> list[JsonValue]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Coroutine
+from functools import partial
 
 from pyruntime.runtime.frontends.common.readiness import check_model_ready, check_server_ready
 from pyruntime.runtime.frontends.http.endpoints import ANSWERS
@@ -17,6 +18,7 @@ from pyruntime.runtime.frontends.http.kserve_response import encode_error
 from pyruntime.runtime.frontends.http.repository_request import decode_load, decode_unload
 from pyruntime.runtime.frontends.http.response_head import METRICS_TEXT
 from pyruntime.runtime.frontends.http.routes import Endpoint
+from pyruntime.runtime.inference.threads import PARSED_AT_ONCE_MAX
 from pyruntime.utils.errors import InferenceError
 
 _NOT_READY = encode_error("Model version not ready")
@@ -88,7 +90,13 @@ class LoadExchange(_ControlExchange):
 
     def _act(self) -> None:
         self._state.control.check_explicit()
-        config, files = decode_load(bytes(self._body))
+        if len(self._body) > PARSED_AT_ONCE_MAX:
+            self._run(partial(decode_load, self._body), self._load, "parse a request")
+        else:
+            self._load(decode_load(self._body))
+
+    def _load(self, request: tuple[str, dict[str, bytes]]) -> None:
+        config, files = request
         self._begin(self._state.control.load(self.head.route.model, config, files), "load")
 
 

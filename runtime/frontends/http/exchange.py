@@ -201,9 +201,10 @@ class Exchange(ABC):
         # A request in flight from here on: while it arrived, only its client waited for it.
         self._counted = True
         self._state.in_flight += 1
+        if self._refusal is not None:
+            self.reject(self._refusal)
+            return
         try:
-            if self._refusal is not None:
-                raise self._refusal
             if self.head.encoding and self._body:
                 self._decompress()
             else:
@@ -224,10 +225,11 @@ class Exchange(ABC):
 
     def _decompressed(self, body: bytearray | InferenceError) -> None:
         self._decompression = None
+        if isinstance(body, InferenceError):
+            self.reject(body)
+            return
+        self._body = body
         try:
-            if isinstance(body, InferenceError):
-                raise body
-            self._body = body
             self._act()
         except InferenceError as exc:
             self.reject(exc)
@@ -251,9 +253,10 @@ class Exchange(ABC):
             self._free()
             self._end_claim()
             return
+        if isinstance(result, InferenceError):
+            self.reject(result)
+            return
         try:
-            if isinstance(result, InferenceError):
-                raise result
             then(result)
         except InferenceError as exc:
             self.reject(exc)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress_all
-from pyruntime.runtime.frontends.http.json_large import parse_large
+from pyruntime.runtime.frontends.http.json_large import LargeDocument
 from pyruntime.runtime.frontends.http.known_exchange import know
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions, decode_infer
 from pyruntime.runtime.frontends.http.kserve_response import encode_binary, encode_infer
@@ -82,8 +82,7 @@ class InferExchange(ModelExchange[OutputOptions]):
                 slot = None
         length = len(body) if lead is None else lead
         if length > PARSED_AT_ONCE_MAX and (slot is not None or lead is None):
-            text = body if slot is None else slot.view[:length].tobytes()
-            self._run(partial(parse_large, text), self._parsed, "parse a request")
+            self._parse(body if slot is None else slot.view[:length].tobytes())
             return
         if slot is None or not lead:
             # A body that is all JSON, or all contents, has no document that could be remembered.
@@ -106,9 +105,34 @@ class InferExchange(ModelExchange[OutputOptions]):
         self._end_claim()
         self._act()
 
+    def _parse(self, text: bytes | bytearray) -> None:
+        """Have threads read a large document, and parse its tensors into request memory; and then submit the request.
+
+        The bytes of the document are in the heap, and are given back once the tensors are in request memory.
+        """
+        document = LargeDocument(text, lambda: self.abandoned)
+        self._run(document.read, partial(self._reserve, document), "read a request")
+
+    def _reserve(self, document: LargeDocument, nbytes: int) -> None:
+        assert self._model is not None  # or nothing had been read
+        if self.slot is not None:
+            # Binary tensors are in request memory already. Those of the document are copied there.
+            if self._claim is None:
+                self._claim = self._connection.claim()
+            self._claim.take(nbytes)
+            memory, base = memoryview(bytearray(nbytes)), -1
+        elif not nbytes:
+            memory, base = memoryview(b""), -1
+        else:
+            self._reservation = self._state.intake.reserve(self._model, 0, nbytes)
+            assert self._reservation is not None  # no bytes are still to arrive
+            memory, base = self._reservation.slot.view, self._reservation.slot.offset
+        self._run(partial(document.pack, memory, base), self._parsed, "parse a request")
+
     def _parsed(self, document: Mapping[str, object]) -> None:
-        """Submit the request of a large document, which a thread has parsed."""
         assert self._model is not None  # or nothing had been parsed
+        if self._reservation is not None:
+            self.slot = self._end_reservation()
         self._model.check_serving()
         self._document = document
         self._submit(self._model)
@@ -116,9 +140,12 @@ class InferExchange(ModelExchange[OutputOptions]):
 
     def decode(self, model: ModelVersion) -> tuple[InferRequest, OutputOptions]:
         """See IncomingRequest."""
-        slot, memory = self.slot, self._state.client_memory
-        body, base = (memoryview(self._body), -1) if slot is None else (slot.view, slot.offset)
-        return decode_infer(body, self.head.header_length, model.spec, memory, base=base, document=self._document)
+        slot, memory, length, document = self.slot, self._state.client_memory, self.head.header_length, self._document
+        if document is not None and length is None:
+            body, base = memoryview(b""), -1  # the tensors know where they are
+        else:
+            body, base = (memoryview(self._body), -1) if slot is None else (slot.view, slot.offset)
+        return decode_infer(body, length, model.spec, memory, base=base, document=document)
 
     def _end_reservation(self) -> RequestSlot:
         reservation, self._reservation = self._reservation, None

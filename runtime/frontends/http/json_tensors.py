@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
-from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_elements
+from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_elements, parse_string
 from pyruntime.runtime.requests.types import OutputTensor
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import InferenceError
@@ -53,14 +54,23 @@ assert _PREFIX.size == BYTES_PREFIX_SIZE
 Elements: TypeAlias = list[Any]
 
 
+# The bytes of a long string that are decoded at a time.
+STRING_BYTES = 64 << 10
+# Whole characters of a string: none of them is a half of a surrogate pair.
+_HEX = rb"[0-9a-fA-F]"
+_PAIR = rb"\\u[dD][89abAB]%b{2}\\u%b{4}" % (_HEX, _HEX)
+_WHOLE = re.compile(rb'(?:[^"\\]++|\\u(?![dD][89abAB])%b{4}|%b|\\[^u])*+' % (_HEX, _PAIR), re.DOTALL)
+
+
 class PackedElements(NamedTuple):
-    """The tensor bytes of a list, and how many elements it has."""
+    """The tensor bytes of a list, how many elements it has, and their offset in the request region, or -1."""
 
-    contents: bytes
+    contents: memoryview
     length: int
+    offset: int
 
 
-def pack(name: str, datatype: str, shape: list[int], contents: Any) -> bytes:
+def pack(name: str, datatype: str, shape: list[int], contents: Any) -> bytes | memoryview:
     """The tensor bytes of input `name`, from the JSON value of its "data": a list, flat or nested, in row-major order.
 
     Or that value is PackedElements already.
@@ -78,22 +88,53 @@ def pack(name: str, datatype: str, shape: list[int], contents: Any) -> bytes:
     expected, count = math.prod(shape), contents.length if packed else len(elements)
     if count != expected:
         raise invalid(f"unexpected number of elements for input '{name}': expected {expected}, got {count}")
-    packed_contents: bytes = contents.contents if packed else _pack_elements(name, datatype, elements)
+    packed_contents: bytes | memoryview = contents.contents if packed else _pack_elements(name, datatype, elements)
     return packed_contents
 
 
-def pack_slices(name: str, datatype: str, text: bytes | bytearray, slices: Iterable[tuple[int, int]]) -> PackedElements:
-    """The tensor bytes of input `name`, whose elements stand in these slices of a document, (start, end) in bytes each.
+def pack_slice(name: str, datatype: str, text: bytes | bytearray, at: int, memory: memoryview) -> tuple[int, int]:
+    """Write the tensor bytes of some elements of input `name` to the beginning of `memory`.
 
-    Raises InferenceError (INVALID_ARG) where they are not JSON, of the wrong kind, or out of range.
+    `text` is the inside of a list, and begins `at` bytes into a document. Returns the number of elements and of their
+    bytes. They are checked but not written if there is too little memory. Raises InferenceError (INVALID_ARG) if they
+    are not JSON, of the wrong kind, or out of range.
     """
-    parts = []
-    count = 0
-    for start, end in slices:
-        elements = flatten(name, parse_elements(text[start:end], start))
-        parts.append(_pack_elements(name, datatype, elements))
-        count += len(elements)
-    return PackedElements(b"".join(parts), count)
+    elements = flatten(name, parse_elements(text, at))
+    contents = _pack_elements(name, datatype, elements)
+    if len(contents) <= len(memory):
+        memory[: len(contents)] = contents
+    return len(elements), len(contents)
+
+
+def pack_long_string(
+    name: str, datatype: str, text: bytes | bytearray, start: int, end: int, memory: memoryview
+) -> int:
+    """As pack_slice for one element: a string whose contents lie between `start` and `end` in the document `text`.
+
+    It is decoded piece by piece. `memory` has as many bytes as the contents and the prefix. Returns its bytes.
+    """
+    _check_kinds(name, datatype, [""])
+    at, position = start, BYTES_PREFIX_SIZE
+    while at < end:
+        stop = _piece_end(text, at, end)
+        piece = parse_string(text[at:stop], at).encode()
+        memory[position : position + len(piece)] = piece
+        position += len(piece)
+        at = stop
+    _PREFIX.pack_into(memory, 0, position - BYTES_PREFIX_SIZE)
+    return position
+
+
+def _piece_end(text: bytes | bytearray, at: int, end: int) -> int:
+    """The end of a piece of a string that begins at `at`; `end` is that of the string."""
+    if end - at <= STRING_BYTES:
+        return end
+    found = _WHOLE.match(text, at, at + STRING_BYTES)
+    assert found is not None  # it matches the empty string as well
+    stop = found.end()
+    while stop > at and text[stop] & 0xC0 == 0x80:  # within a character of UTF-8
+        stop -= 1
+    return stop if stop > at else min(at + STRING_BYTES, end)  # the parser finds what is wrong
 
 
 def _pack_elements(name: str, datatype: str, elements: Elements) -> bytes:

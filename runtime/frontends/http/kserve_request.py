@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_document, shown
 from pyruntime.runtime.frontends.common.request_parameters import read_id, read_parameters
-from pyruntime.runtime.frontends.http.json_tensors import pack
+from pyruntime.runtime.frontends.http.json_tensors import PackedElements, pack
 from pyruntime.runtime.frontends.http.raw_request import decode_raw
 from pyruntime.runtime.json_types import JsonObject
 from pyruntime.runtime.memory.clients import ClientMemory
@@ -185,7 +185,9 @@ def _read_inputs(
             inputs.append(memory.input(name, datatype, shape[:], *_read_place(f"input '{name}'", parameters)))
             continue
         if is_json:
-            inputs.append(tensor := InputTensor(name, datatype, shape[:], pack(name, datatype, shape, entry["data"])))
+            data = entry["data"]
+            offset = data.offset if type(data) is PackedElements else -1
+            inputs.append(tensor := InputTensor(name, datatype, shape[:], pack(name, datatype, shape, data), offset))
             if datatype == "BYTES":
                 tensor.strings = math.prod(shape)
             continue

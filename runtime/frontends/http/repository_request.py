@@ -18,8 +18,13 @@ from pyruntime.runtime.frontends.common.json_document import invalid, json_name,
 from pyruntime.runtime.json_types import JsonObject
 from pyruntime.runtime.repository.override import FILE_PREFIX
 
+# Contents of files are decoded in pieces of this size, in bytes, so that a thread that does so lets others run. It is a
+# multiple of 4: the pieces end between groups of characters.
+BASE64_BYTES = 1 << 20
+_BLANKS = b" \t\r\n\v\f"
 
-def decode_load(body: bytes) -> tuple[str, dict[str, bytes]]:
+
+def decode_load(body: bytes | bytearray) -> tuple[str, dict[str, bytes]]:
     """(configuration, files by their names in the request) that replace those of the repository.
 
     Raises InferenceError (INVALID_ARG).
@@ -35,7 +40,7 @@ def decode_load(body: bytes) -> tuple[str, dict[str, bytes]]:
     return config, files
 
 
-def decode_unload(body: bytes) -> bool:
+def decode_unload(body: bytes | bytearray) -> bool:
     """Whether to unload also the models that only this one needs. Raises InferenceError (INVALID_ARG)."""
     value = _parameters(body).get("unload_dependents", False)
     if type(value) is not bool:
@@ -54,7 +59,7 @@ def decode_index_request(body: bytes) -> bool:
     return ready
 
 
-def _parameters(body: bytes) -> JsonObject:
+def _parameters(body: bytes | bytearray) -> JsonObject:
     parameters = parse_document(body).get("parameters", {}) if body else {}
     if type(parameters) is not dict:
         raise invalid(f"'parameters' must be an object, got {json_name(parameters)}")
@@ -70,6 +75,10 @@ def _text(name: str, value: object) -> str:
 def _contents(name: str, text: str) -> bytes:
     try:
         # Some encoders break lines.
-        return base64.b64decode("".join(text.split()), validate=True)
+        encoded = text.encode("ascii").translate(None, _BLANKS)
+        parts = [encoded[at : at + BASE64_BYTES] for at in range(0, len(encoded), BASE64_BYTES)]
+        if any(b"=" in part for part in parts[:-1]):
+            raise ValueError("there is something behind the padding")
+        return b"".join(base64.b64decode(part, validate=True) for part in parts)
     except (binascii.Error, ValueError):
         raise invalid(f"load parameter {shown(name)} must be the file's contents in base64") from None

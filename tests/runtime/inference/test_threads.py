@@ -59,6 +59,23 @@ def test_refusal_in_thread():
     assert results_of(lambda: fail(REFUSAL)) == [REFUSAL]
 
 
+@pytest.mark.parametrize("thread", [False, True])
+def test_nothing_is_kept_of_a_failure(thread):
+    """An error that is kept holds neither frames nor its cause: they refer to the bytes of the request."""
+
+    def work():
+        try:
+            int("the bytes of a request")
+        except ValueError as exc:
+            raise InferenceError("no", Code.INVALID_ARG) from exc
+
+    results = results_of(work) if thread else []
+    if not thread:
+        at_once(work, results.append)
+    (failure,) = results
+    assert (failure.message, failure.__traceback__, failure.__cause__, failure.__context__) == ("no", None, None, None)
+
+
 @pytest.mark.parametrize(
     ("error", "message", "code"),
     [

@@ -11,16 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.frontends.common.json_document import parse_document
-from pyruntime.runtime.frontends.http import json_large
-from pyruntime.runtime.frontends.http.json_large import SLICE_BYTES, parse_large
+from pyruntime.runtime.frontends.common.json_document import VALUES_MAX, parse_document
+from pyruntime.runtime.frontends.http import json_large, json_tensors
+from pyruntime.runtime.frontends.http.json_large import REST_BYTES_MAX, SLICE_BYTES, LargeDocument
 from pyruntime.runtime.frontends.http.json_tensors import PackedElements, flatten, pack
+from pyruntime.runtime.frontends.http.kserve_request import TENSORS_MAX
 from pyruntime.utils.byte_tensors import serialize_byte_tensor
 from pyruntime.utils.errors import Code, InferenceError
 
 
 def document(data, datatype="INT32", **more):
-    return {"inputs": [{"name": "IN", "datatype": datatype, "shape": [len(data)], "data": data}], **more}
+    shape = [len(flatten("IN", data)) if type(data) is list else 1]
+    return {"inputs": [{"name": "IN", "datatype": datatype, "shape": shape, "data": data}], **more}
+
+
+def parse_large(text):
+    """The document, with its tensors in memory of their own, which is all used up to alignment."""
+    large = LargeDocument(text)
+    size = large.read()
+    return large.pack(memoryview(bytearray(size)))
 
 
 def data_of(text, index=0):
@@ -46,6 +55,14 @@ LARGE = [
     pytest.param("BYTES", ['a,"]', "\\", "é", ""] * 9000, strings('a,"]', "\\", "é", "") * 9000, id="strings"),
     pytest.param("BYTES", ["x" * SLICE_BYTES, "y", "z" * SLICE_BYTES], None, id="long-strings"),
     pytest.param("INT32", [[n, n] for n in NUMBERS], np.repeat(np.array(NUMBERS, np.int32), 2).tobytes(), id="rows"),
+    pytest.param(
+        "INT32", [[[[n]], [[n]]] for n in NUMBERS], np.repeat(np.array(NUMBERS, np.int32), 2).tobytes(), id="nested"
+    ),
+    pytest.param("INT32", [1, [[2, 3]], [4]] * 9000, struct.pack("<4i", 1, 2, 3, 4) * 9000, id="uneven"),
+    pytest.param("BYTES", [[["[a", "]"], ["]]", "["]]] * 9000, strings("[a", "]", "]]", "[") * 9000, id="brackets"),
+    pytest.param(
+        "BYTES", [["x", [["\\" * SLICE_BYTES]]], "y"], strings("x", "\\" * SLICE_BYTES, "y"), id="nested-long-strings"
+    ),
 ]
 
 
@@ -56,16 +73,17 @@ def test_what_is_large_is_packed(datatype, data, packed, separators):
     text = json.dumps(document(data, datatype, id="x"), separators=separators).encode()
     found = data_of(text)
     assert type(found) is PackedElements
-    shape = [sum(len(each) if type(each) is list else 1 for each in data)]
+    shape = [len(flatten("IN", data))]
     assert found.contents == (strings(*data) if packed is None else packed)
     assert pack("IN", datatype, shape, found) == found.contents
+    assert type(found.contents) is memoryview
     assert parse_large(text) | {"inputs": []} == {"id": "x", "inputs": []}
 
 
 @pytest.mark.parametrize(
-    "data", [[1, 2], [], [[[n]] for n in NUMBERS], [{"a": n} for n in NUMBERS], "x" * SLICE_BYTES * 2]
+    "data", [[1, 2], [], [[], [[n for n in NUMBERS[:9000]]]], [{"a": n} for n in NUMBERS[:9000]], "x" * SLICE_BYTES * 2]
 )
-def test_what_is_small_or_nested_stays(data):
+def test_what_is_small_or_odd_stays(data):
     """It is parsed with all the rest."""
     text = json.dumps(document(data)).encode()
     assert parse_large(text) == parse_document(text)
@@ -82,6 +100,113 @@ def test_several_inputs():
     assert {found[at].length for at in (0, 2, 3)} == {SLICE_BYTES}
 
 
+def test_places():
+    """Each tensor begins at a multiple of 64 bytes, and knows where it is in the region."""
+    inputs = [document([n] * 100)["inputs"][0] | {"name": str(n)} for n in range(3)]
+    large = LargeDocument(json.dumps({"inputs": inputs}).encode())
+    assert large.read() == 3 * 448
+    memory = memoryview(bytearray(3 * 448))
+    found = [entry["data"] for entry in large.pack(memory, 1024)["inputs"]]
+    assert [each.offset for each in found] == [1024, 1024 + 448, 1024 + 896]
+    assert memory[448:848] == found[1].contents == struct.pack("<i", 1) * 100
+
+
+@pytest.mark.parametrize("datatype", ["FP64", "BYTES", "BOOL"])
+@pytest.mark.parametrize("shape", [[], [0], [7], [1 << 40], "x", [None], [2, -1]])
+def test_memory_follows_the_shape(datatype, shape):
+    """A list needs no more memory than its shape says, or its text; that their sizes differ is found later."""
+    text = json.dumps({"inputs": [document([1] * 5000, datatype)["inputs"][0] | {"shape": shape}]}).encode()
+    most = len(text) * 4 // 3 + 64 if datatype == "BYTES" else 40_064 if shape == [1 << 40] else 64
+    assert LargeDocument(text).read() <= most
+
+
+def test_wrong_number_of_elements():
+    """It is counted all the same."""
+    text = json.dumps({"inputs": [document([1] * 5000, "FP64")["inputs"][0] | {"shape": [3]}]}).encode()
+    with pytest.raises(InferenceError, match="expected 3, got 5000"):
+        pack("IN", "FP64", [3], data_of(text))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{}," * VALUES_MAX + b"{}",
+        b"[]," * VALUES_MAX + b"[]",
+        b"[[]]," * VALUES_MAX + b"1",
+        b'{"a":1},' * VALUES_MAX + b"{}",
+        b"[" * 4000 + b"1" + b"]" * 4000 + b",1" * VALUES_MAX,
+    ],
+    ids=["objects", "lists", "nested-lists", "members", "deep"],
+)
+@pytest.mark.parametrize("member", [b'"data"', b'"x"', b'"a\\"data"'])
+def test_too_many_values(data, member):
+    """What is no list of elements may not have many values, wherever it stands."""
+    message = refusal(b'{"inputs":[{%b:[%b]}]}' % (member, data))
+    assert message == f"the request's JSON document has more than {VALUES_MAX} values"
+
+
+@pytest.mark.parametrize("text", [b" " * REST_BYTES_MAX + b"{}", b'{"id":"%b"}' % (b"x" * REST_BYTES_MAX)])
+def test_too_much_else(text):
+    """Blanks and strings beside the tensors count as well."""
+    assert "not counting lists of elements" in refusal(text)
+
+
+def test_too_many_lists():
+    """No more lists are looked for than a request has inputs."""
+    some = json.dumps(document([1] * 100)["inputs"][0]).encode()
+    assert refusal(b'{"inputs":[%b]}' % b",".join([some] * (TENSORS_MAX + 1))).endswith("lists of elements")
+
+
+def test_client_that_is_gone():
+    """Neither step goes on then."""
+    text = json.dumps(document(NUMBERS)).encode()
+    gone = False
+    large = LargeDocument(text, lambda: gone)
+    size = large.read()
+    gone = True
+    for step in (LargeDocument(text, lambda: True).read, lambda: large.pack(memoryview(bytearray(size)))):
+        with pytest.raises(InferenceError) as caught:
+            step()
+        assert caught.value.code is Code.CANCELLED
+
+
+LONG = [
+    "é" * SLICE_BYTES,
+    "a" + "é" * SLICE_BYTES,
+    "ab" + "日" * SLICE_BYTES,
+    "abc" + "\U0001f600" * SLICE_BYTES,
+    '"' * SLICE_BYTES,
+    "a" + '"' * SLICE_BYTES,
+    "\\u" * SLICE_BYTES,
+    "\0" * SLICE_BYTES,
+]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("text", LONG, ids=range(len(LONG)))
+def test_long_strings(text, plain):
+    """A string is cut into pieces between its characters only, however they are written."""
+    data = ["x", text, "y"]
+    found = data_of(json.dumps(document(data, "BYTES"), ensure_ascii=not plain).encode())
+    assert found.contents == strings(*data)
+
+
+BAD_ENDS = [b"\\ud83d", b"\\ude00\\ud83d", b"\\x", b"\\u12", b"\xff", b"\xe6\x97", b"\n", b"\x80" * SLICE_BYTES]
+
+
+@pytest.mark.parametrize("end", BAD_ENDS, ids=range(len(BAD_ENDS)))
+def test_bad_long_strings(end):
+    """What is wrong in one is found, with its place."""
+    text = b'{"inputs":[{"name":"IN","datatype":"BYTES","shape":[1],"data":["%b%b"]}]}' % (b"x" * SLICE_BYTES, end)
+    assert refusal(text).startswith("failed to parse the request JSON buffer: ")
+
+
+def test_long_string_that_is_no_number():
+    """Of another datatype it is refused as a short one is."""
+    text = json.dumps(document(["x" * 2 * SLICE_BYTES])).encode()
+    assert refusal(text) == "the data of input 'IN' must hold integers for INT32, got a string"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -95,7 +220,7 @@ def test_several_inputs():
 )
 def test_what_is_no_input(text):
     """A string that looks like data is one; a list that is nobody's data is still a list."""
-    whole = text % (b"1," * SLICE_BYTES)
+    whole = text % (b"1," * (SLICE_BYTES // 2))
 
     def shape(value):
         if type(value) is dict:
@@ -146,7 +271,11 @@ def test_place_of_a_mistake():
 
 def test_numbers_that_are_not_finite():
     """They are read as in a small document."""
-    text = b'{"inputs":[{"name":"IN","datatype":"FP32","shape":[1],"data":[%bNaN,-Infinity]}]}' % (b"1," * SLICE_BYTES)
+    shape = SLICE_BYTES + 2
+    text = b'{"inputs":[{"name":"IN","datatype":"FP32","shape":[%d],"data":[%bNaN,-Infinity]}]}' % (
+        shape,
+        b"1," * SLICE_BYTES,
+    )
     found = data_of(text)
     last, least = struct.unpack("<2f", found.contents[-8:])
     assert (found.length, math.isnan(last), least) == (SLICE_BYTES + 2, True, -math.inf)
@@ -179,4 +308,6 @@ def test_any(data, cut, spaced):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_large, "SLICE_BYTES", 5)
+        patch.setattr(json_large, "SHORT_BYTES_MAX", 5)
+        patch.setattr(json_tensors, "STRING_BYTES", 3)
         assert outcome(parse_large) == outcome(parse_document)

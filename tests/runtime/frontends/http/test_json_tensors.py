@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.frontends.http.json_tensors import SLICE_ELEMENTS, PackedElements, pack, pack_slices, unpack
+from pyruntime.runtime.frontends.http.json_tensors import SLICE_ELEMENTS, PackedElements, pack, pack_slice, unpack
 from pyruntime.runtime.requests.types import OutputTensor
 from pyruntime.utils.byte_tensors import serialize_byte_tensor
 from pyruntime.utils.dtypes import BY_NAME, DATATYPES
@@ -213,9 +213,21 @@ class TestSlices:
                 unpack(OutputTensor("X", "BYTES", shape, memoryview(part)))
 
     def test_pack(self):
-        """Slices are places in a document; between them stand commas."""
-        text = b'{"data": [1, 2,[3,4]]}'
-        assert pack_slices("X", "INT8", text, [(10, 11), (12, 14), (15, 20)]) == PackedElements(b"\1\2\3\4", 4)
-        assert pack("X", "INT8", [2, 2], PackedElements(b"\1\2\3\4", 4)) == b"\1\2\3\4"
+        """Slices are places in a document; their tensor bytes follow each other in memory."""
+        text, memory, at = b'{"data": [1, 2,[3,4]]}', memoryview(bytearray(4)), 0
+        for start, end in ((10, 11), (12, 14), (15, 20)):
+            count, size = pack_slice("X", "INT8", text[start:end], start, memory[at:])
+            assert count == size
+            at += size
+        packed = PackedElements(memory, 4, -1)
+        assert pack("X", "INT8", [2, 2], packed) == b"\1\2\3\4"
         with pytest.raises(InferenceError, match="expected 3, got 4"):
-            pack("X", "INT8", [3], PackedElements(b"\1\2\3\4", 4))
+            pack("X", "INT8", [3], packed)
+
+    def test_too_little_memory(self):
+        """What does not fit is checked and counted, and not written."""
+        memory = memoryview(bytearray(3))
+        assert pack_slice("X", "INT16", b"1, 2", 0, memory) == (2, 4)
+        assert memory == bytes(3)
+        with pytest.raises(InferenceError, match="out of range"):
+            pack_slice("X", "INT16", b"1, 70000", 0, memory)

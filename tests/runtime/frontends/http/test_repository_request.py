@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyruntime.runtime.frontends.http import repository_request
 from pyruntime.runtime.frontends.http.repository_request import decode_index_request, decode_load, decode_unload
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -92,3 +93,15 @@ def test_index_request_that_makes_no_sense(body, message):
         decode_index_request(body)
     assert caught.value.message == message
     assert caught.value.code is Code.INVALID_ARG
+
+
+@pytest.mark.parametrize("size", range(13))
+def test_files_in_pieces(size, monkeypatch):
+    """A long file is decoded piece by piece, with the same outcome."""
+    monkeypatch.setattr(repository_request, "BASE64_BYTES", 4)
+    content = bytes(range(size))
+    text = base64.b64encode(content).decode()
+    assert decode_load(body(**{"file:a": " ".join(text)}))[1] == {"file:a": content}
+    if size % 3 and size > 3:
+        with pytest.raises(InferenceError, match="in base64"):
+            decode_load(body(**{"file:a": text + "AAAA"}))

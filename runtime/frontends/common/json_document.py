@@ -101,7 +101,7 @@ def _check_values(text: bytes | bytearray) -> None:
         assert found is not None  # it matches the empty string as well
         values += _count(_STRING.sub(b"", text[at : found.end()]))
         if values > VALUES_MAX:
-            raise invalid(f"the request's JSON document has more than {VALUES_MAX} values")
+            raise invalid(f"failed to parse the request JSON buffer: it has more than {VALUES_MAX} values")
         # A string that is longer than a window, or ends behind it.
         at = found.end() if found.end() > at else string_end(text, at + 1) + 1
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -52,7 +53,21 @@ def _refuse(error: SettingsError) -> int:
     return 1
 
 
+def _check_temporary_folder() -> None:
+    """Warn if no folder for temporary files can be written to, as with a read-only root. Packages that look for one
+    when they are imported would fail then.
+    """
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        tempfile.tempdir = "/tmp"
+        log.warning(
+            "no folder for temporary files can be written to, so no model can be loaded with files; TMPDIR can name one"
+        )
+
+
 def _serve(settings: ServerSettings) -> int:
+    _check_temporary_folder()
     # Before the import of the server: the launcher imports numpy on another core meanwhile.
     from pyruntime.runtime.instances.stub.launch import start_launcher
 

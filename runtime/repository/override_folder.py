@@ -22,8 +22,11 @@ class OverrideFolder:
     def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
         """Write `files`, by their paths, which must be checked before. Raises LoadError, and then leaves no files."""
         self._holders = 1
+        try:
+            self._parent = tempfile.mkdtemp(prefix="pyruntime_override_")
+        except OSError as exc:
+            raise _not_written(name, exc.strerror) from exc
         # The name of the folder is the name of the model.
-        self._parent = tempfile.mkdtemp(prefix="pyruntime_override_")
         self.path = Path(self._parent, name)
         try:
             self.path.mkdir()
@@ -33,8 +36,7 @@ class OverrideFolder:
                 target.write_bytes(content)
         except (OSError, ValueError) as exc:
             self.release()
-            reason = exc.strerror if isinstance(exc, OSError) else str(exc)
-            raise LoadError(f"the override files of model '{name}' cannot be written: {reason}") from exc
+            raise _not_written(name, exc.strerror if isinstance(exc, OSError) else str(exc)) from exc
 
     def read(self) -> ModelFolder:
         """The folder like those of a repository, but without a configuration file."""
@@ -55,3 +57,7 @@ class OverrideFolder:
                 shutil.rmtree(self._parent)
             except OSError as exc:
                 _LOG.warning("'%s' cannot be removed: %s", self._parent, exc.strerror)
+
+
+def _not_written(name: str, reason: str | None) -> LoadError:
+    return LoadError(f"the override files of model '{name}' cannot be written: {reason}")

@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Installations on machines that lack something: a library at run time, or a compiler when pyruntime is built."""
 
+import base64
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from .harness.models import write_model
@@ -55,6 +58,46 @@ def test_missing_library(serve, tmp_path, without_library):
     assert server.is_ready()
     (line,) = [line for line in server.log.splitlines() if "gRPC is not served" in line]
     assert "libmissing.so: cannot open shared object file" in line
+    assert "Traceback" not in server.log
+
+
+# Runs a command with a root that cannot be written to.
+READ_ONLY = """
+mount --make-rprivate / || exit
+for point in $(awk '{print $2}' /proc/mounts); do
+  case $point in
+    /proc*|/dev*|/sys*) ;;
+    *) mount -o remount,ro,bind "$point" ;;
+  esac
+done
+! touch "$TMPDIR/a" /tmp/a 2>/dev/null || { echo "the root is not read-only"; exit 1; }
+exec "$@"
+"""
+
+
+@pytest.fixture
+def read_only():
+    """`serve(wrapper=read_only)`: a server that can write to no folder."""
+    wrapper = ("unshare", "--mount", "sh", "-c", READ_ONLY, "sh")
+    done = subprocess.run([*wrapper, "true"], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"the root cannot be made read-only here: {done.stdout}{done.stderr}")
+    return wrapper
+
+
+def test_read_only_root(serve, tmp_path, read_only, monkeypatch):
+    """A server that can write to no folder says so in one line, and serves; a load with files is refused."""
+    monkeypatch.setenv("TMPDIR", "/tmp")
+    write_model(tmp_path, "m", MODEL)
+    server = serve("--model-control-mode=explicit", "--load-model=m", wrapper=read_only)
+    assert server.infer("m", {"IN": np.array([1])}).get_response()["outputs"] == []
+    assert server.log.count("no folder for temporary files can be written to") == 1
+    parameters = {"config": '{"backend": "python"}', "file:1/model.py": base64.b64encode(MODEL.encode()).decode()}
+    refused = server.request("POST", "/v2/repository/models/m/load", json.dumps({"parameters": parameters}).encode())
+    assert json.loads(refused.body)["error"] == (
+        "failed to load 'm', failed to poll from model repository: the override files of model 'm' cannot be written: "
+        "Read-only file system"
+    )
     assert "Traceback" not in server.log
 
 

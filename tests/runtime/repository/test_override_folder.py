@@ -7,6 +7,7 @@ import tempfile
 
 import pytest
 
+from pyruntime.runtime.repository import override_folder
 from pyruntime.runtime.repository.override_folder import OverrideFolder
 from pyruntime.utils.errors import LoadError
 
@@ -56,3 +57,11 @@ def test_a_folder_that_somebody_else_removed(place, caplog):
     parent.rename(place / "elsewhere")
     folder.release()
     assert "cannot be removed" in caplog.text
+
+
+def test_no_temporary_folder(monkeypatch, tmp_path):
+    """A machine without a folder for temporary files refuses the load with the reason."""
+    monkeypatch.setattr(override_folder.tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(LoadError) as caught:
+        OverrideFolder("m", {"1/model.py": b""})
+    assert str(caught.value) == "the override files of model 'm' cannot be written: No such file or directory"

@@ -36,16 +36,20 @@ class Fingerprint:
 def fingerprints(folder: ModelFolder, config: Config, versions: tuple[int, ...]) -> dict[int, Fingerprint]:
     """The fingerprint of each of `versions` of a model; `config` is its configuration before the model completes it."""
     root = Path(folder.path)
-    # The version policy does not change any version that it selects.
-    relevant = type(config)()
-    relevant.CopyFrom(config)
-    relevant.ClearField("version_policy")
-    text = relevant.SerializeToString(deterministic=True)
+    text = config_of_versions(config).SerializeToString(deterministic=True)
     shared = _stamp(root, _is_shared)
     return {
         version: Fingerprint(folder.path, text, shared, _stamp(root / str(version), lambda name: True))
         for version in versions
     }
+
+
+def config_of_versions(config: Config) -> Config:
+    """The part of a configuration that versions are loaded with: the version policy changes no version it selects."""
+    relevant = type(config)()
+    relevant.CopyFrom(config)
+    relevant.ClearField("version_policy")
+    return relevant
 
 
 def whole_fingerprint(folder: ModelFolder, config: Config) -> Fingerprint:

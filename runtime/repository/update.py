@@ -17,7 +17,7 @@ from typing import Protocol
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.repository.draft import Draft
-from pyruntime.runtime.repository.fingerprint import Fingerprint
+from pyruntime.runtime.repository.fingerprint import Fingerprint, config_of_versions
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions, Source
 from pyruntime.utils.errors import Code, LoadError
@@ -100,7 +100,7 @@ class ModelUpdate:
             missing, self._failures = self._failures, {}
             begun()
             await self._load(stale)
-            if not self._failures and self._completed.result() != served.config:
+            if not self._failures and self._has_other_config(served):
                 # The newest version completes the configuration for all.
                 rest = [version for version in draft.versions if version not in stale]
                 self._begin(rest)
@@ -114,9 +114,18 @@ class ModelUpdate:
             if self._fingerprints:
                 served.fingerprints.update({version: self._fingerprints[version] for version in self._fresh})
         if not self._failures:
-            for version in serving.difference(draft.versions):
+            gone = serving.difference(draft.versions)
+            for version in gone:
                 self._live.unload(name, version)
+            if self._fresh or gone:
+                _LOG.info("successfully loaded '%s'", name)
         return missing | self._failures
+
+    def _has_other_config(self, served: Served) -> bool:
+        """Whether the versions that serve were loaded with another configuration than the completed one."""
+        return served.config is None or bool(
+            config_of_versions(self._completed.result()) != config_of_versions(served.config)
+        )
 
     def _begin(self, versions: Iterable[int]) -> None:
         for version in versions:
@@ -143,7 +152,6 @@ class ModelUpdate:
         self._loading.discard(version)
         self._fresh.add(version)
         self._live.serve(model)
-        _LOG.info("successfully loaded '%s' version %d", self._name, version)
 
     def _fail(self, version: int, error: LoadError) -> None:
         self._loading.discard(version)

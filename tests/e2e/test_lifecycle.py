@@ -152,7 +152,7 @@ def test_models_that_are_ready_while_others_load(model, serve, wait_until):
     os.mkfifo(folder / "gate_initialize")
     server = serve(ready=False)
     wait_until((folder / "at_gate").exists)
-    wait_until(lambda: "successfully loaded 'quick' version 1" in server.log)
+    wait_until(lambda: "successfully loaded 'quick'" in server.log)
     assert server.infer("quick", INPUT).as_numpy("OUT").tolist() == [1]
     assert not server.is_ready()
     (folder / "gate_initialize").write_text("")
@@ -241,7 +241,7 @@ def test_signal_while_a_version_loads(model, serve, wait_until):
     (folder / "1" / "model.py").write_text("import numpy as np, triton_python_backend_utils as pb_utils\n" + BATCHES)
     server = serve(ready=False)
     wait_until((folder / "at_gate").exists)
-    wait_until(lambda: "successfully loaded 'slow' version 1" in server.log)
+    wait_until(lambda: server.request("GET", "/v2/models/slow/versions/1/ready").status == 200)
     assert server.infer("slow", INPUT).as_numpy("OUT").tolist() == [1]
     assert not server.is_ready()
     server.stop()

@@ -383,3 +383,48 @@ def test_a_load_that_is_given_up(world):
         await world.until(lambda: repr(world.live) == "<LiveVersions [2 alive, 0 of them retiring]>")
 
     world(test)
+
+
+def test_one_line_for_a_load(world, caplog):
+    """A load that changes versions says so once for the model; one that changes nothing says nothing."""
+    caplog.set_level("INFO", "pyruntime.repository")
+
+    def lines():
+        found = [record.message for record in caplog.records if "successfully" in record.message]
+        caplog.clear()
+        return found
+
+    async def test(world):
+        world.add("m", versions=(1, 2), config=ALL)
+        await world.control.load("m")
+        assert lines() == ["successfully loaded 'm'"]
+        await world.control.load("m")
+        assert lines() == []
+        world.touch("m/2/model.py")
+        await world.control.load("m")
+        assert lines() == ["successfully loaded 'm'"]
+        (world.repository / "m" / "config.pbtxt").write_text("backend: 'python'")
+        await world.control.load("m")
+        await world.live.wait_unloaded("m")
+        assert lines() == ["successfully loaded 'm'", "successfully unloaded 'm' version 1"]
+        world.touch("m/2/model.py")
+        world.fail("m")
+        await refused(world, "m")
+        assert lines() == []
+
+    world(test)
+
+
+def test_another_policy_and_a_new_version(world):
+    """A version policy that comes with a new version leaves the other versions alone."""
+
+    async def test(world):
+        world.add("m", config=ALL)
+        await world.control.load("m")
+        before = handles(world)
+        world.add("m", versions=(2,), config="backend: 'python' version_policy { latest { num_versions: 2 } }")
+        await world.control.load("m")
+        assert handles(world)[1] is before[1]
+        assert world.loader.log == ["m:1", "m:2"]
+
+    world(test)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.repository.agents import RepositoryAgents
 from pyruntime.runtime.repository.backends import Backend
@@ -111,7 +112,7 @@ class ModelControl:
             request = LoadRequest(await asyncio.to_thread(parse_override, config))
             self.check_explicit()  # the server may exit by now
         else:
-            request = LoadRequest(parse_override(config) if config else None)
+            request = LoadRequest(_override(name, config) if config else None)
         if files:
             request.files = check_files(name, config, files)
         async with self._waiting(caller, name, f"failed to load '{name}'"):
@@ -370,8 +371,18 @@ def _check_name(name: str) -> None:
     """Raise InferenceError INVALID_ARG unless `name` can be the name of a folder in a repository."""
     if not name.strip():
         raise InferenceError("Model name cannot be empty. Please enter a valid name to deploy.", Code.INVALID_ARG)
-    if "/" in name or name in (".", ".."):
-        raise InferenceError("model name must not contain path traversal characters", Code.INVALID_ARG)
+    if "/" in name or name.strip() in (".", ".."):
+        raise InferenceError(
+            f"invalid model name '{name}', model name must not contain path traversal characters", Code.INVALID_ARG
+        )
+
+
+def _override(name: str, config: str) -> Config:
+    """The configuration of a load request. Raises InferenceError INVALID_ARG that begins like every failed load."""
+    try:
+        return parse_override(config)
+    except InferenceError as exc:
+        raise InferenceError(f"failed to load '{name}', {exc.message}", exc.code) from exc
 
 
 def _not_ready(name: str) -> str:

@@ -114,7 +114,7 @@ class TestRepository:
         assert refusal(server, "POST", path.format("nobody")) == (500, message)
         assert refusal(server, "POST", path.format("%20"))[0] == 400
         assert refusal(server, "POST", path.format("..%2Fother")) == (
-            400, "model name must not contain path traversal characters",
+            400, "invalid model name '../other', model name must not contain path traversal characters",
         )  # fmt: skip
         assert refusal(server, "POST", path.format("other"), {"parameters": {"file:1/model.py": "eA=="}})[0] == 400
 

@@ -35,6 +35,31 @@ def test_names_of_either_kind():
 @pytest.mark.parametrize(
     "text",
     [
+        "{max_batch_size: 4, input: [{name: 'A', dims: [1, 2,], data_type: 'TYPE_INT8',},],}",
+        '{maxBatchSize: "4", \'input\': [{"name": "A", "dims": ["1", 2], "data_type": 6}]}',
+        '{max_batch_size : 4,\n "input": [{name: "A", dims: [1, 2], dataType: "type_int8"}] , }',
+    ],
+)
+def test_what_is_read_leniently(text):
+    """Keys without quotes, single quotes, commas behind the last element, enums in small letters or as numbers."""
+    config = parse_override(text)
+    (tensor,) = config.input
+    assert (config.max_batch_size, tensor.name, list(tensor.dims)) == (4, "A", [1, 2])
+    assert (
+        tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name == "TYPE_INT8"
+    )
+
+
+def test_parameters_keep_their_case():
+    """Only the names of enum values are put in capitals, not texts and not keys of maps."""
+    config = parse_override("{parameters: {type_int8: {string_value: 'type_int8'}}}")
+    assert config.parameters["type_int8"].string_value == "type_int8"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'name': 'm", "{name: m}", "{,}", "{name: 'm' 'n'}", "{name:: 'm'}", "{data type: 'm'}",
         "{", "[]", "1", "null", '"x"', "[1]", '{"no_such_field": 1}', '{"max_batch_size": "many"}', '{"input": {}}',
         '{"input": [1]}', '{"input": 3}', '{"parameters": []}', '{"parameters": {"k": 1}}', '{"max_batch_size": 1e99}',
         '{"max_batch_size": NaN}', '{"name": 1}', '{"name": "a", "name": "b"}',
@@ -57,24 +82,48 @@ def test_a_configuration_that_is_too_long():
 
 
 def test_files():
-    """Files are known by their paths in the model's folder."""
+    """Files are known by their paths in the model's folder, with a slash before them or without."""
     files = {"file:1/model.py": b"a", "file:1/sub dir/é.bin": b"", "file:labels.txt": b"b"}
     assert check_files("m", "{}", files) == {"1/model.py": b"a", "1/sub dir/é.bin": b"", "labels.txt": b"b"}
+    files = {"file:/1/model.py": b"a", "file://1/./sub//x": b"b", "file:2/../labels.txt": b"c", "file:/etc/passwd": b""}
+    assert check_files("m", "{}", files) == {
+        "1/model.py": b"a", "1/sub/x": b"b", "labels.txt": b"c", "etc/passwd": b"",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "path",
+    ("path", "normalized"),
     [
-        "", "/etc/passwd", "/", "..", "../m/1/model.py", "1/../../x", "1/..", "./1", "1/./x", "1//x", "1/", "a\\b",
-        "1/mo\x00del.py", "1/\n", "\ud800",
+        ("", "."), ("/", "."), ("..", ".."), ("/..", ".."), ("1/..", "."), ("../m/1/model.py", "../m/1/model.py"),
+        ("/1/../../x", "../x"),
     ],
 )  # fmt: skip
-def test_files_that_lie_elsewhere(path):
-    """A path that could lead out of the folder, or that no file system has, is refused."""
-    with pytest.raises(InferenceError, match=r"must have a path below the model's folder$") as caught:
+def test_files_that_lie_elsewhere(path, normalized):
+    """A path that leads out of the folder is refused in Triton's words."""
+    with pytest.raises(InferenceError) as caught:
         check_files("m", "{}", {"file:1/model.py": b"", f"file:{path}": b""})
     assert caught.value.code is Code.INVALID_ARG
-    assert caught.value.message.startswith("failed to load 'm', override file ")
+    assert caught.value.message == (
+        f"failed to load 'm', Invalid file parameter 'file:{path}' with normalized path '{normalized}' must stay "
+        "within model directory."
+    )
+
+
+@pytest.mark.parametrize("path", ["a\\b", "1/mo\x00del.py", "1/\n", "\ud800"])
+def test_files_that_no_file_system_has(path):
+    """The message is safe to print."""
+    with pytest.raises(
+        InferenceError, match=r"^failed to load 'm', Invalid file parameter .* invalid characters$"
+    ) as it:
+        check_files("m", "{}", {f"file:{path}": b""})
+    assert it.value.message.isprintable()
+
+
+@pytest.mark.parametrize("paths", [("1", "1/model.py"), ("1/a/b/c", "/1/a")])
+def test_a_file_where_a_folder_is_needed(paths):
+    """One path cannot be both."""
+    with pytest.raises(InferenceError, match=r"^failed to load 'm', Invalid file parameter 'file:1/.*as a file$"):
+        check_files("m", "{}", {f"file:{path}": b"" for path in paths})
 
 
 def test_files_without_prefix():
@@ -85,7 +134,9 @@ def test_files_without_prefix():
 
 def test_files_without_configuration():
     """Files make a whole model, to which a configuration belongs."""
-    with pytest.raises(InferenceError, match=r"^failed to load 'm', override model directory requires override model"):
+    with pytest.raises(
+        InferenceError, match=r"^failed to load 'm', Load parameter 'config' must be specified for model"
+    ):
         check_files("m", "", {"file:1/model.py": b""})
 
 

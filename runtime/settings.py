@@ -19,6 +19,10 @@ from pyruntime.utils.errors import PyruntimeError
 
 PORT_MAX = 65535
 MIB = 1 << 20
+# All interfaces.
+ANY_ADDRESS = "0.0.0.0"
+# Addresses that begin so are UNIX sockets, without a port: see frontends/common/unix_sockets.py.
+UNIX_PREFIX = "unix:"
 LOG_FORMATS = ("default", "ISO8601", "json")
 # An int32 in the protocols.
 LOG_VERBOSE_MAX = 2**31 - 1
@@ -191,7 +195,7 @@ class ServerSettings:
     repository_poll_s: int = 15
     load_models: tuple[str, ...] = ()
     allow_http: bool = True
-    http_address: str = "0.0.0.0"
+    http_address: str = ANY_ADDRESS
     http_port: int = 8000
     reuse_http_port: bool = False
     http_max_input_size: int = 64 * MIB
@@ -199,7 +203,7 @@ class ServerSettings:
     http_restricted_apis: Mapping[str, Restriction] = field(default_factory=dict)
     http_tls: TlsSettings | None = None
     allow_grpc: bool = True
-    grpc_address: str = "0.0.0.0"
+    grpc_address: str = ANY_ADDRESS
     grpc_port: int = 8001
     reuse_grpc_port: bool = False
     grpc_header_forward_pattern: str = ""
@@ -270,6 +274,13 @@ class ServerSettings:
         """The time limit for requests when their model is unloaded, in seconds; infinite in debug mode."""
         return math.inf if self.debug_model else self.exit_timeout_s
 
+    @property
+    def metrics_host(self) -> str:
+        """The address of metrics. They have a port, also where HTTP has a UNIX socket."""
+        if self.metrics_address is not None:
+            return self.metrics_address
+        return ANY_ADDRESS if self.http_address.startswith(UNIX_PREFIX) else self.http_address
+
     def _check_load_models(self) -> None:
         if self.load_models and self.model_control_mode != "explicit":
             raise SettingsError("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
@@ -278,16 +289,17 @@ class ServerSettings:
 
     def _endpoints(self) -> list[tuple[str, str, int]]:
         """(option, address, port) of every enabled endpoint."""
-        metrics_address = self.http_address if self.metrics_address is None else self.metrics_address
         endpoints = (
             (self.allow_http, "--http-port", self.http_address, self.http_port),
             (self.allow_grpc, "--grpc-port", self.grpc_address, self.grpc_port),
-            (self.allow_metrics, "--metrics-port", metrics_address, self.metrics_port),
+            (self.allow_metrics, "--metrics-port", self.metrics_host, self.metrics_port),
         )
         return [(name, address, port) for allowed, name, address, port in endpoints if allowed]
 
     def _refuse_port_collisions(self) -> None:
         for (name, address, port), (other, other_address, other_port) in combinations(self._endpoints(), 2):
+            if UNIX_PREFIX in (address[: len(UNIX_PREFIX)], other_address[: len(UNIX_PREFIX)]):
+                continue
             same_address = address == other_address or address in _WILDCARDS or other_address in _WILDCARDS
             if port == other_port and port != 0 and same_address:
                 raise SettingsError(f"{name} and {other} are both {port}; each needs a port of its own.")

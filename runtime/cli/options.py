@@ -113,7 +113,7 @@ HTTP = Group(
     "HTTP",
     (
         _works("allow-http", BOOL, "true", "Serve HTTP.", "allow_http"),
-        _works("http-address", STR, "0.0.0.0", "Address to listen at.", "http_address"),
+        _works("http-address", STR, "0.0.0.0", "Address to listen at, or unix:/path?mode=600.", "http_address"),
         _works("http-port", INT, "8000", "Port to listen at.", "http_port"),
         _works("reuse-http-port", BOOL, "false", "Let several servers share the port.", "reuse_http_port"),
         _works("http-header-forward-pattern", STR, "", "Regex: headers for models.", "http_header_forward_pattern"),
@@ -127,7 +127,7 @@ GRPC = Group(
     "gRPC",
     (
         _works("allow-grpc", BOOL, "true", "Serve gRPC.", "allow_grpc"),
-        _works("grpc-address", STR, "0.0.0.0", "Address to listen at.", "grpc_address"),
+        _works("grpc-address", STR, "0.0.0.0", "Address to listen at, or unix:/path?mode=600.", "grpc_address"),
         _works("grpc-port", INT, "8001", "Port to listen at.", "grpc_port"),
         _works("reuse-grpc-port", BOOL, "false", "Let several servers share the port.", "reuse_grpc_port"),
         _works("grpc-header-forward-pattern", STR, "", "Regex: metadata for models.", "grpc_header_forward_pattern"),

@@ -16,11 +16,12 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypedDict
 
 from pyruntime.runtime.app.state import ServerState
+from pyruntime.runtime.frontends.common import unix_sockets
 from pyruntime.runtime.frontends.common.connection_limits import ConnectionChecks
 from pyruntime.runtime.frontends.common.tls import server_context
 from pyruntime.runtime.frontends.http.connection import HttpConnection, MetricsConnection
 from pyruntime.runtime.frontends.http.request_head import HeadReader
-from pyruntime.runtime.settings import ServerSettings, SettingsError
+from pyruntime.runtime.settings import UNIX_PREFIX, ServerSettings, SettingsError
 
 _LOG = logging.getLogger("pyruntime.server")
 
@@ -80,7 +81,12 @@ class _Service(NamedTuple):
     tls: ssl.SSLContext | None = None
 
     def __str__(self) -> str:
-        return f"{self.address}:{self.port}"
+        return self.address if self.is_unix else f"{self.address}:{self.port}"
+
+    @property
+    def is_unix(self) -> bool:
+        """Whether it is served at a UNIX socket, which has no port."""
+        return self.address.startswith(UNIX_PREFIX)
 
     @property
     def url(self) -> str:
@@ -121,6 +127,7 @@ class Listeners:
         self._state = state
         self._services: list[_Service] = []
         self._listeners: list[asyncio.Server] = []
+        self._unix_sockets: list[unix_sockets.UnixSocket] = []
         self._connections = _Connections()
         self._checks = ConnectionChecks(self._connections, HttpConnection, state.pending_bytes)
 
@@ -134,17 +141,24 @@ class Listeners:
             if service.tls is not None:
                 tls |= {"ssl_handshake_timeout": HANDSHAKE_S_MAX, "ssl_shutdown_timeout": TLS_SHUTDOWN_S_MAX}
             try:
-                listener = await loop.create_server(
-                    connect, service.address, service.port, backlog=BACKLOG, reuse_port=service.reuse_port, **tls
-                )
-            except OSError as exc:
+                if service.is_unix:
+                    bound = unix_sockets.bind(service.address)
+                    self._unix_sockets.append(bound)
+                    listener = await loop.create_unix_server(connect, sock=bound.sock, backlog=BACKLOG, **tls)
+                else:
+                    listener = await loop.create_server(
+                        connect, service.address, service.port, backlog=BACKLOG, reuse_port=service.reuse_port, **tls
+                    )
+            except (OSError, SettingsError) as exc:
                 self.close()
-                raise SettingsError(f"{service.name} cannot be served at {service}: {exc.strerror or exc}") from exc
+                reason = (exc.strerror if isinstance(exc, OSError) else None) or exc
+                raise SettingsError(f"{service.name} cannot be served at {service}: {reason}") from exc
             self._listeners.append(listener)
+            create = loop.create_unix_server if service.is_unix else loop.create_server
             for sock in listener.sockets:
                 for _ in range(LISTENERS - 1):
                     again = socket.socket(fileno=os.dup(sock.fileno()))
-                    self._listeners.append(await loop.create_server(connect, sock=again, backlog=BACKLOG, **tls))
+                    self._listeners.append(await create(connect, sock=again, backlog=BACKLOG, **tls))
         self._checks.begin()
 
     def log_started(self) -> None:
@@ -152,7 +166,7 @@ class Listeners:
         for service in self._services:
             _LOG.info("Started %s at %s", service.title, service)
         for service in self._services:
-            if service.connection is HttpConnection:
+            if service.connection is HttpConnection and not service.is_unix:
                 _LOG.info("Models can be tried in a browser at %s", service.url)
 
     def connections(self) -> dict[str, int]:
@@ -169,6 +183,8 @@ class Listeners:
         """Accept no more connections, and close each one once its requests are answered."""
         for listener in self._listeners:
             listener.close()
+        for bound in self._unix_sockets:
+            bound.remove()
         for connection in list(self._connections):
             connection.close_idle()
 
@@ -197,8 +213,7 @@ def _services(settings: ServerSettings) -> list[_Service]:
     if settings.allow_grpc:
         services += _grpc(settings)
     if settings.allow_metrics:
-        address = settings.http_address if settings.metrics_address is None else settings.metrics_address
-        port = settings.metrics_port
+        address, port = settings.metrics_host, settings.metrics_port
         services.append(_Service("Metrics", "Metrics Service", address, port, False, MetricsConnection))
     return services
 

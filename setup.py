@@ -22,7 +22,7 @@ NEEDED = {
         "the part for gRPC, which needs a C compiler and the headers of Python and of nghttp2 (Debian and Ubuntu: "
         "apt-get install gcc python3-dev libnghttp2-dev)"
     ),
-    "pyruntime.stub._guard": (
+    "pyruntime.stub.native._guard": (
         "the guard of memory that clients may shrink, which needs a C compiler (Debian and Ubuntu: apt-get install gcc)"
     ),
     "pyruntime.runtime.native._triton": (
@@ -93,8 +93,8 @@ triton = Extension(
     py_limited_api=True,
 )
 guard = Extension(
-    "pyruntime.stub._guard",
-    sources=["stub/guard.c"],
+    "pyruntime.stub.native._guard",
+    sources=["stub/native/guard.c"],
     extra_compile_args=["-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra"],
     py_limited_api=True,
 )

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guards mappings of memory that another process may shrink.
 
-An access behind the end of the memory is then no bus error: it finds zeros, and the guard is hit. See guard.c.
+An access behind the end of the memory is then no bus error: it finds zeros, and the guard is hit. See native/guard.c.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 from pyruntime.utils.arena import PAGE_BYTES
 from pyruntime.utils.errors import LocalError
 
-LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_guard.abi3.so")
+LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native", "_guard.abi3.so")
 
 
 class Guard:

@@ -32,7 +32,8 @@ import pyruntime.stub, pyruntime.utils
 
 for package in (pyruntime.stub, pyruntime.utils):
     for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if found.name != "pyruntime.stub.bootstrap":
+        # The last three run in the host's own Python only.
+        if found.name.rpartition(".")[2] not in ("bootstrap", "guardian", "launcher", "launching"):
             importlib.import_module(found.name)
 try:
     import msgpack

@@ -150,7 +150,7 @@ SIZES = [0, 1, 4096, ALLOCATED, -1]
 MODES = [0, 1, 3, 7, 8, 0x10, 0x11, 0x20, 0x40, 0x80, -1]
 ADVICE = [4, 8, 9, 10, 14, 15, 16, 18, 20, 21, 22, 23, 25]
 SEALS = [1, 2, 4, 8, 0x10, 0x20, 0x1F, -1]
-LENGTHS = [0, 1, 4095, 4096, 1 << 20, FLAGS, REGION - 1, REGION, REGION + 1, 1 << 62, -1]
+LENGTHS = [1, 4095, 4096, 1 << 20, FLAGS, REGION - 1, REGION, REGION + 1, 1 << 62, -1, 0]
 FD = object()  # stands for another descriptor of the process
 
 # Each call, and the choices of each of its arguments behind the descriptor.

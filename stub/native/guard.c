@@ -5,7 +5,7 @@
 // behind its end is a bus error. The handler puts empty memory where the object ended, notes that, and has the access
 // made again. A bus error elsewhere is for the handler that was there before, such as faulthandler's.
 //
-// It uses nothing of Python, so that one library serves stubs of any version; guard.py loads it by ctypes and holds the
+// It uses nothing of Python, so that one library serves stubs of any version; ../guard.py loads it by ctypes and holds the
 // GIL in all functions but the handler, which may run in any thread at any time.
 
 #define _GNU_SOURCE

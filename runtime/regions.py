@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
@@ -79,12 +80,15 @@ class SharedRegion(Region, _Counted):
 class ClientRegion(_Counted):
     """A client's shared memory: see _Counted. Owns the descriptor `fd`, and never maps the object.
 
-    `identity` is the same for two descriptors of one object.
+    `identity` is the same for two descriptors of one object. `names` is how many registered names count on it; all
+    others are requests. `on_unused` is called when only names count on it.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, on_unused: Callable[[ClientRegion], None] | None = None) -> None:
         super().__init__()
         self._fd = fd
+        self._on_unused = on_unused
+        self.names = 0
         opened = os.fstat(fd)
         self.identity = (opened.st_dev, opened.st_ino)
 
@@ -100,13 +104,20 @@ class ClientRegion(_Counted):
         """A copy of `size` bytes; of fewer where the object ends before them."""
         return os.pread(self._fd, size, offset)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether requests count on it."""
+        return self._counting > self.names
+
     def close(self) -> None:
-        """Close the descriptor, unless somebody else counts on it."""
+        """Drop a reference; the last one closes the descriptor."""
         if self._is_last():
             for holder in list(self.holders):
                 holder.revoke(self)
             os.close(self._fd)
             self._fd = -1
+        elif self._on_unused is not None and not self.is_used:
+            self._on_unused(self)
 
 
 GrantedRegion = SharedRegion | ClientRegion

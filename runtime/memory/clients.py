@@ -32,21 +32,27 @@ RESERVED_PREFIX = "triton_python_backend_shm_region_"
 # BYTES are copied and validated like a request body, so they have the same limit: a client can create a sparse object
 # of any size for free.
 STRINGS_BYTES_MAX = 64 << 20
+# The largest unsigned 64-bit integer, which Triton computes with.
+OFFSET_MAX = (1 << 64) - 1
 # A cudaIpcMemHandle_t.
 CUDA_HANDLE_BYTES = 64
 
 _DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Row:
-    """A registered region: `byte_size` bytes at `offset` of the object that was under `key`."""
+    """A registered region: `byte_size` bytes at `offset` of the object that was under `key`.
+
+    `is_leaving`: it is unregistered as soon as no request uses the object.
+    """
 
     name: str
     key: str
     offset: int
     byte_size: int
     memory: ClientRegion
+    is_leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,10 @@ class ClientMemory:
         opened, INVALID_ARG if it has no such part, UNAVAILABLE if there are too many regions.
         """
         self._check_allowed()
+        if not key.strip("/"):
+            raise InferenceError(
+                f"cannot register shared memory region '{name}' - invalid shm key '{key}'", Code.INVALID_ARG
+            )
         if key.lstrip("/").startswith(RESERVED_PREFIX):
             raise InferenceError(
                 f"cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved "
@@ -87,20 +97,23 @@ class ClientMemory:
         self._check_new(name)
         memory = self._open(key)
         if offset < 0 or byte_size <= 0 or offset + byte_size > min(memory.size(), REGION_BYTES_MAX):
-            memory.close()
+            self._drop(memory)
             raise InferenceError(f"failed to register shared memory region '{name}': invalid args", Code.INVALID_ARG)
         self._rows[name] = Row(name, key, offset, byte_size, memory)
 
     def unregister(self, name: str = "") -> None:
         """Remove a region, "" for all of them; an unknown name has no effect.
 
-        Requests that are under way go on to use it. UNSUPPORTED if client shared memory is not allowed.
+        One whose object requests use is removed when the last of them ends. Until then it is listed, and new requests
+        may use it, as in Triton. UNSUPPORTED if client shared memory is not allowed.
         """
         self._check_allowed()
-        for each in [name] if name else list(self._rows):
-            row = self._rows.pop(each, None)
-            if row is not None:
-                row.memory.close()
+        for row in list(self._rows.values()):
+            if name in ("", row.name):
+                if row.memory.is_used:
+                    row.is_leaving = True
+                else:
+                    self._remove(row)
 
     def status(self, name: str = "") -> list[Row]:
         """One region, or all of them for "". NOT_FOUND if it does not exist."""
@@ -165,11 +178,32 @@ class ClientMemory:
             raise InferenceError(f"Unable to find shared memory region: '{region}'", Code.NOT_FOUND)
         if not 0 <= offset < row.byte_size:
             raise InferenceError(f"Invalid offset for shared memory region: '{region}'", Code.INVALID_ARG)
+        if offset + byte_size > OFFSET_MAX:
+            raise InferenceError(
+                f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds maximum value "
+                f"({OFFSET_MAX}) for region '{region}'",
+                Code.INVALID_ARG,
+            )
         at = row.offset + offset
         # The client may have shrunk the object since it registered it.
         if not 0 < byte_size <= row.byte_size - offset or at + byte_size > row.memory.size():
             raise InferenceError(f"Invalid offset + byte size for shared memory region: '{region}'", Code.INVALID_ARG)
         return row.memory, at
+
+    def _unused(self, memory: ClientRegion) -> None:
+        """The last request that used this object has ended."""
+        for row in list(self._rows.values()):
+            if row.memory is memory and row.is_leaving:
+                self._remove(row)
+
+    def _remove(self, row: Row) -> None:
+        if self._rows.pop(row.name, None) is not None:  # otherwise the removal of another name has done it
+            self._drop(row.memory)
+
+    def _drop(self, memory: ClientRegion) -> None:
+        """A name no longer counts on an object."""
+        memory.names -= 1
+        memory.close()
 
     def _check_allowed(self) -> None:
         if not self._allowed:
@@ -192,15 +226,17 @@ class ClientMemory:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise InferenceError(f"Unable to open shared memory region: '{key}'")
-        memory = ClientRegion(fd)
+        memory = ClientRegion(fd, self._unused)
+        memory.names = 1
         others = {row.memory.identity: row.memory for row in self._rows.values()}
         known = others.get(memory.identity)
         if known is not None:
-            memory.close()
+            self._drop(memory)
             known.count_on()
+            known.names += 1
             return known
         if len(others) >= self._objects_max:
-            memory.close()
+            self._drop(memory)
             raise InferenceError(
                 f"more than {self._objects_max} shared memory objects are registered", Code.UNAVAILABLE
             )

@@ -592,8 +592,10 @@ class TestRefusals:
             assert "Unable to open" in message("x", "/etc/passwd", 64)
             client.unregister_system_shared_memory("nobody")
             status = client.get_system_shared_memory_status()
-            rows = status if protocol is HTTP else [row for row in status.regions.values()]
-            assert len(rows) == 1
+            names = {row["name"] for row in status} if protocol is HTTP else set(status.regions)
+            # A model of another test that keeps its inputs keeps a region, too.
+            assert one.name in names
+            assert "x" not in names
 
     @BOTH
     def test_cuda(self, server, protocol):
@@ -646,7 +648,7 @@ def running(server, wait_until, inputs, outputs=None, model="wait"):
 
 class TestChanges:
     def test_unregistered_while_in_use(self, server, region, wait_until):
-        """Requests under way go on, and later ones are refused."""
+        """Requests under way go on, and so do others until they have ended; later ones are refused."""
         array = some("INT64", MIB)
         one, two = region(MIB), region(MIB)
         one.put(array)
@@ -654,10 +656,11 @@ class TestChanges:
         with running(server, wait_until, inputs, [to_region(HTTP, "OUT0", two, MIB)]) as results:
             one.unregister()
             two.unregister()
-            assert "Unable to find" in refusal(server, HTTP, "echo_INT64", inputs)[1]
+            infer(server, HTTP, "echo_INT64", inputs)
         assert results[0].get_output("OUT0") is not None
         assert_array_equal(two.get(array), array)
         wait_until(lambda: holders(server, one) == holders(server, two) == [])
+        assert "Unable to find" in refusal(server, HTTP, "echo_INT64", inputs)[1]
 
     def test_unlinked_and_made_anew(self, server, region):
         """A name goes on to stand for the object that was registered, until it is registered anew."""

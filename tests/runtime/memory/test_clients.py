@@ -90,14 +90,18 @@ class TestRegister:
         memory.register("r", made.key[1:], 0, SIZE)
         assert memory.status("r")[0].key == made.key[1:]
 
-    @pytest.mark.parametrize(
-        "key", ["", "/", "/a/b", "/../shm/x", "/nobody_made_it", "/" + "x" * 300, "/a\0b", "/\udc80"]
-    )
+    @pytest.mark.parametrize("key", ["/a/b", "/../shm/x", "/nobody_made_it", "/" + "x" * 300, "/a\0b", "/\udc80"])
     def test_key_of_nothing(self, memory, key):
         """There is no object under the key."""
         message = refusal(Code.INTERNAL, memory.register, "r", key, 0, 1)
         assert message == f"Unable to open shared memory region: '{key}'"
         assert memory.status() == []
+
+    @pytest.mark.parametrize("key", ["", "/", "///"])
+    def test_key_without_a_name(self, memory, key):
+        """A key of slashes alone is refused."""
+        message = refusal(Code.INVALID_ARG, memory.register, "r", key, 0, 1)
+        assert message == f"cannot register shared memory region 'r' - invalid shm key '{key}'"
 
     def test_what_is_no_memory(self, memory):
         """A pipe, for instance, has no size and cannot be mapped."""
@@ -203,6 +207,36 @@ class TestRegister:
 
 
 class TestUnregister:
+    def test_used(self, memory, an_object):
+        """A region that requests use stays listed and usable, until the last of them ends."""
+        before = descriptors()
+        made = registered(memory, an_object())
+        used = memory.output("r", 0, 8).contents.memory
+        used.count_on()
+        memory.unregister("r")
+        assert [row.name for row in memory.status()] == ["r"]
+        assert "already in manager" in refusal(Code.ALREADY_EXISTS, memory.register, "r", made.key, 0, SIZE)
+        memory.input("X", "INT8", [8], "r", 0, 8).client.memory.count_on()
+        used.close()
+        assert [row.name for row in memory.status("r")] == ["r"]
+        used.close()
+        assert memory.status() == []
+        assert descriptors() == before
+
+    def test_used_names(self, memory, an_object):
+        """The names of one object that were unregistered go together; others stay."""
+        made, before = an_object(), descriptors()
+        for name in ("a", "b", "c"):
+            memory.register(name, made.key, 0, SIZE)
+        used = memory.output("a", 0, 8).contents.memory
+        used.count_on()
+        memory.unregister("a")
+        memory.unregister("b")
+        used.close()
+        assert [row.name for row in memory.status()] == ["c"]
+        memory.unregister()
+        assert descriptors() == before
+
     def test_unknown(self, memory, an_object):
         """Unregistering an unknown region has no effect."""
         registered(memory, an_object())
@@ -312,6 +346,12 @@ class TestTensors:
             (0, 129, "Invalid offset + byte size for shared memory region: 'r'"),
             (127, 2, "Invalid offset + byte size for shared memory region: 'r'"),
             (1, NOWHERE, "Invalid offset + byte size for shared memory region: 'r'"),
+            (
+                2,
+                2**64 - 1,
+                f"Integer overflow detected: byte_size ({2**64 - 1}) + offset (2) exceeds maximum value "
+                f"({2**64 - 1}) for region 'r'",
+            ),
             (0, 0, "Invalid offset + byte size for shared memory region: 'r'"),
             (0, -1, "Invalid offset + byte size for shared memory region: 'r'"),
         ],

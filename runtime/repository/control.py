@@ -183,6 +183,10 @@ class ModelControl:
         """Load a model if its folder has changed or it does not serve. The task returns the error, or None."""
         return self._begin(name, LoadRequest())
 
+    def is_serving(self, name: str) -> bool:
+        """Whether a version of a model serves."""
+        return bool(self._table.ready_versions(name))
+
     def remove(self, name: str) -> None:
         """See `unload`, in any mode."""
         model = self._models.get(name)
@@ -244,8 +248,7 @@ class ModelControl:
                     return exc
                 except LoadError as exc:
                     _LOG.error("failed to load '%s': %s", name, exc)
-                    if not self._table.ready_versions(name):
-                        self._table.fail_model(name, str(exc))
+                    self._table.fail_model(name, str(exc))
                     return InferenceError(f"{unknown(name)}: {exc}")
                 except Exception:
                     # No error that a model's folder causes may end the server.

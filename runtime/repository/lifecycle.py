@@ -141,11 +141,14 @@ class LifecycleTable(Generic[H]):
         self._repository = frozenset(names)
 
     def fail_model(self, model: str, reason: str) -> None:
-        """The load of a model failed before that of any version. Holds until one of its versions takes a step."""
+        """The load of a model failed: no version serves, or those that do serve as they were loaded before.
+
+        Holds until one of its versions takes a step.
+        """
         self._problems[model] = reason
 
     def dismiss(self, model: str) -> None:
-        """Forget why a model could not be loaded, because it was unloaded or left the repositories."""
+        """Forget why a model could not be loaded, because it was loaded, unloaded, or left the repositories."""
         self._problems.pop(model, None)
 
     def states(self, model: str) -> dict[int, State]:
@@ -166,8 +169,10 @@ class LifecycleTable(Generic[H]):
             elif name not in self._models:
                 rows.append(IndexRow(name))
             for version, entry in sorted(self._models.get(name, {}).items()):
-                state = State.READY if entry.state in _SERVING else entry.state
-                rows.append(IndexRow(name, str(version), state.name, entry.reason))
+                if entry.state in _SERVING:
+                    rows.append(IndexRow(name, str(version), State.READY.name, self._why_older(name)))
+                else:
+                    rows.append(IndexRow(name, str(version), entry.state.name, entry.reason))
         return rows
 
     def is_ready(self, strict: bool) -> bool:
@@ -215,6 +220,11 @@ class LifecycleTable(Generic[H]):
     def _problem(self, model: str) -> str | None:
         """Why no version of a model could be loaded; None if some version serves."""
         return None if (model, LATEST) in self.serving else self._problems.get(model)
+
+    def _why_older(self, model: str) -> str:
+        """Why the versions that serve are not those of the latest load; "" if they are."""
+        problem = self._problems.get(model)
+        return "" if problem is None else f"an older configuration serves, because the latest failed to load: {problem}"
 
     def _refuse(self, model: str, version: int) -> NoReturn:
         unknown = f"Request for unknown model: '{model}'"

@@ -3,7 +3,9 @@
 """Keeps the models of a server equal to those in the repositories, by reading their folders periodically.
 
 The load itself decides whether a version must be loaded again. This module selects the models to load: those that
-changed since the last poll, and those whose load failed, because the cause may lie outside their folders.
+changed since the last poll, and those that do not serve because their load failed, since the cause may lie outside
+their folders. Those are tried again slower and slower. A model that serves is tried once for each change: it goes on as
+it was, and each failed load fills the log with a traceback.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ from pyruntime.utils.errors import InferenceError, LoadError
 _LOG = logging.getLogger("pyruntime.repository")
 
 
+# A failed load is tried again after so many polls at most: with 15 s between polls that is every 16 minutes.
+RETRY_POLLS_MAX = 64
+
+
 class Stamp(NamedTuple):
     """A model's folder at one poll: its path, why it cannot be served ("" if it can), and its files."""
 
@@ -38,23 +44,38 @@ class Changes(NamedTuple):
 
 
 class Seen:
-    """The models at the last poll."""
+    """The models at the last poll, and the failed loads to try again."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, Stamp] = {}
+        # How often the load of a model failed since its folder changed, and after how many polls it is due again.
+        self._failures: dict[str, int] = {}
+        self._due: dict[str, int] = {}
 
     def look(self, found: Mapping[str, Stamp]) -> Changes:
         """Replace the models by those `found` now, and return the changes. At first everything is new."""
         before, self._stamps = self._stamps, dict(found)
-        return Changes(
-            [name for name, stamp in found.items() if before.get(name) != stamp],
-            [name for name in before if name not in found],
-        )
+        changed = [name for name, stamp in found.items() if before.get(name) != stamp]
+        gone = [name for name in before if name not in found]
+        for name in (*changed, *gone):
+            self.loaded(name)
+        for name in self._due:
+            self._due[name] -= 1
+        again = [name for name, polls in self._due.items() if not polls]
+        for name in again:
+            del self._due[name]
+        return Changes([*changed, *again], gone)
 
-    def forget(self, name: str) -> None:
-        """Forget a model, so that it is new at the next poll."""
+    def loaded(self, name: str) -> None:
+        """A model was loaded, or is about to be loaded as it is now."""
+        self._failures.pop(name, None)
+        self._due.pop(name, None)
+
+    def failed(self, name: str) -> None:
+        """The load of a model failed. It is due at the next poll, and after further failures less and less often."""
         if name in self._stamps:
-            self._stamps[name] = Stamp("", "", b"")
+            count = self._failures[name] = self._failures.get(name, 0) + 1
+            self._due[name] = min(2 ** max(0, count - 2), RETRY_POLLS_MAX)
 
 
 class Control(Protocol):
@@ -63,6 +84,8 @@ class Control(Protocol):
     def set_repository(self, names: Iterable[str]) -> None: ...
 
     def refresh(self, name: str) -> asyncio.Task[InferenceError | None]: ...
+
+    def is_serving(self, name: str) -> bool: ...
 
     def remove(self, name: str) -> None: ...
 
@@ -114,8 +137,10 @@ class Polling:
             self._control.refresh(name).add_done_callback(partial(self._refreshed, name))
 
     def _refreshed(self, name: str, task: asyncio.Task[InferenceError | None]) -> None:
-        if task.cancelled() or task.result() is not None:
-            self._seen.forget(name)
+        if task.cancelled() or task.result() is None:
+            self._seen.loaded(name)
+        elif not self._control.is_serving(name):
+            self._seen.failed(name)
 
 
 def look(settings: ServerSettings) -> dict[str, Stamp]:

@@ -119,6 +119,9 @@ class ModelUpdate:
                 self._live.unload(name, version)
             if self._fresh or gone:
                 _LOG.info("successfully loaded '%s'", name)
+        elif not self._at_once:
+            reasons = (f"version {version}: {reason}" for version, reason in sorted(self._failures.items()))
+            self._table.fail_model(name, "; ".join(reasons))
         return missing | self._failures
 
     def _has_other_config(self, served: Served) -> bool:

@@ -104,6 +104,36 @@ def test_a_model_that_is_mended(serve, model, wait_until):
     assert answer(server) == [2]
 
 
+def test_a_broken_edit(serve, model, wait_until):
+    """An edit that fails is tried once, with one traceback; the index says what serves, and why."""
+    folder = model("m", add(1))
+    other = model("n", add(1))
+    server = serve(*POLL)
+    whole = (folder / "1" / "model.py").read_text()
+
+    def reason():
+        rows = json.loads(server.request("POST", "/v2/repository/index", b"{}").body)
+        (row,) = (row for row in rows if row["name"] == "m")
+        assert row["state"] == "READY"
+        return row.get("reason", "")
+
+    (folder / "1" / "model.py").write_text(whole + "\nraise ValueError('half an edit')\n")
+    wait_until(reason)
+    older = "an older configuration serves, because the latest failed to load: "
+    assert reason().startswith(f"{older}version 1: Internal: ValueError: half an edit")
+    # Three further polls, which are seen by what they find.
+    for amount in (2, 3, 4):
+        (other / "1" / "model.py").write_text(
+            (other / "1" / "model.py").read_text().replace(f"+ {amount - 1})", f"+ {amount})")
+        )
+        wait_until(lambda amount=amount: answer(server, "n") == [1 + amount])
+    assert server.log.count("raise ValueError('half an edit')") == 1
+    assert answer(server) == [2]
+    assert server.is_ready()
+    (folder / "1" / "model.py").write_text(whole)
+    wait_until(lambda: not reason())
+
+
 def test_zero_is_never(serve, model):
     """The repositories are read once, at the start."""
     model("m", add(1))

@@ -213,10 +213,11 @@ class TestModelsThatFailAsAWhole:
         assert [row.reason for row in table.index()] == ["bad configuration", "it is broken"]
 
     def test_a_failed_reload_does_not_matter_to_what_serves(self):
-        """While a version serves, the model is as ready as it was."""
+        """While a version serves, the model is as ready as it was; the index says that it is an older one, and why."""
         table = table_in(State.READY)
         table.fail_model("m", "bad configuration")
-        assert table.index() == [IndexRow("m", "1", "READY")]
+        reason = "an older configuration serves, because the latest failed to load: bad configuration"
+        assert table.index() == [IndexRow("m", "1", "READY", reason)]
         assert table.is_ready(strict=True)
 
     def test_forgotten_with_the_next_step(self):

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from pyruntime.runtime.repository.polling import Changes, Polling, Seen, Stamp, look
+from pyruntime.runtime.repository.polling import RETRY_POLLS_MAX, Changes, Polling, Seen, Stamp, look
 from pyruntime.utils.errors import InferenceError, LoadError
 
 
@@ -38,13 +38,35 @@ class TestSeen:
         """A model may also move, or become one that cannot be served."""
         assert seen.look({**stamps(b=b"1"), "a": stamp}) == Changes(["a"], [])
 
-    def test_one_that_is_forgotten(self, seen):
-        """It is new at the next look, and only then; unless it is gone, and there is nothing to forget."""
-        seen.forget("a")
-        seen.forget("b")
-        seen.forget("c")
-        assert seen.look(stamps(a=b"1")) == Changes(["a"], ["b"])
-        assert seen.look(stamps(a=b"1")) == Changes([], [])
+    def test_failures(self, seen):
+        """A failed load is due again after 1, 1, 2, 4 polls and so on; unless the folder is gone."""
+        found, waits = stamps(a=b"1", b=b"1"), []
+        seen.failed("c")
+        for _ in range(10):
+            seen.failed("a")
+            polls = 1
+            while seen.look(found) != Changes(["a"], []):
+                polls += 1
+            waits.append(polls)
+        assert waits == [1, 1, 2, 4, 8, 16, 32, 64, 64, 64]
+        seen.failed("a")
+        assert seen.look(stamps(b=b"1")) == Changes([], ["a"])
+        assert all(seen.look(stamps(b=b"1")) == Changes([], []) for _ in range(2 * RETRY_POLLS_MAX))
+
+    @pytest.mark.parametrize("end", ["loaded", "changed"])
+    def test_the_end_of_failures(self, seen, end):
+        """After a success, and after a change of the folder, the counting begins anew."""
+        for _ in range(5):
+            seen.failed("a")
+        found = stamps(a=b"1", b=b"1")
+        if end == "loaded":
+            seen.loaded("a")
+        else:
+            found = stamps(a=b"2", b=b"1")
+            assert seen.look(found) == Changes(["a"], [])
+        assert all(seen.look(found) == Changes([], []) for _ in range(2 * RETRY_POLLS_MAX))
+        seen.failed("a")
+        assert seen.look(found) == Changes(["a"], [])
 
 
 class Clock:
@@ -179,6 +201,42 @@ class TestPolling:
             world.touch("m/1/model.py")
             await tick()
             await world.until(lambda: len(world.loader.log) == 2 and not world.control._running)
+            assert world.table.resolve("m") is serving
+            (row,) = world.table.index()
+            assert row.state == "READY"
+            older = "an older configuration serves, because the latest failed to load: "
+            assert row.reason == f"{older}version 1: Internal: ValueError: no"
+            # One try for one edit.
+            await tick()
+            await tick()
+            assert len(world.loader.log) == 2
+            (world.repository / "m" / "config.pbtxt").write_text("backend: '")
+            await tick()
+            await world.until(lambda: "config.pbtxt" in world.table.index()[0].reason)
+            assert world.table.is_ready(strict=True)
+            del world.loader.steps["m"]
+            world.add("m")
+            world.touch("m/1/model.py")
+            await tick()
+            await world.until(lambda: world.table.resolve("m") is not serving)
+            assert world.table.index()[0].reason == ""
+
+        polling(test)
+
+    def test_a_change_that_is_taken_back(self, polling):
+        """What serves is what the folder has again."""
+
+        async def test(world, tick):
+            world.add("m")
+            await tick()
+            await world.until(lambda: world.states("m") == {1: "READY"})
+            serving = world.table.resolve("m")
+            (world.repository / "m" / "config.pbtxt").write_text("backend: '")
+            await tick()
+            await world.until(lambda: world.table.index()[0].reason)
+            (world.repository / "m" / "config.pbtxt").write_text("backend: 'python'")
+            await tick()
+            await world.until(lambda: not world.table.index()[0].reason)
             assert world.table.resolve("m") is serving
 
         polling(test)

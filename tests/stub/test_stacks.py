@@ -40,6 +40,7 @@ def start():
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ROOT / "typeview")},
+            cwd=ROOT / "typeview",  # the package in the root is without its parts
         )
         processes.append(process)
         assert process.stdout.readline() == b"ready\n"

@@ -20,19 +20,45 @@ CROWDED_SHARE = 0.5
 ACCEPTS_PER_COUNT = 16
 
 
+class OpenConnection(Protocol):
+    """Any connection."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request has begun for a while, and none is in flight."""
+
+    def close_idle(self) -> None:
+        """Close the connection once its requests in flight are answered."""
+
+
 class ConnectionLimit:
-    """How many connections this process may have: `connections_max`, as of the last count of descriptors."""
+    """How many connections this process may have: `connections_max`, as of the last count of descriptors.
+
+    A new connection takes the place of an idle one, so that clients which do nothing keep nobody out. `idle` are
+    connections that may be idle.
+    """
 
     def __init__(self) -> None:
         self.connections_max = connections_max(descriptors.limit(), 0)
+        self.idle: list[OpenConnection] = []
         self._accepted = 0
 
-    def is_reached(self, connections: int) -> bool:
-        """Whether there are too many connections for a new one. It counts descriptors from time to time."""
+    def has_room(self, connections: int) -> bool:
+        """Whether there may be one more connection. Closes an idle one for it, and counts descriptors now and then."""
         self._accepted += 1
         if self._accepted % ACCEPTS_PER_COUNT == 0:
             self.count(connections)
-        return connections >= self.connections_max
+        return connections < self.connections_max or self.close_idle(1) == 1
+
+    def close_idle(self, count: int) -> int:
+        """Close up to `count` idle connections. Returns how many there were."""
+        closed = 0
+        while closed < count and self.idle:
+            connection = self.idle.pop()
+            if connection.is_idle:
+                connection.close_idle()
+                closed += 1
+        return closed
 
     def count(self, connections: int) -> None:
         """Count the descriptors, of which `connections` are open connections."""
@@ -53,17 +79,6 @@ def report_unsent(transport: asyncio.BaseTransport) -> None:
     assert hasattr(transport, "set_write_buffer_limits")
     # A transport with TLS pauses at its limit, all others above it.
     transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0)
-
-
-class OpenConnection(Protocol):
-    """Any connection."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request has begun for a while, and none is in flight."""
-
-    def close_idle(self) -> None:
-        """Close the connection once its requests in flight are answered."""
 
 
 class CheckedConnection(Protocol):
@@ -105,18 +120,13 @@ class ConnectionChecks:
 
     def _check(self) -> None:
         self.begin()
-        self._limit.count(len(self._connections))
-        self._close_excess()
-        crowded = len(self._connections) >= self._limit.connections_max * CROWDED_SHARE
+        limit = self._limit
+        limit.count(len(self._connections))
+        crowded = len(self._connections) >= limit.connections_max * CROWDED_SHARE
+        limit.idle = [each for each in self._connections if each.is_idle] if crowded else []
+        limit.close_idle(len(self._connections) - limit.connections_max)
         now = asyncio.get_running_loop().time()
         for each in list(self._connections):
             if isinstance(each, self._kind):
                 each.check(now, crowded)
         self._pending.check(now)
-
-    def _close_excess(self) -> None:
-        excess = len(self._connections) - self._limit.connections_max
-        if excess > 0:
-            idle = [each for each in self._connections if each.is_idle]
-            for each in idle[:excess]:
-                each.close_idle()

@@ -95,7 +95,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # what a server's connections have
-        if self._limit.is_reached(len(self._connections)):
+        if not self._limit.has_room(len(self._connections)):
             transport.abort()  # type: ignore[attr-defined]
             return
         # A paused transport still has bytes to send.
@@ -281,7 +281,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """See OpenConnection. A client that is about to begin a call is told so by HTTP/2, and connects again."""
-        return not self._calls
+        return not self._calls and not self._shut_down
 
     def close_idle(self) -> None:
         """Accept no more calls, and close the connection once the calls in flight are answered."""

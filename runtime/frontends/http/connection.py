@@ -115,7 +115,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Events of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if self._is_too_much():
+        if not self._has_room():
             transport.write(response_head(503, len(_TOO_MANY), keep_alive=False) + _TOO_MANY)  # type: ignore[attr-defined]
             transport.close()
             return
@@ -124,9 +124,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.transport = transport  # type: ignore[assignment]  # what a server's connections have
         self._connections.add(self)
 
-    def _is_too_much(self) -> bool:
-        """Whether there are too many connections for this one."""
-        return self._limit.is_reached(len(self._connections))
+    def _has_room(self) -> bool:
+        """Whether there may be one more connection."""
+        return self._limit.has_room(len(self._connections))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.settle()
@@ -533,7 +533,6 @@ class MetricsConnection(HttpConnection):
     def __init__(self, state: ServerState, connections: set[object]) -> None:
         super().__init__(state, connections, parse_metrics_head)
 
-    def _is_too_much(self) -> bool:
-        if not super()._is_too_much():
-            return False
-        return sum(type(each) is MetricsConnection for each in self._connections) >= METRICS_CONNECTIONS_MAX
+    def _has_room(self) -> bool:
+        of_metrics = sum(type(each) is MetricsConnection for each in self._connections)
+        return of_metrics < METRICS_CONNECTIONS_MAX or super()._has_room()

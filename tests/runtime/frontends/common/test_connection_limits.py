@@ -32,6 +32,7 @@ class Other:
 
     def close_idle(self):
         self.closed = True
+        self.is_idle = False
 
 
 @pytest.fixture
@@ -57,8 +58,8 @@ def test_limit_counts_for_new_connections(held):
     limit = ConnectionLimit()
     held["held"] = 20
     held["connections"] = 2
-    refused = [limit.is_reached(2) for _ in range(ACCEPTS_PER_COUNT)]
-    assert refused == [False] * (ACCEPTS_PER_COUNT - 1) + [True]
+    accepted = [limit.has_room(2) for _ in range(ACCEPTS_PER_COUNT)]
+    assert accepted == [True] * (ACCEPTS_PER_COUNT - 1) + [False]
 
 
 def test_limit_without_descriptors(held, monkeypatch):
@@ -70,8 +71,21 @@ def test_limit_without_descriptors(held, monkeypatch):
     monkeypatch.setattr(descriptors, "open_count", fail)
     limit = ConnectionLimit()
     limit.count(5)
-    assert limit.is_reached(5)
-    assert not limit.is_reached(4)
+    assert not limit.has_room(5)
+    assert limit.has_room(4)
+
+
+def test_idle_connections_give_way(held):
+    """A new connection takes the place of an idle one, if there still is one."""
+    limit = ConnectionLimit()
+    busy, gone, idle = Other(idle=False), Other(), Other()
+    limit.idle = [busy, idle, gone]
+    gone.is_idle = False
+    assert limit.has_room(12)
+    assert idle.closed
+    assert not limit.has_room(12)
+    assert not busy.closed
+    assert not gone.closed
 
 
 def test_watch(monkeypatch, held):

@@ -16,6 +16,8 @@ from pyruntime.runtime.app.memory_limit import memory_limit
 from pyruntime.runtime.inference.intake import Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytes, default_limit
+from pyruntime.runtime.inference.threads import THREADS_MAX
+from pyruntime.runtime.inference.turns import Turns
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.observe.log_settings import LogSettings
 from pyruntime.runtime.observe.metrics import Metrics
@@ -78,6 +80,7 @@ class ServerState:
         self.exiting = False
         self.in_flight = 0
         self.pending_bytes = PendingBytes(settings.max_pending_bytes or default_limit(memory_limit()))
+        self.turns = Turns(THREADS_MAX)
         self.intake = Intake(self.resolve, self.tracer, lambda: self.tasks)
         # Whether any request is known. With Python models none ever is, so frontends skip the look-up.
         self.knows_requests = False

@@ -28,7 +28,8 @@ PIECES_MAX = 16
 class Decompression:
     """See the module. All methods but `_decompress` belong to the event loop's thread.
 
-    `claim` is that of the body, and holds the bytes of the compressed one unless that came in one read. `then` is
+    `claim` is that of the body, and holds the bytes of the compressed one unless that came in one read. `take_turn` is
+    asked before a thread works on it: see Turn.take. `then` is
     called once, maybe before `begin` returns, with the body of at most `limit` bytes or with an error.
     """
 
@@ -36,6 +37,7 @@ class Decompression:
         self,
         tasks: asyncio.TaskGroup,
         claim: Claim,
+        take_turn: Callable[[Callable[[], None]], bool],
         compressed: bytes | bytearray,
         encoding: str,
         limit: int,
@@ -43,6 +45,7 @@ class Decompression:
     ) -> None:
         self._tasks = tasks
         self._claim = claim
+        self._take_turn = take_turn
         self._then = then
         self._pieces = decompressed(compressed, encoding, limit)
         self._at_once = len(compressed) <= DECOMPRESSED_AT_ONCE_MAX
@@ -60,6 +63,8 @@ class Decompression:
         self._body = bytearray()
 
     def _step(self, count: int) -> None:
+        if not self._at_once and not self._take_turn(partial(self._step, count)):
+            return
         room = len(self._body) + count * PIECE_BYTES_MAX + self._compressed_bytes - self._claim.held
         try:
             if self._claim.take_or_wait(room, partial(self._go_on, count)):

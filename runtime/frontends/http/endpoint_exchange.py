@@ -71,7 +71,9 @@ class _ControlExchange(Exchange):
         super()._decompress()
 
     def _begin(self, work: Coroutine[object, object, None], what: str) -> None:
-        self._body = b""  # it may hold whole files
+        # The body may hold whole files, and they stay in the heap. The next large request need not wait for the work.
+        self._body = b""
+        self._end_turn()
         self._state.tasks.create_task(self._answer_after(work), name=f"{what} '{self.head.route.model}'")
 
     async def _answer_after(self, work: Coroutine[object, object, None]) -> None:

@@ -24,6 +24,7 @@ from pyruntime.runtime.frontends.http.response_head import ACCEPTED_ENCODINGS, J
 from pyruntime.runtime.inference.intake import Activities
 from pyruntime.runtime.inference.pending_bytes import Claim, PendingBytesError
 from pyruntime.runtime.inference.threads import in_thread
+from pyruntime.runtime.inference.turns import Turn
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -108,6 +109,8 @@ class Exchange(ABC):
     # pieces that are still to come.
     _claim: Claim | None = None
     _room = 0
+    # The turn to be decompressed and parsed, of a large request.
+    _turn: Turn | None = None
     # A thread reads or writes the memory of the request.
     _in_thread = False
     _decompression: Decompression | None = None
@@ -219,7 +222,7 @@ class Exchange(ABC):
         if self._claim is None:
             self._claim = self._connection.claim()
         self._decompression = Decompression(
-            self._state.tasks, self._claim, body, self.head.encoding, limit, self._decompressed
+            self._state.tasks, self._claim, self._take_turn, body, self.head.encoding, limit, self._decompressed
         )
         self._decompression.begin()
 
@@ -239,11 +242,21 @@ class Exchange(ABC):
         """Act on the request. Raises InferenceError to refuse it."""
 
     def _run(self, work: Callable[[], T], then: Callable[[T], None], name: str) -> None:
-        """Run `work` in a thread, and then `then` on the event loop's thread, unless the client is gone.
+        """Run `work` in a thread, when it is our turn, and then `then` on the event loop's thread.
 
-        The memory of the request is not freed meanwhile. If either of them raises InferenceError, the request is
-        refused.
+        Nothing follows if the client is gone. The memory of the request is not freed while the thread works. If either
+        of them raises InferenceError, the request is refused.
         """
+        if self._take_turn(partial(self._begin_run, work, then, name)):
+            self._begin_run(work, then, name)
+
+    def _take_turn(self, then: Callable[[], None]) -> bool:
+        """See Turn.take."""
+        if self._turn is None:
+            self._turn = self._state.turns.turn()
+        return self._turn.take(then)
+
+    def _begin_run(self, work: Callable[[], T], then: Callable[[T], None], name: str) -> None:
         self._in_thread = True
         in_thread(self._state.tasks, work, partial(self._ran, then), name)
 
@@ -317,12 +330,18 @@ class Exchange(ABC):
             self._connection.answered()
 
     def _end_claim(self) -> None:
-        """Give back what the body takes: nothing of it is needed in the heap any more."""
+        """Give back what the body takes, and the turn: nothing of it is needed in the heap any more."""
         self._body = b""
         claim, self._claim = self._claim, None
         self._room = 0
         if claim is not None:
             claim.end()
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.end()
 
     def _free(self) -> None:  # noqa: B027 - most have nothing
         """Free the memory of the request."""

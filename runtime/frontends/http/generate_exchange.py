@@ -51,7 +51,9 @@ class _GeneratingExchange(ModelExchange[None]):
         if len(self._body) > PARSED_AT_ONCE_MAX:
             self._run(partial(decode_generate, self._body, model.spec), self._decoded, "parse a request")
         else:
-            self._submit(model)
+            self._state.intake.submit(self, model)
+            if self._claim is not None:
+                self._end_claim()
 
     def _decoded(self, request: InferRequest) -> None:
         """Submit a large request, which a thread has decoded."""

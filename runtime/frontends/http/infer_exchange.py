@@ -86,12 +86,12 @@ class InferExchange(ModelExchange[OutputOptions]):
             return
         if slot is None or not lead:
             # A body that is all JSON, or all contents, has no document that could be remembered.
-            self._submit(model)
-            return
-        document = bytes(body[:lead]) if body else slot.view[:lead].tobytes()
-        plan = self._state.intake.submit(self, model, (document, slot.size))
-        if plan is not None and plan.known is not False:
-            know(self._state, model, self.head, document, slot.size, plan)
+            self._state.intake.submit(self, model)
+        else:
+            document = bytes(body[:lead]) if body else slot.view[:lead].tobytes()
+            plan = self._state.intake.submit(self, model, (document, slot.size))
+            if plan is not None and plan.known is not False:
+                know(self._state, model, self.head, document, slot.size, plan)
         if self._claim is not None:
             self._end_claim()
 

@@ -57,10 +57,9 @@ class ModelExchange(Exchange, Generic[O]):
         super()._decompress()
 
     def _submit(self, model: ModelVersion) -> None:
-        """Queue a request that is not expected again. Its tensors are in request memory then."""
+        """Queue a large request. Its tensors are in request memory then."""
         self._state.intake.submit(self, model)
-        if self._claim is not None:
-            self._end_claim()
+        self._end_claim()
 
     @abstractmethod
     def decode(self, model: ModelVersion) -> tuple[InferRequest, O]:

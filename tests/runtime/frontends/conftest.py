@@ -17,6 +17,7 @@ from pyruntime.runtime.frontends.http.connection import HttpConnection
 from pyruntime.runtime.frontends.http.request_head import ChunkedBody, HeadReader
 from pyruntime.runtime.inference.intake import Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.threads import THREADS_MAX
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.runtime.settings import ServerSettings
@@ -384,7 +385,7 @@ class Server:
         return Transport(connection(self.state, self.connections, *arguments))
 
     def is_idle(self):
-        return self.state.in_flight == 0 and self.memory.live == 0
+        return self.state.in_flight == 0 and self.memory.live == 0 and self.state.turns.free == THREADS_MAX
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,21 @@ from pyruntime.runtime.frontends.common.compression import PIECE_BYTES_MAX
 from pyruntime.runtime.frontends.http.decompression import PIECES_AT_ONCE_MAX, PIECES_MAX, Decompression
 from pyruntime.runtime.inference.pending_bytes import PendingBytes, PendingBytesError
 from pyruntime.runtime.inference.threads import DECOMPRESSED_AT_ONCE_MAX
+from pyruntime.runtime.inference.turns import Turns
 from pyruntime.utils.errors import InferenceError
 
 MIB = 1 << 20
 # The longest body that is decompressed at once. Its end is found behind its last piece.
 AT_ONCE_BYTES = (PIECES_AT_ONCE_MAX - 1) * PIECE_BYTES_MAX
 STEP_BYTES = PIECES_MAX * PIECE_BYTES_MAX
+
+
+class Budget(PendingBytes):
+    """With turns for two bodies."""
+
+    def __init__(self, limit):
+        super().__init__(limit)
+        self.turns = Turns(2)
 
 
 class Body:
@@ -29,7 +38,10 @@ class Body:
         if counted:
             self.claim.take(len(compressed))
         self.outcomes = []
-        self.decompression = Decompression(tasks, self.claim, compressed, "gzip", limit, self.outcomes.append)
+        self.turn = pending.turns.turn()
+        self.decompression = Decompression(
+            tasks, self.claim, self.turn.take, compressed, "gzip", limit, self.outcomes.append
+        )
 
 
 def run(act):
@@ -46,7 +58,7 @@ def run(act):
 @pytest.mark.parametrize("size", [0, 1, AT_ONCE_BYTES - 1, AT_ONCE_BYTES])
 def test_small_body(size, counted):
     """A small body that becomes no large one is decompressed at once; its claim holds the bytes that it has become."""
-    body = Body(None, PendingBytes(16 * MIB), gzip.compress(bytes(size)), counted=counted)
+    body = Body(None, Budget(16 * MIB), gzip.compress(bytes(size)), counted=counted)
     body.decompression.begin()
     assert body.outcomes == [bytes(size)]
     assert body.claim.held == body.pending.used == size
@@ -57,7 +69,7 @@ def test_small_body(size, counted):
 )
 def test_large_body(data):
     """Threads decompress the rest, or all, of a larger one."""
-    pending = PendingBytes(16 * MIB)
+    pending = Budget(16 * MIB)
 
     def act(tasks):
         act.body = Body(tasks, pending, gzip.compress(data))
@@ -72,7 +84,7 @@ def test_large_body(data):
 @pytest.mark.parametrize("cut", [False, True])
 def test_refusals(cut):
     """A body above its limit, or a damaged one, is refused; no more than a step beyond the limit was counted."""
-    pending = PendingBytes(64 * MIB)
+    pending = Budget(64 * MIB)
     compressed = gzip.compress(bytes(8 * MIB))
 
     def act(tasks):
@@ -87,7 +99,7 @@ def test_refusals(cut):
 
 def test_more_than_a_connection_may_have():
     """A body that outgrows its connection's share is refused where it does."""
-    pending = PendingBytes(4 * MIB)
+    pending = Budget(4 * MIB)
 
     def act(tasks):
         act.body = Body(tasks, pending, gzip.compress(bytes(8 * MIB)))
@@ -101,7 +113,7 @@ def test_more_than_a_connection_may_have():
 
 def test_body_that_waits():
     """While there is no room nothing is decompressed; with room it goes on."""
-    pending = PendingBytes(4 * MIB)
+    pending = Budget(4 * MIB)
     other, third = pending.share().claim(), pending.share().claim()
     other.take(2 * MIB)
     third.take(2 * MIB)
@@ -119,7 +131,7 @@ def test_body_that_waits():
 
 def test_body_that_waits_in_vain():
     """A body that waits for too long is refused."""
-    pending = PendingBytes(2 * MIB)
+    pending = Budget(2 * MIB)
     other, third = pending.share().claim(), pending.share().claim()
     other.take(MIB)
     third.take(MIB)
@@ -134,7 +146,7 @@ def test_body_that_waits_in_vain():
 
 def test_client_that_is_gone():
     """After the end nothing is decompressed any more, and nothing is reported."""
-    pending = PendingBytes(256 * MIB)
+    pending = Budget(256 * MIB)
 
     def act(tasks):
         body = act.body = Body(tasks, pending, gzip.compress(bytes(64 * MIB)))
@@ -146,3 +158,29 @@ def test_client_that_is_gone():
     assert act.body.outcomes == []
     assert pending.used == 0
     assert len(act.body.decompression._body) <= AT_ONCE_BYTES + PIECE_BYTES_MAX + STEP_BYTES
+
+
+def test_turns():
+    """Only a few large bodies are in memory at a time; the others wait, and take no room."""
+    pending = Budget(64 * MIB)
+    compressed = gzip.compress(bytes(2 * MIB))
+
+    def act(tasks):
+        act.bodies = [Body(tasks, pending, compressed) for _ in range(5)]
+        for body in act.bodies:
+            body.decompression.begin()
+
+    run(act)
+    assert [len(body.outcomes) for body in act.bodies] == [1, 1, 0, 0, 0]
+    # The others have made their first step, which is at once.
+    assert pending.used <= 2 * 2 * MIB + 3 * (AT_ONCE_BYTES + PIECE_BYTES_MAX)
+    assert {len(body.decompression._body) for body in act.bodies[2:]} == {AT_ONCE_BYTES + PIECE_BYTES_MAX}
+
+    def go_on(tasks):
+        for body in act.bodies:
+            body.decompression._tasks = tasks
+        act.bodies[0].turn.end()
+        act.bodies[3].turn.end()  # its client is gone
+
+    run(go_on)
+    assert [len(body.outcomes) for body in act.bodies] == [1, 1, 1, 0, 0]

@@ -140,6 +140,12 @@ class TestErrors:
             load_class(make(source))
 
 
+def traced(location):
+    """The traceback for the log of a load that fails, without the frame of this test."""
+    exc = raised(load_class, location)
+    return trace(exc.with_traceback(exc.__traceback__.tb_next))
+
+
 class TestDescribe:
     def test_import(self, make, tmp_path):
         """The error, and where in the model's folder."""
@@ -208,7 +214,7 @@ class TestDescribe:
 class TestTrace:
     def test_none_of_ours(self, make, tmp_path):
         """The traceback of a failed import has the frames of the model and of libraries, and no others."""
-        text = trace(raised(load_class, make("import json\ndef f():\n    json.loads('{')\nf()")))
+        text = traced(make("import json\ndef f():\n    json.loads('{')\nf()"))
         files = re.findall(r'File "(.*?)"', text)
         model = str(tmp_path / "m/1/model.py")
         assert files[:2] == [model, model]
@@ -226,18 +232,18 @@ try:
 except ImportError as exc:
     raise ValueError from exc
 """
-        text = trace(raised(load_class, make(source)))
+        text = traced(make(source))
         assert set(re.findall(r'File "(.*?)"', text)) == {str(tmp_path / "m/1/model.py")}
         assert "The above exception was the direct cause" in text
 
     def test_syntax_error(self, make, tmp_path):
         """The line that cannot be compiled is shown, and no frame."""
-        text = trace(raised(load_class, make("x = 1\n1 +")))
+        text = traced(make("x = 1\n1 +"))
         assert re.findall(r'File "(.*?)", line (\d+)', text) == [(str(tmp_path / "m/1/model.py"), "2")]
 
     def test_with_frames_of_ours_alone(self, make, tmp_path):
         """A fault of pyruntime is shown as it is."""
-        text = trace(raised(load_class, {"file": str(tmp_path / "nothing.py")}))
+        text = traced({"file": str(tmp_path / "nothing.py")})
         assert "in load_class" in text
 
 

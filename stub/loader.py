@@ -84,8 +84,13 @@ def _cut(shown: traceback.TracebackException) -> None:
         at = at.__cause__ or at.__context__
 
 
+def is_own(filename: str) -> bool:
+    """Whether a frame in this file may be the model's or a library's: not pyruntime's, nor of the import system."""
+    return not filename.startswith(_NOT_THE_MODELS)
+
+
 def _models_own(frames: Iterable[traceback.FrameSummary]) -> List[traceback.FrameSummary]:
-    return [frame for frame in frames if not frame.filename.startswith(_NOT_THE_MODELS)]
+    return [frame for frame in frames if is_own(frame.filename)]
 
 
 def describe(exc: BaseException, root: str) -> str:
@@ -111,7 +116,7 @@ def describe(exc: BaseException, root: str) -> str:
 # Our own frames: the folder of all packages of pyruntime, which run in a stub or in a test of a model.
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NOT_THE_MODELS = (
-    *(os.path.join(_OURS, part, "") for part in ("stub", "utils", "testing")),
+    *(os.path.join(_OURS, part, "") for part in ("stub", "utils", "testing", "runtime")),
     os.path.dirname(os.path.abspath(importlib.__file__)) + os.sep,
     "<frozen ",
 )

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyruntime.testing.callees import Call
+    from pyruntime.testing.contradictions import ContradictionWarning
     from pyruntime.testing.control import ControlCall
     from pyruntime.testing.exchange import Responses
     from pyruntime.testing.model import LoadedModel, load_model
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Call",
     "Code",
+    "ContradictionWarning",
     "ControlCall",
     "InferenceError",
     "LoadError",
@@ -46,6 +48,7 @@ __all__ = [
 _HOMES = {
     "Call": "pyruntime.testing.callees",
     "Code": "pyruntime.utils.errors",
+    "ContradictionWarning": "pyruntime.testing.contradictions",
     "ControlCall": "pyruntime.testing.control",
     "InferenceError": "pyruntime.utils.errors",
     "LoadError": "pyruntime.utils.errors",

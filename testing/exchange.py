@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from pyruntime.stub.loader import is_own
+from pyruntime.testing.contradictions import ContradictionWarning
 from pyruntime.testing.request import Request
 from pyruntime.testing.result import Result
 from pyruntime.utils.errors import InferenceError
@@ -135,7 +139,8 @@ class Exchange:
 class Responses(Iterator[Result]):
     """The responses to one request, as they arrive. A decoupled model waits while the test has not taken too many.
 
-    An error is also a Result, with `error` set; others may follow it.
+    An error is also a Result, with `error` set; others may follow it. An output that contradicts the configuration is
+    a ContradictionWarning.
     """
 
     def __init__(self, exchange: Exchange) -> None:
@@ -149,6 +154,8 @@ class Responses(Iterator[Result]):
         result = self._exchange.take()
         if result is None:
             raise StopIteration
+        for contradiction in result.contradictions:
+            warnings.warn(contradiction, ContradictionWarning, _level_of_the_test())
         return result
 
     @property
@@ -163,3 +170,11 @@ class Responses(Iterator[Result]):
     def close(self) -> None:
         """Disconnect: cancel the request, and drop further responses. Idempotent."""
         self._exchange.drop()
+
+
+def _level_of_the_test() -> int:
+    """The `stacklevel` by which a warning of our caller points to the line of the test."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and not is_own(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    return level

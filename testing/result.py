@@ -19,6 +19,7 @@ class Result:
     """One response. `error` is the reason why there are no outputs, or None.
 
     `is_final` says that it had the final flag. A decoupled model may send this flag later, without a response.
+    `contradictions` are sentences about outputs that are not as the configuration says.
     """
 
     def __init__(
@@ -27,11 +28,13 @@ class Result:
         parameters: Mapping[str, Parameter] | None = None,
         error: InferenceError | None = None,
         is_final: bool = True,
+        contradictions: Sequence[str] = (),
     ) -> None:
         self.tensors = tuple(tensors)
         self.parameters = dict(parameters or {})
         self.error = error
         self.is_final = is_final
+        self.contradictions = tuple(contradictions)
 
     def __repr__(self) -> str:
         shown = self.error or [f"{each.name} {each.datatype} {each.shape}" for each in self.tensors]

@@ -23,6 +23,7 @@ from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils import InferenceRequest, InferenceResponse
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.testing.callees import Callees
+from pyruntime.testing.contradictions import contradictions
 from pyruntime.testing.control import Control
 from pyruntime.testing.exchange import Exchange
 from pyruntime.testing.modules import OwnModules
@@ -196,7 +197,8 @@ class ModelServer(Host):
         ]
         if slot >= 0:
             self.writer.free([slot])
-        return Result(outputs, orjson.loads(parameters) if parameters else {}, is_final=final)
+        found = contradictions(self._spec, outputs)
+        return Result(outputs, orjson.loads(parameters) if parameters else {}, is_final=final, contradictions=found)
 
     def _failure(self, text: str, code: Code) -> InferenceError:
         failure = InferenceError(text, code)

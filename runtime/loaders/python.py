@@ -135,7 +135,14 @@ class PythonLoader:
         returned = ""
         if self._settings.auto_complete_config:
             returned = await stub.complete(location, render(draft.config).decode())
-        return final_config(draft, draft.config, orjson.loads(returned) if returned else None)
+        config = final_config(draft, draft.config, orjson.loads(returned) if returned else None)
+        if not config.input and not config.output:
+            _LOG.warning(
+                "model '%s' has no inputs and no outputs, so that clients cannot use it: declare them in config.pbtxt, "
+                "or by add_input and add_output in auto_complete_config",
+                draft.folder.name,
+            )
+        return config
 
     def _instances(
         self, model: ModelVersion, draft: Draft, location: dict[str, str], environment: Environment | None

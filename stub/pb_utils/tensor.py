@@ -44,6 +44,13 @@ def _checked_name(name: Any) -> str:
     return text
 
 
+def _as_array(value: Any) -> Any:
+    """More than in Triton is an array, but not None, which is a forgotten `return`."""
+    if value is None:
+        raise TypeError("the contents of a tensor are a numpy array, found None")
+    return np.asarray(value)
+
+
 class Tensor:
     """See Triton's documentation of the Python backend. Arguments are positional only, as there."""
 
@@ -61,7 +68,7 @@ class Tensor:
     def __init__(self, __name: str, __numpy_array: Any) -> None:
         if not __name or type(__name) is not str:
             __name = _checked_name(__name)
-        array = __numpy_array if isinstance(__numpy_array, np.ndarray) else np.asarray(__numpy_array)
+        array = __numpy_array if isinstance(__numpy_array, np.ndarray) else _as_array(__numpy_array)
         datatype = _DATATYPES.get(array.dtype)
         if datatype is None:
             datatype = datatype_of(array.dtype)

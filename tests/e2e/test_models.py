@@ -213,6 +213,24 @@ class TritonPythonModel:
     server.stop()
 
 
+def test_model_that_declares_nothing(model, serve):
+    """A model without inputs and outputs is loaded, as in Triton, and the log says what is missing."""
+    code = """
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [pb_utils.InferenceResponse() for request in requests]
+    """
+    model("nothing", code, config=None)
+    model("something", code)
+    server = serve()
+    assert server.infer("nothing", {}).get_response()["outputs"] == []
+    warning = (
+        "model 'nothing' has no inputs and no outputs, so that clients cannot use it: declare them in config.pbtxt, "
+        "or by add_input and add_output in auto_complete_config"
+    )
+    assert server.log.count("has no inputs and no outputs") == server.log.count(warning) == 1
+
+
 def test_options_of_the_server_are_not_the_models(model, serve):
     """`sys.argv` is as in Triton, so that a model may use argparse or unittest."""
     model(

@@ -16,11 +16,13 @@ pytestmark = pytest.mark.processes
 PYTEST = str(Path(sys.executable).with_name("pytest"))
 MODEL = """
 import triton_python_backend_utils as pb_utils
+TOP
 
 class TritonPythonModel:
     def initialize(self, args):
         print("loaded", args["model_name"])
     def execute(self, requests):
+        EXECUTE
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", each.inputs()[0].as_numpy())]) for each in requests]
     def finalize(self):
         print("finalized")
@@ -36,10 +38,11 @@ output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
 def project(tmp_path):
     """A folder with the model `models/echo`; runs pytest there on a test file, and returns what that printed."""
 
-    def run(tests, end="", folder=".", options=()):
+    def run(tests, end="", folder=".", options=(), top="", execute=""):
         model = tmp_path / "models/echo/1"
         model.mkdir(parents=True)
-        (model / "model.py").write_text(MODEL.replace("END", end))
+        code = MODEL.replace("END", end).replace("TOP", top).replace("EXECUTE", execute)
+        (model / "model.py").write_text(code)
         (model.parent / "config.pbtxt").write_text(CONFIG)
         (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
         (tmp_path / "tests").mkdir()
@@ -83,6 +86,44 @@ def test_end_that_fails(project):
     out = project("def test_echo(load_model): load_model('models/echo')", end="raise ValueError('at the end')")
     assert "1 passed, 1 error" in out
     assert "ValueError: at the end" in out
+
+
+def test_failures_without_frames_of_ours(project):
+    """A failed request shows the test and the model, and nothing between them; `--full-trace` shows all."""
+    tests = """
+        def test_echo(load_model):
+            load_model("models/echo").infer({"IN": [1]}, request_id="raise")
+    """
+    out = project(tests, execute="raise ValueError('exploded')")
+    assert "tests/test_it.py" in out
+    assert "models/echo/1/model.py" in out
+    assert "ValueError: exploded" in out
+    assert str(Path(pyruntime.testing.__file__).parent.parent) not in out
+
+
+def test_failed_loads_without_frames_of_ours(project):
+    """So does a failed load, also without the frames of the import system."""
+    out = project(
+        """
+        from pyruntime.testing import load_model
+
+        def test_echo():
+            load_model("models/echo")
+        """,
+        top="import nothing_of_this_name",
+    )
+    assert "models/echo/1/model.py" in out
+    assert "No module named 'nothing_of_this_name'" in out
+    assert "<frozen" not in out
+    assert str(Path(pyruntime.testing.__file__).parent.parent) not in out
+
+
+def test_full_trace(project):
+    """`--full-trace` shows all frames."""
+    tests = "def test_echo(load_model): load_model('models/echo').infer({'IN': [1]})"
+    out = project(tests, execute="raise ValueError('exploded')", options=["--full-trace"])
+    assert "testing/model.py" in out
+    assert "stub/batches.py" in out
 
 
 def test_costs_nothing_unless_it_is_used(project):

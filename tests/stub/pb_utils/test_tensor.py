@@ -94,6 +94,11 @@ class TestNew:
         with pytest.raises((TypeError, TritonModelException)):
             Tensor(name, np.zeros(1))
 
+    def test_without_contents(self):
+        """None is no tensor of one text, as numpy has it."""
+        with pytest.raises(TypeError, match="found None"):
+            Tensor("OUT", None)
+
     def test_arguments_are_positional(self):
         """As in Triton there are no keywords."""
         with pytest.raises(TypeError):

@@ -15,7 +15,8 @@ TRITON_SERVER_ESCAPE_LOG_MESSAGES=0 in the environment it is written unchanged. 
                             print is escaped
     table                   a text table, written below the line unchanged, because tables.py has escaped its text
 
-At a terminal the letters of errors and warnings have colours, unless NO_COLOR is in the environment. The format `json`
+At a terminal messages have no quotes, and further lines of a message stand below it, indented; what does not print is
+escaped. The letters of errors and warnings have colours, unless NO_COLOR is in the environment. The format `json`
 is for machines: each line is an object with time, level, process, file, line and message, and the table if there is
 one.
 """
@@ -48,14 +49,17 @@ _PLAIN = "\x1b[0m"
 class TritonFormatter(logging.Formatter):
     """Formats a record as one line. `log_format` is one of LOG_FORMATS; without `escape` messages are unchanged.
 
-    With `colored` the letters of errors and warnings are in colours of a terminal.
+    `at_terminal`: people read it as it is written; with `colored` the letters of errors and warnings have colours.
     """
 
-    def __init__(self, log_format: str = "default", escape: bool = True, colored: bool = False) -> None:
+    def __init__(
+        self, log_format: str = "default", escape: bool = True, colored: bool = False, at_terminal: bool = False
+    ) -> None:
         super().__init__()
         self._format = log_format
         self._escape = escape
         self._colored = colored
+        self._at_terminal = at_terminal
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
@@ -74,6 +78,8 @@ class TritonFormatter(logging.Formatter):
     def _quoted(self, record: logging.LogRecord, message: str) -> str:
         if not self._escape:
             return message
+        if self._at_terminal:
+            return "\n  ".join(map(printable, message.rstrip("\n").split("\n")))
         return printable(message) if getattr(record, "in_traceback", False) else quote(message)
 
     def _heading(self, record: logging.LogRecord) -> str:
@@ -132,7 +138,9 @@ def adjust_logging(settings: ServerSettings) -> None:
     for name in LOGGER_NAMES:
         logger = logging.getLogger(name)
         for handler in _handlers(logger):
-            handler.setFormatter(TritonFormatter(settings.log_format, escape, _is_colored(handler)))
+            at_terminal = _is_at_terminal(handler)
+            colored = at_terminal and not os.environ.get("NO_COLOR")  # see https://no-color.org
+            handler.setFormatter(TritonFormatter(settings.log_format, escape, colored, at_terminal))
             handler.filters[:] = [switches]
             logger.setLevel(switches.level())
 
@@ -173,11 +181,11 @@ def _json(record: logging.LogRecord, message: str, table: str | None) -> str:
     return json.dumps(fields if table is None else {**fields, "table": table})
 
 
-def _is_colored(handler: logging.Handler) -> bool:
-    """Whether a handler writes to a terminal whose user has nothing against colours: see https://no-color.org."""
+def _is_at_terminal(handler: logging.Handler) -> bool:
+    """Whether a handler writes to a terminal."""
     if isinstance(handler, logging.FileHandler) or not isinstance(handler, logging.StreamHandler):
         return False
-    return bool(handler.stream.isatty() and not os.environ.get("NO_COLOR"))
+    return bool(handler.stream.isatty())
 
 
 def _open_handler(log_file: str) -> logging.Handler:

@@ -39,7 +39,7 @@ class TritonError(metaclass=_ReadOnly):
         """Raises TypeError unless `message` is a text and `code` one of the codes above."""
         if not isinstance(code, Code):
             raise TypeError(f"TritonError code must be one of TritonError's own, found type {type(code)}")
-        self._message = as_text(message, "TritonError message")
+        self._message = message if type(message) is str else as_text(message, "TritonError message")
         self._code = code
 
     def code(self) -> Code:

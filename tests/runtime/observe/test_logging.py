@@ -106,6 +106,16 @@ def test_terminal(monkeypatch, variable, expected):
         assert (b"\x1b[31m" in screen.read(1000)) is expected
 
 
+def test_message_at_a_terminal():
+    """People read messages as they are: lines below each other, quotes as quotes, and nothing drives the terminal."""
+    formatter = TritonFormatter(at_terminal=True)
+    line = formatter.format(record("failed: no such file: '/\"a\"'\n\nAt:\n  1/model.py(7): f\x1b[2J\n"))
+    assert line.endswith("] failed: no such file: '/\"a\"'\n  \n  At:\n    1/model.py(7): f\\u001b[2J")
+    forged = formatter.format(record("a\nI0819 12:34:56.123456 42 server.py:1] forged"))
+    assert [text.startswith("I0819") for text in forged.split("\n")] == [True, False]
+    assert formatter.format(record("", table="+\n+")).endswith("] \n+\n+")
+
+
 def test_line_of_a_model_has_the_models_file():
     """A record that a model made says where in the model."""
     line = TritonFormatter().format(record(stub_file="model.py", stub_line=7))

@@ -13,8 +13,8 @@ import time
 
 from pyruntime.runtime.observe.log_budget import LOG_BYTES_PER_S, SILENCE_S, LogBudget
 
-# A line that begins a traceback of Python. Its lines are written without quotes, because people read them.
-TRACEBACK = "Traceback (most recent call last):"
+# How a traceback of Python begins, or a syntax error. Their lines are written without quotes, because people read them.
+TRACEBACK = ("Traceback (most recent call last):", '  File "')
 # At most so many lines of a model are logged at once: a flood must not keep the server from its requests.
 LINES_AT_ONCE_MAX = 500
 # The heading of a line, which counts besides its text.
@@ -47,7 +47,7 @@ class ModelLog:
         lines = text.splitlines() or [""]
         in_traceback = False
         for each in lines[:LINES_AT_ONCE_MAX]:
-            in_traceback = in_traceback or each == TRACEBACK
+            in_traceback = in_traceback or each.startswith(TRACEBACK)
             self._write(level, each, {"stub_file": file, "stub_line": line, "in_traceback": in_traceback})
         self.drop(sum(map(len, lines[LINES_AT_ONCE_MAX:])))
 

@@ -74,6 +74,12 @@ def test_traceback(log, written):
     assert [record.in_traceback for record in written.records] == [False, True, True]
 
 
+def test_syntax_error(log, written):
+    """So is a syntax error, which has no frames."""
+    log.write(logging.ERROR, 'failed\n  File "a", line 1\n    1 +\nSyntaxError: no', "model.py", 1)
+    assert [record.in_traceback for record in written.records] == [False, True, True, True]
+
+
 def test_printed_line(log, written):
     """A line that a model printed has no file of the model."""
     log.write_line(logging.INFO, "hello %s")

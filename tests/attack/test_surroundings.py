@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 import trustme
 
+from ..e2e.harness.cgroups import memory_cgroup
 from ..e2e.harness.models import write_model
 from ..e2e.harness.waiting import LIMIT_S, wait_until
-from .harness import http1, repository
+from .harness import attacks, http1, repository
 from .harness.bombs import MIB
 from .harness.clients import Target
 from .harness.instruments import descriptors, used_bytes
@@ -29,6 +30,9 @@ pytestmark = pytest.mark.processes
 STALL_CPU_S_MAX = 1.0
 LEFT_BYTES_MAX = 64 * MIB
 DAY_S = 86_400
+ATTACKS = {attack.name: attack for attack in attacks.ATTACKS}
+# One of each kind.
+SOME = ("gRPC: empty bytes_contents", "infer: blanks behind a request", "gzip: 16 bodies of blanks at once")
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +152,26 @@ def test_clock_jumps(start_target, run_attack, compile_library, tmp_path):
         assert len(years) >= 3, "the server's clock has not jumped"
     assert found.failures == 0
     assert found.longest_cpu_s < STALL_CPU_S_MAX
+
+
+def oom_kills(server):
+    """How many processes of a server's control group the kernel has killed for want of memory."""
+    folder = memory_cgroup(server.process.pid)
+    name = "memory.events" if (folder / "memory.events").exists() else "memory.oom_control"
+    return int(re.search(r"^oom_kill (\d+)$", (folder / name).read_text(), re.MULTILINE)[1])
+
+
+def test_little_memory(start_target, run_attack, cgroup_of):
+    """In a control group of 1.5 GiB the kernel need not kill anything, however large what is sent becomes."""
+    with start_target(wrapper=cgroup_of(1536 * MIB)) as server:
+
+        def attack(target):
+            for name in SOME:
+                ATTACKS[name].run(target)
+
+        found = run_attack(server, "a control group of 1.5 GiB", attack)
+        assert oom_kills(server) == 0
+    assert found.failures == 0
 
 
 def test_few_descriptors(start_target, run_attack):

@@ -18,7 +18,7 @@ from ..e2e.harness.server import start_and_stop
 from ..e2e.harness.waiting import wait_until
 from .harness import repository
 from .harness.clients import Target
-from .harness.instruments import Findings, descriptors, used_bytes, watching
+from .harness.instruments import Findings, descriptors, own_bytes, watching
 
 TABLE = pytest.StashKey[dict[str, tuple[int, Findings]]]()
 MIB = 1 << 20
@@ -89,15 +89,15 @@ def seed(request):
 
 def _settled(server, bytes_before, descriptors_before) -> bool:
     server.settle()
-    return used_bytes(server) - bytes_before <= LEFT_BYTES_MAX and descriptors(server) <= descriptors_before
+    return own_bytes(server) - bytes_before <= LEFT_BYTES_MAX and descriptors(server) <= descriptors_before
 
 
 @pytest.fixture(scope="session")
 def run_attack(request, seed):
     """`run_attack(server, name, run)`: attack, see that nothing of it is left, and return its Findings.
 
-    Every model must answer rightly afterwards, as far as `check` asks, and memory and descriptors must be as before.
-    That it took too long or too much is for the caller to judge.
+    Every model must answer rightly afterwards, as far as `check` asks. The server's own memory and its descriptors must
+    be as before. That it took too long or too much is for the caller to judge.
     """
     table = request.config.stash[TABLE]
     measures = request.config.getoption("--attack-measure")
@@ -110,7 +110,7 @@ def run_attack(request, seed):
             checked.add(server.process.pid)
         server.settle()
         target = Target(server, seed + more_seed)
-        before = used_bytes(server), descriptors(server)
+        before = own_bytes(server), descriptors(server)
         with watching(server) as found:
             run(target)
             server.settle()
@@ -120,9 +120,9 @@ def run_attack(request, seed):
             wait_until(partial(_settled, server, *before), 3 if measures else 20)
         except AssertionError:
             assert measures, (
-                f"left: {used_bytes(server) - before[0]} bytes, {descriptors(server) - before[1]} descriptors"
+                f"left: {own_bytes(server) - before[0]} bytes, {descriptors(server) - before[1]} descriptors"
             )
-        found.left_bytes = used_bytes(server) - before[0]
+        found.left_bytes = own_bytes(server) - before[0]
         found.left_descriptors = descriptors(server) - before[1]
         sent, worst = table.get(name, (0, Findings()))
         table[name] = max(sent, target.sent), worst.worst(found)

@@ -41,9 +41,14 @@ def status_bytes(pid: int, *names: str) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.split(":")[0] in names)
 
 
+def own_bytes(server: Server) -> int:
+    """The memory of the server's process without shared memory, of which idle slots stay warm up to a limit."""
+    return status_bytes(server.process.pid, "RssAnon", "RssFile")
+
+
 def used_bytes(server: Server) -> int:
     """The memory of the server's process, with all of its shared memory, whichever process has written to it."""
-    return status_bytes(server.process.pid, "RssAnon", "RssFile") + server.shared_bytes()
+    return own_bytes(server) + server.shared_bytes()
 
 
 def descriptors(server: Server) -> int:

@@ -8,9 +8,11 @@ It reads them when a client requests the page; only devices and the event loop a
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from pyruntime.runtime.app.state import ServerState
+from pyruntime.runtime.execution.executor import Executor
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.observe import built_in
 from pyruntime.runtime.observe.devices import Devices
@@ -42,7 +44,7 @@ class ServerMetrics:
     def lines(self) -> str:
         """The families as text of the metrics page."""
         self._state.settle()
-        models = self._state.models()
+        models = [*self._state.models(), *self._state.table.down.values()]
         readings = [
             ModelReading(labels_of(model.spec, model.version), model.statistics, model.pending, model.load_s)
             for model in models
@@ -74,12 +76,17 @@ class ServerMetrics:
         )
 
     def _own_model_lines(self, models: Sequence[ModelVersion]) -> str:
-        restarts, queued, shared = [], [], []
+        restarts, states, queued, shared = [], [], [], []
         for model in models:
             labels = {"model": model.spec.name, "version": str(model.version)}
             restarts += [
                 built_in.STUB_RESTARTS.sample(labels_text({**labels, "instance": instance.name}), instance.restarts)
                 for instance in model.instances
+            ]
+            counts = Counter(map(_state_of, model.instances))
+            states += [
+                built_in.INSTANCES.sample(labels_text({**labels, "state": state}), counts[state])
+                for state in ("ready", "starting", "down")
             ]
             queued.append(built_in.QUEUED_REQUESTS.sample(labels_text(labels), len(model.scheduler)))
             regions = {
@@ -92,6 +99,7 @@ class ServerMetrics:
             ]
         return (
             built_in.STUB_RESTARTS.lines(restarts)
+            + built_in.INSTANCES.lines(states)
             + built_in.QUEUED_REQUESTS.lines(queued)
             + built_in.SHARED_MEMORY.lines(shared)
         )
@@ -102,3 +110,9 @@ class ServerMetrics:
             for model in self._state.models():
                 if model.statistics.latencies is not None:
                     model.statistics.latencies.turn()
+
+
+def _state_of(instance: Executor) -> str:
+    if instance.is_ready:
+        return "ready"
+    return "down" if instance.down else "starting"

@@ -113,6 +113,14 @@ class ServerState:
             for version in self.table.ready_versions(name)
         ]
 
+    def why_down(self, name: str, version: int) -> str:
+        """Why the instances of a model, or of one version, are down; "" if they are not."""
+        return "; ".join(
+            model.problem
+            for model in self.table.down.values()
+            if model.spec.name == name and version in (LATEST, model.version)
+        )
+
     def end_request(self) -> None:
         """A request is answered, or its client has disconnected. Its beginning incremented `in_flight`."""
         self.in_flight -= 1

@@ -72,7 +72,8 @@ NO_BATCHES = NoBatches()
 class Executor(Protocol):
     """Executes batches of one model version.
 
-    `down` is the reason why it was given up, or "". `restarts` is how often its process was started again.
+    `down` is why no request may wait for it until its process is ready again, or "". `restarts` is how often its
+    process was started again.
     """
 
     name: str
@@ -124,7 +125,7 @@ class ExecutorOwner(Protocol):
         """Append a job to the queue, because its model wants to execute it again."""
 
     def executor_changed(self) -> None:
-        """An executor became ready, died, or was given up."""
+        """An executor became ready, died, or is down."""
 
 
 class KnownRequest(Protocol):

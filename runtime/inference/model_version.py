@@ -40,7 +40,8 @@ async def nothing_to_finalize() -> None:
 
 
 class ModelVersion:
-    """See the module. `on_lost` is called, once, with the reason when the last instance is given up.
+    """See the module. `on_lost` is called with the reason when the last instance is down, and with "" when one is
+    ready again.
 
     `cache` answers requests that were answered before. `strategy` decides with the dynamic batcher which requests are
     executed together. `finalize` is awaited when all instances have stopped. `load_s` is the duration of the load, in
@@ -77,6 +78,7 @@ class ModelVersion:
         # Whether requests can no longer be served, and the reason.
         self.is_gone = False
         self._gone: InferenceError | None = None
+        self._is_lost = False
         self._finalize = finalize
 
     def __repr__(self) -> str:
@@ -89,7 +91,7 @@ class ModelVersion:
 
     @property
     def problem(self) -> str:
-        """The instances that were given up, with the reasons; "" if there are none."""
+        """The instances that are down, with the reasons; "" if there are none."""
         return "; ".join(
             f"instance {instance.name} is down: {instance.down}" for instance in self._instances if instance.down
         )
@@ -287,11 +289,18 @@ class ModelVersion:
             instance.kill()
 
     def review_instances(self) -> None:
-        """Report the version as lost if all instances are down. Called after each change, and after the load."""
-        if self._gone is not None or not self._instances or any(not instance.down for instance in self._instances):
-            return
-        first = self._instances[0]
-        self.is_gone = True
-        self._gone = InferenceError(f"Stub process '{first.name}' is not healthy. It is down: {first.down}")
-        self._on_lost(self, self.problem)
-        self.scheduler.fail_all(self._gone)
+        """Report the version as lost if all instances are down, and when that ends.
+
+        Called after each change, and after the load.
+        """
+        is_lost = bool(self._instances) and all(instance.down for instance in self._instances)
+        if is_lost and self._gone is None:
+            first = self._instances[0]
+            self.is_gone = self._is_lost = True
+            self._gone = InferenceError(f"Stub process '{first.name}' is not healthy. It is down: {first.down}")
+            self._on_lost(self, self.problem)
+            self.scheduler.fail_all(self._gone)
+        elif self._is_lost and not is_lost:
+            self.is_gone = self._is_lost = False
+            self._gone = None
+            self._on_lost(self, "")

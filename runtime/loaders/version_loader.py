@@ -55,7 +55,7 @@ class VersionLoader(Protocol):
 class VersionFactory:
     """Makes the parts of a version that are the same for all loaders.
 
-    `on_lost` is called with a version that lost all its instances, and the reason.
+    `on_lost` is called with a version whose instances are all down, and the reason; with "" when one is ready again.
     """
 
     def __init__(

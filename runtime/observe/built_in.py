@@ -140,6 +140,9 @@ CPU_MEMORY_USED = _gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in 
 STUB_RESTARTS = _counter(
     "pyruntime_stub_restarts_total", "Number of times that the stub of an instance was started again"
 )
+INSTANCES = _gauge(
+    "pyruntime_instances", "Number of instances in a state: ready, starting (again), or down after too many deaths"
+)
 QUEUED_REQUESTS = _gauge("pyruntime_queued_requests", "Number of requests that no instance has been given yet")
 SHARED_MEMORY = _gauge(
     "pyruntime_shared_memory_bytes", "Shared memory that a model's requests and its instances' responses use, in bytes"

@@ -45,6 +45,7 @@ class Step(Enum):
     FAIL = auto()
     BEGIN_UNLOAD = auto()
     UNLOADED = auto()
+    RECOVER = auto()
 
 
 # The legal steps; all others raise an error.
@@ -56,8 +57,9 @@ NEXT = {
     (State.RELOADING, Step.READY): State.READY,
     (State.LOADING, Step.FAIL): State.UNAVAILABLE,
     (State.RELOADING, Step.FAIL): State.READY,
-    # All its instances are lost.
+    # All its instances are down; one of them is ready again.
     (State.READY, Step.FAIL): State.UNAVAILABLE,
+    (State.UNAVAILABLE, Step.RECOVER): State.READY,
     (State.READY, Step.BEGIN_UNLOAD): State.UNLOADING,
     # By unloading a failed version an operator says that it is not wanted.
     (State.UNAVAILABLE, Step.BEGIN_UNLOAD): State.UNLOADING,
@@ -98,6 +100,8 @@ class LifecycleTable(Generic[H]):
         self._problems: dict[str, str] = {}
         # Read for every request: only (model, version) and (model, LATEST) of versions that serve.
         self.serving: dict[tuple[str, int], H] = {}
+        # The objects of versions whose instances are all down. Their owner keeps them here until they serve or end.
+        self.down: dict[tuple[str, int], H] = {}
         self._on_change = on_change
 
     def resolve(self, model: str, version: int = LATEST) -> H:
@@ -120,12 +124,16 @@ class LifecycleTable(Generic[H]):
         return self._replace_handle(model, version, entry, handle)
 
     def fail(self, model: str, version: int, reason: str) -> H | None:
-        """A load failed, or a ready version lost all its instances. Returns the handle to drain, or None.
+        """A load failed, or all instances of a ready version are down. Returns the handle that serves no more, or None.
 
         A version that was being loaded again stays ready with its old handle.
         """
         entry = self._step(model, version, Step.FAIL, reason)
         return None if entry.state in _SERVING else self._replace_handle(model, version, entry, None)
+
+    def recover(self, model: str, version: int, handle: H) -> None:
+        """An instance of a version that had failed is ready again."""
+        self._replace_handle(model, version, self._step(model, version, Step.RECOVER), handle)
 
     def begin_unload(self, model: str, version: int) -> H | None:
         """A version accepts no more requests. Returns the handle to drain."""

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps every model version that has processes, from the end of its load until its last process has ended.
 
-A version that is replaced, unloaded or lost accepts no more requests from that moment on, answers those that it has,
-and is stopped in the background. Only this module reports steps of a version to the lifecycle table.
+A version that is replaced or unloaded accepts no more requests from that moment on, answers those that it has, and is
+stopped in the background. A version whose instances are all down is *lost*: it serves again when one of them is ready
+again, unless it was replaced or unloaded meanwhile. Only this module reports steps of a version to the lifecycle table.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class LiveVersions:
         # Each with its source, if that is more than a folder of a repository.
         self._alive: dict[ModelVersion, Source | None] = {}
         self._lost: dict[ModelVersion, str] = {}
+        self._down = table.down
         self._retiring: dict[ModelVersion, asyncio.Task[None]] = {}
         self._watchers: dict[str, list[asyncio.Future[None]]] = {}
 
@@ -59,6 +61,8 @@ class LiveVersions:
         self._table.fail(name, version, reason)
         if version in self._table.ready_versions(name):
             self._review(self._table.resolve(name, version))
+        elif (name, version) in self._down:
+            self._review(self._down[name, version])
         self.changed(name)
 
     def adopt(self, model: ModelVersion, source: Source | None) -> None:
@@ -73,17 +77,18 @@ class LiveVersions:
 
     def serve(self, model: ModelVersion) -> None:
         """Send requests to this version from now on, and retire the one that got them before."""
-        old = self._table.ready(model.spec.name, model.version, model)
+        name, version = model.spec.name, model.version
+        old = self._table.ready(name, version, model) or self._down.get((name, version))
         if old is not None:
             self.retire(old)
         self._review(model)
-        self.changed(model.spec.name)
+        self.changed(name)
 
     # Ending.
 
     def unload(self, name: str, version: int) -> None:
         """Unload a ready or failed version. It accepts no requests, and is UNLOADING until its processes have ended."""
-        model = self._table.begin_unload(name, version)
+        model = self._table.begin_unload(name, version) or self._down.get((name, version))
         if model is None:
             self._table.unloaded(name, version)
         else:
@@ -92,8 +97,11 @@ class LiveVersions:
         self.changed(name)
 
     def lost(self, model: ModelVersion, reason: str) -> None:
-        """The last instance of a version was given up."""
-        self._lost[model] = reason
+        """The last instance of a version is down; or one of them is ready again, if there is no reason."""
+        if reason:
+            self._lost[model] = reason
+        else:
+            self._lost.pop(model, None)
         self._review(model)
 
     def retire(self, model: ModelVersion) -> asyncio.Task[None]:
@@ -118,6 +126,9 @@ class LiveVersions:
             await asyncio.wait(self._retiring.values())
 
     def _retire(self, model: ModelVersion, timeout_s: float) -> asyncio.Task[None]:
+        key = (model.spec.name, model.version)
+        if self._down.get(key) is model:
+            del self._down[key]
         task = self._retiring.get(model)
         if task is None:
             name = f"retire {model.spec.name} {model.version}"
@@ -138,14 +149,19 @@ class LiveVersions:
                 source.release()
 
     def _review(self, model: ModelVersion) -> None:
-        """Take a version out of service if it is lost, unless it is being loaded again."""
+        """Take a version out of service if it is lost, and back if not, unless it is being loaded again."""
         reason = self._lost.get(model)
         name, version = model.spec.name, model.version
-        if reason is None or self._table.states(name).get(version) is not State.READY:
-            return
-        if self._table.resolve(name, version) is model:
+        state = self._table.states(name).get(version)
+        if reason is None:
+            if state is State.UNAVAILABLE and self._down.get((name, version)) is model:
+                del self._down[name, version]
+                self._table.recover(name, version, model)
+                _LOG.info("'%s' version %d serves again", name, version)
+                self.changed(name)
+        elif state is State.READY and self._table.resolve(name, version) is model:
             self._table.fail(name, version, reason)
-            self.retire(model)
+            self._down[name, version] = model
             self.changed(name)
 
     def _unloaded(self, name: str, version: int) -> None:

@@ -114,7 +114,8 @@ class ModelUpdate:
             if self._fingerprints:
                 served.fingerprints.update({version: self._fingerprints[version] for version in self._fresh})
         if not self._failures:
-            gone = serving.difference(draft.versions)
+            down = {version for model, version in self._table.down if model == name}
+            gone = (serving | down).difference(draft.versions)
             for version in gone:
                 self._live.unload(name, version)
             if self._fresh or gone:

@@ -168,7 +168,7 @@ def test_one_of_two_instances(model, serve, wait_until):
 
 
 def test_given_up(model, serve, wait_until):
-    """A stub that dies again and again is not started any more; the index and the log say why, and others serve on."""
+    """A stub that dies again and again is started again later; the index and the log say why, and others serve on."""
     model("mortal", MORTAL)
     model("other", MORTAL)
     server = serve()
@@ -176,10 +176,10 @@ def test_given_up(model, serve, wait_until):
         assert server.refusal("mortal", INPUT, request_id="exit") == (500, lost("mortal_0", "exited with code 3"))
     row = wait_until(lambda: row_of(server) if row_of(server)["state"] == "UNAVAILABLE" else None)
     assert row["reason"] == (
-        "instance mortal_0 is down: its process died 5 times without being ready for 30 s in between, so it is not "
-        "started again; the last time: exited with code 3"
+        "instance mortal_0 is down: its process died 5 times without being ready for 30 s in between, so it is "
+        "started again after longer and longer waits; the last time: exited with code 3"
     )
-    assert "so it is not started again; the last time: exited with code 3" in server.log
+    assert "longer waits; the last time: exited with code 3" in server.log
     assert server.stubs("mortal_0") == []
     assert not server.is_ready()
     assert not model_is_ready(server)
@@ -210,14 +210,28 @@ def test_given_up_with_requests_waiting(model, serve, wait_until):
 
 
 def test_broken_after_its_death(model, serve, wait_until):
-    """A model whose code was broken meanwhile is given up when its stub dies, with that as the reason."""
+    """A model whose code was broken meanwhile is down when its stub dies, for that reason, until it is mended."""
     folder = model("mortal", MORTAL)
+    whole = (folder / "1" / "model.py").read_text()
     server = serve()
     (folder / "1" / "model.py").write_text("raise ValueError('broken meanwhile')\n")
     os.kill(server.stub("mortal_0").pid, signal.SIGKILL)
     row = wait_until(lambda: row_of(server) if row_of(server)["state"] == "UNAVAILABLE" else None)
-    assert "it is not started again; the last time: " in row["reason"]
+    assert "it is started again after longer and longer waits; the last time: " in row["reason"]
+    ready = server.request("GET", "/v2/models/mortal/ready")
+    assert ready.status == 400
+    assert b"Model version not ready: instance mortal_0 is down: its process died 5 times" in ready.body
+    text = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    for state, count in (("ready", 0), ("starting", 0), ("down", 1)):
+        assert f'pyruntime_instances{{model="mortal",state="{state}",version="1"}} {count}' in text
+    assert 'nv_inference_count{model="mortal",version="1"}' in text
     assert "mortal_0: could not be restarted: ValueError: broken meanwhile" in server.log
+    (folder / "1" / "model.py").write_text(whole)
+    wait_until(lambda: row_of(server)["state"] == "READY")
+    assert works(server, "mortal")
+    assert server.is_ready()
+    text = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    assert 'pyruntime_instances{model="mortal",state="ready",version="1"} 1' in text
 
 
 def test_killed_under_load(model, serve, wait_until):

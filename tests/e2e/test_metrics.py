@@ -365,6 +365,7 @@ def test_of_our_own(model, serve, wait_until):
     kinds = {name: kind for name, (kind, _) in families(server).items() if name.startswith("pyruntime_")}
     assert kinds == {
         "pyruntime_stub_restarts_total": "counter",
+        "pyruntime_instances": "gauge",
         "pyruntime_queued_requests": "gauge",
         "pyruntime_shared_memory_bytes": "gauge",
         "pyruntime_connections": "gauge",

@@ -18,7 +18,7 @@ def check_model_ready(state: ServerState, name: str, version: int, done: Answer)
     try:
         model = state.resolve(name, version)
     except InferenceError as exc:
-        if exc.code is Code.NOT_FOUND:
+        if exc.code is Code.NOT_FOUND and not state.why_down(name, version):
             raise
         done(False)
         return

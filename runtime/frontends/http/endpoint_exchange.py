@@ -21,7 +21,7 @@ from pyruntime.runtime.frontends.http.routes import Endpoint
 from pyruntime.runtime.inference.threads import PARSED_AT_ONCE_MAX
 from pyruntime.utils.errors import InferenceError
 
-_NOT_READY = encode_error("Model version not ready")
+_NOT_READY = "Model version not ready"
 _EXITING = encode_error("Server exiting")
 
 
@@ -41,7 +41,11 @@ class EndpointExchange(Exchange):
             self._respond(200, ANSWERS[route.endpoint](self._state, route, bytes(self._body)))
 
     def _model_checked(self, ready: bool) -> None:
-        self._respond(*((200, b"") if ready else (400, _NOT_READY)))
+        if ready:
+            self._respond(200, b"")
+            return
+        reason = self._state.why_down(self.head.route.model, self.head.route.version)
+        self._respond(400, encode_error(f"{_NOT_READY}: {reason}" if reason else _NOT_READY))
 
     def _server_checked(self, ready: bool) -> None:
         self._respond(200 if ready else 400, b"")

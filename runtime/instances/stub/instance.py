@@ -30,7 +30,6 @@ from pyruntime.runtime.instances.stub.supervisor import (
     CancelRestart,
     Event,
     Exited,
-    GiveUp,
     Postponed,
     Ready,
     Restart,
@@ -40,6 +39,7 @@ from pyruntime.runtime.instances.stub.supervisor import (
     Stop,
     StopRequested,
     Supervisor,
+    TakeDown,
 )
 from pyruntime.utils.errors import Code, LaunchError, LoadError, LocalError, OutOfMemoryError
 from pyruntime.utils.messages import (
@@ -268,12 +268,13 @@ class PythonInstance:
                 case Stop():
                     if self._connection is not None:
                         self._connection.stop()
-                case GiveUp(reason):
+                case TakeDown(reason):
                     self.down = reason
                     _LOG.error("%s: %s", self.name, reason)
         match self._supervisor.state:
             case State.READY if type(event) is Ready:
                 assert self._batches is not None  # made when the stub was taken on
+                self.down = ""
                 self._batches.open()
                 self._owner.executor_changed()
                 self._owner.capacity_freed()

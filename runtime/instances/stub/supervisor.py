@@ -10,8 +10,9 @@ NEW ── Started ─► INITIALIZING ── Ready ─► READY ── Exited �
 - A death before the first Ready is no crash: the load of the model waits for that Ready, and fails.
 - The first death of a row is followed by a restart at once, because requests wait; the next ones after
   `backoff_s_first`, doubled each time up to `backoff_s_max`.
-- A row ends when the instance stays ready for `healthy_s`. It is given up when it reaches `deaths_max`. A process that
-  dies while it initializes again, or that cannot be started at all, counts like any other death.
+- A row ends when the instance stays ready for `healthy_s`. When it reaches `deaths_max` the instance is down until it
+  is ready again: no request waits for it. The waits go on from `down_s_first`, doubled each time up to `down_s_max`. A
+  process that dies while it initializes again, or that cannot be started at all, counts like any other death.
 - Where descriptors, processes or memory are lacking a start is postponed: it is tried again after `backoff_s_first`,
   doubled each time up to `postponed_s_max`. This is no death, and no reason to give up.
 - A stop may be requested at any time, also during a restart: a process that starts after that is stopped.
@@ -33,8 +34,12 @@ BACKOFF_S_MAX = 10.0
 POSTPONED_S_MAX = 5.0
 # After this long without a death, in seconds, an instance has recovered: its next death begins a new row.
 HEALTHY_S = 30.0
-# Deaths in a row before the instance is given up: a model that cannot run must not start processes for ever.
+# Deaths in a row before the instance is down: requests must not wait for a model that cannot run.
 QUICK_DEATHS_MAX = 5
+# The first wait of an instance that is down, in seconds: longer than any before, because it needs time or help.
+DOWN_S_FIRST = 15.0
+# No wait is longer, in seconds: a model that cannot run costs next to nothing then, and comes back by itself.
+DOWN_S_MAX = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ class Limits:
     postponed_s_max: float = POSTPONED_S_MAX
     healthy_s: float = HEALTHY_S
     deaths_max: int = QUICK_DEATHS_MAX
+    down_s_first: float = DOWN_S_FIRST
+    down_s_max: float = DOWN_S_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +129,13 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Start no more processes: the instance is lost. `reason` is for operators and the repository index."""
+class TakeDown:
+    """Let no request wait for the instance until it is Ready. `reason` is for operators and the repository index."""
 
     reason: str
 
 
-Command = Restart | CancelRestart | Stop | GiveUp
+Command = Restart | CancelRestart | Stop | TakeDown
 
 
 class State(Enum):
@@ -144,7 +151,7 @@ class State(Enum):
     FAILED = auto()
 
 
-# Other transitions are illegal. RESTARTING after a death becomes FAILED instead when the instance is given up.
+# Other transitions are illegal.
 NEXT: dict[tuple[State, type[Event]], State] = {
     (State.NEW, Started): State.INITIALIZING,
     (State.NEW, StartFailed): State.FAILED,
@@ -199,9 +206,9 @@ class Supervisor:
         self.state = new
         match event:
             case Exited(exit=exit) if new is State.RESTARTING:
-                return [self._after_death(exit.describe(), now)]
+                return self._after_death(exit.describe(), now)
             case StartFailed(error=error) if new is State.RESTARTING:
-                return [self._after_death(error, now)]
+                return self._after_death(error, now)
             case Postponed() if new is State.RESTARTING:
                 limits = self._limits
                 self._postponed_s = min(max(limits.backoff_s_first, 2 * self._postponed_s), limits.postponed_s_max)
@@ -219,20 +226,24 @@ class Supervisor:
     def __repr__(self) -> str:
         return f"<Supervisor {self.state.name} [{self._deaths} deaths in a row]>"
 
-    def _after_death(self, cause: str, now: float) -> Restart | GiveUp:
+    def _after_death(self, cause: str, now: float) -> list[Command]:
         limits = self._limits
         if self._ready_at is not None and now - self._ready_at >= limits.healthy_s:
             self._deaths = 0
         self._ready_at = None
         self._deaths += 1
-        if self._deaths >= limits.deaths_max:
-            self.state = State.FAILED
-            return GiveUp(
-                f"its process died {self._deaths} times without being ready for {limits.healthy_s:g} s in between,"
-                f" so it is not started again; the last time: {cause}"
-            )
         if self._deaths == 1:
             self._wait_s = 0.0
-        else:
+        elif self._deaths < limits.deaths_max:
             self._wait_s = min(max(limits.backoff_s_first, 2 * self._wait_s), limits.backoff_s_max)
-        return Restart(self._wait_s)
+        elif self._deaths == limits.deaths_max:
+            self._wait_s = limits.down_s_first
+        else:
+            self._wait_s = min(2 * self._wait_s, limits.down_s_max)
+        if self._deaths < limits.deaths_max:
+            return [Restart(self._wait_s)]
+        reason = (
+            f"its process died {self._deaths} times without being ready for {limits.healthy_s:g} s in between, so it is"
+            f" started again after longer and longer waits; the last time: {cause}"
+        )
+        return [TakeDown(reason), Restart(self._wait_s)]

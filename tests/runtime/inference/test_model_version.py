@@ -346,6 +346,24 @@ class TestLoss:
         assert [failure.message for failure in outcome] == ["Stub process 'm_0' is not healthy. It is down: it died"]
         assert memory.live == 0
 
+    def test_and_return(self, memory):
+        """With an instance that is ready again the model serves again, and says so once."""
+        instance = Instance()
+        lost, outcome = [], []
+        made = model(memory, instance, lost=lost)
+        for _ in range(2):
+            instance.down = "it died"
+            made.scheduler.executor_changed()
+            with pytest.raises(InferenceError, match="It is down: it died"):
+                made.infer(request(), into(outcome))
+            instance.down = ""
+            made.scheduler.executor_changed()
+            made.scheduler.executor_changed()
+            made.check_serving()
+            assert lost == [(made, "instance m_0 is down: it died"), (made, "")]
+            lost.clear()
+        assert outcome == []
+
     def test_requests_after_it(self, memory):
         """A request that comes after the loss fails instead of waiting."""
         instance = Instance()

@@ -30,6 +30,8 @@ def perform(table, step, version=1, handle="old"):
             return table.begin_unload("m", version)
         case Step.UNLOADED:
             return table.unloaded("m", version)
+        case Step.RECOVER:
+            return table.recover("m", version, handle)
 
 
 def table_in(state):

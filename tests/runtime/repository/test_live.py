@@ -86,15 +86,54 @@ def test_unloaded_without_processes(world):
 
 
 def test_lost(world, version):
-    """A version without living instances is taken out of service and cleaned away."""
+    """A version without living instances is out of service, and serves again with the first that lives again."""
 
     async def test(world):
         model = serve(world, version("m", 1))
         world.live.lost(model, REASON)
         assert world.states("m") == {1: "UNAVAILABLE"}
         assert [row.reason for row in world.table.index()] == [REASON]
-        await world.until(lambda: repr(world.live) == "<LiveVersions [0 alive, 0 of them retiring]>")
+        assert list(world.table.down.values()) == [model]
+        world.live.lost(model, "")
+        assert world.table.resolve("m") is model
+        assert [row.reason for row in world.table.index()] == [""]
+        assert (world.table.down, model.stops) == ({}, [])
+
+    world(test)
+
+
+def test_lost_and_unloaded(world, version):
+    """A lost version is unloaded like any other, and does not come back."""
+
+    async def test(world):
+        model = serve(world, version("m", 1))
+        world.live.lost(model, REASON)
+        world.live.unload("m", 1)
+        assert world.states("m") == {1: "UNLOADING"}
+        world.live.lost(model, "")
+        await world.live.wait_unloaded("m")
+        assert (world.states("m"), world.table.down) == ({1: "UNAVAILABLE"}, {})
         assert model.stops
+
+    world(test)
+
+
+def test_lost_and_replaced(world, version):
+    """A load replaces a lost version; until then that one may come back if the load fails."""
+
+    async def test(world):
+        old = serve(world, version("m", 1))
+        world.live.lost(old, REASON)
+        world.live.begin_load("m", 1)
+        world.live.lost(old, "")
+        assert world.states("m") == {1: "LOADING"}
+        world.live.fail("m", 1, "no")
+        assert world.table.resolve("m") is old
+        world.live.lost(old, REASON)
+        new = serve(world, version("m", 1))
+        assert world.table.resolve("m") is new
+        await world.until(lambda: old.stops)
+        assert world.table.down == {}
 
     world(test)
 
@@ -141,7 +180,7 @@ def test_lost_while_it_is_loaded_anew_in_vain(world, version):
         world.live.lost(old, REASON)
         world.live.fail("m", 1, "no")
         assert [(row.state, row.reason) for row in world.table.index()] == [("UNAVAILABLE", REASON)]
-        await world.until(lambda: old.stops)
+        assert list(world.table.down.values()) == [old]
 
     world(test)
 

@@ -333,6 +333,23 @@ def test_a_version_that_was_lost(world):
     world(test)
 
 
+def test_a_lost_version_that_is_not_wanted(world):
+    """A version that the policy no longer selects is unloaded, also if its instances are down."""
+
+    async def test(world):
+        world.add("m", versions=(1, 2), config=ALL)
+        await world.control.load("m")
+        lost = world.table.resolve("m", 1)
+        world.live.lost(lost, "it died")
+        world.add("m", config="backend: 'python'")
+        await world.control.load("m")
+        await world.live.wait_unloaded("m")
+        assert lost.stops
+        assert world.table.is_ready(strict=True)
+
+    world(test)
+
+
 def test_a_new_version_that_is_lost_at_once(world):
     """One that dies while the others still load has failed."""
 

@@ -429,7 +429,7 @@ class TestDeath:
         play(scenario)
 
     def test_again_and_again(self, play, monkeypatch):
-        """An instance that dies too often is given up, and says why; nothing is started any more."""
+        """An instance that dies too often is down, and says why, until a process is ready again."""
 
         async def scenario(bench):
             loop = asyncio.get_running_loop()
@@ -443,12 +443,14 @@ class TestDeath:
                 await bench.owner.wait("changed")
             assert "exited with code 3" in bench.instance.down
             assert bench.instance.inflight.capacity == 0
-            assert bench.stubs.empty()
+            await bench.restarted()
+            assert bench.instance.down == ""
+            assert bench.instance.is_ready
 
         play(scenario)
 
     def test_restart_that_cannot_start(self, play, monkeypatch):
-        """Where no process can be started any more the instance is given up in the end."""
+        """Where no process can be started any more the instance is down in the end."""
 
         async def scenario(bench):
             loop = asyncio.get_running_loop()

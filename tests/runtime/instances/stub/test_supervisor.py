@@ -10,7 +10,6 @@ from pyruntime.runtime.instances.stub.supervisor import (
     NEXT,
     CancelRestart,
     Exited,
-    GiveUp,
     Limits,
     Postponed,
     ProcessExit,
@@ -22,6 +21,7 @@ from pyruntime.runtime.instances.stub.supervisor import (
     Stop,
     StopRequested,
     Supervisor,
+    TakeDown,
 )
 from pyruntime.utils.errors import LocalError
 
@@ -50,11 +50,10 @@ def supervised(*events, limits=None):
 
 
 def crash(supervisor, ready_s, now):
-    """A process starts, is ready for `ready_s` seconds, and dies; returns the one command that follows."""
+    """A process starts, is ready for `ready_s` seconds, and dies; returns the last command that follows."""
     supervisor.handle(Started(), now)
     supervisor.handle(Ready(), now)
-    (command,) = supervisor.handle(CRASH, now + ready_s)
-    return command
+    return supervisor.handle(CRASH, now + ready_s)[-1]
 
 
 @pytest.mark.parametrize("state", State)
@@ -108,7 +107,7 @@ class TestRestarts:
 
 class TestPostponing:
     def test_is_no_death(self):
-        """However often a process cannot be started for lack of resources, the instance is not given up."""
+        """However often a process cannot be started for lack of resources, the instance is not down."""
         supervisor, _ = supervised(*PATHS[State.RESTARTING])
         waits = [supervisor.handle(Postponed(), now=0.0)[0].after_s for _ in range(9)]
         assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
@@ -127,17 +126,33 @@ class TestPostponing:
         assert supervisor.state is State.STOPPED
 
 
-class TestGivingUp:
+class TestBeingDown:
     def test_after_five_deaths(self):
-        """The fifth death of a row is the last one; the reason says how the process died."""
+        """With the fifth death of a row the instance is down; the reason says how the process died."""
         supervisor = Supervisor()
         for _ in range(4):
             assert isinstance(crash(supervisor, ready_s=1.0, now=0.0), Restart)
-        assert crash(supervisor, ready_s=1.0, now=0.0) == GiveUp(
-            "its process died 5 times without being ready for 30 s in between, so it is not started again;"
-            " the last time: killed by SIGSEGV"
+        supervisor.handle(Started(), now=0.0)
+        down, restart = supervisor.handle(CRASH, now=0.0)
+        assert down == TakeDown(
+            "its process died 5 times without being ready for 30 s in between, so it is started again after longer and"
+            " longer waits; the last time: killed by SIGSEGV"
         )
-        assert supervisor.state is State.FAILED
+        assert restart == Restart(15.0)
+        assert supervisor.state is State.RESTARTING
+
+    def test_waits_go_on(self):
+        """The waits are longer and longer, for ever, and none is above a quarter of an hour."""
+        supervisor = Supervisor()
+        waits = [crash(supervisor, ready_s=1.0, now=0.0).after_s for _ in range(15)]
+        assert waits[4:] == [15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 900.0, 900.0, 900.0, 900.0, 900.0]
+
+    def test_a_healthy_stretch_ends_it(self):
+        """An instance that was down and recovers has all its restarts again."""
+        supervisor = Supervisor()
+        for _ in range(8):
+            crash(supervisor, ready_s=1.0, now=0.0)
+        assert crash(supervisor, ready_s=30.0, now=0.0) == Restart(0.0)
 
     def test_the_reason_names_a_failed_start(self):
         """Where there was no exit, the reason says what went wrong instead."""
@@ -146,7 +161,7 @@ class TestGivingUp:
 
     @pytest.mark.parametrize("events", [[Started(), CRASH], [Started(), StartFailed("x")], [StartFailed("x")]])
     def test_the_first_initialization_is_the_loaders_business(self, events):
-        """Before it was ever ready, an instance that dies is neither restarted nor given up."""
+        """Before it was ever ready, an instance that dies is neither restarted nor down."""
         supervisor, commands = supervised(*events)
         assert commands == []
         assert supervisor.state is State.FAILED

@@ -14,7 +14,7 @@ from functools import partial
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.http.exchange import Connection, Piece, note_sending, nothing_to_release
-from pyruntime.runtime.frontends.http.generate_request import decode_generate
+from pyruntime.runtime.frontends.http.generate_request import decode_generate, parsed_bytes
 from pyruntime.runtime.frontends.http.generate_response import encode_generate, event
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
 from pyruntime.runtime.frontends.http.model_exchange import ModelExchange
@@ -49,11 +49,19 @@ class _GeneratingExchange(ModelExchange[None]):
         if model is None or model.is_gone:  # it may have been replaced while the body came in
             model = self._find_model()
         if len(self._body) > PARSED_AT_ONCE_MAX:
-            self._run(partial(decode_generate, self._body, model.spec), self._decoded, "parse a request")
+            self._run(partial(parsed_bytes, self._body), self._parse, "read a request")
         else:
             self._state.intake.submit(self, model)
             if self._claim is not None:
                 self._end_claim()
+
+    def _parse(self, nbytes: int) -> None:
+        """Have a thread decode a large request, once it is known how much memory that may take."""
+        assert self._model is not None  # it is known before anything is read
+        if self._claim is None:
+            self._claim = self._connection.claim()
+        self._claim.take(nbytes)
+        self._run(partial(decode_generate, self._body, self._model.spec), self._decoded, "parse a request")
 
     def _decoded(self, request: InferRequest) -> None:
         """Submit a large request, which a thread has decoded."""

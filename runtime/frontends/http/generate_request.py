@@ -21,6 +21,19 @@ from pyruntime.runtime.frontends.common.request_parameters import read_custom_pa
 from pyruntime.runtime.frontends.http.json_tensors import flatten, pack
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 
+# The most characters of all strings among the parameters: a model reads its parameters from one message, which has room
+# for 16 MiB. Tensors may be longer.
+PARAMETER_CHARACTERS_MAX = 4 << 20
+
+
+def parsed_bytes(text: bytes | bytearray) -> int:
+    """How many bytes the strings in a document may take while it is decoded, as Python's strings and as tensors.
+
+    A string takes up to 4 bytes for each character if one of its characters is not in Latin-1.
+    """
+    is_narrow = text.isascii() and b"\\u" not in text
+    return (2 if is_narrow else 5) * len(text)
+
 
 def decode_generate(text: bytes | bytearray, spec: ModelSpec) -> InferRequest:
     """The request in `text` for the model of `spec`. Raises InferenceError (INVALID_ARG) for every mistake."""
@@ -40,6 +53,8 @@ def decode_generate(text: bytes | bytearray, spec: ModelSpec) -> InferRequest:
             parameters[name] = value
         else:
             request.inputs.append(_read_input(tensor, value))
+    if sum(len(value) for value in parameters.values() if type(value) is str) > PARAMETER_CHARACTERS_MAX:
+        raise invalid(f"the request's parameters have more than {PARAMETER_CHARACTERS_MAX} characters")
     read_custom_parameters(request, parameters)
     return request
 

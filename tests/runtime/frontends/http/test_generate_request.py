@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.frontends.common.request_parameters import PARAMETERS_MAX
-from pyruntime.runtime.frontends.http.generate_request import decode_generate
+from pyruntime.runtime.frontends.http.generate_request import (
+    PARAMETER_CHARACTERS_MAX,
+    decode_generate,
+    parsed_bytes,
+)
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.byte_tensors import serialize_byte_tensor
 from pyruntime.utils.errors import Code, InferenceError
@@ -173,3 +177,20 @@ def test_any_object(document):
     except InferenceError:
         inputs = []
     assert inputs == []
+
+
+def test_long_parameters():
+    """Strings of parameters have a limit together; those of tensors have none."""
+    half = "x" * (PARAMETER_CHARACTERS_MAX // 2)
+    spec = spec_from("name: 'm' input { name: 'IN' data_type: TYPE_STRING dims: 1 }")
+    assert decode_generate(json.dumps({"IN": 3 * half, "a": half, "b": half}).encode(), spec).parameters["b"] == half
+    with pytest.raises(InferenceError, match="parameters have more than 4194304 characters"):
+        decode_generate(json.dumps({"IN": "", "a": half, "parameters": {"b": half, "c": "x"}}).encode(), spec)
+
+
+@pytest.mark.parametrize(
+    ("text", "factor"), [(b'{"a":"b"}', 2), ('{"a":"é"}'.encode(), 5), (b'{"a":"\\u00e9"}', 5), (b'{"a":"\\n"}', 2)]
+)
+def test_bytes_that_parsing_takes(text, factor):
+    """A character that is not ASCII makes its whole string wider."""
+    assert parsed_bytes(bytearray(text)) == factor * len(text)

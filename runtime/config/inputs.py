@@ -48,7 +48,7 @@ def check_request(spec: ModelSpec, request: InferRequest) -> None:
     inputs = request.inputs
     expected = spec.inputs
     if len(inputs) != len(expected) or {tensor.name for tensor in inputs} != expected.keys():
-        _check_names(spec, request)
+        check_names(spec, request, (tensor.name for tensor in inputs))
     is_batching = spec.max_batch_size > 0
     batch_size = -1
     for tensor in inputs:
@@ -107,13 +107,16 @@ def _reshaped(shape: Sequence[int], old: Sequence[int], new: Sequence[int]) -> l
     return [next(sizes) if dim == -1 else dim for dim in new]
 
 
-def _check_names(spec: ModelSpec, request: InferRequest) -> None:
-    """Raise InferenceError for duplicate or unknown inputs, and unless all missing inputs are optional."""
+def check_names(spec: ModelSpec, request: InferRequest, input_names: Iterable[str]) -> None:
+    """Raise InferenceError for duplicate or unknown inputs, and unless all missing inputs are optional.
+
+    Of more names than the model has inputs, it always raises, and reads no more of them than the error needs.
+    """
     names: dict[str, None] = {}
-    for tensor in request.inputs:
-        if tensor.name in names:
-            raise _failure(request, f"input '{tensor.name}' already exists in request")
-        names[tensor.name] = None
+    for name in input_names:
+        if name in names:
+            raise _failure(request, f"input '{name}' already exists in request")
+        names[name] = None
     missing = [name for name in spec.inputs if name in spec.required_inputs and name not in names]
     if not len(spec.required_inputs) <= len(names) <= len(spec.inputs):
         raise _wrong_count(spec, request, names, missing)

@@ -217,7 +217,7 @@ class Session:
     def wants_io(self) -> bool:
         """Whether data remains to be read or written; if not, the connection can be closed."""
 
-def split(message: bytes, alignment: int, /) -> tuple[bytes, bytes, Raws, int, Typed] | None:
+def split(message: Buffer, alignment: int, /) -> tuple[bytes, bytes, Raws, int, Typed] | None:
     """The parts of a serialised ModelInferRequest: `(key, id, raws, size, typed)`; None if it is no protobuf.
 
     None also for more than 65536 raw contents. Raises ValueError, with the reason for the client, if the message has
@@ -230,17 +230,24 @@ def split(message: bytes, alignment: int, /) -> tuple[bytes, bytes, Raws, int, T
     the typed ones need. A message of more than 64 KiB is read without Python's lock.
     """
 
-def scatter(message: bytes, raws: Raws, destination: Buffer, alignment: int, /) -> None:
+def scatter(message: Buffer, raws: Raws, destination: Buffer, alignment: int, /) -> None:
     """Copy the raw contents of a message to `destination`, each at the next multiple of `alignment`.
 
     Raises ValueError if they do not fit, or do not lie in the message. A message of more than 64 KiB is copied without
     Python's lock.
     """
 
-def pack(message: bytes, typed: Typed, destination: Buffer, alignment: int, /) -> tuple[bool, ...]:
+def pack(message: Buffer, typed: Typed, destination: Buffer, alignment: int, /) -> tuple[bool, ...]:
     """Write typed contents to `destination` as raw ones, each at the next multiple of `alignment`.
 
     Returns for each of them whether all values are in the range of their datatype; if not, what is written has no
     meaning. Only the elements of the member that belongs to the datatype are written. Raises ValueError if they do not
     fit, or do not lie in the message. A message of more than 64 KiB is read without Python's lock.
+    """
+
+def count_fields(message: Buffer, entries: int, /) -> int | None:
+    """The number of fields of a message, and of those in its fields of number `entries`; None if it is no protobuf.
+
+    Those are the entries of a map of parameters: their fields count, and those of their values. A message of more than
+    64 KiB is read without Python's lock.
     """

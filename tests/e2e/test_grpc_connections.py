@@ -21,7 +21,8 @@ import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from pyruntime.runtime.frontends.grpc.connection import LARGE_BYTES, STREAM_WINDOW
+from pyruntime.runtime.frontends.grpc.connection import STREAM_WINDOW
+from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 
 ECHO = (Path(__file__).parent / "models/echo.py").read_text()
 # Answers with as many zeros as it is told to, when there is a file `gate` in its folder, and tells that it has begun.

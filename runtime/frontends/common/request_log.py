@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from pyruntime.runtime.inference.pending_bytes import Claim
+from pyruntime.runtime.inference.pending_bytes import Claim, Share
 
 _LOG = logging.getLogger("pyruntime.frontends")
 
@@ -50,6 +50,9 @@ class CallConnection(Protocol[S_co]):
 
     @property
     def session(self) -> S_co: ...
+
+    @property
+    def share(self) -> Share: ...
 
     def said(self) -> None: ...
 
@@ -105,6 +108,11 @@ class LoggedCalls(Generic[S_co]):
     def said(self) -> None:
         """See Connection."""
         self._connection.said()
+
+    @property
+    def share(self) -> Share:
+        """See Connection."""
+        return self._connection.share
 
     def over(self, stream: int) -> None:
         """See Connection. Every call ends exactly once."""

@@ -12,12 +12,15 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.common.compression import DECOMPRESSED_BYTES_MAX, decompress
+from pyruntime.runtime.frontends.common.compression import decompress
 from pyruntime.runtime.frontends.common.request_log import LoggedCalls, log_failed_call
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.status import HEAD, STATUS_OF, Status, trailers, trailers_only
+from pyruntime.runtime.inference.pending_bytes import Share
 from pyruntime.runtime.native._http2 import Session
 from pyruntime.utils.errors import InferenceError
+
+UNKNOWN_ENCODING = "a message is compressed, and the header grpc-encoding does not say how"
 
 # For each of the raw contents of a message: its offset in the buffer, and its length, in bytes.
 Raws = tuple[tuple[int, int], ...]
@@ -34,6 +37,10 @@ class Connection(Protocol):
 
     @property
     def session(self) -> Session: ...
+
+    @property
+    def share(self) -> Share:
+        """The connection's share of the pending bytes."""
 
     def said(self) -> None:
         """The session has something to send."""
@@ -56,6 +63,8 @@ class Call(ABC):
     # When `check` first found the call waiting for a message, and how long it may wait, in seconds.
     _waiting_since: float | None = None
     _message_s_max = MESSAGE_S_MAX
+    # The longest message that the client may send, in bytes.
+    _message_bytes_max = MESSAGE_BYTES_MAX
 
     def __init__(self, state: ServerState, connection: Connection, stream: int, head: CallHead) -> None:
         self._state = state
@@ -80,13 +89,12 @@ class Call(ABC):
         """A message has arrived; `ended`: it is the last one."""
 
     def compressed(self, message: bytes, ended: bool) -> None:
-        """A compressed message has arrived."""
-        encoding = self._head.encoding
-        if encoding == "identity":
-            self.fail(Status.INTERNAL, "a message is compressed, and the header grpc-encoding does not say how")
+        """A compressed message has arrived. It is decompressed at once: calls with a large limit do otherwise."""
+        if self._head.encoding == "identity":
+            self.fail(Status.INTERNAL, UNKNOWN_ENCODING)
             return
         try:
-            message = decompress(message, encoding, DECOMPRESSED_BYTES_MAX)
+            message = decompress(message, self._head.encoding, self._message_bytes_max)
         except InferenceError as exc:
             self.fail(Status.RESOURCE_EXHAUSTED, exc.message)
             return
@@ -146,6 +154,10 @@ class Call(ABC):
 
     def _fail_with(self, failure: InferenceError) -> None:
         self.fail(STATUS_OF[failure.code], failure.message)
+
+    def fail_too_large(self, size: int) -> None:
+        """End the call because of a message of `size` bytes."""
+        self.fail(Status.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {self._message_bytes_max})")
 
     def _begin(self) -> None:
         if not self._begun:

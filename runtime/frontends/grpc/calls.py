@@ -10,10 +10,11 @@ from pyruntime.runtime.frontends.grpc.call import Call, Connection
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.infer_call import InferCall
 from pyruntime.runtime.frontends.grpc.methods import METHODS, STREAMS
-from pyruntime.runtime.frontends.grpc.status import Status, trailers_only
+from pyruntime.runtime.frontends.grpc.status import STATUS_OF, Status, trailers_only
 from pyruntime.runtime.frontends.grpc.stream_call import StreamCall
 from pyruntime.runtime.frontends.grpc.stream_infer_call import StreamInferCall
 from pyruntime.runtime.frontends.grpc.unary_call import UnaryCall
+from pyruntime.utils.errors import InferenceError
 
 _SERVICE = "/inference.GRPCInferenceService"
 INFER = f"{_SERVICE}/ModelInfer"
@@ -33,7 +34,12 @@ def begin_call(state: ServerState, connection: Connection, stream: int, head: Ca
     if path == STREAM_INFER:
         return StreamInferCall(state, connection, stream, head)
     if path in METHODS:
-        return UnaryCall(state, connection, stream, head, METHODS[path])
+        method = METHODS[path]
+        try:
+            method.check(state)
+        except InferenceError as exc:
+            return trailers_only(STATUS_OF[exc.code], exc.message)
+        return UnaryCall(state, connection, stream, head, method)
     if path in STREAMS:
         return StreamCall(state, connection, stream, head, STREAMS[path])
     return trailers_only(Status.UNIMPLEMENTED, f"unknown method {path[:80]!r}")

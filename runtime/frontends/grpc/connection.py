@@ -18,6 +18,8 @@ from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.keepalive import STALLED_S_MAX, Action, Keepalive
 from pyruntime.runtime.frontends.grpc.status import Status
 from pyruntime.runtime.frontends.grpc.stream_stall_detector import Stalls
+from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
+from pyruntime.runtime.inference.pending_bytes import PendingBytesError
 from pyruntime.runtime.native import _http2
 from pyruntime.runtime.native._http2 import Http2Error, Session
 from pyruntime.utils.arena import ALIGNMENT
@@ -29,8 +31,6 @@ STREAM_WINDOW = 8 << 20
 CONNECTION_WINDOW = 64 << 20
 # The limit of the metadata of one call. gRPC's own servers accept 16 KiB as well.
 HEADER_LIST_BYTES_MAX = 16 << 10
-# Larger messages go to shared memory as they arrive.
-LARGE_BYTES = 64 << 10
 # The largest accepted frame. Large frames take less work than many small ones.
 FRAME_BYTES_MAX = 1 << 20
 # How often a connection is checked, in seconds. Timeouts are noticed up to this much late.
@@ -76,6 +76,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
         settings = state.settings
         self._keepalive = Keepalive(settings, self._loop.time(), random.uniform(-1, 1))
         self._stalls = Stalls()
+        self.share = state.pending_bytes.share()
+        # For the bytes of incomplete messages in the heap.
+        self._gathered = self.share.claim()
         self.session = Session(
             self._place,
             max_streams=STREAMS_MAX,
@@ -115,6 +118,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if self._unsent:
             self._count_unsent()
         self.session.close()
+        self._gathered.end()
         _, releases = self.session.send()
         for release in [*self._on_drained, *releases]:
             release()  # type: ignore[operator]  # what calls gave
@@ -133,6 +137,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
             return
         self._receiving = False
         self._keepalive.received(self._loop.time())
+        gathered, session = self._gathered, self.session
+        if session.gathered < gathered.held:  # calls take room for the messages that are complete
+            gathered.give_back(gathered.held - session.gathered)
         calls = self._calls
         for kind, stream, value, ended in events:
             if kind == _REQUEST:
@@ -149,6 +156,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
                 except Exception:  # a bug of the server fails this call only
                     _LOG.exception("a call of %s failed", call.path)
                     call.fail(Status.INTERNAL, "the server failed to handle the request")
+        if session.gathered > gathered.held:
+            self._make_room()
         self._flush()
 
     def pause_writing(self) -> None:
@@ -186,10 +195,25 @@ class GrpcConnection(asyncio.BufferedProtocol):
         elif kind == _http2.COMPRESSED:
             call.compressed(value, ended)
         elif kind == _http2.TOO_LARGE:
-            message = f"Received message larger than max ({value} vs. {MESSAGE_BYTES_MAX})"
-            call.fail(Status.RESOURCE_EXHAUSTED, message)
+            call.fail_too_large(value)
         elif kind == _http2.MALFORMED:
             call.fail(Status.INTERNAL, f"what came is no message of gRPC: {value}")
+
+    def _make_room(self) -> None:
+        """Count the bytes of incomplete messages. While there is no room for them, end the call with most of them."""
+        session, gathered = self.session, self._gathered
+        while session.gathered > gathered.held:
+            try:
+                gathered.take(session.gathered - gathered.held)
+            except PendingBytesError as exc:
+                stream = session.largest()
+                call = self._calls.get(stream)
+                if call is None:
+                    session.reset(stream, _CANCEL)
+                else:
+                    call.fail(Status.RESOURCE_EXHAUSTED, exc.message)
+        if session.gathered < gathered.held:
+            gathered.give_back(gathered.held - session.gathered)
 
     def _client_pinged(self) -> None:
         if self._keepalive.client_pinged(self._loop.time(), bool(self._calls)):

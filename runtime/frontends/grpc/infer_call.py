@@ -16,6 +16,7 @@ from pyruntime.runtime.frontends.grpc.head import Encoding, response_encoding
 from pyruntime.runtime.frontends.grpc.infer_response import Parts, encode_infer
 from pyruntime.runtime.frontends.grpc.inferring_call import CallRequest, InferringCall, Outcome
 from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, STATUS_OF, Status, encoded_head
+from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 from pyruntime.runtime.inference.threads import ANSWERED_AT_ONCE_MAX, at_once, in_thread
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import InferenceError
@@ -42,7 +43,18 @@ class InferCall(InferringCall):
             return
         self._counted = True
         self._state.in_flight += 1
-        self._receive(message)
+        if len(message) > LARGE_BYTES:
+            self._unpack(message, "")
+        else:
+            self.receive(message)
+
+    def _arrived(self, message: bytes, encoding: str, ended: bool) -> None:
+        if self._counted:
+            self.fail(Status.INTERNAL, _SECOND)
+            return
+        self._counted = True
+        self._state.in_flight += 1
+        self._unpack(message, encoding)
 
     def place(self, meta: bytes, left: int) -> memoryview | Literal[False] | None:
         """See Call."""

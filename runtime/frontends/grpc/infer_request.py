@@ -72,11 +72,12 @@ class TypedContents(NamedTuple):
 
 @dataclass(slots=True)
 class Target:
-    """The model that a key names. `message` is the whole key, parsed."""
+    """The model that a key names. `message` is the whole key, parsed, and `inputs` is the number of its inputs."""
 
     model: str
     version: int
     message: Message
+    inputs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def read_target(key: bytes) -> Target:
             message = ModelInferRequest.FromString(key)
         except DecodeError:
             raise InferenceError("the message is no ModelInferRequest: it cannot be parsed") from None
-        target = Target(message.model_name, parse_version(message.model_version), message)
+        target = Target(message.model_name, parse_version(message.model_version), message, len(message.inputs))
         if len(key) <= KEY_KEPT_BYTES_MAX:
             if len(_targets) >= KEYS_KEPT_MAX:
                 _targets.clear()

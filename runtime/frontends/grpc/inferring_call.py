@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls whose messages are inference requests. They copy tensors once at most.
 
-The raw contents of a small message are copied to the model's request region once the message is complete. Those of a
-large message go there as they arrive.
+The contents of a small message are copied to the model's request region once the message is complete. Raw contents of a
+large message go there as they arrive. Large messages with typed contents and compressed ones are unpacked in threads:
+see unpacking.py.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from pyruntime.runtime.config.inputs import check_names
 from pyruntime.runtime.execution.job import Job
-from pyruntime.runtime.frontends.grpc.call import BYTES_PER_S_MIN, MESSAGE_S_MAX, Call, Raws
+from pyruntime.runtime.frontends.grpc.call import BYTES_PER_S_MIN, MESSAGE_S_MAX, UNKNOWN_ENCODING, Call, Raws
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.infer_request import (
     PLAIN,
@@ -26,8 +28,10 @@ from pyruntime.runtime.frontends.grpc.infer_request import (
     read_target,
 )
 from pyruntime.runtime.frontends.grpc.status import Status
+from pyruntime.runtime.frontends.grpc.unpacking import LongRequest, Unpacking
 from pyruntime.runtime.inference.intake import EXPECTED_BYTES_MAX, Activities, Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.pending_bytes import PendingBytesError
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.native._http2 import pack, scatter, split
@@ -113,6 +117,9 @@ class CallRequest:
 class InferringCall(Call):
     """See the module."""
 
+    # The messages that are unpacked in threads, None if there are none.
+    _unpacking: Unpacking | None = None
+
     # Whether the call takes any number of requests, and requests to decoupled models.
     is_stream = False
     # For an arriving large message: its memory, and the model's name and version from its beginning.
@@ -137,13 +144,13 @@ class InferringCall(Call):
         except ValueError as exc:
             self.reject(request, InferenceError(str(exc), Code.INVALID_ARG))
             return False
-        if parts is None:
-            return None  # `message` reports it
+        if parts is None or self._unpacking is not None:
+            return None  # `message` reports it, and waits for its turn
         key, id, *_ = parts
         request.id = id.decode(errors="replace")
         try:
             request.target = target = read_target(key)
-            model = self._find_model(target)
+            model = self.find_model(target, request.id)
             if left > EXPECTED_BYTES_MAX:  # no setting limits the size that a client announces
                 return None
             # Each of the raw contents is aligned.
@@ -160,8 +167,46 @@ class InferringCall(Call):
         self._message_s_max = MESSAGE_S_MAX + left / BYTES_PER_S_MIN
         return reservation.slot.view
 
-    def _receive(self, message: bytes) -> None:
-        """Submit the request of a complete message."""
+    def compressed(self, message: bytes, ended: bool) -> None:
+        """See Call."""
+        encoding = self._head.encoding
+        if encoding == "identity":
+            self.fail(Status.INTERNAL, UNKNOWN_ENCODING)
+        else:
+            self._arrived(message, encoding, ended)
+
+    @abstractmethod
+    def _arrived(self, message: bytes, encoding: str, ended: bool) -> None:
+        """A message has arrived. `encoding` is "" for one that is not compressed."""
+
+    def _unpack(self, message: bytes, encoding: str) -> None:
+        """Unpack a message in its turn."""
+        unpacking = self._unpacking
+        if unpacking is None:
+            state = self._state
+            self._unpacking = unpacking = Unpacking(self, state.tasks, self._connection.share, state.turns)
+            self._state.in_flight += 1
+        try:
+            unpacking.add(message, encoding)
+        except PendingBytesError as exc:
+            self.refuse_message(exc)
+
+    def all_unpacked(self) -> None:
+        """See UnpackingCall."""
+        if self._unpacking is not None:
+            self._unpacking = None
+            self._state.end_request()
+
+    def refuse_message(self, failure: InferenceError) -> None:
+        """See UnpackingCall."""
+        self.fail(Status.RESOURCE_EXHAUSTED, failure.message)
+
+    def long_request(self, message: bytes | bytearray) -> LongRequest:
+        """See UnpackingCall."""
+        return _LongRequest(self, CallRequest(self, self._head), message)
+
+    def receive(self, message: bytes) -> None:
+        """Submit the request of a complete message that is not long."""
         request = CallRequest(self, self._head)
         try:
             parts = split(message, ALIGNMENT)
@@ -176,14 +221,14 @@ class InferringCall(Call):
             if id:
                 request.id = id.decode()
             request.target = target = read_target(key)
-            model = self._find_model(target)
+            model = self.find_model(target, request.id)
             slot = None
             if size:
                 slot = request.slot = model.memory.allocate(size)
                 if not typed:
                     scatter(message, raws, slot.view, ALIGNMENT)
             if typed:
-                request.typed = _pack(message, raws, typed, slot)
+                request.typed = pack_typed(message, raws, typed, slot)
             request.lengths = lengths = tuple([length for _, length in raws])
             request.model = model
             self._begin_request(request)
@@ -229,15 +274,41 @@ class InferringCall(Call):
             request.free()
             self.fail(Status.INTERNAL, _UNREADABLE)
 
-    def _find_model(self, target: Target) -> ModelVersion:
-        """The model that serves a request now. Raises InferenceError."""
+    def find_model(self, target: Target, id: str) -> ModelVersion:
+        """The model that serves a request now. Raises InferenceError, also if it has fewer inputs than the request.
+
+        So nothing is done for each of thousands of inputs that no model has.
+        """
         model = self._state.resolve(target.model, target.version)
         if model.spec.decoupled and not self.is_stream:
             raise InferenceError(_DECOUPLED, Code.UNSUPPORTED)
+        if target.inputs > len(model.spec.inputs):
+            request = InferRequest(target.model, target.version, id)
+            check_names(model.spec, request, (entry.name for entry in target.message.inputs))
         return model
 
+    def submit_unpacked(self, request: CallRequest, model: ModelVersion) -> None:
+        """Submit a request whose memory is filled."""
+        request.model = model
+        try:
+            self._begin_request(request)
+            self._state.intake.submit(request, model)
+        except InferenceError as exc:
+            self.reject(request, exc)
+
+    def reserve(self, model: ModelVersion, size: int) -> Reservation:
+        """Memory of `size` bytes for a request that is being unpacked. Raises InferenceError."""
+        reservation = self._state.intake.reserve(model, size, size)
+        if reservation is None:
+            raise InferenceError("too many bytes of requests are expected: try again later", Code.UNAVAILABLE)
+        return reservation
+
     def _free(self) -> None:
-        """Free the memory of an arriving message."""
+        """Free the memory of arriving messages."""
+        unpacking, self._unpacking = self._unpacking, None
+        if unpacking is not None:
+            unpacking.end()
+            self._state.end_request()
         reservation, self._reservation = self._reservation, None
         if reservation is not None:
             reservation.end().free()
@@ -265,7 +336,83 @@ def _places(lengths: tuple[int, ...]) -> Places:
     return places
 
 
-def _pack(message: bytes, raws: Raws, typed: Typed, slot: RequestSlot | None) -> Mapping[int, TypedContents]:
+class _LongRequest:
+    """The request of a long message, in the steps of LongRequest."""
+
+    size = 0
+    _reservation: Reservation | None = None
+
+    def __init__(self, call: InferringCall, request: CallRequest, message: bytes | bytearray) -> None:
+        self._call = call
+        self._request = request
+        self._message = message
+        self._raws: Raws = ()
+        self._typed: Typed = ()
+        self._readable = False
+
+    def read(self) -> None:
+        """See LongRequest."""
+        request = self._request
+        try:
+            parts = split(self._message, ALIGNMENT)
+        except ValueError as exc:
+            self._readable = True
+            raise InferenceError(str(exc), Code.INVALID_ARG) from None
+        if parts is None:
+            raise InferenceError(_UNREADABLE)
+        key, id, self._raws, self.size, self._typed = parts
+        try:
+            request.id = id.decode()
+        except UnicodeDecodeError:
+            raise InferenceError(_UNREADABLE) from None
+        self._readable = True
+        request.target = read_target(key)
+
+    def allocate(self) -> None:
+        """See LongRequest."""
+        assert self._request.target is not None  # it was read
+        model = self._call.find_model(self._request.target, self._request.id)
+        self._reservation = self._call.reserve(model, self.size)
+
+    def fill(self) -> None:
+        """See LongRequest."""
+        request, reservation = self._request, self._reservation
+        assert reservation is not None  # it was allocated
+        if self._typed:
+            request.typed = pack_typed(self._message, self._raws, self._typed, reservation.slot)
+        else:
+            scatter(self._message, self._raws, reservation.slot.view, ALIGNMENT)
+        request.lengths = tuple([length for _, length in self._raws])
+
+    def submit(self) -> None:
+        """See LongRequest."""
+        model = self._end_reservation()
+        assert model is not None  # it was allocated
+        self._call.submit_unpacked(self._request, model)
+
+    def refuse(self, failure: InferenceError) -> None:
+        """See LongRequest."""
+        self._end_reservation()
+        if self._call.is_over:
+            self._request.free()
+        elif not self._readable:
+            self._call.fail(Status.INTERNAL, _UNREADABLE)
+        elif isinstance(failure, PendingBytesError):
+            self._call.refuse_message(failure)
+        else:
+            self._call.reject(self._request, failure)
+
+    def _end_reservation(self) -> ModelVersion | None:
+        reservation, self._reservation = self._reservation, None
+        if reservation is None:
+            return None
+        self._request.slot = reservation.end()
+        return reservation.model
+
+
+def pack_typed(
+    message: bytes | bytearray, raws: Raws, typed: Typed, slot: RequestSlot | None
+) -> Mapping[int, TypedContents]:
     """Write typed contents to the slot. Beside raw contents they are refused later, and nothing is written."""
     if raws:
         return describe_typed(typed, [True] * len(typed))

@@ -14,16 +14,26 @@ from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.grpc.schema import Message, MessageClass
 from pyruntime.utils.errors import InferenceError
 
+# The longest request, in bytes, of a method that takes neither tensors nor files. Usual ones have some hundred bytes.
+REQUEST_BYTES_MAX = 64 << 10
+
 # Called once, immediately or later, with a response or an InferenceError.
 Reply = Callable[[Message], None]
 
 
 class Method(NamedTuple):
-    """One request, one response. `act` raises InferenceError, and does not reply then."""
+    """One request, one response. `act` raises InferenceError, and does not reply then.
+
+    `check` raises InferenceError if the server accepts no such call: no message is read then. A request may have
+    `request_bytes_max`. `parse` runs in a thread for a long one, and raises DecodeError or InferenceError.
+    """
 
     api: str
     request: MessageClass
     act: Callable[[ServerState, Message, Reply], None]
+    check: Callable[[ServerState], None]
+    request_bytes_max: int
+    parse: Callable[[bytes], Message]
 
 
 class Stream(Protocol):

@@ -17,7 +17,8 @@ from pyruntime.runtime.frontends.grpc import (
     repository_methods,
     server_methods,
 )
-from pyruntime.runtime.frontends.grpc.method import Method, Reply, StreamMethod
+from pyruntime.runtime.frontends.grpc.call import MESSAGE_BYTES_MAX
+from pyruntime.runtime.frontends.grpc.method import REQUEST_BYTES_MAX, Method, Reply, StreamMethod
 from pyruntime.runtime.frontends.grpc.reflection import Reflection
 from pyruntime.runtime.frontends.grpc.schema import HEALTH, INFERENCE, REFLECTIONS, Message, class_of
 
@@ -53,6 +54,15 @@ _ACTS: dict[str, tuple[str, _Act]] = {
 }
 
 
+def _anybody(state: ServerState) -> None:
+    """No condition but those of the head."""
+
+
+# The conditions of methods, and the methods whose requests may be long.
+_CHECKS = dict.fromkeys(("RepositoryModelLoad", "RepositoryModelUnload"), repository_methods.check_control)
+_LONG = {"RepositoryModelLoad": repository_methods.parse_load}
+
+
 def _path(method: MethodDescriptor) -> str:
     return f"/{method.containing_service.full_name}/{method.name}"
 
@@ -60,7 +70,15 @@ def _path(method: MethodDescriptor) -> str:
 def _methods() -> dict[str, Method]:
     found = {INFERENCE.methods_by_name[name]: act for name, act in _ACTS.items()}
     found[HEALTH.methods_by_name["Check"]] = ("health", health.check)
-    return {_path(method): Method(api, class_of(method.input_type), act) for method, (api, act) in found.items()}
+    return {_path(method): _method(method, api, act) for method, (api, act) in found.items()}
+
+
+def _method(method: MethodDescriptor, api: str, act: _Act) -> Method:
+    request = class_of(method.input_type)
+    check = _CHECKS.get(method.name, _anybody)
+    if method.name in _LONG:
+        return Method(api, request, act, check, MESSAGE_BYTES_MAX, _LONG[method.name])
+    return Method(api, request, act, check, REQUEST_BYTES_MAX, request.FromString)
 
 
 def _streams() -> dict[str, StreamMethod]:

@@ -12,12 +12,24 @@ from pyruntime.runtime.frontends.grpc.schema import (
     FieldValue,
     Message,
     RepositoryIndexResponse,
+    RepositoryModelLoadRequest,
     RepositoryModelLoadResponse,
     RepositoryModelUnloadResponse,
 )
+from pyruntime.runtime.native._http2 import count_fields
 from pyruntime.utils.errors import Code, InferenceError
 
+# The most fields of a request to load a model, with those of its parameters: a file takes four.
+LOAD_FIELDS_MAX = 16384
+# The number of the field that holds the parameters.
+_PARAMETERS = 3
+
 _FILE_PREFIX = "file:"
+
+
+def check_control(state: ServerState) -> None:
+    """Raise InferenceError unless requests may load and unload models."""
+    state.control.check_explicit()
 
 
 def repository_index(state: ServerState, request: Message) -> Message:
@@ -27,6 +39,17 @@ def repository_index(state: ServerState, request: Message) -> Message:
     for row in state.index(request.ready):
         response.models.add(name=row.name, version=row.version, state=row.state, reason=row.reason)
     return response
+
+
+def parse_load(message: bytes) -> Message:
+    """The request in a message, which may hold whole files. It is counted before protobuf makes objects of it.
+
+    Raises DecodeError, and InferenceError for too many parameters.
+    """
+    fields = count_fields(message, _PARAMETERS)
+    if fields is not None and fields > LOAD_FIELDS_MAX:
+        raise InferenceError(f"the request has {fields} fields, expected at most {LOAD_FIELDS_MAX}", Code.INVALID_ARG)
+    return RepositoryModelLoadRequest.FromString(message)
 
 
 def load(state: ServerState, request: Message, reply: Reply) -> None:

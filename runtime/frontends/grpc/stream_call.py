@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.grpc.call import Call, Connection
 from pyruntime.runtime.frontends.grpc.head import CallHead
-from pyruntime.runtime.frontends.grpc.method import StreamMethod
+from pyruntime.runtime.frontends.grpc.method import REQUEST_BYTES_MAX, StreamMethod
 from pyruntime.runtime.frontends.grpc.schema import Message
 from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, STATUS_OF, Status
 from pyruntime.utils.errors import InferenceError
@@ -26,10 +26,15 @@ class StreamCall(Call):
     ) -> None:
         super().__init__(state, connection, stream, head)
         self._method = method
+        self._message_bytes_max = REQUEST_BYTES_MAX
+        connection.session.limit(stream, REQUEST_BYTES_MAX)
         self._handler = method.factory(state, self._send, self._end)
 
     def message(self, message: bytes, ended: bool) -> None:
         """See Call."""
+        if len(message) > self._message_bytes_max:  # it came with the head, before the limit was known
+            self.fail_too_large(len(message))
+            return
         try:
             request = self._method.request.FromString(message)
         except DecodeError:

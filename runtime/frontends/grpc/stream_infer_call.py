@@ -26,6 +26,7 @@ from pyruntime.runtime.frontends.grpc.infer_response import (
 )
 from pyruntime.runtime.frontends.grpc.inferring_call import CallRequest, InferringCall, Outcome
 from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, STATUS_OF, Status, encoded_head
+from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import InferenceError
 
@@ -69,9 +70,24 @@ class StreamInferCall(InferringCall):
 
     def message(self, message: bytes, ended: bool) -> None:
         """See Call."""
-        self._receive(message)
-        if ended and not self._over:
-            self.ended()
+        if self._unpacking is None and len(message) <= LARGE_BYTES:
+            self.receive(message)
+            if ended and not self._over:
+                self.ended()
+        else:
+            self._arrived(message, "", ended)
+
+    def _arrived(self, message: bytes, encoding: str, ended: bool) -> None:
+        if ended:
+            self._client_ended = True
+        self._unpack(message, encoding)
+        self._hold_or_resume()
+
+    def all_unpacked(self) -> None:
+        """See InferringCall."""
+        super().all_unpacked()
+        self._hold_or_resume()
+        self._end_if_done()
 
     def placed(self, meta: bytes, raws: Raws, ended: bool) -> None:
         """See Call."""
@@ -98,15 +114,25 @@ class StreamInferCall(InferringCall):
             request.in_order = True
             self._ordered.append(request)
         if len(self._requests) >= REQUESTS_MAX and not self._held:
-            self._held = True
-            self._connection.session.hold(self._stream)
+            self._hold_or_resume()
 
     def _end_request(self, request: CallRequest) -> None:
         self._requests.discard(request)
         self._state.end_request()
         if self._held and len(self._requests) < REQUESTS_MAX:
-            self._held = False
-            self._connection.session.resume(self._stream)
+            self._hold_or_resume()
+
+    def _hold_or_resume(self) -> None:
+        """Have the client stop if too much of what it sent waits, or go on."""
+        held = len(self._requests) >= REQUESTS_MAX or self._unpacking is not None
+        if held is self._held or self._over:
+            return
+        self._held = held
+        session = self._connection.session
+        if held:
+            session.hold(self._stream)
+        else:
+            session.resume(self._stream)
             self._connection.said()
 
     # Responses.
@@ -171,7 +197,7 @@ class StreamInferCall(InferringCall):
         session.message(self._stream, [compress(b"".join(parts), *self._encoding)], release, True)
 
     def _end_if_done(self) -> None:
-        if self._requests or self._over:
+        if self._requests or self._over or self._unpacking is not None:
             return
         if self._client_ended:
             self._begin()

@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.compression import ENCODINGS
+from pyruntime.runtime.frontends.common.decompression import Decompression
 from pyruntime.runtime.frontends.common.request_log import LoggedConnection
-from pyruntime.runtime.frontends.http.decompression import Decompression
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.response_head import ACCEPTED_ENCODINGS, JSON, STATUS_OF, head

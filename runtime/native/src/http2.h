@@ -198,6 +198,7 @@ void walk_leave(Stream *stream);
 /* infer.c */
 PyObject *infer_split(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *infer_scatter(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *infer_count_fields(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *infer_pack(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *raws_tuple(const Raw *raws, size_t count);
 

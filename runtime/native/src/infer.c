@@ -301,8 +301,8 @@ PyObject *infer_split(PyObject *module, PyObject *const *arguments, Py_ssize_t c
 {
     PyThreadState *thread = NULL;
     Message message = {0};
-    Py_ssize_t length;
-    char *bytes;
+    PyObject *parts = NULL;
+    Py_buffer buffer;
     int failed;
 
     (void)module;
@@ -310,19 +310,60 @@ PyObject *infer_split(PyObject *module, PyObject *const *arguments, Py_ssize_t c
         PyErr_SetString(PyExc_TypeError, "split() needs a message and an alignment");
         return NULL;
     }
-    if (PyBytes_AsStringAndSize(arguments[0], &bytes, &length) < 0 ||
-        parse_alignment(arguments[1], &message.alignment) < 0)
+    if (parse_alignment(arguments[1], &message.alignment) < 0 ||
+        PyObject_GetBuffer(arguments[0], &buffer, PyBUF_SIMPLE) < 0)
         return NULL;
-    message.start = (const uint8_t *)bytes;
-    message.end = message.start + length;
-    if ((size_t)length > LOCKED_BYTES_MAX)
+    message.start = buffer.buf;
+    message.end = message.start + buffer.len;
+    if ((size_t)buffer.len > LOCKED_BYTES_MAX)
         thread = PyEval_SaveThread();
     failed = count_message(&message);
     if (thread != NULL)
         PyEval_RestoreThread(thread);
-    if (failed < 0)
+    if (failed < 0) {
+        Py_INCREF(Py_None);
+        parts = Py_None;
+    } else if (check_limits(&message) == 0) {
+        parts = parts_of(&message);
+    }
+    PyBuffer_Release(&buffer);
+    return parts;
+}
+
+PyObject *infer_count_fields(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    PyThreadState *thread = NULL;
+    const uint8_t *at, *end;
+    uint64_t fields = 0;
+    Py_buffer buffer;
+    long entries;
+    Field field;
+
+    (void)module;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "count_fields() needs a message and the number of a field");
+        return NULL;
+    }
+    entries = PyLong_AsLong(arguments[1]);
+    if (PyErr_Occurred() != NULL || PyObject_GetBuffer(arguments[0], &buffer, PyBUF_SIMPLE) < 0)
+        return NULL;
+    at = buffer.buf;
+    end = at + buffer.len;
+    if ((size_t)buffer.len > LOCKED_BYTES_MAX)
+        thread = PyEval_SaveThread();
+    while (at != NULL && at < end) {
+        at = read_field(at, end, &field);
+        fields++;
+        if (at != NULL && field.type == TYPE_BYTES && (long)field.number == entries &&
+            count_parameter(field.value, field.end, &fields) < 0)
+            at = NULL;
+    }
+    if (thread != NULL)
+        PyEval_RestoreThread(thread);
+    PyBuffer_Release(&buffer);
+    if (at == NULL && buffer.len > 0)
         Py_RETURN_NONE;
-    return check_limits(&message) < 0 ? NULL : parts_of(&message);
+    return PyLong_FromUnsignedLongLong(fields);
 }
 
 /* Raw contents, or an input to pack: where it lies in the message, and its size in the destination. */

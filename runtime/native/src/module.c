@@ -78,6 +78,7 @@ static void destroy(void *module)
 static PyMethodDef functions[] = {
     {"split", (PyCFunction)(void (*)(void))infer_split, METH_FASTCALL, NULL},
     {"scatter", (PyCFunction)(void (*)(void))infer_scatter, METH_FASTCALL, NULL},
+    {"count_fields", (PyCFunction)(void (*)(void))infer_count_fields, METH_FASTCALL, NULL},
     {"pack", (PyCFunction)(void (*)(void))infer_pack, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

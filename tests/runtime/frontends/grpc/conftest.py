@@ -5,6 +5,8 @@
 import asyncio
 import re
 import struct
+from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from urllib.parse import unquote
 
@@ -102,6 +104,10 @@ class Loop:
         self.timers.append(timer)
         return SimpleNamespace(cancel=lambda: timer in self.timers and self.timers.remove(timer))
 
+    def run_in_executor(self, executor, work):
+        """Run the work of a thread at a later turn."""
+        return Work(work)
+
     def turn(self):
         """Do what was to be done soon."""
         due, self.soon = self.soon, []
@@ -119,6 +125,32 @@ class Loop:
             timer[1]()
             self.turn()
         self.now = end
+
+
+class Work:
+    """The work of a thread, for the task that awaits it."""
+
+    def __init__(self, work):
+        self._work = work
+
+    def __await__(self):
+        yield
+        return self._work()
+
+
+class Tasks:
+    """Runs each task up to its next await in a turn of the loop."""
+
+    def __init__(self, loop):
+        self._loop = loop
+
+    def create_task(self, coroutine, name=None):
+        self._loop.call_soon(partial(self._step, coroutine))
+
+    def _step(self, coroutine):
+        with suppress(StopIteration):
+            coroutine.send(None)
+            self.create_task(coroutine)
 
 
 class Answer:
@@ -265,6 +297,7 @@ def loop(monkeypatch):
 @pytest.fixture
 def dial(server, loop):
     """Opens a connection to `server`: see Peer."""
+    server.state.tasks = Tasks(loop)
     make_transport = type(server.connect(lambda state, connections: _Nobody()))
     return lambda **options: Peer(server, loop, make_transport, **options)
 

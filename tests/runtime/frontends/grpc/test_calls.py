@@ -8,9 +8,8 @@ import struct
 import pytest
 from tritonclient.grpc import service_pb2
 
-from pyruntime.runtime.frontends.grpc import call as calls
-from pyruntime.runtime.frontends.grpc import stream_infer_call
-from pyruntime.runtime.frontends.grpc.connection import LARGE_BYTES
+from pyruntime.runtime.frontends.grpc import stream_infer_call, unpacking
+from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.errors import InferenceError
 
@@ -174,7 +173,7 @@ class TestUnary:
 
     def test_compressed_to_nearly_nothing(self, dial, monkeypatch):
         """A small message that would be too large once decompressed is refused without decompressing it."""
-        monkeypatch.setattr(calls, "DECOMPRESSED_BYTES_MAX", 1 << 20)
+        monkeypatch.setattr(unpacking, "DECOMPRESSED_BYTES_MAX", 1 << 20)
         peer = dial()
         stream = peer.call(peer.INFER, ended=False, grpc_encoding="gzip")
         peer.send(stream, gzip.compress(bytes((1 << 20) + 1)), flag=1, ended=True)

@@ -22,8 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from pyruntime.runtime.frontends.grpc.connection import LARGE_BYTES, GrpcConnection
+from pyruntime.runtime.frontends.grpc.connection import GrpcConnection
 from pyruntime.runtime.frontends.grpc.head import HeadReader
+from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "grpc"
 CASES = sorted(CORPUS.iterdir())
@@ -110,10 +111,12 @@ def check_connection(server, make_transport, loop, pieces, waits=False):
         server.decoupled.say(None, final=True)
     loop.turn()
     transport.lose()
-    loop.turn()
+    while loop.turn():
+        pass
     server.instance.waits = False
     assert server.is_idle()
     assert server.state.intake.expected_bytes == 0
+    assert server.state.pending_bytes.used == 0
     assert not server.connections
     assert not loop.timers, "a timer outlives its connection"
 

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from pyruntime.runtime.frontends.common.compression import PIECE_BYTES_MAX
-from pyruntime.runtime.frontends.http.decompression import PIECES_AT_ONCE_MAX, PIECES_MAX, Decompression
+from pyruntime.runtime.frontends.common.decompression import PIECES_AT_ONCE_MAX, PIECES_MAX, Decompression
 from pyruntime.runtime.inference.pending_bytes import PendingBytes, PendingBytesError
 from pyruntime.runtime.inference.threads import DECOMPRESSED_AT_ONCE_MAX
 from pyruntime.runtime.inference.turns import Turns

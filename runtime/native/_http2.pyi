@@ -61,7 +61,8 @@ Typed: TypeAlias = tuple[tuple[int, int, int, int, int, int], ...]
 # comes out of `receive`, and the session is of no use any more.
 #
 # By then all that came on the stream before the message, its head too, was told by a call of `receive` that is over.
-# A message that has more than 4 MiB before its raw contents is a MESSAGE like any other, too.
+# A message that has more than 4 MiB before its raw contents is a MESSAGE like any other, too. Of one that announces
+# more than 16 MiB, a part arrives before `place` is called: a sixteenth, but at most 32 MiB.
 #
 # Of a message that came too early for that, what comes together with those is kept (and copied once more). If that is
 # all of it, it is a MESSAGE like any other.

@@ -29,7 +29,7 @@ from pyruntime.runtime.frontends.grpc.infer_request import (
 )
 from pyruntime.runtime.frontends.grpc.status import Status
 from pyruntime.runtime.frontends.grpc.unpacking import LongRequest, Unpacking
-from pyruntime.runtime.inference.intake import EXPECTED_BYTES_MAX, Activities, Reservation
+from pyruntime.runtime.inference.intake import Activities, Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytesError
 from pyruntime.runtime.memory.clients import ClientMemory
@@ -151,8 +151,6 @@ class InferringCall(Call):
         try:
             request.target = target = read_target(key)
             model = self.find_model(target, request.id)
-            if left > EXPECTED_BYTES_MAX:  # no setting limits the size that a client announces
-                return None
             # Each of the raw contents is aligned.
             size = left + ALIGNMENT * (len(target.message.inputs) + 1)
             reservation = self._state.intake.reserve(model, left, size)

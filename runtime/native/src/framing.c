@@ -15,6 +15,11 @@
  * and the pages of a large allocation exist only once they are filled. */
 #define WHOLE_PART 4
 #define MOVED_BYTES_MAX ((size_t)1 << 22)
+/* Nobody is asked for the place of a message above this size before a part of it has arrived, or so many bytes: a client
+ * must not get much memory by announcing a message alone. */
+#define UNPROVEN_BYTES_MAX ((size_t)1 << 24)
+#define PROVEN_PART 16
+#define PROVEN_BYTES_MAX ((size_t)1 << 25)
 
 /* Note how many bytes of an incomplete message lie in the heap. */
 void framing_count(Session *self, Stream *stream, size_t gathered)
@@ -58,6 +63,14 @@ static int begin_walk(Stream *stream)
         return 0;
     PyErr_NoMemory();
     return -1;
+}
+
+/* How much of a large message must have arrived before anybody is asked for its place. */
+static size_t proof(const Stream *stream)
+{
+    if (stream->length <= UNPROVEN_BYTES_MAX)
+        return 0;
+    return stream->length / PROVEN_PART < PROVEN_BYTES_MAX ? stream->length / PROVEN_PART : PROVEN_BYTES_MAX;
 }
 
 /* All events of the stream have been handled, so `place` can be called now: walk through the bytes kept for it. */
@@ -148,7 +161,7 @@ static int begin_message(Session *self, Stream *stream, const uint8_t *prefix)
         stream->in = IN_BODY;
         return 0;
     }
-    if (stream->round != self->round)
+    if (stream->round != self->round && proof(stream) == 0)
         return begin_walk(stream);
     stream->in = IN_BODY;
     stream->waiting = true;
@@ -194,7 +207,8 @@ int framing_take(Session *self, Stream *stream, const uint8_t *data, size_t leng
 {
     Py_ssize_t taken = 0;
 
-    if (stream->waiting && stream->round != self->round && stop_waiting(self, stream) < 0)
+    if (stream->waiting && stream->round != self->round && stream->come >= proof(stream) &&
+        stop_waiting(self, stream) < 0)
         return -1;
     do {
         if (stream->over || stream->ended)

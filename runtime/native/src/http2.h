@@ -100,7 +100,7 @@ typedef struct Stream {
     size_t gathered; /* bytes of an incomplete message that lie in the heap, if they count */
     Walk *walk;
     uint64_t round; /* the call of `receive` whose events hold the newest of this stream */
-    bool waiting;   /* a large message, of which nobody is asked in that call: it is kept as it comes */
+    bool waiting;   /* a large message, of which nobody is asked yet: it is kept as it comes */
     uint64_t taken; /* all bytes of data that have come */
     uint64_t unopened; /* bytes by which the window is not opened again because the stream is held */
     bool held;

@@ -584,3 +584,105 @@ def test_alignments(alignment):
     for function in (lambda: _http2.split(b"", alignment), lambda: _http2.scatter(b"", (), bytearray(), alignment)):
         with pytest.raises(ValueError, match="alignment"):
             function()
+
+
+@pytest.mark.parametrize(("size", "proof"), [(1 << 24, 0), ((1 << 24) + 1, 1 << 20), (1 << 30, 1 << 25)])
+def test_announced_messages(connect, size, proof):
+    """Nobody is asked for the place of a large message before a part of it has arrived."""
+    place = Place(bytearray(size + ALIGNMENT if size < 1 << 25 else 1))
+    client = connect(place, large_bytes=LARGE, message_bytes=size, stream_window=1 << 30, connection_window=1 << 30)
+    stream = client.open()
+    client.pump()
+    start = struct.pack(">BI", 0, size) + b"\x3a" + varint(size - 1 - len(varint(size)))
+    client.h2.send_data(stream, start)
+    client.to_session()
+    sent = len(start) - 5
+    while sent < proof:
+        assert place.asked == []
+        client.h2.send_data(stream, bytes(16384))
+        client.to_session()
+        sent += 16384
+    if proof:
+        assert place.asked == []
+        assert client.session.gathered == sent
+        client.h2.send_data(stream, b"x")
+        client.to_session()
+    assert place.asked == [(stream, b"", size)]
+
+
+def test_gathered(connect):
+    """Incomplete messages count as long as they lie in the heap, and those of more than a KiB only."""
+    client = connect(Place(None))
+    session = client.session
+    streams = [client.open() for _ in range(4)]
+    client.pump()
+    for stream, length, part in zip(streams, [1024, 1025, 20000, 30000], [1000, 100, 300, 200], strict=True):
+        client.h2.send_data(stream, struct.pack(">BI", 0, length) + bytes(part))
+    client.to_session()
+    assert session.gathered == 600
+    assert session.largest() == streams[2]
+    session.refuse(streams[2], client.REFUSAL)
+    assert (session.gathered, session.largest()) == (300, streams[3])
+    client.h2.send_data(streams[1], bytes(925))
+    client.h2.reset_stream(streams[3])
+    client.to_session()
+    assert (session.gathered, session.largest()) == (0, 0)
+
+
+def test_key_that_is_too_long(connect):
+    """More than a key may have before the raw contents is gathered like any message; after them it is refused."""
+    junk, raw = field(1, 2, bytes(4 << 20)), field(7, 2, b"raw")
+    windows = {"stream_window": 1 << 24, "connection_window": 1 << 24}
+    client = connect(Place(bytearray(64)), large_bytes=LARGE, **windows)
+    for message, kind in ((junk + raw, MESSAGE), (raw + junk, MALFORMED)):
+        stream = client.open()
+        client.pump()
+        client.take_events()
+        client.send(stream, framed(message))
+        client.pump()
+        ((found, _, value, _),) = told(client.take_events())
+        assert found == kind
+        assert kind == MALFORMED or value == message
+
+
+def test_limit(connect):
+    """A stream may have a limit of its own, also for a message that has begun."""
+    client = connect()
+    for early in (True, False):
+        stream = client.open()
+        client.pump()
+        client.take_events()
+        if early:
+            client.session.limit(stream, 100)
+        client.h2.send_data(stream, framed(bytes(101))[:50])
+        client.to_session()
+        if not early:
+            assert told(client.take_events()) == []
+            client.session.limit(stream, 100)
+            client.h2.send_data(stream, b"x")
+            client.to_session()
+        assert told(client.take_events()) == [(TOO_LARGE, stream, 101, False)]
+    stream = client.open()
+    client.pump()
+    client.session.limit(stream, 100)
+    client.take_events()
+    client.h2.send_data(stream, framed(bytes(100)))
+    client.to_session()
+    assert told(client.take_events()) == [(MESSAGE, stream, bytes(100), False)]
+    client.session.limit(12345, 1)
+    for wrong in ((stream, -1), (stream, 2**32)):
+        with pytest.raises(ValueError, match="limit"):
+            client.session.limit(*wrong)
+    with pytest.raises(TypeError):
+        client.session.limit(stream)
+
+
+def test_count_fields():
+    """Those of entries count, and those of their values; what is no message has none."""
+    entry = field(3, 2, field(1, 2, b"key") + field(2, 2, field(1, 0, b"\1") * 5))
+    assert _http2.count_fields(b"", 3) == 0
+    assert _http2.count_fields(field(1, 2, b"m") + entry * 2, 3) == 1 + 2 * 8
+    assert _http2.count_fields(field(1, 2, b"m") + entry * 2, 4) == 3
+    assert _http2.count_fields(bytearray(entry * 10_000), 3) == 80_000
+    for broken in (b"\x0a", entry[:-1], field(3, 2, b"\x0b"), field(3, 2, field(2, 2, b"\x08"))):
+        assert _http2.count_fields(broken, 3) is None

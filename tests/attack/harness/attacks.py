@@ -142,8 +142,13 @@ GRPC_BOMBS = [
     ),
 ]
 INFER_DOCUMENTS = documents.documents()
+# Documents of millions of elements, which a thread works on for long.
+SLOW = {"empty texts", "NaN", "lists of elements", "elements without a shape"}
 JSON_BOMBS = [
-    *(Attack(f"infer: {name}", partial(_post, runs, documents.INFER[0])) for name, runs in INFER_DOCUMENTS.items()),
+    *(
+        Attack(f"infer: {name}", partial(_post, runs, documents.INFER[0]), long=name in SLOW)
+        for name, runs in INFER_DOCUMENTS.items()
+    ),
     *(
         Attack(f"{path}: {name}", partial(_post, INFER_DOCUMENTS[name], path))
         for path in documents.GENERATE

@@ -107,7 +107,7 @@ def broken(tmp_path_factory, write_model, serving):
         else:
             write_model(repository, name, code, config)
     (repository / "no_version").mkdir()
-    with serving(repository, "--exit-on-error=false", "--strict-readiness=false") as server:
+    with serving(repository, "--exit-on-error=false", "--strict-readiness=false", "--log-verbose=1") as server:
         yield server
 
 
@@ -160,7 +160,7 @@ def test_the_others_are_served(broken):
 
 
 def test_tables_of_the_start(broken):
-    """The log has Triton's two tables: the backends, and all models with their versions and states."""
+    """The log has Triton's two tables: of the backends, if it is verbose, and of all models, versions and states."""
     assert re.search(r"^\+-+\+-+\+-+\+\n\| Backend +\| Path +\| Config +\|$", broken.log, re.M)
     assert re.search(r"^\+-+\+-+\+-+\+\n\| Model +\| Version +\| Status +\|$", broken.log, re.M)
     assert re.search(r"^\| good +\| 1 +\| READY +\|$", broken.log, re.M)

@@ -71,8 +71,8 @@ class TritonPythonModel:
         return array
 
     def print_much(self, array):
-        print("x" * 5_000_000)
-        print("y" * 5_000_000, end="", flush=True)
+        print("y" * 200_000)
+        print("x" * 5_000_000, end="", flush=True)
         logging.warning("z" * 5_000_000)
         print("\\x1b[31m\\0 \\u2028 \\udcff")
         return array

@@ -35,12 +35,13 @@ class ConnectionLimit:
     """How many connections this process may have: `connections_max`, as of the last count of descriptors.
 
     A new connection takes the place of an idle one, so that clients which do nothing keep nobody out. `idle` are
-    connections that may be idle.
+    connections that may be idle; `reserved_in_use` counts connections beyond the limit that ask about health.
     """
 
     def __init__(self) -> None:
         self.connections_max = connections_max(descriptors.limit(), 0)
         self.idle: list[OpenConnection] = []
+        self.reserved_in_use = 0
         self._accepted = 0
 
     def has_room(self, connections: int) -> bool:

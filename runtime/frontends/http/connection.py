@@ -51,6 +51,10 @@ STALLED_S_MAX = 30.0
 # The share of the connections that may have one more descriptor each, for native threads that answer over them. The
 # other descriptors are left for connections, which are more important.
 CLIENT_SOCKETS_SHARE = 0.5
+# At the limit of connections so many more may ask once about the server's health, so that nobody restarts a server for
+# having many clients.
+HEALTH_CONNECTIONS_MAX = 16
+_HEALTH = (Endpoint.SERVER_LIVE, Endpoint.SERVER_READY)
 # The metrics port always accepts this many connections, so that metrics can be read when connections run out.
 METRICS_CONNECTIONS_MAX = 16
 
@@ -58,7 +62,8 @@ _LOG = logging.getLogger("pyruntime.frontends")
 
 # TLS begins with these bytes. No request does.
 _TLS = b"\x16\x03"
-_TOO_MANY = encode_error("the server has as many connections as it can serve")
+_TOO_MANY_TEXT = "the server has as many connections as it can serve"
+_TOO_MANY = encode_error(_TOO_MANY_TEXT)
 
 # The endpoint of nearly all requests. A local name spares the hot path a lookup.
 _INFER = Endpoint.MODEL_INFER
@@ -90,6 +95,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     # A request announced that it is the last one.
     _ended = False
     _owes_continue = False
+    # It is beyond the limit of connections: see HEALTH_CONNECTIONS_MAX.
+    _is_reserved = False
     _write_paused = False
     _read_paused = False
     # A piece of a body is in `_rest` because there is no room for it yet.
@@ -115,7 +122,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Events of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not self._has_room():
+        if not self._has_room() and not self._use_reserve():
             transport.write(response_head(503, len(_TOO_MANY), keep_alive=False) + _TOO_MANY)  # type: ignore[attr-defined]
             transport.close()
             return
@@ -128,7 +135,27 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Whether there may be one more connection."""
         return self._limit.has_room(len(self._connections))
 
+    def _use_reserve(self) -> bool:
+        """Take one of the places that are kept for a question about health. Returns whether there is one."""
+        if self._limit.reserved_in_use >= HEALTH_CONNECTIONS_MAX:
+            return False
+        self._limit.reserved_in_use += 1
+        self._is_reserved = True
+        read_head = self._read_head
+
+        def read_health(data: bytes) -> Head:
+            head = read_head(data)
+            if head.route.endpoint not in _HEALTH:
+                raise BadRequest(_TOO_MANY_TEXT, 503)
+            return head._replace(keep_alive=False)
+
+        self._read_head = read_health
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._is_reserved:
+            self._is_reserved = False
+            self._limit.reserved_in_use -= 1
         self._state.settle()
         self.transport = None
         self._lending.end()
@@ -536,3 +563,6 @@ class MetricsConnection(HttpConnection):
     def _has_room(self) -> bool:
         of_metrics = sum(type(each) is MetricsConnection for each in self._connections)
         return of_metrics < METRICS_CONNECTIONS_MAX or super()._has_room()
+
+    def _use_reserve(self) -> bool:
+        return False  # it is for HTTP

@@ -9,7 +9,12 @@ import pytest
 
 from pyruntime.runtime.frontends.common.client_timeouts import BODY_STALLED_S_MAX, HEAD_S_MAX, IDLE_S_MAX
 from pyruntime.runtime.frontends.common.connection_limits import ConnectionLimit
-from pyruntime.runtime.frontends.http.connection import METRICS_CONNECTIONS_MAX, HttpConnection, MetricsConnection
+from pyruntime.runtime.frontends.http.connection import (
+    HEALTH_CONNECTIONS_MAX,
+    METRICS_CONNECTIONS_MAX,
+    HttpConnection,
+    MetricsConnection,
+)
 from pyruntime.runtime.frontends.http.request_head import HeadReader
 from pyruntime.runtime.inference import intake
 
@@ -244,6 +249,7 @@ def test_too_many_connections(server, monkeypatch):
     limit.connections_max = 2
     monkeypatch.setattr(limit, "count", lambda connections: None)
     monkeypatch.setattr(HttpConnection, "_limit", limit)
+    limit.reserved_in_use = HEALTH_CONNECTIONS_MAX
     first, _ = server.connect(), server.connect()
     refused = server.connect()
     ((status, _, body),) = refused.responses()
@@ -261,6 +267,32 @@ def test_too_many_connections(server, monkeypatch):
     transport = server.connect()
     transport.feed(LIVE)
     assert transport.statuses() == [200]
+
+
+def test_health_beyond_the_limit(server, monkeypatch):
+    """At the limit of connections a few more may ask once about health, and about nothing else."""
+    limit = ConnectionLimit()
+    limit.connections_max = 1
+    monkeypatch.setattr(limit, "count", lambda connections: None)
+    monkeypatch.setattr(HttpConnection, "_limit", limit)
+    first = server.connect()
+    for target in (b"/v2/health/live", b"/v2/health/ready"):
+        transport = server.connect()
+        transport.feed(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % target * 2)
+        assert transport.statuses() == [200]
+        assert transport.closed
+        transport.lose()
+    refused = server.connect()
+    refused.feed(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")
+    ((status, _, body),) = refused.responses()
+    assert (status, json.loads(body)) == (503, {"error": "the server has as many connections as it can serve"})
+    assert refused.closed
+    refused.lose()
+    many = [server.connect() for _ in range(HEALTH_CONNECTIONS_MAX + 1)]
+    assert [each.closed for each in many] == [False] * HEALTH_CONNECTIONS_MAX + [True]
+    for each in [first, *many]:
+        each.lose()
+    assert limit.reserved_in_use == 0
 
 
 def test_forwarded_headers(server):

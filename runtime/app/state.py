@@ -79,8 +79,8 @@ class ServerState:
         self.loaded = False
         self.exiting = False
         self.in_flight = 0
-        self.pending_bytes = PendingBytes(settings.max_pending_bytes or default_limit(memory_limit()))
         self.turns = Turns(THREADS_MAX)
+        self.pending_bytes = PendingBytes(settings.max_pending_bytes or default_limit(memory_limit()), self.turns)
         self.intake = Intake(self.resolve, self.tracer, lambda: self.tasks)
         # Whether any request is known. With Python models none ever is, so frontends skip the look-up.
         self.knows_requests = False

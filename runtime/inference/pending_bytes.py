@@ -9,7 +9,8 @@ one that the socket reads into request memory.
 Each connection has a share of the budget, and each of its bodies a claim. A claim takes bytes before the memory is
 allocated, and gives all of them back at its end. If its connection holds too many, it is refused; if all connections
 together do, it may wait. Claims get their bytes in the order in which they began to wait. If claims that wait hold all
-bytes, none of them could ever go on: then the last of them is refused.
+bytes, some for room and some for their turn (see turns.py), while none of those that have their turn works, then none
+of them could ever go on: the last of them that waits for room, and holds bytes or a turn, is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
+from pyruntime.runtime.inference.turns import Turns
 from pyruntime.utils.errors import Code, InferenceError
 
 # The default of --max-pending-bytes is this share of the memory that the server may use: models need the rest.
@@ -51,11 +53,14 @@ def default_limit(memory: int) -> int:
 class PendingBytes:
     """See the module. `limit` is in bytes; `used` is the sum of the bytes that all claims hold.
 
+    `turns` are those of the requests with claims.
+
     Its methods, and those of shares and claims, belong to the event loop's thread. None of them blocks.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, turns: Turns) -> None:
         self.limit = limit
+        self._turns = turns
         self.connection_limit = int(limit * CONNECTION_SHARE)
         self.used = 0
         # The claims that wait, in order, and the bytes that they hold.
@@ -92,12 +97,21 @@ class PendingBytes:
                     first.refuse()
                 elif first.fits:
                     first._take_wanted()
-                elif self._held_waiting == self.used:
-                    next(claim for claim in reversed(self._waiting) if claim.held).refuse()
+                elif self._is_stuck():
+                    self._last_with_bytes().refuse()
                 else:
                     return
         finally:
             self._granting = False
+
+    def _is_stuck(self) -> bool:
+        """Whether none of those that hold bytes could ever go on."""
+        turns = self._turns
+        return not turns.has_work and self._held_waiting + turns.waiting_bytes == self.used
+
+    def _last_with_bytes(self) -> Claim:
+        """The last claim that waits for room and whose end helps others."""
+        return next(claim for claim in reversed(self._waiting) if claim.held or self._turns.is_begun(claim))
 
 
 class Share:
@@ -188,6 +202,10 @@ class Claim:
             self._leave()
         if self.held:
             self._add(-self.held)
+        self._pending._grant()
+
+    def turns_changed(self) -> None:
+        """See turns.Bytes. Those that wait for room may wait for each other now."""
         self._pending._grant()
 
     def is_overdue(self, now: float) -> bool:

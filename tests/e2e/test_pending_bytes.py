@@ -13,7 +13,7 @@ import pytest
 from .harness.waiting import wait_until
 
 MIB = 1 << 20
-BUDGET = 32 * MIB
+BUDGET = 16 * MIB
 CODE = """
 class TritonPythonModel:
     def execute(self, requests):

@@ -107,7 +107,8 @@ class UnaryCall(Call):
         """See Turn.take."""
         if self._turn is None:
             self._turn = self._state.turns.turn()
-        return self._turn.take(then)
+        assert self._claim is not None  # as the request is long
+        return self._turn.take(self._claim, then)
 
     def _act(self, request: Message | InferenceError) -> None:
         self._end_claim()

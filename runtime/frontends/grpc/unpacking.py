@@ -131,7 +131,7 @@ class Unpacking:
             self._decompression = Decompression(
                 self._tasks,
                 message.claim,
-                self._turn.take,
+                partial(self._turn.take, message.claim),
                 message.data,
                 message.encoding,
                 DECOMPRESSED_BYTES_MAX,
@@ -153,7 +153,9 @@ class Unpacking:
         if len(data) <= LARGE_BYTES:
             self._call.receive(bytes(data))
             self._done()
-        elif self._turn.take(partial(self._begin_read, data)):
+            return
+        assert self._current is not None  # it is being read
+        if self._turn.take(self._current.claim, partial(self._begin_read, data)):
             self._begin_read(data)
 
     def _begin_read(self, data: bytes | bytearray) -> None:

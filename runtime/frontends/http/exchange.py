@@ -254,7 +254,9 @@ class Exchange(ABC):
         """See Turn.take."""
         if self._turn is None:
             self._turn = self._state.turns.turn()
-        return self._turn.take(then)
+        if self._claim is None:
+            self._claim = self._connection.claim()
+        return self._turn.take(self._claim, then)
 
     def _begin_run(self, work: Callable[[], T], then: Callable[[T], None], name: str) -> None:
         self._in_thread = True

@@ -14,6 +14,7 @@ from pyruntime.runtime.inference.pending_bytes import (
     PendingBytesError,
     default_limit,
 )
+from pyruntime.runtime.inference.turns import Turns
 from pyruntime.utils.errors import Code
 
 MIB = 1 << 20
@@ -28,8 +29,13 @@ class Outcomes(list):
 
 
 @pytest.fixture
-def pending():
-    return PendingBytes(100)
+def turns():
+    return Turns(1)
+
+
+@pytest.fixture
+def pending(turns):
+    return PendingBytes(100, turns)
 
 
 @pytest.fixture
@@ -156,6 +162,73 @@ def test_claims_that_wait_for_each_other(pending, outcomes):
     assert pending.used == 86
 
 
+class TestTurns:
+    """Requests that have their turn wait for room that is held by those which wait for theirs."""
+
+    def test_one_waits_for_room(self, pending, turns, outcomes):
+        """Nobody is refused while a body that arrives may give room; then the last one that waits for room is."""
+        first, second, body = claims(pending, 3)
+        first.take(40)
+        second.take(50)
+        body.take(10)
+        assert turns.turn().take(first, pytest.fail)
+        assert not turns.turn().take(second, pytest.fail)
+        assert not first.take_or_wait(10, outcomes.of("first"))
+        assert outcomes == []  # the body may end, and then there is room
+        assert not body.take_or_wait(30, outcomes.of("body"))
+        assert outcomes == [("body", False)]  # it is the last one that waits for room
+        body.end()
+        assert outcomes == [("body", False), ("first", True)]
+
+    def test_it_waits_alone(self, pending, turns, outcomes):
+        """The only one that waits for room is refused at once if the others wait for its turn."""
+        first, second, third = claims(pending, 3)
+        first.take(10)
+        second.take(50)
+        third.take(40)
+        begun = turns.turn()
+
+        def refused(failure):
+            outcomes.append(("first", failure is None))
+            first.end()
+            begun.end()
+
+        assert begun.take(first, pytest.fail)
+        assert not turns.turn().take(second, lambda: outcomes.append("second"))
+        assert not turns.turn().take(third, lambda: outcomes.append("third"))
+        assert not first.take_or_wait(10, refused)
+        assert outcomes == [("first", False), "second"]
+
+    def test_the_last_one_begins_to_wait_for_its_turn(self, pending, turns, outcomes):
+        """It is noticed when the last request that held bytes otherwise waits for its turn."""
+        first, second, new = claims(pending, 3)
+        first.take(50)
+        second.take(50)
+        begun, waiting = turns.turn(), turns.turn()
+        assert begun.take(new, pytest.fail)
+        assert not new.take_or_wait(10, outcomes.of("new"))
+        assert not waiting.take(first, pytest.fail)
+        assert outcomes == []
+        assert not turns.turn().take(second, pytest.fail)
+        assert outcomes == [("new", False)]  # it holds nothing but the turn
+
+    def test_one_that_has_its_turn_works(self, pending, turns, outcomes):
+        """As long as it does, those that wait are not refused, even if it holds no bytes."""
+        first, second, working = claims(pending, 3)
+        first.take(50)
+        second.take(50)
+        begun, waiting = turns.turn(), turns.turn()
+        assert begun.take(working, pytest.fail)
+        assert not waiting.take(first, lambda: outcomes.append("first"))
+        new = pending.share().claim()
+        assert not new.take_or_wait(10, outcomes.of("new"))
+        assert not turns.turn().take(second, pytest.fail)
+        working.end()
+        assert outcomes == []
+        begun.end()
+        assert outcomes == ["first"]
+
+
 def test_connection_that_took_more_while_it_waited(pending, outcomes):
     """A claim whose connection reaches its limit during the wait is refused: others do not wait for that connection."""
     share = pending.share()
@@ -192,7 +265,7 @@ def test_callbacks_may_use_the_budget(pending, outcomes):
 def test_nothing_is_lost(seed):
     """For all actions of claims, the limits hold, every wait ends, and no bytes are taken in the end."""
     chance = random.Random(seed)
-    pending = PendingBytes(100)
+    pending = PendingBytes(100, Turns(1))
     shares = [pending.share() for _ in range(5)]
     open_claims, waits, ends = [], 0, []
     for _ in range(2000):

@@ -5,15 +5,25 @@
 from pyruntime.runtime.inference.turns import Turns
 
 
+class Bytes:
+    """A claim that holds nothing."""
+
+    held = 0
+    waits = False
+
+    def turns_changed(self):
+        pass
+
+
 def test_order():
     """So many have their turn; the others follow in order, as turns end."""
     turns, begun = Turns(2), []
     first, second, third, fourth = (turns.turn() for _ in range(4))
-    assert first.take(lambda: begun.append(1))
-    assert first.take(lambda: begun.append(1))  # it has its turn
-    assert second.take(lambda: begun.append(2))
-    assert not third.take(lambda: begun.append(3))
-    assert not fourth.take(lambda: begun.append(4))
+    assert first.take(Bytes(), lambda: begun.append(1))
+    assert first.take(Bytes(), lambda: begun.append(1))  # it has its turn
+    assert second.take(Bytes(), lambda: begun.append(2))
+    assert not third.take(Bytes(), lambda: begun.append(3))
+    assert not fourth.take(Bytes(), lambda: begun.append(4))
     assert begun == []
     second.end()
     second.end()
@@ -29,9 +39,9 @@ def test_end_of_a_wait():
     """A request that no longer waits is passed over."""
     turns, begun = Turns(1), []
     first, second, third = (turns.turn() for _ in range(3))
-    assert first.take(lambda: None)
-    assert not second.take(lambda: begun.append(2))
-    assert not third.take(lambda: begun.append(3))
+    assert first.take(Bytes(), lambda: None)
+    assert not second.take(Bytes(), lambda: begun.append(2))
+    assert not third.take(Bytes(), lambda: begun.append(3))
     second.end()
     first.end()
     assert begun == [3]
@@ -42,7 +52,7 @@ def test_turns_that_end_at_once():
     """However many end as soon as they begin, they follow each other without recursion."""
     turns, begun = Turns(1), []
     first = turns.turn()
-    assert first.take(lambda: None)
+    assert first.take(Bytes(), lambda: None)
     for number in range(5000):
         turn = turns.turn()
 
@@ -50,7 +60,7 @@ def test_turns_that_end_at_once():
             begun.append(number)
             turn.end()
 
-        assert not turn.take(begin)
+        assert not turn.take(Bytes(), begin)
     first.end()
     assert begun == list(range(5000))
     assert turns.free == 1

@@ -9,6 +9,7 @@ from pyruntime.runtime.frontends.common import connection_limits
 from pyruntime.runtime.frontends.common.connection_limits import ACCEPTS_PER_COUNT, ConnectionChecks, ConnectionLimit
 from pyruntime.runtime.inference import pending_bytes
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
+from pyruntime.runtime.inference.turns import Turns
 
 
 class Connection:
@@ -97,7 +98,7 @@ def test_watch(monkeypatch, held):
     async def check():
         first = Connection()
         everybody = {first, Other()}
-        pending = PendingBytes(2)
+        pending = PendingBytes(2, Turns(1))
         waiting = pending.share().claim()
         for _ in range(2):
             pending.share().claim().take(1)
@@ -133,7 +134,7 @@ def test_excess(monkeypatch, held):
         busy, idle = [Other(idle=False) for _ in range(3)], [Other() for _ in range(5)]
         checked = Connection()
         checked.is_idle = False
-        watch = ConnectionChecks([*busy, *idle, checked], Connection, PendingBytes(1), ConnectionLimit())
+        watch = ConnectionChecks([*busy, *idle, checked], Connection, PendingBytes(1, Turns(1)), ConnectionLimit())
         held["connections"] = 9
         watch.begin()
         await checked.checks.get()

@@ -5,6 +5,7 @@
 import asyncio
 import gzip
 import random
+from functools import partial
 
 import pytest
 
@@ -25,8 +26,8 @@ class Budget(PendingBytes):
     """With turns for two bodies."""
 
     def __init__(self, limit):
-        super().__init__(limit)
         self.turns = Turns(2)
+        super().__init__(limit, self.turns)
 
 
 class Body:
@@ -40,7 +41,7 @@ class Body:
         self.outcomes = []
         self.turn = pending.turns.turn()
         self.decompression = Decompression(
-            tasks, self.claim, self.turn.take, compressed, "gzip", limit, self.outcomes.append
+            tasks, self.claim, partial(self.turn.take, self.claim), compressed, "gzip", limit, self.outcomes.append
         )
 
 

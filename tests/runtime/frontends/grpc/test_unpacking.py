@@ -203,7 +203,7 @@ class TestStream:
 class TestPendingBytes:
     def limit_of(self, server, nbytes):
         """Lower the budget, of which a connection may have a half."""
-        server.state.pending_bytes = PendingBytes(nbytes)
+        server.state.pending_bytes = PendingBytes(nbytes, server.state.turns)
 
     def test_gathered(self, dial, ask, server):
         """A message that is not complete is refused once there is no room for more of it."""

@@ -18,7 +18,7 @@ LIMIT = 1000
 
 @pytest.fixture
 def server(server):
-    server.state.pending_bytes = PendingBytes(LIMIT)
+    server.state.pending_bytes = PendingBytes(LIMIT, server.state.turns)
     return server
 
 

@@ -12,6 +12,7 @@ import platform
 import signal
 import socket
 import sys
+import threading
 from typing import Any
 
 from pyruntime.stub import c_pb_utils, debugging, logs, pb_utils
@@ -22,6 +23,8 @@ from pyruntime.utils.messages import PROTOCOL_VERSION, Hello
 from pyruntime.utils.regions import Region
 
 _PR_SET_PDEATHSIG = 1
+# Ctrl-C goes to all processes of the terminal, but only the host decides when a stub stops.
+IGNORED = (signal.SIGINT, signal.SIGTERM)
 # Added to this process's score for the kernel's OOM killer, of which a process that uses all memory has 1000: so the
 # kernel kills a model before the server, unless the server uses much more.
 OOM_SCORE_ADDED = 500
@@ -65,10 +68,26 @@ def _ignore(signum: int, frame: Any) -> None:
     pass
 
 
-def _heed_signals() -> None:
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(signum) is _ignore:
-            signal.signal(signum, signal.SIG_DFL)
+def _heed_in_children() -> None:
+    """Give the children that a model forks the default handlers of IGNORED.
+
+    The signals are blocked meanwhile: one that comes just after the fork would meet the stub's handler, and be lost.
+    """
+    forking = threading.local()
+
+    def block() -> None:
+        forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, forking.mask)
+
+    def heed() -> None:
+        for signum in IGNORED:
+            if signal.getsignal(signum) is _ignore:
+                signal.signal(signum, signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=heed)
 
 
 def _become_child(name: str, output_fd: int, at_terminal: bool) -> None:
@@ -91,11 +110,10 @@ def _become_child(name: str, output_fd: int, at_terminal: bool) -> None:
         sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     os.close(output_fd)
     faulthandler.enable()
-    # Ctrl-C goes to all processes of the terminal, but only the host decides when a stub stops. Not SIG_IGN, which
-    # programs that the model runs would inherit. Children that the model forks get the default handlers again.
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    # Not SIG_IGN, which programs that the model runs would inherit.
+    for signum in IGNORED:
         signal.signal(signum, _ignore)
-    os.register_at_fork(after_in_child=_heed_signals)
+    _heed_in_children()
     with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
         score = min(int(file.read()) + OOM_SCORE_ADDED, OOM_SCORE_MAX)
         file.seek(0)

@@ -215,17 +215,17 @@ class TestRepository:
         assert refusal(samples, "unload_model", "add_sub") == ("UNAVAILABLE", words)
 
     @pytest.mark.parametrize("name", ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"])
-    def test_one_of_the_repositories(self, samples, name):
+    def test_one_of_the_repositories(self, serve, name):
         """A request cannot name one of several repositories."""
         request = getattr(service_pb2, f"{name}Request")(repository_name="r")
         expected = ("UNIMPLEMENTED", "'repository_name' specification is not supported")
-        assert raw_refusal(samples, name, request) == expected
+        assert raw_refusal(serve("--model-control-mode=explicit"), name, request) == expected
 
-    def test_parameters_of_loads(self, samples):
+    def test_parameters_of_loads(self, serve):
         """Triton's words."""
         request = service_pb2.RepositoryModelLoadRequest(model_name="add_sub")
         request.parameters["config"].int64_param = 1
-        assert raw_refusal(samples, "RepositoryModelLoad", request) == (
+        assert raw_refusal(serve("--model-control-mode=explicit"), "RepositoryModelLoad", request) == (
             "INVALID_ARGUMENT",
             "invalid value type for load parameter 'config', expected string_param.",
         )

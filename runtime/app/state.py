@@ -87,6 +87,10 @@ class ServerState:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    def soon(self, call_back: Callable[[], None]) -> None:
+        """Call back in the next turn of the event loop."""
+        asyncio.get_running_loop().call_soon(call_back)
+
     def is_ready(self) -> bool:
         """Whether the server is ready, depending on --strict-readiness."""
         strict = self.settings.strict_readiness

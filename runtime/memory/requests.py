@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyruntime.runtime.regions import SharedRegion, create_region
 from pyruntime.runtime.requests.types import InferRequest, Slot
 from pyruntime.utils.arena import ALIGNMENT, Arena
@@ -40,6 +42,22 @@ class RequestSlot:
     def free(self) -> None:
         """Free the slot; another request may then get its memory."""
         self._arena.free(self._start)
+
+
+class CountedSlot(RequestSlot):
+    """A slot whose bytes count among the pending ones: `on_free` is called when it is freed."""
+
+    __slots__ = ("_on_free",)
+
+    def __init__(self, slot: RequestSlot, on_free: Callable[[], None]) -> None:
+        """It takes the place of `slot`, which is no longer used."""
+        super().__init__(slot._arena, slot._region, slot._start, slot.offset, slot.size)
+        self._on_free = on_free
+
+    def free(self) -> None:
+        """See RequestSlot."""
+        super().free()
+        self._on_free()
 
 
 class SharedSlot:
@@ -110,8 +128,8 @@ class RequestMemory:
             self._view[offset : offset + size] = data
         return RequestSlot(self._arena, self._view, start, offset, size)
 
-    def place(self, request: InferRequest) -> None:
-        """Copy the inputs of `request` that are not in the region yet into one new slot.
+    def place(self, request: InferRequest) -> RequestSlot | None:
+        """Copy the inputs of `request` that are not in the region yet into one new slot, and return that.
 
         Raises InferenceError UNAVAILABLE if there is no memory for them.
         """
@@ -123,7 +141,7 @@ class RequestMemory:
             for tensor in request.inputs:
                 if tensor.offset < 0:
                     tensor.offset = 0  # an empty tensor: any offset is valid
-            return
+            return None
         slot = self.allocate(size)
         request.slots.append(slot)
         view = slot.view
@@ -134,6 +152,7 @@ class RequestMemory:
                 view[at : at + n] = tensor.data
                 tensor.offset = slot.offset + at
                 at += -(-n // ALIGNMENT) * ALIGNMENT
+        return slot
 
     def reclaim(self) -> None:
         """Free the pages that a stub, which has ended, allocated where no slot is."""

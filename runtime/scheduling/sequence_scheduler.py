@@ -41,7 +41,7 @@ _EXPIRED = "timeout of the corresponding sequence has been expired"
 class Memory(Protocol):
     """The request memory of the model."""
 
-    def place(self, request: InferRequest) -> None:
+    def place(self, request: InferRequest) -> object:
         """See RequestMemory. Raises InferenceError."""
 
 

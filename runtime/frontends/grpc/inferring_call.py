@@ -28,7 +28,7 @@ from pyruntime.runtime.frontends.grpc.infer_request import (
     read_target,
 )
 from pyruntime.runtime.frontends.grpc.status import Status
-from pyruntime.runtime.frontends.grpc.unpacking import LongRequest, Unpacking
+from pyruntime.runtime.frontends.grpc.unpacking import Count, LongRequest, Unpacking
 from pyruntime.runtime.inference.intake import Activities, Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytesError
@@ -182,7 +182,7 @@ class InferringCall(Call):
         unpacking = self._unpacking
         if unpacking is None:
             state = self._state
-            self._unpacking = unpacking = Unpacking(self, state.tasks, self._connection.share, state.turns)
+            self._unpacking = unpacking = Unpacking(self, state.tasks, self._connection.share, state.turns, state.soon)
             self._state.in_flight += 1
         try:
             unpacking.add(message, encoding)
@@ -203,8 +203,8 @@ class InferringCall(Call):
         """See UnpackingCall."""
         return _LongRequest(self, CallRequest(self, self._head), message)
 
-    def receive(self, message: bytes) -> None:
-        """Submit the request of a complete message that is not long."""
+    def receive(self, message: bytes, count: Count | None = None) -> None:
+        """Submit the request of a complete message that is not long. `count`: see LongRequest.submit."""
         request = CallRequest(self, self._head)
         try:
             parts = split(message, ALIGNMENT)
@@ -223,6 +223,8 @@ class InferringCall(Call):
             slot = None
             if size:
                 slot = request.slot = model.memory.allocate(size)
+                if count is not None:
+                    slot = request.slot = count(slot)
                 if not typed:
                     scatter(message, raws, slot.view, ALIGNMENT)
             if typed:
@@ -382,10 +384,12 @@ class _LongRequest:
             scatter(self._message, self._raws, reservation.slot.view, ALIGNMENT)
         request.lengths = tuple([length for _, length in self._raws])
 
-    def submit(self) -> None:
+    def submit(self, count: Count) -> None:
         """See LongRequest."""
         model = self._end_reservation()
         assert model is not None  # it was allocated
+        assert self._request.slot is not None  # the reservation's
+        self._request.slot = count(self._request.slot)
         self._call.submit_unpacked(self._request, model)
 
     def refuse(self, failure: InferenceError) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -19,11 +20,17 @@ from pyruntime.runtime.frontends.common.decompression import Decompression
 from pyruntime.runtime.inference.pending_bytes import Claim, Share
 from pyruntime.runtime.inference.threads import in_thread
 from pyruntime.runtime.inference.turns import Turns
+from pyruntime.runtime.memory.requests import CountedSlot, RequestSlot
 from pyruntime.utils.errors import Code, InferenceError
 
 # An uncompressed message up to this size, in bytes, is unpacked at once: a millisecond's work. Larger ones go to shared
 # memory as they arrive, or are unpacked in a thread.
 LARGE_BYTES = 64 << 10
+
+
+# Counts what a slot has more than was received of its message, until the slot that it returns is freed. Raises
+# PendingBytesError if there is no room for it.
+Count = Callable[[RequestSlot], RequestSlot]
 
 
 class LongRequest(Protocol):
@@ -45,8 +52,8 @@ class LongRequest(Protocol):
     def fill(self) -> None:
         """Write the tensors into that memory."""
 
-    def submit(self) -> None:
-        """Submit the request. Does not raise."""
+    def submit(self, count: Count) -> None:
+        """Submit the request, with the slot that `count` returns for its own. Does not raise."""
 
     def refuse(self, failure: InferenceError) -> None:
         """Free the memory, and tell the client unless the call is over."""
@@ -58,8 +65,8 @@ class UnpackingCall(Protocol):
     @property
     def is_over(self) -> bool: ...
 
-    def receive(self, message: bytes) -> None:
-        """Submit the request of a message that is not long."""
+    def receive(self, message: bytes, count: Count) -> None:
+        """Submit the request of a message that is not long: see LongRequest.submit."""
 
     def long_request(self, message: bytes | bytearray) -> LongRequest:
         """The request of a long message."""
@@ -80,14 +87,22 @@ class _Message(NamedTuple):
 class Unpacking:
     """See the module. `share` is that of the connection among the pending bytes.
 
-    Threads work on a message when it has its turn among `turns`.
+    Threads work on a message when it has its turn among `turns`. `soon` calls back in the next turn of the event loop.
     """
 
-    def __init__(self, call: UnpackingCall, tasks: asyncio.TaskGroup, share: Share, turns: Turns) -> None:
+    def __init__(
+        self,
+        call: UnpackingCall,
+        tasks: asyncio.TaskGroup,
+        share: Share,
+        turns: Turns,
+        soon: Callable[[Callable[[], None]], None],
+    ) -> None:
         self._call = call
         self._tasks = tasks
         self._share = share
         self._turn = turns.turn()
+        self._soon = soon
         self._in_thread = False
         self._waiting: deque[_Message] = deque()
         self._current: _Message | None = None
@@ -151,7 +166,7 @@ class Unpacking:
 
     def _read(self, data: bytes | bytearray) -> None:
         if len(data) <= LARGE_BYTES:
-            self._call.receive(bytes(data))
+            self._call.receive(bytes(data), self._count)
             self._done()
             return
         assert self._current is not None  # it is being read
@@ -161,30 +176,37 @@ class Unpacking:
     def _begin_read(self, data: bytes | bytearray) -> None:
         request = self._call.long_request(data)
         self._in_thread = True
-        in_thread(self._tasks, request.read, partial(self._has_read, request, len(data)), "read a request")
+        in_thread(self._tasks, request.read, partial(self._has_read, request), "read a request")
 
-    def _has_read(self, request: LongRequest, message_bytes: int, failure: InferenceError | None) -> None:
+    def _has_read(self, request: LongRequest, failure: InferenceError | None) -> None:
+        self._in_thread = False
+        if failure is None and self._call.is_over:
+            failure = _over()
         if failure is None:
-            failure = self._allocate(request, message_bytes)
-        if failure is not None:
-            request.refuse(failure)
-            self._done()
-        else:
-            in_thread(self._tasks, request.fill, partial(self._filled, request), "pack a request")
+            assert self._current is not None  # it was read
+            # What tensors have more than was received is memory that the client has not sent.
+            grown = max(request.size - len(self._current.data), 0)
+            try:
+                if grown and not self._current.claim.take_or_wait(grown, partial(self._fill, request)):
+                    return
+            except InferenceError as exc:
+                failure = exc
+        self._fill(request, failure)
 
-    def _allocate(self, request: LongRequest, message_bytes: int) -> InferenceError | None:
-        """Allocate memory for the request. Returns the reason if there is none."""
-        if self._call.is_over:
-            return _over()
-        assert self._current is not None  # it was read
-        try:
-            # What tensors have more than their message is memory that the client has not sent.
-            self._current.claim.take(max(request.size - message_bytes, 0))
-            request.allocate()
-        except InferenceError as exc:
-            # Its traceback refers to the message, and would keep that until the next garbage collection.
-            return exc.with_traceback(None)
-        return None
+    def _fill(self, request: LongRequest, failure: InferenceError | None) -> None:
+        """Allocate memory for a request, once there is room for it, and fill it."""
+        if failure is None:
+            try:
+                request.allocate()
+            except InferenceError as exc:
+                failure = exc
+        if failure is None:
+            self._in_thread = True
+            in_thread(self._tasks, request.fill, partial(self._filled, request), "pack a request")
+            return
+        # Its traceback refers to the message, and would keep that until the next garbage collection.
+        request.refuse(failure.with_traceback(None))
+        self._done()
 
     def _filled(self, request: LongRequest, failure: InferenceError | None) -> None:
         if failure is None and self._call.is_over:
@@ -192,8 +214,20 @@ class Unpacking:
         if failure is not None:
             request.refuse(failure)
         else:
-            request.submit()
+            request.submit(self._count)
         self._done()
+
+    def _count(self, slot: RequestSlot) -> RequestSlot:
+        message = self._current
+        assert message is not None  # it is being submitted
+        claim, grown = message.claim, slot.size - len(message.data)
+        if grown <= 0:
+            return slot
+        if claim.held < grown:
+            claim.take(grown - claim.held)
+        self._current = message._replace(claim=self._share.claim())  # the other one is the slot's
+        claim.give_back(claim.held - grown)
+        return CountedSlot(slot, partial(self._soon, claim.end))
 
     def _done(self) -> None:
         self._end_current()

@@ -109,6 +109,8 @@ class Exchange(ABC):
     # pieces that are still to come.
     _claim: Claim | None = None
     _room = 0
+    # What was received of a body that has become larger, in bytes.
+    _received = 0
     # The turn to be decompressed and parsed, of a large request.
     _turn: Turn | None = None
     # A thread reads or writes the memory of the request.
@@ -221,6 +223,7 @@ class Exchange(ABC):
         limit = min(self.body_bytes_max, self._state.settings.http_max_input_size)
         if self._claim is None:
             self._claim = self._connection.claim()
+        self._received = len(body)
         self._decompression = Decompression(
             self._state.tasks, self._claim, self._take_turn, body, self.head.encoding, limit, self._decompressed
         )

@@ -66,6 +66,9 @@ class _GeneratingExchange(ModelExchange[None]):
     def _decoded(self, request: InferRequest) -> None:
         """Submit a large request, which a thread has decoded."""
         assert self._model is not None  # it has the specification
+        slot = self._model.memory.place(request)
+        if slot is not None:
+            request.slots = [self._count_slot(slot)]
         self._request = request
         self._submit(self._model)
 

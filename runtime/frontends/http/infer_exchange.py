@@ -80,6 +80,8 @@ class InferExchange(ModelExchange[OutputOptions]):
                 slot = self.slot = model.memory.allocate(len(body), lead, body)
             else:
                 slot = None
+        if slot is not None and self._claim is not None:
+            slot = self.slot = self._count_slot(slot)
         length = len(body) if lead is None else lead
         if length > PARSED_AT_ONCE_MAX and (slot is not None or lead is None):
             self._parse(body if slot is None else slot.view[:length].tobytes())
@@ -102,7 +104,8 @@ class InferExchange(ModelExchange[OutputOptions]):
         self._run(partial(self._reservation.slot.fill, body), self._copied, "copy a request")
 
     def _copied(self, _: None) -> None:
-        self._end_claim()
+        self._body = b""
+        self._end_turn()
         self._act()
 
     def _parse(self, text: bytes | bytearray) -> None:
@@ -110,16 +113,29 @@ class InferExchange(ModelExchange[OutputOptions]):
 
         The bytes of the document are in the heap, and are given back once the tensors are in request memory.
         """
+        self._received = self._received or len(text)
         document = LargeDocument(text, lambda: self.abandoned)
         self._run(document.read, partial(self._reserve, document), "read a request")
 
     def _reserve(self, document: LargeDocument, nbytes: int) -> None:
+        """Make room for what the tensors have more than the document, and for copies."""
+        assert self._claim is not None  # it has its turn
+        wanted = nbytes if self.slot is not None else max(nbytes - self._received, 0)
+        if not wanted or self._claim.take_or_wait(wanted, partial(self._has_room, document, nbytes)):
+            self._pack(document, nbytes)
+
+    def _has_room(self, document: LargeDocument, nbytes: int, failure: InferenceError | None) -> None:
+        try:
+            if failure is not None:
+                raise failure
+            self._pack(document, nbytes)
+        except InferenceError as exc:
+            self.reject(exc)
+
+    def _pack(self, document: LargeDocument, nbytes: int) -> None:
         assert self._model is not None  # or nothing had been read
         if self.slot is not None:
             # Binary tensors are in request memory already. Those of the document are copied there.
-            if self._claim is None:
-                self._claim = self._connection.claim()
-            self._claim.take(nbytes)
             memory, base = memoryview(bytearray(nbytes)), -1
         elif not nbytes:
             memory, base = memoryview(b""), -1
@@ -132,7 +148,7 @@ class InferExchange(ModelExchange[OutputOptions]):
     def _parsed(self, document: Mapping[str, object]) -> None:
         assert self._model is not None  # or nothing had been parsed
         if self._reservation is not None:
-            self.slot = self._end_reservation()
+            self.slot = self._count_slot(self._end_reservation())
         self._model.check_serving()
         self._document = document
         self._submit(self._model)

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
+from functools import partial
 from typing import Generic, TypeVar
 
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.frontends.http.exchange import ACTIVITIES, Exchange
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.memory.requests import RequestSlot
+from pyruntime.runtime.memory.requests import CountedSlot, RequestSlot
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -60,6 +61,17 @@ class ModelExchange(Exchange, Generic[O]):
         """Queue a large request. Its tensors are in request memory then."""
         self._state.intake.submit(self, model)
         self._end_claim()
+
+    def _count_slot(self, slot: RequestSlot) -> RequestSlot:
+        """The slot of a body with a claim. What it has more than was received counts until it is freed."""
+        claim, self._claim = self._claim, None
+        assert claim is not None  # the callers look
+        grown = slot.size - (self._received or slot.size)
+        if grown <= 0:
+            claim.end()
+            return slot
+        claim.give_back(claim.held - grown)
+        return CountedSlot(slot, partial(self._state.soon, claim.end))
 
     @abstractmethod
     def decode(self, model: ModelVersion) -> tuple[InferRequest, O]:

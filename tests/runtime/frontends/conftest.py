@@ -360,6 +360,7 @@ class Server:
         self.instance, self.decoupled = Instance(self.memory), Instance(self.memory)
         settings = ServerSettings(model_repositories=("/models",), http_max_input_size=INPUT_BYTES_MAX)
         self.state = new_state(settings, settle=self.instance.settle)
+        self.state.soon = lambda call_back: call_back()
         self.state.loaded = True
         self.decoupled.waits = True
         self.model = self._serve("m", CONFIG, self.instance)

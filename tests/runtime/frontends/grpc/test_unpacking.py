@@ -223,6 +223,21 @@ class TestPendingBytes:
         peer.cancel(other)
         assert server.state.pending_bytes.used == 0
 
+    @pytest.mark.parametrize("count", [1000, len(LARGE)])
+    def test_grown(self, dial, ask, server, count):
+        """What a message has become counts until its model has answered, beyond what was received."""
+        server.instance.waits = True
+        peer = dial()
+        stream = peer.call(peer.INFER, ended=False, grpc_encoding="gzip")
+        message = packed(ask(*[0.0] * count, raw=False))
+        peer.send(stream, message, flag=1, ended=True)
+        (job,) = server.instance.jobs
+        assert server.state.pending_bytes.used == job.slots[0].size - len(message)
+        server.instance.answer()
+        peer.pump()
+        assert echoed(peer[stream]) == [0.0] * count
+        assert server.state.pending_bytes.used == 0
+
     def test_decompressed(self, dial, ask, server):
         """Decompression stops when there is no room for more."""
         self.limit_of(server, 4 << 20)

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bodies of HTTP and the budget of pending bytes: which count, which wait, and which are refused."""
 
+import gzip
 import json
 
 import pytest
@@ -19,6 +20,13 @@ LIMIT = 1000
 @pytest.fixture
 def server(server):
     server.state.pending_bytes = PendingBytes(LIMIT, server.state.turns)
+    return server
+
+
+@pytest.fixture
+def big_server(server):
+    """With room for the steps of a decompression."""
+    server.state.pending_bytes = PendingBytes(64 << 20, server.state.turns)
     return server
 
 
@@ -226,3 +234,45 @@ def test_control_that_is_not_allowed(server, path):
     assert [(status, json.loads(body)) for status, _, body in transport.responses()] == [
         (503, {"error": "not allowed"})
     ] * 3
+
+
+class TestGrown:
+    """What a compressed body becomes in request memory counts until its slot is freed."""
+
+    def post(self, *values):
+        request = infer_binary(*values)
+        head, body = request.split(b"\r\n\r\n", 1)
+        sent = gzip.compress(body)
+        lines = [line for line in head.split(b"\r\n")[1:] if line.lower().startswith(b"inference-header")]
+        path = head.split()[1]
+        return (
+            post(sent, b"".join(line + b"\r\n" for line in [*lines, b"Content-Encoding: gzip"]), path=path),
+            body,
+            sent,
+        )
+
+    def test_until_it_is_executed(self, big_server):
+        """Only what it has more than was received; the answer gives it back."""
+        server = big_server
+        server.instance.waits = True
+        transport = server.connect()
+        request, body, sent = self.post(*[0.0] * 5000)
+        transport.feed(request)
+        assert len(server.instance.jobs) == 1
+        assert server.state.pending_bytes.used == len(body) - len(sent)
+        server.instance.answer()
+        assert transport.statuses() == [200]
+        assert server.state.pending_bytes.used == 0
+
+    def test_client_that_leaves(self, big_server):
+        """The bytes count as long as the model may read them."""
+        server = big_server
+        server.instance.waits = True
+        transport = server.connect()
+        request, body, sent = self.post(*[0.0] * 5000)
+        transport.feed(request)
+        transport.lose()
+        assert server.state.pending_bytes.used == (len(body) - len(sent)) * len(server.instance.jobs)
+        server.instance.answer()
+        assert server.state.pending_bytes.used == 0
+        assert server.is_idle()

@@ -69,11 +69,14 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_LENGTH_MAX else text[:SHOWN_LENGTH_MAX] + "..."
 
 
-def parse_document(text: bytes | bytearray) -> JsonObject:
-    """The JSON object in `text`. Of members with one name the last counts. Raises InferenceError (INVALID_ARG)."""
+def parse_document(text: bytes | bytearray, values_max: int = VALUES_MAX) -> JsonObject:
+    """The JSON object in `text`. Of members with one name the last counts.
+
+    Raises InferenceError (INVALID_ARG), also for more than `values_max` values.
+    """
     if not text:
         raise invalid("failed to parse the request JSON buffer: The document is empty. at 0")
-    _check_values(text)
+    _check_values(text, values_max)
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -86,22 +89,22 @@ def parse_document(text: bytes | bytearray) -> JsonObject:
     return document
 
 
-def _check_values(text: bytes | bytearray) -> None:
+def _check_values(text: bytes | bytearray, values_max: int) -> None:
     """Refuse a document with too many values before it is parsed. Raises InferenceError (INVALID_ARG)."""
     # A value has two bytes at least, with the comma or the bracket before it.
-    if len(text) <= 2 * VALUES_MAX:
+    if len(text) <= 2 * values_max:
         return
     windows = range(0, len(text), _WINDOW_BYTES)
     # Most documents have few commas and brackets, even if those in strings are counted.
-    if sum(_count(text[at : at + _WINDOW_BYTES]) for at in windows) <= VALUES_MAX:
+    if sum(_count(text[at : at + _WINDOW_BYTES]) for at in windows) <= values_max:
         return
     values = at = 0
     while at < len(text):
         found = _TOKENS.match(text, at, at + _WINDOW_BYTES)
         assert found is not None  # it matches the empty string as well
         values += _count(_STRING.sub(b"", text[at : found.end()]))
-        if values > VALUES_MAX:
-            raise invalid(f"failed to parse the request JSON buffer: it has more than {VALUES_MAX} values")
+        if values > values_max:
+            raise invalid(f"failed to parse the request JSON buffer: it has more than {values_max} values")
         # A string that is longer than a window, or ends behind it.
         at = found.end() if found.end() > at else string_end(text, at + 1) + 1
 

@@ -11,6 +11,7 @@ from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.frontends.common.request_parameters import PARAMETERS_MAX
 from pyruntime.runtime.frontends.http.generate_request import (
     PARAMETER_CHARACTERS_MAX,
+    VALUES_MAX,
     decode_generate,
     parsed_bytes,
 )
@@ -64,6 +65,15 @@ def test_nothing_said():
     """Whether inputs are missing is not asked here."""
     assert decode({}) == InferRequest("m")
     assert decode({"parameters": {}}) == InferRequest("m")
+
+
+def test_many_values():
+    """An input may have many elements. A document with more values than the limit is refused before it is parsed."""
+    model = spec(("IN", "INT32", [-1]))
+    count = VALUES_MAX // 2
+    assert decode(b'{"IN": [%b1]}' % (b"1," * (count - 1)), model).inputs[0].shape == [count]
+    message = refusal(b'{"IN": [%b1]' % (b"1," * VALUES_MAX), model)
+    assert message == f"failed to parse the request JSON buffer: it has more than {VALUES_MAX} values"
 
 
 def test_no_parameter_is_reserved():

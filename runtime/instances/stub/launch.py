@@ -78,11 +78,9 @@ class StubProcess:
     def _on_reply(self) -> None:
         exit = _UNKNOWN_EXIT
         try:
-            reply = self._control.recv(REPLY_BYTES)
+            reply = self._receive()
         except BlockingIOError:
             return
-        except OSError:
-            reply = b""
         if reply:
             kind, number = decode_reply(reply)
             assert kind == EXITED  # nothing else follows STARTED
@@ -91,6 +89,14 @@ class StubProcess:
         self._control.close()
         if not self.exited.done():
             self.exited.set_result(exit)
+
+    def _receive(self) -> bytes:
+        """The next packet of the guardian; empty if it has ended. Raises BlockingIOError if there is none yet."""
+        try:
+            return self._control.recv(REPLY_BYTES)
+        except ConnectionResetError:
+            # It ended before it read a request to kill the stub. What it sent before that comes after this error.
+            return self._control.recv(REPLY_BYTES)
 
 
 class Launcher:

@@ -18,11 +18,11 @@ import uvloop
 
 from pyruntime.runtime.environments.environment import Environment, Place
 from pyruntime.runtime.instances.stub import launch
-from pyruntime.runtime.instances.stub.launch import Handover, close_launcher, launch_stub, start_launcher
+from pyruntime.runtime.instances.stub.launch import Handover, StubProcess, close_launcher, launch_stub, start_launcher
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.regions import create_region
 from pyruntime.utils.channel import HostChannel
-from pyruntime.utils.launching import DESCRIPTORS
+from pyruntime.utils.launching import DESCRIPTORS, EXITED, encode_reply
 from pyruntime.utils.messages import Hello, Stop
 
 pytestmark = pytest.mark.processes
@@ -209,6 +209,23 @@ def test_death_is_an_event(run, environment):
                 assert title_of(stub.pid) is None
 
     run(die())
+
+
+@pytest.mark.parametrize(("sent", "expected"), [(encode_reply(EXITED, -11), ProcessExit(-11)), (b"", KILLED)])
+def test_request_to_kill_that_comes_too_late(run, sent, expected):
+    """A guardian that ends before it reads a request has reported how its stub ended, and that counts."""
+
+    async def check():
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        process = StubProcess(0, ours, asyncio.get_running_loop())
+        process.kill()
+        if sent:
+            theirs.send(sent)
+        theirs.close()
+        assert await process.exited == expected
+
+    run(check())
 
 
 def test_ends_with_the_host_hanging_up(run, environment):

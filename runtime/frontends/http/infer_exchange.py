@@ -94,7 +94,8 @@ class InferExchange(ModelExchange[OutputOptions]):
             plan = self._state.intake.submit(self, model, (document, slot.size))
             if plan is not None and plan.known is not False:
                 know(self._state, model, self.head, document, slot.size, plan)
-        if self._claim is not None:
+        # A slot may have taken over the claim, but never the turn.
+        if self._claim is not None or self._turn is not None:
             self._end_claim()
 
     def _copy(self, model: ModelVersion, body: bytes | bytearray, lead: int) -> None:

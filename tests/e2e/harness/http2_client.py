@@ -11,6 +11,7 @@ from typing import Any
 import h2.config
 import h2.connection
 import h2.events
+import h2.exceptions
 import h2.settings
 
 from .waiting import LIMIT_S
@@ -77,7 +78,12 @@ class BareClient:
         return stream
 
     def send(self, stream: int, data: bytes, ended: bool = False) -> None:
-        """Data as it is, as windows allow."""
+        """Data as it is, as windows allow, or until the server has closed the stream."""
+        with suppress(h2.exceptions.StreamClosedError):
+            self._send(stream, data, ended)
+        self.flush()
+
+    def _send(self, stream: int, data: bytes, ended: bool) -> None:
         while True:
             size = min(self.h2.local_flow_control_window(stream), self.h2.max_outbound_frame_size, len(data))
             if data and not size:
@@ -88,7 +94,6 @@ class BareClient:
             data = data[size:]
             if not data:
                 break
-        self.flush()
 
     def read(self) -> bool:
         """Read once, and note the events; False at the end."""

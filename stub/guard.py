@@ -20,14 +20,19 @@ LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native", "_g
 class Guard:
     """The guard of one mapping, which begins at the address `pointer` and has `size` bytes.
 
-    Raises LocalError if there are too many. `end` must be called before the mapping ends.
+    Raises LocalError if there are too many, and OSError if bus errors cannot be handled. `end` must be called before
+    the mapping ends.
     """
 
     __slots__ = ("_hit", "_number")
 
     def __init__(self, pointer: int, size: int) -> None:
         self._hit = False
-        self._number: int = _library().guard_add(pointer, -(-size // PAGE_BYTES) * PAGE_BYTES)
+        self._number = -1
+        # A model may have installed a handler of its own since the last guard, as faulthandler.enable() does.
+        if _library().guard_install():
+            raise OSError(ctypes.get_errno(), "bus errors cannot be handled")
+        self._number = _library().guard_add(pointer, -(-size // PAGE_BYTES) * PAGE_BYTES)
         if self._number < 0:
             raise LocalError("this process maps too many tensors in memory of clients")
 
@@ -46,9 +51,7 @@ class Guard:
 
 @lru_cache(maxsize=None)
 def _library() -> ctypes.PyDLL:
-    """The library, whose handler is installed when the first mapping needs it. Raises OSError."""
+    """The library. Raises OSError if it cannot be loaded."""
     library = ctypes.PyDLL(LIBRARY, use_errno=True)
     library.guard_add.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
-    if library.guard_install():
-        raise OSError(ctypes.get_errno(), "bus errors cannot be handled")
     return library

@@ -31,6 +31,7 @@ struct Guard {
 
 static struct Guard guards[GUARDS_MAX];
 static struct sigaction before;
+static atomic_int gave_way;  // how often, since the last guard_install
 static uintptr_t page_bytes;
 
 // Whether the address is in a guarded mapping, which has empty memory from there on now.
@@ -54,19 +55,26 @@ static void OnBusError(int signum, siginfo_t* info, void* context) {
   const int error = errno;
   const int is_fault = info->si_code > 0;  // and not sent by a process
   if (!is_fault || !Mend((uintptr_t)info->si_addr)) {
-    // A fault happens again on return, and is handled as if this library was not there.
-    sigaction(signum, &before, NULL);
+    // A fault happens again on return, and is handled as if this library was not there. The handler from before may put
+    // this one back, as faulthandler does where it was enabled after an earlier guard: then the process ends.
+    const struct sigaction end = {.sa_handler = SIG_DFL};
+    sigaction(signum, atomic_fetch_add(&gave_way, 1) == 0 ? &before : &end, NULL);
     if (!is_fault) raise(signum);
   }
   errno = error;
 }
 
-// Handles bus errors from now on. -1 with errno if that fails.
+// Handles bus errors from now on, before any handler that was installed since the last call. -1 with errno if that fails.
 EXPORT int guard_install(void) {
+  struct sigaction current;
+  if (sigaction(SIGBUS, NULL, &current)) return -1;
+  if ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == OnBusError) return 0;
   page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+  before = current;
+  atomic_store(&gave_way, 0);
   struct sigaction action = {.sa_sigaction = OnBusError, .sa_flags = SA_SIGINFO | SA_ONSTACK};
   sigemptyset(&action.sa_mask);
-  return sigaction(SIGBUS, &action, &before);
+  return sigaction(SIGBUS, &action, NULL);
 }
 
 // Guards `size` bytes at `begin`, whole pages; the guard's number, or -1 if there are too many.

@@ -154,6 +154,20 @@ class TestOthers:
         code, _ = run("Guard(array.ctypes.data, 4096); os.kill(os.getpid(), signal.SIGBUS)")
         assert code == -signal.SIGBUS
 
+    def test_handler_of_a_model(self):
+        """A guard comes before a handler that was installed after an earlier guard."""
+        code = (
+            "Guard(array.ctypes.data + (1 << 40), 4096); faulthandler.enable(); guard = Guard(array.ctypes.data, 4096)"
+        )
+        assert run(code + "; assert array[0] == 0 and guard.is_hit") == (0, "")
+
+    def test_handler_of_a_model_that_gives_way(self):
+        """A bus error elsewhere ends the process, although that handler puts the earlier one back."""
+        elsewhere = "Guard(array.ctypes.data + (1 << 40), 4096)"
+        code, report = run(f"{elsewhere}; faulthandler.enable(); {elsewhere}; array[0]")
+        assert code == -signal.SIGBUS
+        assert report.count("Fatal Python error: Bus error") == 1
+
     def test_guarded(self):
         """For comparison."""
         assert run("guard = Guard(array.ctypes.data, 4096); assert array[0] == 0 and guard.is_hit") == (0, "")

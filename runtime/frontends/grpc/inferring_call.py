@@ -234,6 +234,9 @@ class InferringCall(Call):
             self._begin_request(request)
             # Whether typed contents are valid does not depend on their sizes alone.
             self._state.intake.submit(request, model, None if typed else (key, lengths), request.id)
+        except PendingBytesError as exc:
+            request.free()
+            self.refuse_message(exc)
         except InferenceError as exc:
             self.reject(request, exc)
         except UnicodeDecodeError:
@@ -298,9 +301,8 @@ class InferringCall(Call):
 
     def reserve(self, model: ModelVersion, size: int) -> Reservation:
         """Memory of `size` bytes for a request that is being unpacked. Raises InferenceError."""
-        reservation = self._state.intake.reserve(model, size, size)
-        if reservation is None:
-            raise InferenceError("too many bytes of requests are expected: try again later", Code.UNAVAILABLE)
+        reservation = self._state.intake.reserve(model, 0, size)
+        assert reservation is not None  # no bytes are still to arrive
         return reservation
 
     def _free(self) -> None:

@@ -238,6 +238,19 @@ class TestPendingBytes:
         assert echoed(peer[stream]) == [0.0] * count
         assert server.state.pending_bytes.used == 0
 
+    @pytest.mark.parametrize("method", ["INFER", "STREAM"])
+    def test_small_message_without_room(self, dial, ask, server, method):
+        """A compressed message that is not long is refused like a long one, and its memory is free."""
+        self.limit_of(server, 3 * LARGE_BYTES * 4)
+        request = service_pb2.ModelInferRequest(model_name="m")
+        request.inputs.add(name="IN", datatype="INT64", shape=[1]).contents.int64_contents.extend([0] * 60_000)
+        peer = dial()
+        stream = peer.call(getattr(peer, method), ended=False, grpc_encoding="gzip")
+        peer.send(stream, packed(request), flag=1, ended=True)
+        code, reason = peer[stream].status
+        assert code == RESOURCE_EXHAUSTED
+        assert "--max-pending-bytes" in reason
+
     def test_decompressed(self, dial, ask, server):
         """Decompression stops when there is no room for more."""
         self.limit_of(server, 4 << 20)

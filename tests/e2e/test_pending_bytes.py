@@ -6,11 +6,16 @@ import gzip
 import json
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2
 
-from .harness.waiting import wait_until
+from pyruntime.runtime.inference import pending_bytes as budget
+
+from .harness.http2_client import BareClient
+from .harness.waiting import LIMIT_S, wait_until
 
 MIB = 1 << 20
 BUDGET = 16 * MIB
@@ -97,3 +102,49 @@ def test_nested_lists(server):
     entry = {"name": "IN", "datatype": "FP32", "shape": [80_000], "data": rows}
     answer = server.request("POST", "/v2/models/sum/infer", json.dumps({"inputs": [entry]}).encode())
     assert json.loads(answer.body)["outputs"][0]["data"] == [200_000.0]
+
+
+SLOW = """
+import os
+import time
+
+class TritonPythonModel:
+    def execute(self, requests):
+        while not os.path.exists(GO):
+            time.sleep(0.01)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.float32))]) for request in requests]
+"""
+
+
+def compressed_numbers(count):
+    """A request that is small, and whose tensor is large while the model executes it."""
+    request = service_pb2.ModelInferRequest(model_name="slow")
+    request.inputs.add(name="IN", datatype="INT64", shape=[count]).contents.int64_contents.extend([0] * count)
+    return gzip.compress(request.SerializeToString())
+
+
+def test_without_http(model, serve, with_limits, tmp_path):
+    """What waits for room for too long is refused also where gRPC alone is served."""
+    go = tmp_path / "go"
+    model("slow", f"GO = {str(go)!r}\n{SLOW}", CONFIG.replace("FP32 dims: [ -1 ]", "INT64 dims: [ -1 ]"))
+    wrapper = with_limits(budget, WAIT_S_MAX=1.0)
+    server = serve("--allow-http=false", f"--max-pending-bytes={BUDGET}", ready=False, wrapper=wrapper)
+    with server.grpc() as client:
+        wait_until(lambda: "Started GRPCInferenceService" in server.log and client.is_server_ready())
+    message = compressed_numbers(900_000)
+    calls = []
+    with ExitStack() as clients:
+        for _ in range(3):
+            client = clients.enter_context(BareClient(server.grpc_port))
+            client.sock.settimeout(LIMIT_S)
+            stream = client.head(BareClient.INFER, **{"grpc-encoding": "gzip"})
+            client.send(stream, b"\1" + len(message).to_bytes(4, "big") + message, ended=True)
+            calls.append((client, stream))
+            if len(calls) < 3:  # the third one finds no room
+                held = len(calls) * 7_000_000
+                wait_until(lambda held=held: held < pending_bytes(server) < held + MIB)
+        client, stream = calls.pop()
+        assert client.status(stream) == "8"
+        go.touch()
+        assert [client.status(stream) for client, stream in calls] == ["0", "0"]
+    wait_until(lambda: pending_bytes(server) == 0)

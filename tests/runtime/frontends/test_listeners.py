@@ -9,7 +9,9 @@ import socket
 import pytest
 import uvloop
 
+from pyruntime.runtime.frontends.common import connection_limits
 from pyruntime.runtime.frontends.listeners import Listeners
+from pyruntime.runtime.inference import pending_bytes
 from pyruntime.runtime.settings import ServerSettings, SettingsError
 
 from ..server_states import new_state
@@ -120,6 +122,29 @@ def test_closing(ports):
             writer.close()
             await writer.wait_closed()
         assert [await ask(port, b"/") for port in ports] == [None, None]
+
+    run(check())
+
+
+@pytest.mark.parametrize("served", ["http", "metrics"])
+def test_what_waits_for_room_too_long(ports, served, monkeypatch):
+    """It is refused, whichever services there are."""
+    monkeypatch.setattr(connection_limits, "CHECK_S", 0.0)
+    monkeypatch.setattr(pending_bytes, "WAIT_S_MAX", 0.0)
+
+    async def check():
+        listeners = listeners_of(ports, allow_http=served == "http", allow_metrics=served == "metrics")
+        pending = listeners._state.pending_bytes
+        holders = [pending.share().claim() for _ in range(2)]
+        for holder in holders:
+            holder.take(pending.connection_limit)
+        refused = asyncio.get_running_loop().create_future()
+        pending.share().claim().take_or_wait(2, refused.set_result)
+        assert not refused.done()
+        await listeners.open()
+        assert "--max-pending-bytes" in str(await refused)
+        listeners.close()
+        listeners.abort()
 
     run(check())
 

@@ -25,6 +25,15 @@ def ask(what, model="d", version=b"1.1", headers=b"", **members):
     )  # fmt: skip
 
 
+def exchange_of(what):
+    classes = {
+        "generate": generate_exchange.GenerateExchange,
+        "generate_stream": generate_exchange.GenerateStreamExchange,
+    }
+    assert classes[what].body_bytes_max == generate_exchange.GENERATE_BYTES_MAX
+    return classes[what]
+
+
 def generate(**how):
     return ask(b"generate", **how)
 
@@ -487,6 +496,21 @@ class TestRefusals:
         transport.feed(ask(b"generate", model="m"))
         assert transport.statuses() == [status, 200]
         assert "error" in json.loads(transport.responses()[0][2])
+        assert server.is_idle()
+
+    @pytest.mark.parametrize("what", ["generate", "generate_stream"])
+    @pytest.mark.parametrize("announced", [True, False])
+    def test_too_long(self, server, monkeypatch, what, announced):
+        """Whatever --http-max-input-size allows: a long string is decoded in one piece."""
+        monkeypatch.setattr(exchange_of(what), "body_bytes_max", 100_000)
+        transport = server.connect()
+        body = json.dumps({"IN": [1, 2], "text": "x" * 100_000}).encode()
+        length = b"Content-Length: %d" % len(body) if announced else b"Transfer-Encoding: chunked"
+        sent = body if announced else b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        transport.feed(b"POST /v2/models/m/%b HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n%b" % (what.encode(), length, sent))
+        status, _, answer = only(transport)
+        assert status == 400
+        assert "this endpoint accepts 100000" in json.loads(answer)["error"]
         assert server.is_idle()
 
     def test_missing_input(self, server):

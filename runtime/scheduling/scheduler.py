@@ -41,9 +41,20 @@ class JobScheduler(ABC):
         """The number of waiting requests."""
 
     def serve(self, instances: Sequence[Executor]) -> None:
-        """Set the instances that execute the requests."""
+        """Set the instances that execute the requests. Those that are not among them get no new work: see `wait_left`.
+
+        An instance that has left must not come back.
+        """
         self._instances = instances
         self._only = instances[0] if len(instances) == 1 else None
+
+    @abstractmethod
+    async def wait_left(self, instance: Executor) -> None:
+        """Wait until no more requests can go to an instance that `serve` has removed. Safe to cancel."""
+
+    @abstractmethod
+    def hurry(self) -> None:
+        """End all calls of `wait_left`, because the instances are about to be stopped anyway."""
 
     @abstractmethod
     def submit(self, job: Job) -> None:
@@ -126,6 +137,17 @@ class Scheduler(JobScheduler):
     def __len__(self) -> int:
         """See JobScheduler."""
         return len(self._batcher)
+
+    def serve(self, instances: Sequence[Executor]) -> None:
+        """See JobScheduler."""
+        super().serve(instances)
+        self._dispatch()
+
+    async def wait_left(self, instance: Executor) -> None:
+        """See JobScheduler. Nothing is to be waited for, because no request depends on an earlier one."""
+
+    def hurry(self) -> None:
+        """See JobScheduler."""
 
     def submit(self, job: Job) -> None:
         """See JobScheduler. Raises QueueFull."""

@@ -57,11 +57,14 @@ class SequenceScheduler(JobScheduler):
         memory: Memory,
     ) -> None:
         super().__init__(spec, on_change, statistics)
-        self._sequences = Sequences(spec.name, spec.max_batch_size, batching)
+        self._sequences: Sequences[Executor] = Sequences(spec.name, spec.max_batch_size, batching)
         self._controls = Controls(spec)
         self._states = batching.states
         self._memory = memory
         self._own_ids = count(_OWN_SEQUENCE_IDS_FROM)
+        # All instances with slots: those that serve, and those that leave, with what tells that one has left.
+        self._seated: Sequence[Executor] = ()
+        self._leaving: dict[Executor, asyncio.Event] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
         self._soon: asyncio.Handle | None = None
@@ -73,7 +76,22 @@ class SequenceScheduler(JobScheduler):
     def serve(self, instances: Sequence[Executor]) -> None:
         """See JobScheduler."""
         super().serve(instances)
-        self._sequences.serve([instance.is_ready for instance in instances])
+        self._sequences.serve({instance: instance.is_ready for instance in instances})
+        leaving = [instance for instance in self._seated if instance not in instances]
+        self._seated = [*instances, *leaving]
+        for instance in leaving:
+            self._leaving.setdefault(instance, asyncio.Event())
+        self._dispatch()
+
+    async def wait_left(self, instance: Executor) -> None:
+        """See JobScheduler. Its sequences end, expire, begin again elsewhere, or are lost with it."""
+        if (left := self._leaving.get(instance)) is not None:
+            await left.wait()
+
+    def hurry(self) -> None:
+        """See JobScheduler."""
+        for left in self._leaving.values():
+            left.set()
 
     def submit(self, job: Job) -> None:
         """See JobScheduler. Raises InferenceError for a request without a sequence, or of one that has not begun."""
@@ -102,7 +120,7 @@ class SequenceScheduler(JobScheduler):
         """See JobScheduler."""
         for job in self._sequences.drain():
             self._fail(job, failure, FailureReason.OTHER)
-        self._note_if_empty()
+        self._note_progress()
 
     def capacity_freed(self) -> None:
         """See JobScheduler."""
@@ -133,10 +151,10 @@ class SequenceScheduler(JobScheduler):
 
     def executor_changed(self) -> None:
         """See JobScheduler. The sequences of a dead instance end, because their state is lost."""
-        for index, instance in enumerate(self._instances):
-            for job in self._sequences.readiness(index, instance.is_ready):
+        for instance in self._seated:
+            for job in self._sequences.readiness(instance, instance.is_ready):
                 self._fail(job, self._lost(job), FailureReason.OTHER)
-        self._note_if_empty()
+        self._note_progress()
         super().executor_changed()
 
     def _put_back(self, job: Job) -> None:
@@ -157,13 +175,21 @@ class SequenceScheduler(JobScheduler):
     def _dispatch(self) -> None:
         sequences = self._sequences
         now = time.monotonic()
-        for index, instance in enumerate(self._instances):
-            while instance.inflight.capacity > 0 and (taken := sequences.take(index, now)) is not None:
+        for instance in self._seated:
+            while instance.inflight.capacity > 0 and (taken := sequences.take(instance, now)) is not None:
                 batch = self._completed(taken)
                 if batch:
                     instance.inflight.execute(batch)
-        self._note_if_empty()
+        self._note_progress()
         self._arm()
+
+    def _note_progress(self) -> None:
+        """Tell those who wait until no request waits, or until an instance has left."""
+        self._note_if_empty()
+        if self._leaving:
+            for instance in self._sequences.take_left():
+                self._seated = [each for each in self._seated if each is not instance]
+                self._leaving.pop(instance).set()
 
     def _completed(self, taken: list[Job | None]) -> list[Job]:
         """The batch to execute, with states and padding. Empty if there is no memory for them."""
@@ -255,8 +281,8 @@ class SequenceScheduler(JobScheduler):
         sequences = self._sequences
         if (expires_s := sequences.expires_at()) is not None:
             yield expires_s
-        for index, instance in enumerate(self._instances):
-            if instance.inflight.capacity > 0 and (due_s := sequences.due_at(index)) is not None:
+        for instance in self._seated:
+            if instance.inflight.capacity > 0 and (due_s := sequences.due_at(instance)) is not None:
                 yield due_s
 
     def _on_timer(self) -> None:

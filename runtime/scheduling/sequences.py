@@ -10,6 +10,8 @@ after the other, in order of arrival.
 instance with the most free slots. A sequence that begins again after its own end goes to the end of the backlog. START
 in the middle of a sequence begins it again, in its slot.
 
+An instance that *leaves* gets no more sequences. It keeps those that have begun until they end or begin again.
+
 A sequence is *idle* if it has a slot and no request, neither waiting nor running. After `max_idle_us` it ends. In the
 backlog the client's timeout applies instead: the timeout of any waiting request ends the sequence. A sequence also ends
 if a waiting request is cancelled, or if its instance dies, unless its next request has START anyway.
@@ -20,10 +22,11 @@ This module only decides; sequence_scheduler.py runs it. Times are in seconds, o
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
+from typing import Generic, TypeVar
 
 from pyruntime.runtime.config.spec import SequenceBatchingSpec
 from pyruntime.runtime.execution.job import Job
@@ -38,6 +41,10 @@ SEQUENCES_MAX = 1 << 16
 
 # The number of obsolete deadlines that may stay in the heap, because removing so few costs more than keeping them.
 DEADLINES_KEPT = 64
+
+
+# An instance: any key.
+K = TypeVar("K")
 
 
 class JobSequence:
@@ -78,18 +85,19 @@ class JobSequence:
 
 
 class InstanceSlots:
-    """The slots of one instance and their sequences. Only a ready instance gets more sequences."""
+    """The slots of one instance and their sequences. Only a ready instance that stays gets more sequences."""
 
-    __slots__ = ("free", "is_ready", "sequences", "strategy")
+    __slots__ = ("free", "is_leaving", "is_ready", "sequences", "strategy")
 
     def __init__(self, strategy: Strategy, slots: int, is_ready: bool) -> None:
         self.strategy = strategy
         self.is_ready = is_ready
+        self.is_leaving = False
         self.free = list(range(slots))
         self.sequences: dict[JobSequence, None] = {}
 
 
-class Sequences:
+class Sequences(Generic[K]):
     """The sequences of one model version. Its length is the number of waiting requests."""
 
     def __init__(self, model_name: str, max_batch_size: int, batching: SequenceBatchingSpec) -> None:
@@ -97,7 +105,7 @@ class Sequences:
         self._max_batch_size = max_batch_size
         self._batching = batching
         self._max_idle_s = batching.max_idle_us / 1e6
-        self._instances: list[InstanceSlots] = []
+        self._instances: dict[K, InstanceSlots] = {}
         self._known: dict[int | str, JobSequence] = {}
         self._backlog: OrderedDict[JobSequence, None] = OrderedDict()
         # The idle sequences with the times since when; the longest first.
@@ -114,13 +122,28 @@ class Sequences:
     def __repr__(self) -> str:
         return f"<Sequences [{len(self._known)} known, {len(self._backlog)} in the backlog | {self._waiting} queued]>"
 
-    def serve(self, ready: Sequence[bool]) -> None:
-        """Set the instances, each by whether it is ready."""
+    def serve(self, ready: Mapping[K, bool]) -> None:
+        """Set the instances that get sequences, each with whether it is ready. All others leave: see `take_left`."""
+        for instance, slots in self._instances.items():
+            if instance not in ready:
+                slots.is_leaving = True
+                # The last one first, because each goes to the front: the backlog then has the original order.
+                for sequence in reversed(list(slots.sequences)):
+                    if sequence.running is None and sequence.waiting and sequence.waiting[0].is_start:
+                        self._unseat(sequence)
         batching = self._batching
-        self._instances = [
-            InstanceSlots(strategy_of(self._max_batch_size, batching), batching.slots, is_ready) for is_ready in ready
-        ]
+        for instance, is_ready in ready.items():
+            if instance not in self._instances:
+                strategy = strategy_of(self._max_batch_size, batching)
+                self._instances[instance] = InstanceSlots(strategy, batching.slots, is_ready)
         self._fill()
+
+    def take_left(self) -> list[K]:
+        """Remove and return the instances that leave and have no sequences any more."""
+        left = [each for each, slots in self._instances.items() if slots.is_leaving and not slots.sequences]
+        for instance in left:
+            del self._instances[instance]
+        return left
 
     def check(self, job: Job) -> bool:
         """Validate a job before `submit`. Returns whether it begins again a sequence that has not ended.
@@ -164,13 +187,13 @@ class Sequences:
         self._idle.pop(sequence, None)
         if sequence.place is not None:
             if sequence.running is None and len(sequence.waiting) == 1:
-                self._offer(sequence)
+                self._go_on(sequence)
             return
         self._fill()
         if sequence.place is None:
             self._note_deadline(sequence, job)
 
-    def take(self, instance: int, now: float) -> list[Job | None] | None:
+    def take(self, instance: K, now: float) -> list[Job | None] | None:
         """Remove and return the next batch for an instance, with None for padding; None if none is due yet."""
         batch = self._instances[instance].strategy.take(now)
         if batch is not None:
@@ -197,7 +220,7 @@ class Sequences:
             self._vacate(sequence)
             self._to_backlog(sequence)
         elif sequence.waiting:
-            self._offer(sequence)
+            self._go_on(sequence)
         else:
             self._idle[sequence] = now
         self._fill()
@@ -214,7 +237,7 @@ class Sequences:
         sequence.running = None
         sequence.waiting.appendleft(job)
         self._waiting += 1
-        self._offer(sequence)
+        self._go_on(sequence)
         return True
 
     def cancel(self, job: Job) -> list[Job]:
@@ -232,7 +255,7 @@ class Sequences:
         """End all sequences, and return the jobs to fail."""
         return [job for sequence in list(self._known.values()) for job in self._end(sequence)]
 
-    def readiness(self, instance: int, is_ready: bool) -> list[Job]:
+    def readiness(self, instance: K, is_ready: bool) -> list[Job]:
         """An instance became ready, or has died. Returns the jobs to fail because their sequences died with it."""
         slots = self._instances[instance]
         slots.is_ready = is_ready
@@ -244,10 +267,7 @@ class Sequences:
                 if sequence.is_over:
                     self._vacate(sequence)
                 elif sequence.waiting and sequence.waiting[0].is_start:
-                    slots.strategy.withdraw(sequence.waiting[0], sequence.slot)
-                    self._vacate(sequence)
-                    self._to_backlog(sequence)
-                    self._backlog.move_to_end(sequence, last=False)
+                    self._unseat(sequence)
                 else:
                     failed += self._end(sequence)
         self._fill()
@@ -270,7 +290,7 @@ class Sequences:
         times = [self._next_deadline(), *[since + self._max_idle_s for since in list(self._idle.values())[:1]]]
         return min((time for time in times if time is not None), default=None)
 
-    def due_at(self, instance: int) -> float | None:
+    def due_at(self, instance: K) -> float | None:
         """The latest time at which `take` returns a batch for an instance; None if it has no requests."""
         return self._instances[instance].strategy.wake_at()
 
@@ -280,7 +300,7 @@ class Sequences:
         """Give free slots to sequences of the backlog."""
         while self._backlog:
             place = max(
-                (each for each in self._instances if each.is_ready and each.free),
+                (each for each in self._instances.values() if each.is_ready and each.free and not each.is_leaving),
                 key=lambda each: len(each.free),
                 default=None,
             )
@@ -299,6 +319,24 @@ class Sequences:
         if place is not None:
             del place.sequences[sequence]
             heappush(place.free, sequence.slot)
+
+    def _unseat(self, sequence: JobSequence) -> None:
+        """Return a sequence, which begins with its next request, to the front of the backlog."""
+        assert sequence.place is not None  # the callers found it in a slot
+        sequence.place.strategy.withdraw(sequence.waiting[0], sequence.slot)
+        self._vacate(sequence)
+        self._to_backlog(sequence)
+        self._backlog.move_to_end(sequence, last=False)
+
+    def _go_on(self, sequence: JobSequence) -> None:
+        """Offer the next request of a sequence. One that begins again does not stay with an instance that leaves."""
+        place = sequence.place
+        if place is not None and place.is_leaving and sequence.waiting[0].is_start:
+            self._vacate(sequence)
+            self._to_backlog(sequence)
+            self._fill()
+        else:
+            self._offer(sequence)
 
     def _offer(self, sequence: JobSequence) -> None:
         if sequence.place is not None:

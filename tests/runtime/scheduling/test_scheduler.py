@@ -7,6 +7,8 @@ import functools
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
@@ -138,6 +140,91 @@ class TestDispatch:
         instance.capacity = 1
         made.capacity_freed()
         assert instance.batches == [jobs[:4]]
+
+
+class TestJoiningAndLeaving:
+    def test_joins(self):
+        """What waits goes to an instance that joins at once."""
+        busy, idle = Instance(0), Instance(1)
+        made = scheduler(busy)
+        waiting = job()
+        made.submit(waiting)
+        made.serve([busy, idle])
+        assert idle.batches == [[waiting]]
+
+    def test_leaves(self):
+        """An instance that leaves gets no new work, not even what it gives back."""
+        leaving, staying = Instance(2), Instance(1)
+        made = scheduler(leaving)
+        first, second = job(), job()
+        made.submit(first)
+        made.serve([staying])
+        made.put_back([first])
+        made.submit(second)
+        assert leaving.batches == [[first]]
+        assert staying.batches == [[first]]
+        assert len(made) == 1
+        assert made.lone_instance() is None
+        staying.capacity = 1
+        made.capacity_freed()
+        assert staying.batches == [[first], [second]]
+
+    def test_has_left(self):
+        """There is nothing to wait for: requests are independent of each other."""
+        instance = Instance(1)
+        made = scheduler(instance)
+        made.serve([Instance(1)])
+        asyncio.run(made.wait_left(instance))
+        made.hurry()
+
+    @given(
+        st.sampled_from(["", "dynamic_batching { }"]),
+        st.lists(
+            st.one_of(
+                st.sampled_from([("submit",), ("join",)]),
+                st.tuples(st.sampled_from(["leave", "finish", "put_back"]), st.integers(0, 5)),
+            ),
+            max_size=60,
+        ),
+    )
+    def test_any_steps(self, text, steps):
+        """Whoever joins and leaves: each request is executed once, and none by an instance that has left."""
+        first = Instance(2)
+        made = scheduler(first, text=text)
+        serving, every, jobs, done = [first], [first], [], []
+
+        def finish(instance):
+            done.extend(instance.batches.pop(0))
+            instance.capacity += 1
+            made.capacity_freed()
+
+        for name, *arguments in steps:
+            taken = {id(each): list(each.batches) for each in every if each not in serving}
+            busy = [each for each in every if each.batches]
+            if name == "submit":
+                jobs.append(job())
+                made.submit(jobs[-1])
+            elif name == "join":
+                every.append(Instance(1))
+                serving.append(every[-1])
+                made.serve(list(serving))
+            elif name == "leave" and len(serving) > 1:
+                serving.pop(arguments[0] % len(serving))
+                made.serve(list(serving))
+            elif name in ("finish", "put_back") and busy:
+                instance = busy[arguments[0] % len(busy)]
+                taken.pop(id(instance), None)
+                if name == "finish":
+                    finish(instance)
+                else:
+                    instance.capacity += 1
+                    made.put_back(instance.batches.pop())
+            assert all(each.batches == taken.get(id(each), each.batches) for each in every)
+            assert not len(made) or all(not each.capacity for each in serving)
+        while any(each.batches for each in every):
+            finish(next(each for each in every if each.batches))
+        assert sorted(map(id, done)) == sorted(map(id, jobs))
+        assert not len(made)
 
 
 class TestTimer:

@@ -204,6 +204,77 @@ class TestDispatch:
         assert len(instance.batches) == 1
 
 
+class TestLeaving:
+    @in_a_loop
+    async def test_drains(self, make):
+        """An instance that leaves executes the sequences that it has, up to their ends; others go elsewhere."""
+        leaving, staying = Instance(), Instance()
+        made = make("", leaving)
+        first, second = job(1, START), job(1, END)
+        made.submit(first)
+        made.serve([staying])
+        waiting = asyncio.ensure_future(made.wait_left(leaving))
+        leaving.finish(made)
+        made.submit(job(2, START))
+        made.submit(second)
+        assert leaving.batches == [[second]]
+        assert len(staying.batches) == 1
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        leaving.finish(made)
+        await waiting
+        made.submit(job(3, START))
+        assert leaving.batches == []
+        await made.wait_left(leaving)
+
+    @in_a_loop
+    async def test_expires(self, make):
+        """Nobody needs to say that a sequence is over."""
+        leaving = Instance()
+        made = make("", leaving, idle_us=1000)
+        made.submit(job(1, START))
+        leaving.finish(made)
+        made.serve([Instance()])
+        await made.wait_left(leaving)
+
+    @in_a_loop
+    async def test_dies(self, make):
+        """An instance that dies has left; its sequences are lost, as those of any other."""
+        leaving = Instance()
+        outcomes = []
+        made = make("", leaving)
+        made.submit(job(1, START))
+        made.submit(job(1, 0, outcomes))
+        made.serve([Instance()])
+        leaving.is_ready = False
+        made.executor_changed()
+        assert "sequence 1 of model 'm' is lost" in outcomes[0].message
+        await made.wait_left(leaving)
+
+    @in_a_loop
+    async def test_hurry(self, make):
+        """Where all instances end, a sequence is not waited for."""
+        leaving = Instance()
+        made = make("", leaving)
+        made.submit(job(1, START))
+        made.serve([Instance()])
+        waiting = asyncio.ensure_future(made.wait_left(leaving))
+        await asyncio.sleep(0)
+        made.hurry()
+        await waiting
+
+    @in_a_loop
+    async def test_joins(self, make):
+        """A sequence that waits for a slot gets one of an instance that joins."""
+        busy, joining = Instance(), Instance()
+        made = make("oldest { max_candidate_sequences: 1 }", busy)
+        waiting = job(2, START)
+        made.submit(job(1, START))
+        made.submit(waiting)
+        made.serve([busy, joining])
+        assert joining.batches == [[waiting]]
+
+
 class TestRefusals:
     @in_a_loop
     async def test_no_sequence(self, make):

@@ -32,7 +32,7 @@ class Table:
     def __init__(self, slots=1, instances=1, oldest=False):
         batching = SequenceBatchingSpec(oldest, slots, int(IDLE_S * 1e6), 0, 0.0, (), (), ())
         self.all = Sequences("m", slots, batching)
-        self.all.serve([True] * instances)
+        self.all.serve(dict.fromkeys(range(instances), True))
 
     def submit(self, *jobs):
         for each in jobs:
@@ -177,9 +177,9 @@ class TestSlots:
     def test_without_instances(self):
         """Requests that come before there are instances wait for them."""
         table = Table()
-        table.all.serve([])
+        table.all.serve({})
         (first,) = table.submit(job(1, START))
-        table.all.serve([False, True])
+        table.all.serve({0: False, 1: True})
         table.run(first, instance=1)
 
     def test_due(self):
@@ -386,11 +386,93 @@ class TestInstances:
         table.run(other)
 
 
+class TestLeaving:
+    def test_goes_on_with_what_has_begun(self):
+        """A sequence that has begun stays until its end; then the instance has left."""
+        table = Table(slots=2)
+        first, second = table.submit(job(1, START), job(1, END))
+        table.run(first)
+        table.all.serve({1: True})
+        assert table.all.take_left() == []
+        (other,) = table.submit(job(2, START))
+        table.run(second)
+        assert table.all.take_left() == [0]
+        table.run(other, instance=1)
+        assert table.all.take_left() == []
+
+    def test_not_begun(self):
+        """A sequence that has a slot, and has not begun, begins elsewhere, before all that wait."""
+        table = Table(slots=2)
+        first, second, third = table.submit(job(1, START), job(2, START), job(3, START))
+        table.all.serve({1: True})
+        assert table.all.take_left() == [0]
+        table.run(first, second, instance=1)
+        assert third.sequence.place is None
+
+    @pytest.mark.parametrize("waits", [True, False])
+    def test_begins_again(self, waits):
+        """A sequence that begins again does so elsewhere."""
+        table = Table()
+        (first,) = table.submit(job(1, START))
+        assert table.all.take(0, 0) == [first]
+        table.all.serve({1: True})
+        if waits:
+            (again,) = table.submit(job(1, START))
+            table.all.done(first, 0)
+        else:
+            table.all.done(first, 0)
+            (again,) = table.submit(job(1, START))
+        assert table.all.take_left() == [0]
+        table.run(again, instance=1)
+
+    def test_put_back(self):
+        """A request that begins its sequence, and was given back, begins it elsewhere."""
+        table = Table()
+        (first,) = table.submit(job(1, START))
+        assert table.all.take(0, 0) == [first]
+        table.all.serve({1: True})
+        assert table.all.put_back(first)
+        assert table.all.take_left() == [0]
+        table.run(first, instance=1)
+
+    def test_expires(self):
+        """A sequence of which nothing is heard holds the instance no longer than others."""
+        table = Table()
+        (first,) = table.submit(job(1, START))
+        table.run(first, now=5.0)
+        table.all.serve({1: True})
+        assert table.all.take_left() == []
+        assert table.all.expire(5.0 + IDLE_S) == []
+        assert table.all.take_left() == [0]
+
+    def test_dies(self):
+        """An instance that dies while it leaves has left, and its sequences are lost."""
+        table = Table()
+        (first,) = table.submit(job(1, START))
+        table.run(first)
+        (second,) = table.submit(job(1))
+        table.all.serve({1: True})
+        assert table.all.readiness(0, False) == [second]
+        assert table.all.take_left() == [0]
+
+    def test_staying(self):
+        """An instance that stays keeps its sequences."""
+        table = Table(instances=2)
+        first, second = table.submit(job(1, START), job(2, START))
+        table.run(first)
+        table.all.serve({0: True, 2: True})
+        assert table.all.take_left() == [1]
+        table.run(*table.submit(job(1)))
+        table.run(second, instance=2)
+
+
 STEPS = st.one_of(
     st.tuples(st.just("submit"), st.integers(1, 4), st.sampled_from([0, START, END, START | END])),
-    st.tuples(st.just("take"), st.integers(0, 1)),
+    st.tuples(st.just("take"), st.integers(0, 4)),
     st.tuples(st.sampled_from(["done", "put_back", "cancel"]), st.integers(0, 20)),
-    st.tuples(st.just("readiness"), st.integers(0, 1), st.booleans()),
+    st.tuples(st.just("readiness"), st.integers(0, 4), st.booleans()),
+    st.tuples(st.just("join")),
+    st.tuples(st.just("leave"), st.integers(0, 4)),
     st.tuples(st.just("pass"), st.sampled_from([1.0, IDLE_S])),
 )
 
@@ -405,7 +487,9 @@ class Model:
         self.waiting = []
         self.running = []
         self.begun = []
-        self.ready = [True, True]
+        # The instances that serve, and those that leave, with the sequences that they may still have.
+        self.serving = {0: True, 1: True}
+        self.leaving = {}
 
     def submit(self, id, flags):
         each = job(id, flags, at=self.now, timeout_s=5.0 if id == 4 else 0.0)
@@ -417,8 +501,23 @@ class Model:
         self.table.all.submit(each)
         self.waiting.append(each)
 
-    def take(self, instance):
-        batch = self.table.all.take(instance, self.now)
+    def seated(self, index):
+        every = [*self.serving, *self.leaving]
+        return every[index % len(every)]
+
+    def join(self):
+        self.serving[max(self.table.all._instances, default=0) + 1] = True
+        self.table.all.serve(self.serving)
+
+    def leave(self, index):
+        if len(self.serving) > 1:
+            instance = list(self.serving)[index % len(self.serving)]
+            del self.serving[instance]
+            self.table.all.serve(self.serving)
+            self.leaving[instance] = set(self.table.all._instances[instance].sequences)
+
+    def take(self, index):
+        batch = self.table.all.take(self.seated(index), self.now)
         if batch is None:
             return
         assert 1 <= len(batch) <= self.slots
@@ -446,13 +545,15 @@ class Model:
             assert each in failed
             self.fail(failed)
 
-    def readiness(self, instance, is_ready):
+    def readiness(self, index, is_ready):
+        instance = self.seated(index)
         self.fail(self.table.all.readiness(instance, is_ready))
         if not is_ready:  # its requests have failed
             for each in [each for each in self.running if each.sequence.running is None]:
                 self.running.remove(each)
                 self.table.all.done(each, self.now)
-        self.ready[instance] = is_ready
+        if instance in self.serving:
+            self.serving[instance] = is_ready
 
     def fail(self, failed):
         for each in failed:
@@ -467,30 +568,42 @@ class Model:
     def check(self):
         every = self.table.all
         assert len(every) == len(self.waiting)
-        for slots in every._instances:
+        for slots in every._instances.values():
             taken = [sequence.slot for sequence in slots.sequences]
             assert sorted(taken + slots.free) == list(range(self.slots))
-        has_room = any(slots.is_ready and slots.free for slots in every._instances)
+        has_room = any(is_ready and every._instances[instance].free for instance, is_ready in self.serving.items())
         assert not (has_room and every._backlog)
+        for instance in every.take_left():
+            del self.leaving[instance]
+        assert every._instances.keys() == self.serving.keys() | self.leaving.keys()
+        for instance, sequences in self.leaving.items():
+            now = set(every._instances[instance].sequences)
+            assert now
+            assert now <= sequences
+            self.leaving[instance] = now
 
 
 @settings(max_examples=4 * settings.default.max_examples)
 @given(st.integers(1, 3), st.booleans(), st.lists(STEPS, max_size=60))
 def test_any_steps(slots, oldest, steps):
-    """For all steps: order, one request at a time, no slot is lost or given twice, and in the end all is done."""
+    """For all steps: order, one request at a time, no slot is lost or given twice, and in the end all is done.
+
+    An instance that leaves gets no further sequences, and is there until its last one ends.
+    """
     model = Model(slots, oldest)
     for name, *arguments in steps:
         getattr(model, "do_pass" if name == "pass" else name)(*arguments)
         model.check()
-    for instance in range(2):
-        model.readiness(instance, True)
+    for index in range(len(model.serving)):
+        model.readiness(index, True)
     for _ in range(2 * len(steps) + 10):
-        for instance in range(2):
-            model.take(instance)
+        for index in range(len(model.serving) + len(model.leaving)):
+            model.take(index)
         while model.running:
             model.done(0)
         model.do_pass(IDLE_S)
         model.check()
     assert model.waiting == []
     assert len(model.table.all._known) == 0
-    assert sum(len(slots.free) for slots in model.table.all._instances) == 2 * slots
+    assert not model.leaving
+    assert sum(len(each.free) for each in model.table.all._instances.values()) == len(model.serving) * slots

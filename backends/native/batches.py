@@ -18,7 +18,9 @@ from pyruntime.backends.native.events import LOOK_S, Events
 from pyruntime.backends.native.tensors import Inputs, response_of
 from pyruntime.runtime.native.parameters import Parameter
 from pyruntime.stub.host import Host
+from pyruntime.stub.logs import LOGGER
 from pyruntime.stub.pb_utils import (
+    TRITONSERVER_REQUEST_RELEASE_ALL,
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
     TRITONSERVER_RESPONSE_COMPLETE_FINAL,
     InferenceRequest,
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from pyruntime.runtime.native import _triton
 
 _NO_RESPONSE = "the model ended the request without a response"
+_DROPPED = (
+    "a response was dropped: it was sent when Execute had returned, to a request that was released to be executed again"
+)
 _TOO_LATE = "a request can be released to be executed again during Execute only, where its model runs in a process"
 
 
@@ -42,6 +47,7 @@ class Job:
         "batches",
         "is_answered",
         "is_cancelled",
+        "is_rescheduled",
         "is_returned",
         "is_sending",
         "memory",
@@ -68,6 +74,7 @@ class Job:
         self.is_answered = False
         self.is_returned = False
         self.is_cancelled = False
+        self.is_rescheduled = False
         # Responses that wait until the client has taken earlier ones, and whether a thread sends these.
         self.waiting: deque[tuple[InferenceResponse | None, bool]] = deque()
         self.is_sending = False
@@ -150,6 +157,8 @@ class Batches:
     ) -> None:
         """The backend has sent a response, or has said that no further response follows."""
         if job.is_answered:
+            if job.is_rescheduled:
+                LOGGER.warning(_DROPPED)
             return
         response = None
         if failure is not None:
@@ -171,7 +180,7 @@ class Batches:
         if not reschedule or job.is_answered or request is None:
             return
         if not job.is_returned:
-            job.is_answered = True
+            job.is_rescheduled = True
             del self._open[job]
             request.set_release_flags(TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         else:
@@ -198,6 +207,11 @@ class Batches:
     def _outcome(self, job: Job, request: InferenceRequest) -> InferenceResponse | None:
         """The result of `execute` for a request."""
         job.is_returned = True
+        if job.is_rescheduled:
+            if not job.is_answered:
+                job.is_answered = True
+                return None
+            request.set_release_flags(TRITONSERVER_REQUEST_RELEASE_ALL)  # its last response was sent
         if not job.is_answered:
             job.sender = job.sender or request.get_response_sender()
             return None

@@ -36,6 +36,7 @@ class Server:
         self._metrics = NativeMetrics(native.metrics)
         self._batches: Batches | None = None
         acts: dict[int, Callable[..., None]] = {
+            native.EARLIER_RESPONSE: lambda job, *rest: job.batches.responded(job, *rest),
             native.RESPONSE: lambda job, *rest: job.batches.responded(job, *rest),
             native.RELEASED: lambda job, reschedule, _: job.batches.released(job, reschedule),
             native.ANSWERED: lambda job, *rest: job.batches.answered(job, *rest),

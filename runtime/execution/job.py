@@ -34,6 +34,12 @@ from pyruntime.utils.request_codec import (
 Respond = Callable[[InferResponse | InferenceError | None, bool], None]
 
 
+def discard(outcome: InferResponse | InferenceError | None, final: bool) -> None:
+    """The `respond` of a job whose responses nobody takes."""
+    if isinstance(outcome, InferResponse):
+        outcome.release()
+
+
 class Running(Protocol):
     """The batches of an executor, as their jobs refer to them."""
 

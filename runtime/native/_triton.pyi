@@ -50,6 +50,9 @@ RETURNED: Final[int]
 # the batches compute input, compute infer, compute output; Execute; ns). `count` requests of lent connections have
 # ended, each a batch of `rows` rows. This event alone does not make the descriptor readable.
 COUNTED: Final[int]
+# The items of RESPONSE: a response of an execution after which the request was rescheduled. It may be executed again
+# already, and may be over.
+EARLIER_RESPONSE: Final[int]
 
 class NativeError(Exception):
     """A backend failed, or a system call for it: `args` are the code (see utils/errors.py) and the message."""

@@ -18,10 +18,10 @@ from typing import Protocol
 
 from pyruntime.runtime.config.spec import ModelSpec, SequenceBatchingSpec
 from pyruntime.runtime.execution.executor import Executor
-from pyruntime.runtime.execution.job import Job, tensor_refs
+from pyruntime.runtime.execution.job import Job, discard, tensor_refs
 from pyruntime.runtime.execution.states import SequenceStates
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
-from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.runtime.scheduling.controls import Controls
 from pyruntime.runtime.scheduling.scheduler import JobScheduler
 from pyruntime.runtime.scheduling.sequences import Sequences, sequence_of
@@ -241,7 +241,7 @@ class SequenceScheduler(JobScheduler):
         ]
         tensors += self._controls.tensors(0, False, False, ready=False)
         options = RequestOptions(requested_outputs=model.options.requested_outputs)
-        padding = Job("", options, [], 1, model.signature, [], _discard, time.monotonic_ns())
+        padding = Job("", options, [], 1, model.signature, [], discard, time.monotonic_ns())
         padding.is_padding = True
         padding.tensors = self._place(tensors, padding)
         return padding
@@ -297,9 +297,3 @@ def _size_of_zeros(datatype: str, shape: Sequence[int], size: int) -> int:
     if datatype != "BYTES":
         return size
     return prod(shape) * BYTES_PREFIX_SIZE
-
-
-def _discard(outcome: InferResponse | InferenceError | None, final: bool) -> None:
-    """Discard the response to padding."""
-    if isinstance(outcome, InferResponse):
-        outcome.release()

@@ -213,6 +213,12 @@ class TestRescheduling:
         for runs in (2, 4):
             assert model.infer(NOTHING, correlation_id=5, sequence_start=True)["OUT"].tolist() == [runs]
 
+    def test_responses_after_it(self, native):
+        """A response that is sent after its request was released to be executed again arrives."""
+        model = native("iterate.cc", IN_OUT + DECOUPLED + "sequence_batching { iterative_sequence: true }")
+        streams = model.start([Request({"IN": [count]}, correlation_id=count, sequence_start=True) for count in (1, 4)])
+        assert [[result["OUT"].item() for result in stream] for stream in streams] == [[0], [3, 2, 1, 0]]
+
     def test_not_allowed(self, native):
         """Elsewhere it is an error that the backend reads."""
         requests = [Request(NOTHING, request_id="flags"), Request(NOTHING), Request(NOTHING)]

@@ -5,11 +5,14 @@
 import http.client
 import json
 import os
+import queue
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
+import tritonclient.grpc
 
 ITERATIVE = "sequence_batching { iterative_sequence: true }"
 DECOUPLED = "model_transaction_policy { decoupled: true }"
@@ -218,6 +221,50 @@ class TestStreams:
             found = [clients.submit(server.stream, "streams", IN=[50], act="send", id=f"p{each}") for each in range(8)]
             for each in found:
                 assert [event.get("OUT", event) for event in each.result()] == list(range(50))
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory, install_backends, write_model, serving):
+    """A server of models that send during Execute, later from a thread, and in a process of their own."""
+    repository = tmp_path_factory.mktemp("iterate")
+    tensor = 'name: "{}" data_type: TYPE_INT64 dims: 1'
+    config = f'backend: "iterate" {ITERATIVE} {DECOUPLED}\n'
+    config += f"input {{ {tensor.format('IN')} }} output {{ {tensor.format('OUT')} }}\n"
+    parameter = 'parameters {{ key: "{}" value {{ string_value: "{}" }} }}\n'
+    write_model(repository, "during", None, config)
+    write_model(repository, "later", None, config + parameter.format("SEND", "thread"))
+    alone = parameter.format("EXECUTION_MODE", "process")
+    write_model(repository, "apart", None, config + alone)
+    with serving(repository, f"--backend-directory={install_backends('iterate')}") as server:
+        yield server
+
+
+class TestNative:
+    """A backend in C++ that sends each response after it has released the request to be executed again."""
+
+    @pytest.mark.parametrize("model", ["during", "later", "apart"])
+    def test_requests_at_once(self, native, model):
+        """Each client gets all responses to its request, in order."""
+        counts = [1, 2, 50, 3, 4, 50]
+        with ThreadPoolExecutor(len(counts)) as clients:
+            found = list(clients.map(lambda count: native.stream(model, IN=[count]), counts))
+        for count, events in zip(counts, found, strict=True):
+            assert [event["OUT"] for event in events] == list(range(count))[::-1]
+
+    @pytest.mark.parametrize("model", ["during", "later", "apart"])
+    def test_two_requests_of_a_stream(self, native, model):
+        """The same for requests at once over one stream of gRPC."""
+        found, got = {"a": [], "b": []}, queue.Queue()
+        with closing(native.grpc()) as client:
+            client.start_stream(lambda result, error: got.put((result, error)))
+            for name, count in (("a", 3), ("b", 5)):
+                tensor = tritonclient.grpc.InferInput("IN", [1], "INT64")
+                client.async_stream_infer(model, [tensor.set_data_from_numpy(np.array([count]))], request_id=name)
+            for _ in range(8):
+                result, error = got.get(timeout=60)
+                assert error is None
+                found[result.get_response().id].append(result.as_numpy("OUT").item())
+        assert found == {"a": [2, 1, 0], "b": [4, 3, 2, 1, 0]}
 
 
 NOT_ALLOWED = (

@@ -20,7 +20,14 @@ from pyruntime.runtime.instances.capacity import AdaptiveCapacity
 from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.native.instance_spec import NativeExtension, NativeInstanceSpec, create_handle
 from pyruntime.runtime.instances.native.memory import base_of, is_inline, resolved
-from pyruntime.runtime.instances.native.responses import NativeOutput, NativeResponses, Outcome, take_with
+from pyruntime.runtime.instances.native.responses import (
+    NO_RESPONSE,
+    NativeOutput,
+    NativeResponses,
+    Outcome,
+    RescheduledResponses,
+    take_with,
+)
 from pyruntime.runtime.instances.native.stacks import describe
 from pyruntime.runtime.instances.native.times import BatchTimes, Execution, NativeTimes, Times
 from pyruntime.runtime.instances.native.worker import NativeWorker
@@ -201,7 +208,7 @@ class NativeBatches(InflightBatches[int]):
             return
         if final:
             if outcome is None and not self._spec.spec.decoupled:
-                outcome = self._kept.pop(job, None) or self._ended_without(job)
+                outcome = self._kept.pop(job, None) or self._kept_earlier(job) or self._ended_without(job)
             if job.trace is not None and job not in self._released:
                 self._held[job] = outcome
                 return
@@ -219,6 +226,9 @@ class NativeBatches(InflightBatches[int]):
             return
         if reschedule and job not in self._answered:
             del self._jobs[job]
+            if not isinstance(job.respond, RescheduledResponses):
+                job.respond = RescheduledResponses(job.respond, self._responses, self._spec.spec.decoupled)
+            job.respond.kept = self._kept.pop(job, None) or job.respond.kept
             self._reschedule(job)
             return
         if job in self._answered:
@@ -294,8 +304,12 @@ class NativeBatches(InflightBatches[int]):
             self._failures[job] = outcome
         return outcome
 
+    def _kept_earlier(self, job: Job) -> Outcome | None:
+        """The response that was sent in an earlier execution of the job, if there is one."""
+        return job.respond.kept if isinstance(job.respond, RescheduledResponses) else None
+
     def _ended_without(self, job: Job) -> InferenceError:
-        failure = self._failures[job] = InferenceError("the model ended the request without a response")
+        failure = self._failures[job] = InferenceError(NO_RESPONSE)
         return failure
 
     def _count(self, job: Job, times: Times) -> None:

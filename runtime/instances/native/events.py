@@ -49,6 +49,7 @@ class NativeEvents:
         self._log = ModelLog(_LOG, "")
         self._acts: dict[int, Callable[..., None]] = {
             native.RESPONSE: _responded,
+            native.EARLIER_RESPONSE: lambda job, *rest: job.respond.earlier(job, *rest),
             native.RELEASED: _released,
             native.BATCH_STATISTICS: lambda owner, times: owner.times.batch(times, time.time_ns() // 1_000_000),
             native.RESPONSE_STATISTICS: lambda owner, *rest: owner.times.response(*rest),

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.execution.job import Job, Respond, discard
 from pyruntime.runtime.instances.native.instance_spec import NativeHandle
 from pyruntime.runtime.instances.native.memory import put_in_place
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter
-from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.errors import Code, InferenceError
 
 if TYPE_CHECKING:
     from pyruntime.runtime.native._triton import Buffer
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 NativeOutput: TypeAlias = "tuple[str, str, list[int], Buffer]"
 Outcome = InferResponse | InferenceError
 
+NO_RESPONSE = "the model ended the request without a response"
 _NO_PARAMETERS: dict[str, Parameter] = {}
 
 
@@ -59,6 +60,53 @@ class NativeResponses:
             return put_in_place(response, job.client)
         except InferenceError as exc:
             return exc
+
+
+class RescheduledResponses:
+    """The `respond` of a job from the time on when its backend had it executed again.
+
+    The backend may still send responses of an earlier execution while the job queues or is executed, possibly by
+    another instance. The last response of any execution is the last one for the client; later ones are discarded.
+    `kept` is the response of a model that is not decoupled, until the backend says that it is the last.
+    """
+
+    __slots__ = ("_is_decoupled", "_respond", "_responses", "kept")
+
+    def __init__(self, respond: Respond, responses: NativeResponses, is_decoupled: bool) -> None:
+        self._respond = respond
+        self._responses = responses
+        self._is_decoupled = is_decoupled
+        self.kept: Outcome | None = None
+
+    def __call__(self, outcome: Outcome | None, final: bool) -> None:
+        """See execution.job.Respond."""
+        respond = self._respond
+        if final:
+            self._respond = discard
+        respond(outcome, final)
+
+    def earlier(
+        self,
+        job: Job,
+        final: bool,
+        failure: tuple[int, str] | None,
+        outputs: list[NativeOutput] | None,
+        parameters: dict[str, Parameter] | None,
+    ) -> None:
+        """The backend has sent a response of an earlier execution of the job."""
+        if self._respond is discard:
+            return  # the memory of the client may be gone
+        outcome: Outcome | None = None
+        if failure is not None:
+            outcome = InferenceError(failure[1], Code(failure[0]))
+        elif outputs is not None:
+            outcome = self._responses.make(job, outputs, parameters)
+        if self._is_decoupled:
+            self(outcome, final)
+            return
+        self.kept = outcome or self.kept
+        if final:
+            self(self.kept or InferenceError(NO_RESPONSE), True)
 
 
 class _Take:

@@ -89,6 +89,7 @@ constexpr Constant kConstants[] = {
     {"SENT", kSent},
     {"RETURNED", kReturned},
     {"COUNTED", kCounted},
+    {"EARLIER_RESPONSE", kEarlierResponse},
 };
 
 // Python loads its modules for themselves alone. Backends that do not name the library they take their functions from

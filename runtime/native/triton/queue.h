@@ -31,6 +31,7 @@ enum EventKind : int {
   kSent = 11,
   kReturned = 12,
   kCounted = 13,
+  kEarlierResponse = 14,
 };
 
 // An event for Python. Made on any thread, without the GIL; converted and destroyed on Python's thread, with it.

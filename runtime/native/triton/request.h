@@ -75,6 +75,11 @@ class RequestState : public std::enable_shared_from_this<RequestState> {
   // The request will be executed again: it is not lost if it was not answered.
   void Reschedule();
 
+  // On Python's thread: Python knows that the request is rescheduled, so responses that follow are those of an earlier
+  // execution.
+  void LeaveToNext() { left_to_next_ = true; }
+  bool IsLeftToNext() const { return left_to_next_; }
+
   // The window for responses ahead of the client; null if there is one response only.
   ResponseWindow* window() const { return window_.get(); }
   // The backend no longer waits for the client.
@@ -101,6 +106,7 @@ class RequestState : public std::enable_shared_from_this<RequestState> {
   std::atomic<bool> claimed_{false};
   std::atomic<bool> rescheduled_{false};
   std::atomic<bool> released_{false};
+  bool left_to_next_ = false;
   std::atomic<uint64_t> reported_{0};
   EventPlace answer_;
   const std::unique_ptr<ResponseWindow> window_;

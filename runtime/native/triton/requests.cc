@@ -43,6 +43,7 @@ class ReleasedEvent : public Event {
   PyObject* ToPython() override {
     Ref statistics(pyruntime::ToPython(statistics_));
     if (!statistics) return nullptr;
+    if (reschedule_) state_->LeaveToNext();
     return Py_BuildValue(
         "(iOON)", kReleased, state_->job(), reschedule_ ? Py_True : Py_False, statistics.release());
   }

@@ -42,7 +42,7 @@ namespace pyruntime {
 // A response, a failure, or only the end of the responses (neither). It becomes a kResponse tuple, whose outputs are
 // Python objects that own their buffers. A last response whose request is released before Python takes the event
 // becomes kAnswered, or kEncoded if it is like the remembered one. A response that was sent to the client becomes
-// kSent.
+// kSent; one that was sent after the request was rescheduled becomes kEarlierResponse.
 class ResponseEvent : public Event {
  public:
   ResponseEvent(RequestStatePtr state, std::unique_ptr<TRITONBACKEND_Response> response,

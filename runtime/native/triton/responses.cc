@@ -96,7 +96,7 @@ PyObject* ResponseEvent::ToPython() {
                   parameters.release(), pyruntime::ToPython(statistics_), pyruntime::ToPython(execution_)});
   }
   return Py_BuildValue(
-      "(iOONNN)", kResponse, state_->job(), final_ ? Py_True : Py_False, failure.release(), outputs.release(),
+      "(iOONNN)", state_->IsLeftToNext() ? kEarlierResponse : kResponse, state_->job(), final_ ? Py_True : Py_False, failure.release(), outputs.release(),
       parameters.release());
 }
 

@@ -159,6 +159,7 @@ class NativeInstance:
         self._kinds = {
             _triton.RESPONSE: "response",
             _triton.RELEASED: "released",
+            _triton.EARLIER_RESPONSE: "earlier",
             _triton.STATE: "state",
             _triton.ACTIVITY: "activity",
         }

@@ -3,6 +3,7 @@
 """Requests as backends see them, and what backends do with them: see tests/native/requests.cc."""
 
 import gc
+import struct
 import sys
 import weakref
 
@@ -165,6 +166,18 @@ class TestRelease:
         assert job.parameters["again 0"] == job.parameters["again 1"] == ""
         backend.take()
         assert again.responses == all_too.responses == []
+
+    def test_responses_after_a_reschedule(self, native, request_of):
+        """They are told apart from those of the next execution, which may have begun."""
+        backend = native("iterate.cc", iterative=True)
+        number = struct.pack("q", 2)
+        (first,) = backend.execute(request_of("", ("IN", "INT64", [1], number), correlation=7, flags=START))
+        backend.wait(lambda: len(first.events) == 2)
+        (_, released), (kind, (final, failure, ((name, *_, buffer),), _)) = first.events
+        assert (released, kind, final, failure) == ((True, None), "earlier", False, None)
+        assert (name, bytes(buffer)) == ("OUT", struct.pack("q", 1))
+        (second,) = backend.run(request_of("", ("IN", "INT64", [1], number), correlation=7))
+        assert [final for final, *_ in second.responses] == [True]
 
     def test_to_be_executed_again_is_for_iterative_models(self, backend, request_of):
         """In any other it is refused, in Triton's words, and leaves the request with its backend."""

@@ -319,6 +319,110 @@ def test_reschedule(backend):
     assert not len(backend.batches)
 
 
+def rescheduled(batches, number=3):
+    """A request that its backend has released to have it executed again."""
+    request = Request()
+    request.job.serial = number
+    batches.execute(request)
+    batches.batches.released(request.job, True, None)
+    return request
+
+
+def numbers(request):
+    """The first bytes of the responses, None where there was an end alone, and messages of failures."""
+    return [
+        each and (each.message if isinstance(each, InferenceError) else bytes(each.outputs[0].data)[0])
+        for each in request.outcomes
+    ]
+
+
+def out(number):
+    """The outputs of a response."""
+    return [("OUT", "FP32", [1, 2], bytearray([number] * 8))]
+
+
+class TestResponsesOfEarlierExecutions:
+    """A backend may send responses after it has released a request to have it executed again."""
+
+    def test_while_it_queues(self, backend):
+        """They go to the client."""
+        request = rescheduled(backend(ITERATIVE + DECOUPLED))
+        assert request.job.instance is None
+        request.job.respond.earlier(request.job, False, None, out(1), None)
+        assert (numbers(request), request.is_over) == ([1], False)
+
+    def test_while_another_instance_executes_it(self, backend):
+        """They go to the client, between those of the other execution."""
+        request, other = rescheduled(backend(ITERATIVE + DECOUPLED)), backend(ITERATIVE + DECOUPLED)
+        serial = other.execute(request)
+        other.batches.responded(request.job, False, None, out(2), None)
+        request.job.respond.earlier(request.job, False, None, out(1), None)
+        other.batches.responded(request.job, True, None, None, None)
+        other.batches.released(request.job, False, None)
+        other.batches.executed(serial, 0, 1)
+        assert numbers(request) == [2, 1, None]
+        assert not len(other.batches)
+
+    def test_when_it_is_over(self, backend):
+        """They are dropped: the client has its last response, and the memory for outputs may be gone."""
+        request = rescheduled(made := backend(ITERATIVE + DECOUPLED))
+        made.execute(request)
+        made.batches.responded(request.job, True, None, None, None)
+        made.batches.released(request.job, False, None)
+        request.job.respond.earlier(request.job, True, None, out(1), None)
+        assert numbers(request) == [None]
+
+    @pytest.mark.parametrize("is_last", [True, False])
+    def test_the_last_one(self, backend, is_last):
+        """It is the last for the client. The request is executed again all the same, and what is sent then is dropped,
+        so that the backend does not wait until a client takes it."""
+        request = rescheduled(made := backend(ITERATIVE + DECOUPLED))
+        request.job.respond.earlier(request.job, True, (3, "no more"), None, None)
+        serial = made.execute(request)
+        made.batches.responded(request.job, False, None, out(1), None)
+        assert made.handle.taken == [serial]
+        made.batches.responded(request.job, True, None, out(2) if is_last else None, None)
+        made.batches.released(request.job, False, None)
+        assert numbers(request) == ["no more"]
+        assert request.slot.freed
+
+    def test_rescheduled_again(self, backend):
+        """Responses of each execution go to the client."""
+        request = rescheduled(made := backend(ITERATIVE + DECOUPLED))
+        made.execute(request)
+        made.batches.released(request.job, True, None)
+        for number in (1, 2):
+            request.job.respond.earlier(request.job, False, None, out(number), None)
+        assert numbers(request) == [1, 2]
+
+    def test_of_a_model_that_is_not_decoupled(self, backend):
+        """Its response is kept until the backend says that it is the last, in whatever execution."""
+        request, other = rescheduled(backend(ITERATIVE)), backend(ITERATIVE)
+        request.job.respond.earlier(request.job, False, None, out(1), None)
+        other.execute(request)
+        assert not request.outcomes
+        other.batches.responded(request.job, True, None, None, None)
+        assert numbers(request) == [1]
+
+    def test_sent_before_the_reschedule(self, backend):
+        """The same for a response of such a model that was sent in time."""
+        made, other, request = backend(ITERATIVE), backend(ITERATIVE), Request()
+        made.execute(request)
+        made.batches.responded(request.job, False, None, out(1), None)
+        made.batches.released(request.job, True, None)
+        other.execute(request)
+        other.batches.responded(request.job, True, None, None, None)
+        assert numbers(request) == [1]
+
+    @pytest.mark.parametrize("outputs", [None, out(1)])
+    def test_the_last_of_a_model_that_is_not_decoupled(self, backend, outputs):
+        """An end without a response is an error."""
+        request = rescheduled(backend(ITERATIVE))
+        request.job.respond.earlier(request.job, True, None, outputs, None)
+        assert numbers(request) == [1 if outputs else "the model ended the request without a response"]
+        assert request.is_over
+
+
 def test_parameters(backend):
     """They reach the extension as values."""
     backend, request = backend(), Request('{"a": 1, "b": "x"}')

@@ -59,7 +59,10 @@ def test_attack(start_again, run_attack, attack, request):
 
 @pytest.mark.parametrize("case", range(len(http1.SMUGGLING)))
 def test_smuggling(start_again, seed, case):
-    """What servers have read differently is refused, and what comes behind it is not read as a request."""
+    """What servers have read differently has one answer, an error, and what comes behind is not read as a request.
+
+    Chunks with a length are read: the error is that of their empty body.
+    """
     headers, body = http1.SMUGGLING[case]
     target = Target(start_again(), seed)
     request = b"POST /v2/models/numbers/infer HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n%b" % (headers, body)

@@ -158,7 +158,7 @@ def test_too_many_connections(tmp_path, model, serving, wait_until):
 @pytest.mark.parametrize(
     ("data", "statuses"),
     [
-        (b"POST /v2 HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + READY, [400]),
+        (b"POST /v2 HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + READY, [405]),
         (b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [400]),
         (b"POST /v2 HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + READY, [400]),
         (b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + READY, [400]),
@@ -176,7 +176,7 @@ def test_too_many_connections(tmp_path, model, serving, wait_until):
     ],
 )
 def test_bytes_that_could_mean_two_things(server, data, statuses):
-    """They mean one, or they are refused and nothing behind them is read."""
+    """They mean one, or they are refused. Nothing is read behind a refusal, nor behind chunks that have a length too."""
     with server.connect() as sock:
         sock.sendall(data)
         if statuses[-1] == 200:

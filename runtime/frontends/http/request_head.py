@@ -79,6 +79,10 @@ _REQUEST_LINE = re.compile(rb"(?:\r\n)*+[^ \t\r\n]+ [^ \t\r\n]+ [^ \t\r\n]+\r\n"
 # A header that names a span of the client's. One that is folded, or in any way odd, is left to the parser.
 _TRACEPARENT = re.compile(rb"\r\n(?i:traceparent):[ \t]*([0-9a-f]{2}-[0-9a-f-]{50,100})[ \t]*(?=\r\n[!-~\r])")
 
+# A header that says how long a body in chunks is.
+_LENGTH = re.compile(rb"\r\n(?i:content-length):[ \t]*[0-9]{1,%d}[ \t]*(?=\r\n[!-~\r])" % LENGTH_DIGITS_MAX)
+_IN_CHUNKS = re.compile(rb"\r\n(?i:transfer-encoding:[ \t]*chunked)[ \t]*(?=\r\n[!-~\r])")
+
 
 class _KnownHeads(dict[bytes, "Head"]):
     """The heads that are remembered, by their bytes. Any other one is what `read_new` returns."""
@@ -158,7 +162,12 @@ class _Collector:
         self._parser = httptools.HttpRequestParser(self)
 
     def parse(self, head: bytes) -> Head:
-        self._feed(head)
+        framed = head
+        if _IN_CHUNKS.search(head) is not None:
+            # RFC 9112, section 6.3: the chunks count, and the connection ends with the response, as a proxy that goes
+            # by the length sees another request next. The parser refuses a second length.
+            framed = _LENGTH.sub(b"", head, count=1)
+        self._feed(head, framed)
         headers = self.headers
         chunked = _chunked(headers.get(b"transfer-encoding"))
         if chunked and self._version == "1.0":
@@ -172,17 +181,18 @@ class _Collector:
             header_length=_header_length(headers.get(b"inference-header-content-length")),
             encoding=_encoding(headers.get(b"content-encoding", b"")),
             expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
-            keep_alive=self._keep_alive,
+            keep_alive=self._keep_alive and framed is head,
             takes_chunks=self._version == "1.1",
             response_encoding=accepted_encoding(headers.get(b"accept-encoding", b"").decode("latin-1")),
             line=request_line(method, self._url),
         )
 
-    def _feed(self, head: bytes) -> None:
+    def _feed(self, head: bytes, framed: bytes) -> None:
+        """Parse `framed`, which is the head without what does not count."""
         if head.startswith(_HTTP2):
             raise BadRequest("this port speaks HTTP/1.1; gRPC, which needs HTTP/2, has a port of its own")
         try:
-            self._parser.feed_data(head)
+            self._parser.feed_data(framed)
         except httptools.HttpParserUpgrade as exc:
             raise BadRequest("protocol upgrades are not supported") from exc
         except httptools.HttpParserError as exc:

@@ -355,6 +355,19 @@ class TestRefusals:
         assert "error" in json.loads(transport.responses()[1][2])
         assert server.is_idle()
 
+    @pytest.mark.parametrize("length", [0, 5, 10_000])
+    def test_chunks_and_a_length(self, server, length):
+        """The request is served by its chunks, wherever they are cut, and is the last one of the connection."""
+        stream = infer_chunked(1, 2).replace(b"\r\nTransfer", b"\r\nContent-Length: %d\r\nTransfer" % length, 1)
+        for cut in range(1, len(stream), 7):
+            transport = server.connect()
+            transport.feed(stream[:cut])
+            transport.feed(stream[cut:] + get("/v2/health/live"))
+            assert transport.statuses() == [200]
+            assert transport.responses()[0][1]["connection"] == "close"
+            assert transport.closed
+        assert server.is_idle()
+
     def test_behind_one_that_runs(self, server):
         """The refusal waits for the answers before it."""
         server.instance.waits = True

@@ -51,6 +51,13 @@ class TestHead:
         """A body may come in chunks."""
         assert parse(b"Transfer-Encoding: chunked").chunked
 
+    @pytest.mark.parametrize("length", [b"Content-Length: 5", b"content-length:0", b"CONTENT-LENGTH: 12 \t"])
+    def test_chunks_and_a_length(self, length):
+        """The chunks count, and the request is the last one of its connection: RFC 9112, section 6.3."""
+        for headers in ((length, b"Transfer-Encoding: chunked"), (b"transfer-encoding: Chunked", length, b"A: b")):
+            head = parse(*headers)
+            assert (head.chunked, head.content_length, head.keep_alive) == (True, 0, False)
+
     @pytest.mark.parametrize(
         ("line", "header", "keep_alive", "takes_chunks"),
         [
@@ -95,7 +102,17 @@ class TestRefused:
             b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
             b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
             b"GET / HTTP/1.1\r\nContent-Length: 1234567890123456789\r\n\r\n",
-            b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1\r\n 2\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1, 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: identity\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding : chunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding:\x0bchunked\r\n\r\n",
+            b"GET / HTTP/1.1\r\nContent-Length: 1\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET / HTTP/1.0\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"\r\nContent-Length: 1\r\nGET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
             b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
             b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",
             b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",

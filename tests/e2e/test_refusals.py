@@ -161,8 +161,11 @@ def test_unknown_output(samples):
             {"parameters": {"triton_anything": 1}},
             "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.",
         ),
-        ({"outputs": [{"name": "OUTPUT0"}, {"name": "OUTPUT0"}]}, "output 'OUTPUT0' already exists in request"),
-        ({"inputs": document()["inputs"][:1] * 2}, "input 'INPUT0' already exists in request"),
+        (
+            {"outputs": [{"name": "OUTPUT0"}, {"name": "OUTPUT0"}]},
+            PREFIX + "output 'OUTPUT0' already exists in request",
+        ),
+        ({"inputs": document()["inputs"][:1] * 2}, PREFIX + "input 'INPUT0' already exists in request"),
         ({"inputs": 1}, "'inputs' must be a list, got an integer"),
         ({"id": 1}, "'id' must be a string, got an integer"),
         (

@@ -209,9 +209,19 @@ def _read_outputs(request: InferRequest, entries: Sequence[Message], memory: Cli
             request.output_places[entry.name] = memory.output(*place)
         elif count:
             classes[entry.name] = count
-    # An output that is requested twice is sent once.
-    request.requested_outputs = list(dict.fromkeys(entry.name for entry in entries))
+    request.requested_outputs = names = [entry.name for entry in entries]
+    if len(set(names)) < len(names):
+        raise _duplicate_output(request, names)
     return classes
+
+
+def _duplicate_output(request: InferRequest, names: list[str]) -> InferenceError:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            break
+        seen.add(name)
+    return request.failure(f"output '{name}' already exists in request", Code.INVALID_ARG)
 
 
 def _check_typed(model: str, name: str, datatype: str, contents: TypedContents) -> None:

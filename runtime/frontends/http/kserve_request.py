@@ -28,9 +28,9 @@ from pyruntime.runtime.frontends.http.json_tensors import PackedElements, pack
 from pyruntime.runtime.frontends.http.raw_request import decode_raw
 from pyruntime.runtime.json_types import JsonObject
 from pyruntime.runtime.memory.clients import ClientMemory
-from pyruntime.runtime.requests.types import InferRequest, InputTensor, OutputPlace
+from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.utils.dtypes import BY_NAME
-from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.errors import Code, InferenceError
 
 # The most inputs, or outputs, of one request. Large models have hundreds.
 TENSORS_MAX = 4096
@@ -121,7 +121,7 @@ def decode_infer(
     if "outputs" in document:
         classes: dict[str, int] = {}
         entries = _entries(document["outputs"], "outputs")
-        flags = _read_outputs(entries, binary, classes, request.output_places, memory)
+        flags = _read_outputs(request, entries, binary, classes, memory)
         # An empty list asks for all outputs, as none at all does.
         if flags:
             request.requested_outputs = list(flags)
@@ -165,7 +165,7 @@ def _read_inputs(
         except (KeyError, TypeError):
             raise _incomplete(entry, "input", ("name", "shape", "datatype")) from None
         if type(name) is not str or name in seen:
-            raise _bad_name(name, "input")
+            raise _bad_name(request, name, "input")
         seen.add(name)
         if type(datatype) is not str or datatype not in BY_NAME:
             raise _bad_datatype(name, datatype)
@@ -201,15 +201,11 @@ def _read_inputs(
 
 
 def _read_outputs(
-    entries: list[Entry],
-    default: bool,
-    classes: dict[str, int],
-    places: dict[str, OutputPlace],
-    memory: ClientMemory,
+    request: InferRequest, entries: list[Entry], default: bool, classes: dict[str, int], memory: ClientMemory
 ) -> dict[str, bool]:
     """Whether each of the outputs asked for is to be binary, in the client's order.
 
-    Note the `classes` that it wants, and the `places` in its own memory.
+    Note the `classes` that it wants, and in the request the places in its own memory.
     """
     flags: dict[str, bool] = {}
     for entry in entries:
@@ -218,7 +214,7 @@ def _read_outputs(
         except (KeyError, TypeError):
             raise _incomplete(entry, "output", ("name",)) from None
         if type(name) is not str or name in flags:
-            raise _bad_name(name, "output")
+            raise _bad_name(request, name, "output")
         parameters = entry.get("parameters") or _NOTHING
         if type(parameters) is not dict:
             raise _bad_parameters(name, "output", parameters)
@@ -227,7 +223,7 @@ def _read_outputs(
                 raise invalid("Output can't set both 'shared_memory_region' and 'binary_data'")
             if "classification" in parameters:
                 raise invalid("Output can't set both 'shared_memory_region' and 'classification'")
-            places[name] = memory.output(*_read_place(f"output '{name}'", parameters))
+            request.output_places[name] = memory.output(*_read_place(f"output '{name}'", parameters))
             flags[name] = False  # whatever the others are: its place is in the document
             continue
         if "classification" in parameters:
@@ -262,10 +258,10 @@ def _options(flags: dict[str, bool], classes: dict[str, int]) -> OutputOptions:
     return ALL_BINARY if True in ways else ALL_JSON
 
 
-def _bad_name(name: object, what: str) -> InferenceError:
+def _bad_name(request: InferRequest, name: object, what: str) -> InferenceError:
     if type(name) is not str:
         return invalid(f"the 'name' of every {what} must be a string, got {shown(name)}")
-    return invalid(f"{what} '{name}' already exists in request")
+    return request.failure(f"{what} '{name}' already exists in request", Code.INVALID_ARG)
 
 
 def _bad_datatype(name: str, datatype: object) -> InferenceError:

@@ -240,7 +240,7 @@ def test_final_response():
 
 def test_outputs():
     message = infer()
-    for name in ("B", "A", "B"):
+    for name in ("B", "A"):
         message.outputs.add(name=name)
     assert decode(message)[0].requested_outputs == ["B", "A"]
     message.outputs.add(name="C").parameters["classification"].int64_param = 3
@@ -248,6 +248,18 @@ def test_outputs():
     assert request.requested_outputs == ["B", "A", "C"]
     assert options.classes == {"C": 3}
     assert decode(infer())[0].requested_outputs is None
+
+
+@pytest.mark.parametrize(("id", "shown"), [("", "<id_unknown>"), ("mine", "mine")])
+def test_duplicate_outputs(id, shown):
+    """No output may be requested twice, with or without parameters."""
+    message = infer(id=id)
+    for name in ("A", "B", "C", "B", "A"):
+        message.outputs.add(name=name)
+    expected = f"[request id: {shown}] output 'B' already exists in request"
+    assert refusal(message) == expected
+    message.outputs[1].parameters["classification"].int64_param = 3
+    assert refusal(message) == expected
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,9 @@ def test_outputs_that_make_no_sense():
     assert refusal_of_output(1) == "every output must be an object, got an integer"
     assert refusal_of_output({}) == "an output has no 'name'"
     assert refusal_of_output({"name": None}) == "the 'name' of every output must be a string, got null"
-    assert refusal_of_output({"name": "Y"}, {"name": "Y"}) == "output 'Y' already exists in request"
+    assert refusal_of_output({"name": "Y"}, {"name": "Y"}) == (
+        "[request id: <id_unknown>] output 'Y' already exists in request"
+    )
     assert refusal_of_output({"name": "Y", "parameters": 1}) == "'parameters' of output 'Y' must be an object, got 1"
     assert refusal_of_output({"name": "Y", "parameters": {"binary_data": 0}}) == (
         "'binary_data' of output 'Y' must be true or false, got 0"
@@ -300,7 +302,9 @@ def test_documents_that_make_no_sense(document, message):
 
 def test_duplicate_inputs():
     """No input may be given twice."""
-    assert refusal({"inputs": [entry(), entry()]}, b"abcd") == "input 'X' already exists in request"
+    for id, shown in (("", "<id_unknown>"), ("mine", "mine")):
+        expected = f"[request id: {shown}] input 'X' already exists in request"
+        assert refusal({"id": id, "inputs": [entry(), entry()]}, b"abcd") == expected
 
 
 @pytest.mark.parametrize("datatype", ["FP8", "fp32", "TYPE_FP32", "", None, 1, ["INT8"]])

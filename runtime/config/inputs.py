@@ -24,6 +24,9 @@ _SIZES = {datatype.name: datatype.size for datatype in DATATYPES}
 # count takes milliseconds, so a thread does it.
 STRINGS_AT_ONCE_BYTES_MAX = 64 << 10
 
+# Triton counts elements and bytes in signed 64-bit integers.
+SIZE_MAX = 2**63 - 1
+
 _unpack_length = Struct("<I").unpack_from
 
 _BATCHING_NOTE = (
@@ -160,6 +163,8 @@ def _check_bytes(request: InferRequest, name: str, data: memoryview | bytes, cou
         found += 1
     if offset == end and found == count:
         return
+    if count > SIZE_MAX:
+        raise _too_many(name, "element count")
     if offset > end:
         raise _failure(
             request,
@@ -222,11 +227,18 @@ def _wrong_shape(
 
 
 def _wrong_byte_size(spec: ModelSpec, request: InferRequest, tensor: InputTensor, expected: int) -> InferenceError:
+    if expected > SIZE_MAX:
+        too_many_elements = expected // _SIZES[tensor.datatype] > SIZE_MAX
+        return _too_many(tensor.name, "element count" if too_many_elements else "byte size")
     return _failure(
         request,
         f"input byte size mismatch for input '{tensor.name}' for model '{spec.name}'. Expected {expected}, "
         f"got {tensor.byte_size}",
     )
+
+
+def _too_many(name: str, what: str) -> InferenceError:
+    return InferenceError(f"{what} for tensor '{name}' exceeds maximum size of {SIZE_MAX}", Code.INVALID_ARG)
 
 
 def _quoted(names: Iterable[str]) -> str:

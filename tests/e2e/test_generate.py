@@ -304,7 +304,7 @@ class TestErrors:
 
     def test_of_a_request(self, server):
         """A request that is refused is no stream."""
-        for document in ({}, {"PROMPT": 1}, {"PROMPT": ["a", "b"]}, {"PROMPT": "a", "x": []}):
+        for document in ({}, {"PROMPT": 1}, {"PROMPT": ["a", "b"]}, {"PROMPT": "a", "x": None}):
             answer = server.request("POST", "/v2/models/tokens/generate_stream", json.dumps(document))
             assert (answer.status, answer.headers["Content-Type"]) == (400, "application/json")
             assert list(json.loads(answer.body)) == ["error"]

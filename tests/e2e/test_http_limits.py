@@ -176,7 +176,7 @@ def test_too_many_connections(tmp_path, model, serving, wait_until):
     ],
 )
 def test_bytes_that_could_mean_two_things(server, data, statuses):
-    """They mean one, or they are refused. Nothing is read behind a refusal, nor behind chunks that have a length too."""
+    """They mean one, or they are refused. Nothing is read behind a refusal, nor behind chunks with a length."""
     with server.connect() as sock:
         sock.sendall(data)
         if statuses[-1] == 200:

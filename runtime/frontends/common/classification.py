@@ -54,10 +54,7 @@ def classify(output: OutputTensor, count: int, labels: Sequence[str], batched: b
         raise _invalid(f"class result not available for output due to unsupported type '{output.datatype}'")
     elements = math.prod(output.shape)
     if elements > ELEMENTS_MAX:
-        raise _invalid(
-            f"class result not available for output '{output.name}': it has {elements} elements, "
-            f"and may have {ELEMENTS_MAX}"
-        )
+        raise _invalid("classification output tensor too large")
     datatype = BY_NAME[output.datatype]
     size = elements * datatype.size
     if len(output.data) != size:

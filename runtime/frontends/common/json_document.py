@@ -37,6 +37,9 @@ _TOKENS = re.compile(rb'(?:[^"]++|%b)*+' % STRING, re.DOTALL)
 # Characters of a string.
 _CHARACTERS = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
+# A part of orjson's error for a document that is nested deeper than it reads at all: its words depend on its release.
+_DEPTH_ERROR = " limit "
+
 # A message shows this many characters of a value that is wrong: enough to find it, too few to fill a log.
 SHOWN_LENGTH_MAX = 64
 
@@ -85,7 +88,7 @@ def parse_document(text: bytes | bytearray, values_max: int = VALUES_MAX) -> Jso
         raise invalid(f"the request must be a JSON object, got {json_name(document)}")
     # Each level has an opening bracket. Counting them is fast, and few documents have enough of them.
     if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX and _is_too_deep(document):
-        raise invalid(f"failed to parse the request JSON buffer: it is nested deeper than {JSON_DEPTH_MAX} levels")
+        raise _too_deep()
     return document
 
 
@@ -185,7 +188,13 @@ def _parse_non_finite(text: bytes | bytearray, error: orjson.JSONDecodeError, at
             return document
         except (ValueError, RecursionError):
             pass
+    if _DEPTH_ERROR in error.msg:
+        raise _too_deep() from None
     raise invalid(f"failed to parse the request JSON buffer: {error.msg} at {at + error.pos}") from None
+
+
+def _too_deep() -> InferenceError:
+    return invalid(f"JSON nesting depth exceeds maximum allowed limit ({JSON_DEPTH_MAX})")
 
 
 def _is_too_deep(document: JsonObject) -> bool:

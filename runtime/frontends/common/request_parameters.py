@@ -110,4 +110,4 @@ def _custom(key: str, value: object) -> Parameter:
         return value if INT64_MIN <= value <= INT64_MAX else float(value)
     if isinstance(value, (str, bool, float)):
         return value
-    raise invalid(f"parameter '{key}' must be a string, an integer, a boolean or a double, got {json_name(value)}")
+    raise invalid(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")

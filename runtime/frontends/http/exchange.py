@@ -84,6 +84,14 @@ def note_sending(trace: Trace, release: Callable[[], None], *, is_last: bool) ->
     return sent
 
 
+def _too_large(header_length: int | None, size: int, limit: int) -> str:
+    """Triton's words for a body of `size` bytes; it has no limit for what follows a JSON header, and no words."""
+    if header_length == 0:
+        return f"Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value of {limit} bytes. Use"
+    part = "request JSON size" if header_length is None else "request size"
+    return f"{part} of {size} bytes exceeds the maximum allowed input size of {limit} bytes. Use"
+
+
 class Exchange(ABC):
     """See the module. Subclasses act on the request.
 
@@ -186,13 +194,15 @@ class Exchange(ABC):
 
     def _check_length(self, size: int) -> None:
         """Refuse a body of `size` bytes or more, if that is too much."""
-        limit, reason = self._state.settings.http_max_input_size, "the server accepts {}: see --http-max-input-size"
-        if limit > self.body_bytes_max:
-            limit, reason = self.body_bytes_max, "this endpoint accepts {}"
-        if size > limit:
-            message = f"the request's body has {size} bytes or more, {reason.format(limit)}"
-            self._error_lines = JSON
-            self._refuse_body(InferenceError(message, Code.INVALID_ARG))
+        limit = min(self._state.settings.http_max_input_size, self.body_bytes_max)
+        if size <= limit:
+            return
+        if limit == self.body_bytes_max:
+            message = f"the request's body has {size} bytes or more, this endpoint accepts {limit}"
+        else:
+            message = f"{_too_large(self.head.header_length, size, limit)} --http-max-input-size to increase the limit."
+        self._error_lines = JSON
+        self._refuse_body(InferenceError(message, Code.INVALID_ARG))
 
     def _refuse_body(self, refusal: InferenceError) -> None:
         """Discard what is there of the body, and what is still to come."""

@@ -5,20 +5,23 @@
 body := {"id"?, "parameters"?: {(<input> | <parameter>)*}, (<input> | <parameter>)*}
 
 A member that has the name of one of the model's inputs is that input, every other one is a parameter of the request;
-those in "parameters" are no different from those beside it. As in Triton all of them go to the model: what an inference
-request says to the server by them, a sequence or a timeout for instance, is not said here. A request says neither
-shapes nor datatypes: an input has those of the model's configuration. Whether the inputs suit the model is not asked
-here.
+those in "parameters" are no different from those beside it. As in Triton all of them go to the model, the id too: what
+an inference request says to the server by them, a sequence or a timeout for instance, is not said here. Parameters
+cannot be lists or objects; the model gets the JSON text of such a value. A request says neither shapes nor datatypes:
+an input has those of the model's configuration. Whether the inputs suit the model is not asked here.
 """
 
 from __future__ import annotations
 
 import math
 
+import orjson
+
 from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
 from pyruntime.runtime.frontends.common.json_document import find_duplicate, invalid, json_name, parse_document
 from pyruntime.runtime.frontends.common.request_parameters import read_custom_parameters, read_id
 from pyruntime.runtime.frontends.http.json_tensors import flatten, pack
+from pyruntime.runtime.json_types import JsonObject
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 
 # Inputs are lists of the document, so it has more values than others. orjson parses as many in some 50 ms, in which no
@@ -49,11 +52,11 @@ def decode_generate(text: bytes | bytearray, spec: ModelSpec) -> InferRequest:
     if type(nested) is not dict:
         raise invalid(f"Expected JSON object for keyword: 'parameters', got {json_name(nested)}")
     _refuse_duplicate(next((name for name in nested if name in document), None), spec)
-    parameters = {}
+    parameters: JsonObject = {"id": request.id} if request.id else {}
     for name, value in (document | nested).items():
         tensor = spec.inputs.get(name)
         if tensor is None:
-            parameters[name] = value
+            parameters[name] = value if type(value) not in (list, dict) else orjson.dumps(value).decode()
         else:
             request.inputs.append(_read_input(tensor, value))
     if sum(len(value) for value in parameters.values() if type(value) is str) > PARAMETER_CHARACTERS_MAX:
@@ -83,6 +86,5 @@ def _fill(tensor: TensorSpec, count: int) -> list[int]:
         shape.append(left if dim == -1 else dim)
         left = 1 if dim == -1 else left
     if surplus or left != 1:
-        dims = ",".join(map(str, tensor.shape))
-        raise invalid(f"unexpected number of elements for input '{tensor.name}': {count} do not make shape [{dims}]")
+        raise invalid(f"The schema can not convert input '{tensor.name}' to tensor with proper shape")
     return shape[::-1]

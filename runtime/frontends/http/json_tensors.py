@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
+from pyruntime.runtime.config.inputs import SIZE_MAX
 from pyruntime.runtime.frontends.common.json_document import invalid, json_name, parse_elements, parse_string
 from pyruntime.runtime.requests.types import OutputTensor
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
@@ -87,9 +88,24 @@ def pack(name: str, datatype: str, shape: list[int], contents: Any) -> bytes | m
     elements = [] if packed else flatten(name, contents)
     expected, count = math.prod(shape), contents.length if packed else len(elements)
     if count != expected:
-        raise invalid(f"unexpected number of elements for input '{name}': expected {expected}, got {count}")
+        raise _wrong_number(name, datatype, shape, count)
     packed_contents: bytes | memoryview = contents.contents if packed else _pack_elements(name, datatype, elements)
     return packed_contents
+
+
+def _wrong_number(name: str, datatype: str, shape: list[int], count: int) -> InferenceError:
+    expected, size = math.prod(shape), BY_NAME[datatype].size
+    if expected > SIZE_MAX:
+        return invalid(
+            f"invalid shape for input '{name}': shape [{','.join(map(str, shape))}] causes total element count to "
+            f"exceed maximum size of {SIZE_MAX}"
+        )
+    if expected * size > SIZE_MAX:
+        return invalid(
+            f"byte size overflow for input '{name}': element count ({expected}) * data type size ({size}) exceeds "
+            f"maximum allowed size ({SIZE_MAX})"
+        )
+    return invalid(f"unexpected number of elements for input '{name}': expected {expected}, got {count}")
 
 
 def pack_slice(name: str, datatype: str, text: bytes | bytearray, at: int, memory: memoryview) -> tuple[int, int]:

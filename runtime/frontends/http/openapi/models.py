@@ -36,6 +36,8 @@ _BINARY_HEADER = {
         "schema": {"type": "integer", "minimum": 1},
     }
 }
+# The model gets lists and objects as JSON text.
+_GENERATE_PARAMETER: Schema = {"anyOf": [ref("Parameter"), {"type": "array"}, {"type": "object"}]}
 
 
 def component_name(text: str) -> str:
@@ -170,9 +172,9 @@ def _tensor(tensor: TensorSpec, max_batch_size: int) -> dict[str, Schema]:
 def _generate_request(spec: ModelSpec) -> Schema:
     readable = _readable(spec.inputs.values())
     members = {tensor.name: tensors.value(tensor) for tensor in readable}
-    members |= {"id": {"type": "string"}, "parameters": ref("Parameters")}
+    members |= {"id": {"type": "string"}, "parameters": {"type": "object", "additionalProperties": _GENERATE_PARAMETER}}
     required = [tensor.name for tensor in readable if tensor.name in spec.required_inputs]
-    return _object(members, required) | {"additionalProperties": ref("Parameter")}
+    return _object(members, required) | {"additionalProperties": _GENERATE_PARAMETER}
 
 
 def _generate_response(spec: ModelSpec) -> Schema:

@@ -72,7 +72,7 @@ def test_depth_is_limited(opening, closing):
     """Brackets nest as deep as the limit and no deeper, wherever they stand."""
     assert parse_document(nested(JSON_DEPTH_MAX, opening, closing))
     for depth in (JSON_DEPTH_MAX + 1, 900, 5000):
-        assert refusal(nested(depth, opening, closing)).startswith("failed to parse the request JSON buffer: ")
+        assert refusal(nested(depth, opening, closing)) == "JSON nesting depth exceeds maximum allowed limit (100)"
 
 
 def test_many_brackets_are_not_deep():
@@ -111,7 +111,7 @@ def test_non_finite_numbers_excuse_nothing_else(text):
 def test_depth_is_limited_beside_non_finite_numbers():
     """A document with NaN may not nest deeper than any other."""
     deep = b"[" * JSON_DEPTH_MAX + b"NaN" + b"]" * JSON_DEPTH_MAX
-    assert f"deeper than {JSON_DEPTH_MAX} levels" in refusal(b'{"a":' + deep + b"}")
+    assert refusal(b'{"a":' + deep + b"}") == "JSON nesting depth exceeds maximum allowed limit (100)"
 
 
 def test_values_are_shown_short():

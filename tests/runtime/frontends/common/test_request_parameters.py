@@ -114,9 +114,9 @@ def test_triton_prefix_is_reserved(key):
             {"sequence_id": -1},
             f"parameter 'sequence_id' must be a string or an integer from 0 to {UINT64_MAX}, got -1",
         ),
-        ({"x": {}}, "parameter 'x' must be a string, an integer, a boolean or a double, got an object"),
-        ({"x": [1]}, "parameter 'x' must be a string, an integer, a boolean or a double, got a list"),
-        ({"x": None}, "parameter 'x' must be a string, an integer, a boolean or a double, got null"),
+        ({"x": {}}, "parameter 'x' has invalid type. It should be either 'int', 'bool', or 'string'."),
+        ({"x": [1]}, "parameter 'x' has invalid type. It should be either 'int', 'bool', or 'string'."),
+        ({"x": None}, "parameter 'x' has invalid type. It should be either 'int', 'bool', or 'string'."),
         (
             dict.fromkeys(map(str, range(PARAMETERS_MAX + 1)), 1),
             f"the request has {PARAMETERS_MAX + 1} parameters, expected at most {PARAMETERS_MAX}",

@@ -484,7 +484,7 @@ class TestRefusals:
         [
             ({"model": "nobody"}, 404),
             ({"headers": b"Content-Encoding: br\r\n"}, 501),
-            ({"OTHER": {}}, 400),
+            ({"OTHER": None}, 400),
             ({"IN": "x"}, 400),
         ],
         ids=["model", "encoding", "parameter", "datatype"],

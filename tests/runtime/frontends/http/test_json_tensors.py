@@ -87,6 +87,19 @@ def test_what_does_not_suit_is_refused(datatype, contents, message):
     assert packing(datatype, [2], contents) == message
 
 
+@pytest.mark.parametrize("datatype", ["INT8", "FP64", "BYTES"])
+def test_more_elements_than_there_can_be(datatype):
+    """Triton counts elements and bytes in signed 64-bit integers."""
+    assert packing(datatype, [2**62, 2, 3], [1]) == (
+        "invalid shape for input 'X': shape [4611686018427387904,2,3] causes total element count to exceed maximum "
+        "size of 9223372036854775807"
+    )
+    assert packing("FP64", [2**60], [1]) == (
+        "byte size overflow for input 'X': element count (1152921504606846976) * data type size (8) exceeds maximum "
+        "allowed size (9223372036854775807)"
+    )
+
+
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
 def test_half_floats_have_no_json_form(datatype):
     """Half floats are refused both ways, with Triton's messages."""

@@ -8,7 +8,7 @@ from pyruntime.runtime.config.metrics import first_response_bounds_ms, metric_ta
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.sequences import sequence_batching_spec
-from pyruntime.runtime.config.spec import DynamicBatchingSpec, InstanceSpec, ModelSpec, TensorSpec
+from pyruntime.runtime.config.spec import DynamicBatchingSpec, InstanceSpec, ModelSpec, QueuePolicySpec, TensorSpec
 from pyruntime.utils.dtypes import BY_NUMBER
 
 
@@ -71,5 +71,21 @@ def _dynamic_batching(config: Config) -> DynamicBatchingSpec | None:
     return DynamicBatchingSpec(
         preferred_batch_sizes=tuple(batching.preferred_batch_size),
         max_queue_delay_us=batching.max_queue_delay_microseconds,
-        max_queue_size=batching.default_queue_policy.max_queue_size,
+        policy=_queue_policy(batching.default_queue_policy),
+        priority_levels=batching.priority_levels,
+        default_priority_level=batching.default_priority_level,
+        level_policies=tuple(
+            (level, _queue_policy(batching.priority_queue_policy[level]))
+            for level in sorted(batching.priority_queue_policy)
+        ),
+        preserve_ordering=batching.preserve_ordering,
+    )
+
+
+def _queue_policy(policy: Config) -> QueuePolicySpec:
+    return QueuePolicySpec(
+        max_queue_size=policy.max_queue_size,
+        default_timeout_us=policy.default_timeout_microseconds,
+        delays=policy.timeout_action == policy.DELAY,
+        allow_timeout_override=policy.allow_timeout_override,
     )

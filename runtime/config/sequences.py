@@ -84,6 +84,7 @@ def sequence_batching_spec(config: Config) -> SequenceBatchingSpec | None:
             for control in control_input.control
         ),
         states=tuple(_state_spec(state, config.max_batch_size) for state in batching.state),
+        preserve_ordering=oldest.preserve_ordering,
     )
 
 

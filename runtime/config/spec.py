@@ -40,12 +40,37 @@ class InstanceSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class DynamicBatchingSpec:
-    """The settings of `dynamic_batching {}`. `max_queue_size` 0 means unlimited."""
+class QueuePolicySpec:
+    """A queue policy: how many requests may wait, 0 for any number, and for how long, 0 for any time.
 
-    preferred_batch_sizes: tuple[int, ...]
-    max_queue_delay_us: int
-    max_queue_size: int
+    A request that has waited too long is rejected; with `delays` it goes behind the others. `allow_timeout_override`:
+    the request's own timeout may make the time shorter.
+    """
+
+    max_queue_size: int = 0
+    default_timeout_us: int = 0
+    delays: bool = False
+    allow_timeout_override: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicBatchingSpec:
+    """The settings of `dynamic_batching {}`.
+
+    `priority_levels` is 0 if all requests are of one level; `level_policies` has the levels with a policy of their own.
+    """
+
+    preferred_batch_sizes: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+    policy: QueuePolicySpec = QueuePolicySpec()
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    level_policies: tuple[tuple[int, QueuePolicySpec], ...] = ()
+    preserve_ordering: bool = False
+
+    def policy_of(self, level: int) -> QueuePolicySpec:
+        """The policy of a priority level. Levels inherit all of the default policy, or nothing."""
+        return dict(self.level_policies).get(level, self.policy) if self.priority_levels else self.policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +109,7 @@ class SequenceBatchingSpec:
     """The settings of `sequence_batching {}`. Each instance has `slots` for sequences.
 
     With `oldest`, requests are batched in order of arrival, up to preferred sizes; otherwise by slot, and a batch is
-    due when `minimum_slot_utilization` of the slots have a request.
+    due when `minimum_slot_utilization` of the slots have a request. `preserve_ordering` is for `oldest` only.
     """
 
     oldest: bool
@@ -95,6 +120,7 @@ class SequenceBatchingSpec:
     preferred_batch_sizes: tuple[int, ...]
     controls: tuple[ControlSpec, ...]
     states: tuple[StateSpec, ...]
+    preserve_ordering: bool
 
 
 @dataclass(frozen=True, slots=True)

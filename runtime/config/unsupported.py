@@ -39,8 +39,6 @@ def unsupported_features(config: Config, *, is_native: bool = False) -> list[Uns
     `is_native` says that the backend is a library in the host process.
     """
     name = config.name
-    batching = config.dynamic_batching
-    policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
     asked = (
         (config.HasField("ensemble_scheduling"), True, f"model '{name}' is an ensemble, which is not supported yet"),
         (
@@ -48,22 +46,6 @@ def unsupported_features(config: Config, *, is_native: bool = False) -> list[Uns
             True,
             f"model '{name}' asks for states in sequence_batching, which a Python model has no way to update: "
             "it keeps what it needs by correlation id",
-        ),
-        (
-            batching.priority_levels > 0,
-            False,
-            f"model '{name}' asks for priority_levels, which are not supported yet: its requests queue in one order",
-        ),
-        (
-            any(policy.default_timeout_microseconds > 0 or policy.allow_timeout_override for policy in policies),
-            False,
-            f"model '{name}' asks for queue timeouts, which are not supported yet: its requests wait for their turn",
-        ),
-        (
-            batching.preserve_ordering or config.sequence_batching.oldest.preserve_ordering,
-            False,
-            f"model '{name}' asks for preserve_ordering, which is not supported yet: "
-            "with several instances responses may overtake each other",
         ),
         (
             bool(config.model_warmup),

@@ -156,8 +156,10 @@ def _check_dynamic_batching(config: Config) -> None:
         if levels > 1:
             raise ConfigError(f"Only one priority level is allowed when 'preserve_ordering' is true for {name}")
         policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
-        if any(policy.timeout_action == policy.DELAY for policy in policies):
-            raise ConfigError(f"Queue policy can not be DELAY when 'preserve_ordering' is true for {name}")
+        if any(policy.timeout_action == policy.DELAY and policy.default_timeout_microseconds for policy in policies):
+            raise ConfigError(
+                f"Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for {name}"
+            )
 
 
 def _check_response_cache(config: Config) -> None:

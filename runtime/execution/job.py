@@ -53,12 +53,13 @@ class Running(Protocol):
 class Job:
     """One accepted request.
 
-    `rows` is its batch size; only jobs with equal `signature` may share a batch; `arrived_ns` is on the monotonic clock
-    that host and stubs share. `tensors` refer to the inputs, and `slots` are the request memory that they lie in.
-    `options` may be shared with other jobs. `regions` are the regions of other models, and of clients, that it refers
-    to; `client` is its use of a client's memory, and `places` are the places for outputs there. `instance` executes the
-    job, None while it queues, and `serial` is its number there. `trace` records it, None for nearly all jobs, and
-    `trace_context` is the part of the trace that the model may pass on.
+    `rows` is its batch size; only jobs with equal `signature` may share a batch; `priority` is its level in the queue,
+    0 for the default one; `arrived_ns` is on the monotonic clock that host and stubs share. `tensors` refer to the
+    inputs, and `slots` are the request memory that they lie in. `options` may be shared with other jobs. `regions` are
+    the regions of other models, and of clients, that it refers to; `client` is its use of a client's memory, and
+    `places` are the places for outputs there. `instance` executes the job, None while it queues, and `serial` is its
+    number there. `trace` records it, None for nearly all jobs, and `trace_context` is the part of the trace that the
+    model may pass on.
 
     For a job in a sequence, `sequence` is that sequence (see sequences.py) and `states` are its implicit states, which
     the model may update; their current values are among the inputs. `on_free` is called once, when its model has
@@ -77,6 +78,7 @@ class Job:
         "on_free",
         "options",
         "places",
+        "priority",
         "regions",
         "respond",
         "rows",
@@ -125,6 +127,7 @@ class Job:
         self.on_free: Callable[[Job], None] | None = None
         self.is_padding = False
         self.takes_first = False
+        self.priority = 0
 
     @property
     def arrived_s(self) -> float:

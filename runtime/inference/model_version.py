@@ -27,8 +27,9 @@ from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferRequest, request_failure
-from pyruntime.runtime.scheduling.batcher import QueueFull, Strategy
+from pyruntime.runtime.scheduling.batcher import Strategy
 from pyruntime.runtime.scheduling.factory import create_scheduler
+from pyruntime.runtime.scheduling.policy_queue import QueueFull
 from pyruntime.utils.errors import Code, InferenceError
 
 # The time for finalize when the accepted requests have used up all of the timeout, in seconds.
@@ -151,11 +152,13 @@ class ModelVersion:
         rows, context = request.batch_size, request.trace
         client = ClientUse.of(request, respond)
         if client is None:
-            return Job(request.id, options, tensors, rows, signature, slots, respond, arrived_ns, context)
+            job = Job(request.id, options, tensors, rows, signature, slots, respond, arrived_ns, context)
+            job.priority = request.priority
+            return job
         slots.append(client.inputs)
         places = place_refs(client.places)
         job = Job(request.id, options, tensors, rows, signature, slots, client.respond, arrived_ns, context, places)
-        job.client, job.regions = client, client.regions
+        job.priority, job.client, job.regions = request.priority, client, client.regions
         return job
 
     def start(self, job: Job) -> None:

@@ -33,11 +33,12 @@ class RequestPlan:
     False if they recognise none.
     """
 
-    __slots__ = ("_options", "_signature", "_tensors", "known", "options", "rows")
+    __slots__ = ("_options", "_priority", "_signature", "_tensors", "known", "options", "rows")
 
     def __init__(self, job: Job, base: int, options: object) -> None:
         self._options = job.options
         self._tensors = _counted_from(base, cast("list[_Placed]", job.tensors))
+        self._priority = job.priority
         self.rows = job.rows
         self._signature: Hashable | None = job.signature
         # Any: each frontend knows the type of its options, and `known` of a plan from `find_known` is a KnownRequest.
@@ -50,7 +51,9 @@ class RequestPlan:
         tensors: list[TensorRef] = []
         for name, datatype, shape, at, size, memory_kind, device_id in self._tensors:  # faster than a comprehension
             tensors.append((name, datatype, shape, base + at, size, memory_kind, device_id))
-        return Job(id, self._options, tensors, self.rows, self._signature, [slot], respond, now_ns)
+        job = Job(id, self._options, tensors, self.rows, self._signature, [slot], respond, now_ns)
+        job.priority = self._priority
+        return job
 
     def pattern(self, base: int) -> list[object]:
         """The request as native code reads it, without an id, the offsets of its tensors counted from `base`."""

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides which queued requests form a batch, and when. (pure)
 
-The queue is in order of arrival, and a batch is always its front: requests never overtake one another, and no request
-is split. Without `dynamic_batching` every request is a batch of its own, at once. With it:
+A batch is always the front of the queue, whose order is that of policy_queue.py: requests of one priority never
+overtake one another, unless they are late, and no request is split. Without `dynamic_batching` every request is a batch
+of its own, at once. With it:
 
 *The pending batch* is the longest front of the queue whose rows fit into `max_batch_size` and whose requests all have
 the same signature. It is *closed* once the request behind it does not fit or has another signature: it cannot grow.
@@ -24,47 +25,35 @@ the rules above, including the first one; a request that it rejects closes the b
 batch in any case, because it must be executed at some time.
 
 This module only decides. If an instance has a free place, its caller calls `take` after a request arrived, after a
-place became free, and at `wake_at()`. The preferred front and the end of the pending batch are kept between calls, so
-each request is examined once, however often the caller asks.
+place became free, and at `wake_at()`; and it calls `expire` at each deadline of the queue. The preferred front and the
+end of the pending batch are kept between calls, so each request is examined once, however often the caller asks, as
+long as the order of the queue stays.
 """
 
 from __future__ import annotations
 
-import sys
-from collections import OrderedDict
 from collections.abc import Hashable
 from itertools import islice
-from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 from pyruntime.runtime.config.spec import DynamicBatchingSpec
-from pyruntime.utils.errors import PyruntimeError
+from pyruntime.runtime.scheduling.policy_queue import PolicyQueue, Queued
 
-_arrived_s = attrgetter("arrived_s")
-
+_NO_BATCHING = DynamicBatchingSpec()
 
 Q = TypeVar("Q", bound="Waiting")
 W = TypeVar("W", contravariant=True)
 
 
-class QueueFull(PyruntimeError):
-    """`max_queue_size` requests wait already. The client receives this message, with Triton's code UNAVAILABLE."""
+class Waiting(Queued, Protocol):
+    """The properties of a waiting request that a batcher uses, beside those of the queue.
 
-    def __init__(self) -> None:
-        super().__init__("Exceeds maximum queue size")
-
-
-class Waiting(Protocol):
-    """The properties of a waiting request that a batcher uses.
-
-    `rows` is its batch size; `arrived_s` is a time on the clock of `take`. `signature` is only compared for equality:
-    requests with different signatures never share a batch.
+    `rows` is its batch size. `signature` is only compared for equality: requests with different signatures never share
+    a batch.
     """
 
     @property
     def rows(self) -> int: ...
-    @property
-    def arrived_s(self) -> float: ...
     @property
     def signature(self) -> Hashable | None: ...
 
@@ -93,7 +82,6 @@ class Batcher(Generic[Q]):
         "_closed",
         "_delay_s",
         "_max_batch_size",
-        "_max_queue_size",
         "_pending_count",
         "_pending_rows",
         "_preferred",
@@ -106,13 +94,11 @@ class Batcher(Generic[Q]):
     def __init__(
         self, max_batch_size: int, batching: DynamicBatchingSpec | None, strategy: Strategy[Q] | None = None
     ) -> None:
-        # By identity, so that removing a request takes constant time: a thousand clients may disconnect at once.
-        # Callers may only test whether it is empty.
-        self.queue: OrderedDict[int, Q] = OrderedDict()
+        # Callers may only read its count.
+        self.queue: PolicyQueue[Q] = PolicyQueue(batching or _NO_BATCHING)
         self._batching = batching is not None
         self._max_batch_size = max(1, max_batch_size)
         self._delay_s = batching.max_queue_delay_us / 1e6 if batching else 0.0
-        self._max_queue_size = (batching.max_queue_size if batching else 0) or sys.maxsize
         self._preferred = frozenset(batching.preferred_batch_sizes if batching else ()) or {self._max_batch_size}
         self._preferred_max = max(self._preferred)
         self.strategy = strategy
@@ -120,25 +106,32 @@ class Batcher(Generic[Q]):
         self._forget_pending()
 
     def submit(self, queued: Q) -> None:
-        """Queue a request behind all others. Raises QueueFull, and then changes nothing."""
-        if len(self.queue) >= self._max_queue_size:
-            raise QueueFull
-        self.queue[id(queued)] = queued
+        """Queue a request. Raises QueueFull, and then changes nothing."""
+        if not self.queue.add(queued):
+            self._forget_pending()
 
     def requeue(self, queued: Q) -> None:
-        """Queue an earlier admitted request behind all others; `max_queue_size` does not apply to it."""
-        self.queue[id(queued)] = queued
+        """Queue a request again that its model has begun, without a limit and a deadline."""
+        self.queue.requeue(queued)
+        self._forget_pending()
+
+    def expire(self, now: float) -> list[Q]:
+        """Remove and return the requests that have waited too long, for the caller to fail. `now` is in seconds."""
+        rejected, changed = self.queue.expire(now)
+        if changed:
+            self._forget_pending()
+        return rejected
 
     def take(self, now: float) -> list[Q] | None:
         """Remove and return the next batch; None if none is due yet. `now` is in seconds."""
         queue = self.queue
-        if not queue:
+        if not queue.count:
             return None
         if not self._batching:
-            return [queue.popitem(last=False)[1]]
-        if not self._closed and self._pending_count < len(queue):
+            return queue.take(1)
+        if not self._closed and self._pending_count < queue.count:
             self._extend_pending()
-        if self._delay_s and now >= self._oldest().arrived_s + self._delay_s:
+        if self._delay_s and now >= queue.oldest_s() + self._delay_s:
             count = self._pending_count
         elif self._preferred_count:
             count = self._preferred_count
@@ -147,47 +140,37 @@ class Batcher(Generic[Q]):
         else:
             return None
         self._forget_pending()
-        return [queue.popitem(last=False)[1] for _ in range(count)]
+        return queue.take(count)
 
     def wake_at(self) -> float | None:
         """The latest time at which `take` returns a batch, in seconds: the end of the oldest request's delay.
 
         In the past if there is no delay; None if the queue is empty.
         """
-        return self._oldest().arrived_s + self._delay_s if self.queue else None
+        return self.queue.oldest_s() + self._delay_s if self.queue.count else None
 
     def put_back(self, batch: list[Q]) -> None:
-        """Queue a batch again whose instance died before it began. It goes before all requests that arrived later.
-
-        `max_queue_size` does not apply, because these requests were admitted before.
-        """
-        # sorted() is stable, so the batch stays before requests that arrived at the same time.
-        waiting = sorted([*batch, *self.queue.values()], key=_arrived_s)
-        self.queue = OrderedDict((id(queued), queued) for queued in waiting)
+        """Queue a batch again whose instance died before it began, without a limit: see PolicyQueue."""
+        self.queue.put_back(batch)
         self._forget_pending()
 
     def remove(self, cancelled: Q) -> bool:
         """Remove a cancelled request. False if it is not queued, because it was taken already."""
-        if self.queue.pop(id(cancelled), None) is None:
+        if not self.queue.remove(cancelled):
             return False
         self._forget_pending()
         return True
 
     def drain(self) -> list[Q]:
         """Remove and return all requests, in order, for the caller to fail."""
-        everything = list(self.queue.values())
-        self.queue.clear()
         self._forget_pending()
-        return everything
+        return self.queue.drain()
 
     def __len__(self) -> int:
-        return len(self.queue)
+        return self.queue.count
 
     def __repr__(self) -> str:
-        return f"<Batcher [{len(self.queue)} queued]>"
-
-    def _oldest(self) -> Q:
-        return next(iter(self.queue.values()))
+        return f"<Batcher [{self.queue.count} queued]>"
 
     def _forget_pending(self) -> None:
         if self.strategy is not None and self._pending_count:
@@ -197,9 +180,9 @@ class Batcher(Generic[Q]):
 
     def _extend_pending(self) -> None:
         """Examine the requests that arrived since the last call: each joins the pending batch, or closes it."""
-        signature = self._oldest().signature
+        signature = next(iter(self.queue)).signature
         count, rows = self._pending_count, self._pending_rows
-        for queued in islice(self.queue.values(), count, None):
+        for queued in islice(self.queue, count, None):
             total = rows + queued.rows
             if count:
                 if total > self._preferred_max and not self._preferred_count:

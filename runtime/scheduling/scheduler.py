@@ -12,13 +12,17 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.executor import Executor
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.scheduling.batcher import Batcher, Strategy
+from pyruntime.runtime.scheduling.response_order import ResponseOrder
 from pyruntime.utils.errors import Code, InferenceError
+
+_EXPIRED = "Request timeout expired"
 
 
 class JobScheduler(ABC):
@@ -131,6 +135,10 @@ class Scheduler(JobScheduler):
         super().__init__(spec, on_change, statistics)
         self._batcher: Batcher[Job] = Batcher(spec.max_batch_size, spec.dynamic_batching, strategy)
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = inf
+        batching = spec.dynamic_batching
+        is_ordered = batching is not None and batching.preserve_ordering
+        self._order = ResponseOrder(self._dispatch) if is_ordered else None
         # Without dynamic batching a request is a batch, and need not go through an empty queue.
         self._is_direct = spec.dynamic_batching is None
 
@@ -151,7 +159,7 @@ class Scheduler(JobScheduler):
 
     def submit(self, job: Job) -> None:
         """See JobScheduler. Raises QueueFull."""
-        if self._is_direct and not self._batcher.queue:
+        if self._is_direct and not self._batcher.queue.count:
             instance = self._only or self._freest()
             if instance is not None and (inflight := instance.inflight).capacity > 0:
                 inflight.execute([job])
@@ -161,7 +169,7 @@ class Scheduler(JobScheduler):
 
     def free_instance(self) -> Executor | None:
         """See JobScheduler."""
-        return None if self._batcher.queue else self._freest()
+        return None if self._batcher.queue.count else self._freest()
 
     def cancel(self, job: Job) -> None:
         """See JobScheduler."""
@@ -177,7 +185,7 @@ class Scheduler(JobScheduler):
 
     def capacity_freed(self) -> None:
         """See JobScheduler."""
-        if self._batcher.queue:  # mostly empty, and every request calls this
+        if self._batcher.queue.count:  # mostly empty, and every request calls this
             self._dispatch()
 
     def put_back(self, batch: list[Job]) -> None:
@@ -198,12 +206,21 @@ class Scheduler(JobScheduler):
 
     def _dispatch(self) -> None:
         batcher = self._batcher
-        while batcher.queue and (instance := self._freest()) is not None:
+        due_s = inf
+        for job in batcher.expire(time.monotonic()):
+            self._fail(job, InferenceError(_EXPIRED, Code.UNAVAILABLE), FailureReason.REJECTED)
+        while batcher.queue.count and (instance := self._freest()) is not None:
+            if self._order is not None and self._order.is_full:
+                break
             batch = batcher.take(time.monotonic())
             if batch is None:
-                self._arm()
-                return
+                due_s = batcher.wake_at() or inf
+                break
+            if self._order is not None:
+                for job in batch:
+                    self._order.begin(job)
             instance.inflight.execute(batch)
+        self._arm(due_s)
         self._note_if_empty()
 
     def _freest(self) -> Executor | None:
@@ -221,15 +238,19 @@ class Scheduler(JobScheduler):
                 most = capacity
         return best
 
-    def _arm(self) -> None:
+    def _arm(self, due_s: float) -> None:
+        """Set the timer for a batch that is due at `due_s`, or for the next deadline. It may go off too early."""
+        deadline_s = self._batcher.queue.deadline()
+        if deadline_s is not None:
+            due_s = min(due_s, deadline_s)
+        if due_s >= self._timer_s:
+            return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        wake_at = self._batcher.wake_at()
-        if wake_at is not None:
-            delay = max(0.0, wake_at - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
+        self._timer_s = due_s
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, due_s - time.monotonic()), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
+        self._timer_s = inf
         self._dispatch()

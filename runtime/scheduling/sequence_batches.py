@@ -45,7 +45,7 @@ class Oldest:
     """See the module."""
 
     def __init__(self, max_batch_size: int, batching: SequenceBatchingSpec) -> None:
-        dynamic = DynamicBatchingSpec(batching.preferred_batch_sizes, batching.max_queue_delay_us, 0)
+        dynamic = DynamicBatchingSpec(batching.preferred_batch_sizes, batching.max_queue_delay_us)
         self._batcher: Batcher[Job] = Batcher(max_batch_size, dynamic)
 
     def offer(self, job: Job, slot: int) -> None:

@@ -23,6 +23,7 @@ from pyruntime.runtime.execution.states import SequenceStates
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
 from pyruntime.runtime.scheduling.controls import Controls
+from pyruntime.runtime.scheduling.response_order import ResponseOrder
 from pyruntime.runtime.scheduling.scheduler import JobScheduler
 from pyruntime.runtime.scheduling.sequences import Sequences, sequence_of
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
@@ -65,6 +66,9 @@ class SequenceScheduler(JobScheduler):
         # All instances with slots: those that serve, and those that leave, with what tells that one has left.
         self._seated: Sequence[Executor] = ()
         self._leaving: dict[Executor, asyncio.Event] = {}
+        # The order of each instance's responses, if it is to be kept.
+        self._preserves_ordering = batching.preserve_ordering
+        self._orders: dict[Executor, ResponseOrder] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
         self._soon: asyncio.Handle | None = None
@@ -176,12 +180,20 @@ class SequenceScheduler(JobScheduler):
         sequences = self._sequences
         now = time.monotonic()
         for instance in self._seated:
-            while instance.inflight.capacity > 0 and (taken := sequences.take(instance, now)) is not None:
+            while self._takes(instance) and (taken := sequences.take(instance, now)) is not None:
                 batch = self._completed(taken)
+                if self._preserves_ordering:
+                    order = self._orders.setdefault(instance, ResponseOrder(self._dispatch))
+                    for job in batch:
+                        order.begin(job)
                 if batch:
                     instance.inflight.execute(batch)
         self._note_progress()
         self._arm()
+
+    def _takes(self, instance: Executor) -> bool:
+        order = self._orders.get(instance)
+        return instance.inflight.capacity > 0 and (order is None or not order.is_full)
 
     def _note_progress(self) -> None:
         """Tell those who wait until no request waits, or until an instance has left."""
@@ -190,6 +202,7 @@ class SequenceScheduler(JobScheduler):
             for instance in self._sequences.take_left():
                 self._seated = [each for each in self._seated if each is not instance]
                 self._leaving.pop(instance).set()
+                self._orders.pop(instance, None)
 
     def _completed(self, taken: list[Job | None]) -> list[Job]:
         """The batch to execute, with states and padding. Empty if there is no memory for them."""

@@ -31,7 +31,7 @@ from typing import Generic, TypeVar
 from pyruntime.runtime.config.spec import SequenceBatchingSpec
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.execution.states import SequenceStates
-from pyruntime.runtime.scheduling.batcher import QueueFull
+from pyruntime.runtime.scheduling.policy_queue import QueueFull
 from pyruntime.runtime.scheduling.sequence_batches import Strategy, strategy_of
 from pyruntime.utils.errors import Code, InferenceError
 

@@ -2,9 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that meet in a queue: batches and refusals."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
+from functools import partial
 
 import numpy as np
+import tritonclient.grpc
 
 # Answers each row with the number of rows, and of requests, that were executed together.
 COUNTS = """
@@ -95,7 +99,83 @@ def test_full_queue(model, serve):
     assert sum(answer.status == 200 for answer in admitted) >= admitted_max - 1
 
 
-def infer_gated(number):
+def infer_gated(number, model="gated", **parameters):
     """The arguments of a request."""
-    body = f'{{"id":"{number}","inputs":[{{"name":"IN","shape":[1,1],"datatype":"INT64","data":[{number}]}}]}}'
-    return "POST", "/v2/models/gated/infer", body
+    tensor = {"name": "IN", "shape": [1, 1], "datatype": "INT64", "data": [number]}
+    body = json.dumps({"id": str(number), "parameters": parameters, "inputs": [tensor]})
+    return "POST", f"/v2/models/{model}/infer", body
+
+
+# Notes the numbers that it executes in a file, and holds each until the gate is there.
+NOTING = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.folder = args["model_repository"]
+
+    def execute(self, requests):
+        with open(self.folder + "/executed", "a") as file:
+            for request in requests:
+                print(request.inputs()[0].as_numpy()[0][0], file=file)
+        while not os.path.exists(self.folder + "/gate"):
+            time.sleep(0.001)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
+                for request in requests]
+"""
+
+
+def has_pending(server, count):
+    """Whether so many requests wait."""
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    return f'nv_inference_pending_request_count{{model="noting",version="1"}} {count}\n' in page
+
+
+def text_of(path):
+    return path.read_text() if path.exists() else ""
+
+
+def infer_grpc(server, array, **options):
+    with closing(server.grpc()) as client:
+        tensor = tritonclient.grpc.InferInput("IN", list(array.shape), "INT64")
+        tensor.set_data_from_numpy(array)
+        return client.infer("noting", [tensor], **options)
+
+
+def test_priority(model, serve, wait_until):
+    """Of the requests that wait, those of the highest priority come first, over HTTP and gRPC."""
+    more = "max_batch_size: 1 dynamic_batching { priority_levels: 3 default_priority_level: 2 }"
+    folder = model("noting", NOTING, more=more)
+    server = serve()
+    executed = folder / "executed"
+    with ThreadPoolExecutor(8) as clients:
+        answers = [clients.submit(server.request, *infer_gated(0, "noting"))]
+        wait_until(lambda: text_of(executed) == "0\n")
+        for waiting, (number, priority) in enumerate([(1, 3), (2, 0), (3, 1), (4, 7), (5, 1)]):
+            answers.append(clients.submit(server.request, *infer_gated(number, "noting", priority=priority)))
+            wait_until(partial(has_pending, server, waiting + 1))
+        answers.append(clients.submit(infer_grpc, server, np.full((1, 1), 6), priority=1))
+        wait_until(partial(has_pending, server, 6))
+        (folder / "gate").touch()
+        for each in answers:
+            each.result()
+    assert executed.read_text().split() == ["0", "3", "5", "6", "2", "4", "1"]
+
+
+def test_timeout(model, serve, wait_until):
+    """A request whose time is over is answered although its model is busy, with Triton's words, and counted."""
+    policy = "default_timeout_microseconds: 600000000 allow_timeout_override: true"
+    folder = model(
+        "noting", NOTING, more=f"max_batch_size: 1 dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
+    )
+    server = serve()
+    executed = folder / "executed"
+    with ThreadPoolExecutor(2) as clients:
+        first = clients.submit(server.request, *infer_gated(0, "noting"))
+        wait_until(lambda: text_of(executed) == "0\n")
+        answer = server.request(*infer_gated(1, "noting", timeout=1000))
+        assert (answer.status, json.loads(answer.body)) == (503, {"error": "Request timeout expired"})
+        assert not (folder / "gate").exists()
+        (folder / "gate").touch()
+        assert first.result().status == 200
+    assert executed.read_text() == "0\n"
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    assert 'nv_inference_request_failure{model="noting",reason="REJECTED",version="1"} 1\n' in page

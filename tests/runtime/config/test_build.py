@@ -8,7 +8,7 @@ from pyruntime.runtime.config.autocomplete import merge_auto_complete, minimal_c
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.render import render
-from pyruntime.runtime.config.spec import DynamicBatchingSpec, InstanceSpec, TensorSpec
+from pyruntime.runtime.config.spec import DynamicBatchingSpec, InstanceSpec, QueuePolicySpec, TensorSpec
 from pyruntime.runtime.config.unsupported import unsupported_features
 from pyruntime.runtime.config.validate import validate
 
@@ -88,10 +88,10 @@ def test_passive_instances():
 
 def test_dynamic_batching():
     """The settings of the batcher, in its units."""
-    assert _spec("max_batch_size: 8 dynamic_batching {}").dynamic_batching == DynamicBatchingSpec((8,), 0, 0)
+    assert _spec("max_batch_size: 8 dynamic_batching {}").dynamic_batching == DynamicBatchingSpec((8,))
     policy = "default_queue_policy { max_queue_size: 5 }"
     spec = _spec(f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 7 {policy} }}")
-    assert spec.dynamic_batching == DynamicBatchingSpec((8,), 7, 5)
+    assert spec.dynamic_batching == DynamicBatchingSpec((8,), 7, QueuePolicySpec(5))
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_all_steps_in_their_order():
     assert unsupported_features(config) == []
     spec = model_spec(config)
     assert spec.inputs == spec.outputs == {"A": TensorSpec("A", "INT8", (2,), (-1, 2))}
-    assert spec.dynamic_batching == DynamicBatchingSpec((4,), 0, 0)
+    assert spec.dynamic_batching == DynamicBatchingSpec((4,))

@@ -22,23 +22,8 @@ from pyruntime.runtime.config.unsupported import unsupported_features
             "asks for states in sequence_batching",
             True,
         ),
-        ("sequence_batching { oldest { preserve_ordering: true } }", "asks for preserve_ordering", False),
-        ("dynamic_batching { priority_levels: 2 default_priority_level: 1 }", "asks for priority_levels", False),
-        (
-            "dynamic_batching { default_queue_policy { default_timeout_microseconds: 1 } }",
-            "asks for queue timeouts",
-            False,
-        ),
-        ("dynamic_batching { default_queue_policy { allow_timeout_override: true } }", "queue timeouts", False),
-        (
-            "dynamic_batching { priority_queue_policy { key: 1 value { default_timeout_microseconds: 1 } } }",
-            "asks for queue timeouts",
-            False,
-        ),
-        # It would run under the server's interpreter, and perhaps with other packages than it needs.
         ("instance_group { rate_limiter {} }", "asks for rate limiting", False),
         ("instance_group { host_policy: 'p' }", "asks for a host policy", False),
-        ("dynamic_batching { preserve_ordering: true }", "asks for preserve_ordering", False),
         ("model_warmup { name: 'w' }", "asks for model_warmup", False),
         ("parameters { key: 'TRITON_BATCH_STRATEGY_PATH' }", "asks for a custom batching strategy", False),
         ("metric_tags { key: 'a-b' value: 'c' }", "asks for the metric tag 'a-b', which cannot be a label", False),

@@ -174,13 +174,13 @@ def test_rules_of_tensors(noun, tensor, message):
             "Only one priority level is allowed when 'preserve_ordering' is true for m",
         ),
         (
-            "preserve_ordering: true default_queue_policy { timeout_action: DELAY }",
-            "Queue policy can not be DELAY when 'preserve_ordering' is true for m",
+            "preserve_ordering: true default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1 }",
+            "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for m",
         ),
         (
             "preserve_ordering: true priority_levels: 1 default_priority_level: 1 "
-            "priority_queue_policy { key: 1 value { timeout_action: DELAY } }",
-            "Queue policy can not be DELAY when 'preserve_ordering' is true for m",
+            "priority_queue_policy { key: 1 value { timeout_action: DELAY default_timeout_microseconds: 1 } }",
+            "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for m",
         ),
     ],
 )

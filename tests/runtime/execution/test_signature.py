@@ -28,7 +28,7 @@ def model(batching=True):
         decoupled=False,
         default_model_filename="model.py",
         parameters={},
-        dynamic_batching=DynamicBatchingSpec((), 0, 0) if batching else None,
+        dynamic_batching=DynamicBatchingSpec() if batching else None,
         json=b"{}",
     )
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.config.spec import DynamicBatchingSpec
-from pyruntime.runtime.scheduling.batcher import Batcher, QueueFull
+from pyruntime.runtime.config.spec import DynamicBatchingSpec, QueuePolicySpec
+from pyruntime.runtime.scheduling.batcher import Batcher
+from pyruntime.runtime.scheduling.policy_queue import QueueFull
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -22,10 +23,12 @@ class Queued:
     rows: int
     arrived_s: float
     signature: object = None
+    priority: int = 0
+    timeout_s: float = 0.0
 
 
 def batching(*preferred, delay_us=0, max_queue_size=0):
-    return DynamicBatchingSpec(preferred, delay_us, max_queue_size)
+    return DynamicBatchingSpec(preferred, delay_us, QueuePolicySpec(max_queue_size))
 
 
 def filled(batcher, *rows, arrived_s=0.0, signature=None):

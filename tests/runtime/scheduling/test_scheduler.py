@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
-from pyruntime.runtime.scheduling.batcher import QueueFull
+from pyruntime.runtime.scheduling.policy_queue import QueueFull
+from pyruntime.runtime.scheduling.response_order import HELD_MAX
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
@@ -584,3 +585,121 @@ class TestFreeInstance:
         assert scheduler(one).lone_instance() is one
         assert scheduler(one, other).lone_instance() is None
         assert scheduler(Instance(0)).lone_instance() is None
+
+
+PRIORITIES = "dynamic_batching { priority_levels: 2 default_priority_level: 2 }"
+
+
+def test_priority():
+    """A job of a higher level goes first."""
+    instance = Instance(0)
+    made = scheduler(instance, text=PRIORITIES)
+    jobs = [job(rows=4), job(rows=4)]
+    jobs[1].priority = 1
+    for each in jobs:
+        made.submit(each)
+    instance.capacity = 2
+    made.capacity_freed()
+    assert instance.batches == [[jobs[1]], [jobs[0]]]
+
+
+class TestTimeout:
+    POLICY = "dynamic_batching { default_queue_policy { default_timeout_microseconds: %d timeout_action: %s } }"
+
+    def test_rejected_in_time(self):
+        """A job is answered when its time is over, although no instance is free, and is counted as rejected."""
+
+        async def run():
+            answered = asyncio.Event()
+            outcome = []
+
+            def respond(each, final):
+                outcome.append(each)
+                answered.set()
+
+            statistics = ModelStatistics()
+            made = scheduler(Instance(0), text=self.POLICY % (1000, "REJECT"), statistics=statistics)
+            late = Job("", RequestOptions(), [], 1, None, [Slot()], respond, time.monotonic_ns())
+            made.submit(late)
+            await asyncio.wait_for(answered.wait(), PATIENCE_S)
+            assert time.monotonic_ns() - late.arrived_ns > 1_000_000
+            (failure,) = outcome
+            assert (str(failure), failure.code) == ("Request timeout expired", Code.UNAVAILABLE)
+            assert statistics.failures[FailureReason.REJECTED] == 1
+            assert late.slots == []
+            assert len(made) == 0
+
+        asyncio.run(run())
+
+    def test_begun(self):
+        """A job that an instance has taken has no deadline any more."""
+
+        async def run():
+            instance = Instance(1)
+            made = scheduler(instance, text=self.POLICY % (1000, "REJECT"))
+            outcome = []
+            made.submit(job(outcome, arrived_ns=time.monotonic_ns()))
+            made.submit(job(late := [], arrived_ns=time.monotonic_ns() - 10**9))
+            assert (len(instance.batches), outcome, len(late)) == (1, [], 1)
+
+        asyncio.run(run())
+
+    def test_delayed(self):
+        """With DELAY a late job goes behind the others."""
+
+        async def run():
+            instance = Instance(0)
+            made = scheduler(instance, text=self.POLICY % (10**9, "DELAY"))
+            late, other = job(rows=4, arrived_ns=time.monotonic_ns() - 10**13), job(rows=4)
+            made.submit(late)
+            made.submit(other)
+            instance.capacity = 2
+            made.capacity_freed()
+            assert instance.batches == [[other], [late]]
+
+        asyncio.run(run())
+
+
+class TestPreserveOrdering:
+    TEXT = "dynamic_batching { preserve_ordering: true }"
+
+    def test_two_instances(self):
+        """The response of the instance that is faster waits for the other one."""
+        instances = [Instance(1), Instance(1)]
+        made = scheduler(*instances, text=self.TEXT)
+        outcome = []
+        jobs = [job(outcome), job(outcome)]
+        for each in jobs:
+            made.submit(each)
+        assert [instance.batches for instance in instances] == [[[jobs[0]]], [[jobs[1]]]]
+        jobs[1].respond("b", True)
+        assert outcome == []
+        jobs[0].respond("a", True)
+        assert outcome == ["a", "b"]
+
+    def test_cancelled_while_it_waits(self):
+        """A job that did not leave the queue is answered at once."""
+        instance = Instance(1)
+        made = scheduler(instance, text=self.TEXT)
+        outcome = []
+        made.submit(job([]))
+        waiting = job(outcome)
+        made.submit(waiting)
+        made.cancel(waiting)
+        assert len(outcome) == 1
+
+    def test_too_many_held(self):
+        """While many responses are held no further job begins."""
+        slow, fast = Instance(1), Instance(HELD_MAX + 10)
+        made = scheduler(slow, fast, text=self.TEXT)
+        first = job([], rows=4)
+        made.submit(first)
+        for _ in range(HELD_MAX + 5):
+            each = job([], rows=4)
+            made.submit(each)
+            if each.instance is None and fast.batches and fast.batches[-1] == [each]:
+                each.respond("x", True)
+        assert len(fast.batches) == HELD_MAX
+        assert len(made) == 5
+        first.respond("x", True)
+        assert len(fast.batches) == HELD_MAX + 5

@@ -19,7 +19,7 @@ class Offered:
 
 def spec(oldest=False, slots=4, delay_s=0.0, utilization=0.0, preferred=(), ready=False):
     controls = (ControlSpec("R", "READY", "BOOL"),) if ready else (ControlSpec("S", "START", "BOOL"),)
-    return SequenceBatchingSpec(oldest, slots, 10**6, int(delay_s * 1e6), utilization, preferred, controls, ())
+    return SequenceBatchingSpec(oldest, slots, 10**6, int(delay_s * 1e6), utilization, preferred, controls, (), False)
 
 
 def direct(*offers, **how):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyruntime.runtime.config.spec import SequenceBatchingSpec
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.scheduling import sequences as module
-from pyruntime.runtime.scheduling.batcher import QueueFull
+from pyruntime.runtime.scheduling.policy_queue import QueueFull
 from pyruntime.runtime.scheduling.sequences import Sequences
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
@@ -30,7 +30,7 @@ class Table:
     """Sequences, with what tests say of them in few words."""
 
     def __init__(self, slots=1, instances=1, oldest=False):
-        batching = SequenceBatchingSpec(oldest, slots, int(IDLE_S * 1e6), 0, 0.0, (), (), ())
+        batching = SequenceBatchingSpec(oldest, slots, int(IDLE_S * 1e6), 0, 0.0, (), (), (), preserve_ordering=False)
         self.all = Sequences("m", slots, batching)
         self.all.serve(dict.fromkeys(range(instances), True))
 

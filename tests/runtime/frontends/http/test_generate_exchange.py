@@ -8,7 +8,7 @@ import pytest
 
 from pyruntime.runtime.frontends.http import generate_exchange
 from pyruntime.runtime.frontends.http.connection import STALLED_S_MAX
-from pyruntime.runtime.scheduling.batcher import QueueFull
+from pyruntime.runtime.scheduling.policy_queue import QueueFull
 from pyruntime.utils.errors import Code, InferenceError
 
 NOT_ONE = (

@@ -1,0 +1,296 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The queue of a model version: its order, its limits and its deadlines. (pure)
+
+Requests queue by priority level, 1 first, and within a level by arrival. A request without a priority, or with one that
+the model does not have, is of the default level. The policy of a level says how many requests may wait in it, and for
+how long. A request that has waited too long leaves the queue (REJECT), or goes behind the others of its level (DELAY).
+Its own timeout may make that time shorter, where the policy allows it.
+
+*No level starves.* A batch takes requests in the order of the queue, so a level may be passed over as long as those
+before it have requests. A level with waiting requests that PASSED_OVER_MAX batches have passed over has its turn: the
+next batch begins with it. If several levels have, the one that was passed over most often comes first. So of n levels
+each has a request in one of any PASSED_OVER_MAX + n batches.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from itertools import chain, count
+from operator import attrgetter
+from typing import Generic, Protocol, TypeVar
+
+from pyruntime.runtime.config.spec import DynamicBatchingSpec, QueuePolicySpec
+from pyruntime.utils.errors import PyruntimeError
+
+# How many batches in a row may leave a level with waiting requests out.
+PASSED_OVER_MAX = 16
+# Deadlines of requests that have left the queue are forgotten when there are more of them than this and than others.
+_STALE_KEPT = 64
+
+_arrived_s = attrgetter("arrived_s")
+
+
+class Queued(Protocol):
+    """The properties of a request that its place in the queue depends on.
+
+    `arrived_s` is a time on the clock of `expire`. `priority` 0 stands for the default level, `timeout_s` 0 for none.
+    """
+
+    @property
+    def arrived_s(self) -> float: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def timeout_s(self) -> float: ...
+
+
+Q = TypeVar("Q", bound=Queued)
+
+
+class QueueFull(PyruntimeError):
+    """`max_queue_size` requests wait already. The client receives this message, with Triton's code UNAVAILABLE."""
+
+    def __init__(self) -> None:
+        super().__init__("Exceeds maximum queue size")
+
+
+class _Level(Generic[Q]):
+    """One priority level: requests in time, and those that are late, each in order."""
+
+    __slots__ = ("in_time", "late", "passed_over", "policy")
+
+    def __init__(self, policy: QueuePolicySpec) -> None:
+        # By identity, so that removing a request takes constant time: a thousand clients may disconnect at once.
+        self.in_time: OrderedDict[int, Q] = OrderedDict()
+        self.late: OrderedDict[int, Q] = OrderedDict()
+        self.policy = policy
+        self.passed_over = 0
+
+    def __len__(self) -> int:
+        return len(self.in_time) + len(self.late)
+
+    def __iter__(self) -> Iterator[Q]:
+        return chain(self.in_time.values(), self.late.values())
+
+    def pop(self) -> Q:
+        return (self.in_time or self.late).popitem(last=False)[1]
+
+
+class _Due(Generic[Q]):
+    """A request with a deadline; None once it has left the queue, or is late."""
+
+    __slots__ = ("queued",)
+
+    def __init__(self, queued: Q) -> None:
+        self.queued: Q | None = queued
+
+
+class PolicyQueue(Generic[Q]):
+    """See the module. `count` is the number of waiting requests, for callers to read."""
+
+    __slots__ = ("_batching", "_deadlines", "_due", "_levels", "_numbers", "_serials", "_turn", "count")
+
+    def __init__(self, batching: DynamicBatchingSpec) -> None:
+        self.count = 0
+        self._batching = batching
+        # The levels that were ever used, by number; and the numbers of those with requests, in order.
+        self._levels: dict[int, _Level[Q]] = {}
+        self._numbers: list[int] = []
+        # The level that comes before all others now, 0 for none.
+        self._turn = 0
+        # A heap of deadlines in seconds, and what is due then; the latter also by the identities of requests.
+        self._deadlines: list[tuple[float, int, _Due[Q]]] = []
+        self._due: dict[int, _Due[Q]] = {}
+        self._serials = count()
+
+    def __iter__(self) -> Iterator[Q]:
+        """All requests, in the order in which they are taken."""
+        levels = self._levels
+        return chain.from_iterable([levels[number] for number in self._order()])
+
+    def add(self, queued: Q) -> bool:
+        """Queue a request. Returns whether it is the last one now. Raises QueueFull, and then changes nothing."""
+        number = self._number(queued)
+        level = self._level(number)
+        limit = level.policy.max_queue_size
+        if limit and len(level) >= limit:
+            raise QueueFull
+        self._append(number, level, queued)
+        self._set_deadline(level.policy, queued)
+        return len(self._numbers) == 1 and not level.late
+
+    def requeue(self, queued: Q) -> None:
+        """Queue a request again that its model has begun: it has neither a limit nor a deadline."""
+        number = self._number(queued)
+        self._append(number, self._level(number), queued)
+
+    def put_back(self, batch: list[Q]) -> None:
+        """Queue requests again that did not begin, before those of their levels that arrived later; without a limit."""
+        for queued in reversed(batch):
+            number = self._number(queued)
+            level = self._level(number)
+            self._append(number, level, queued)
+            level.in_time.move_to_end(id(queued), last=False)
+            self._set_deadline(level.policy, queued)
+        for number in {self._number(queued) for queued in batch}:
+            level = self._levels[number]
+            # sorted() is stable, so the batch stays before requests that arrived at the same time.
+            level.in_time = OrderedDict((id(each), each) for each in sorted(level.in_time.values(), key=_arrived_s))
+
+    def take(self, number_of_requests: int) -> list[Q]:
+        """Remove and return the first requests."""
+        if len(self._numbers) == 1:
+            level = self._levels[self._numbers[0]]
+            taken = [self._pop(level) for _ in range(number_of_requests)]
+            if not level:
+                self._numbers.clear()
+                level.passed_over = self._turn = 0
+            return taken
+        return self._take_of_many(number_of_requests)
+
+    def remove(self, queued: Q) -> bool:
+        """Remove a request. False if it is not queued."""
+        number = self._number(queued)
+        level = self._levels.get(number)
+        if level is None:
+            return False
+        if level.in_time.pop(id(queued), None) is None and level.late.pop(id(queued), None) is None:
+            return False
+        self._left(number, level, queued)
+        return True
+
+    def expire(self, now: float) -> tuple[list[Q], bool]:
+        """Deal with deadlines before `now`, in seconds.
+
+        Returns the requests that have left the queue, in the order of their deadlines, and whether any request is at
+        another place now or gone.
+        """
+        rejected: list[Q] = []
+        deadlines = self._deadlines
+        changed = False
+        while deadlines and deadlines[0][0] < now:
+            queued = heappop(deadlines)[2].queued
+            if queued is None:
+                continue
+            changed = True
+            number = self._number(queued)
+            level = self._levels[number]
+            del level.in_time[id(queued)]
+            if level.policy.delays:
+                del self._due[id(queued)]
+                level.late[id(queued)] = queued
+            else:
+                self._left(number, level, queued)
+                rejected.append(queued)
+        return rejected, changed
+
+    def deadline(self) -> float | None:
+        """The time after which `expire` has something to do, in seconds; None if there is no deadline."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2].queued is None:
+            heappop(deadlines)
+        return deadlines[0][0] if deadlines else None
+
+    def oldest_s(self) -> float:
+        """When the oldest request arrived. There must be one."""
+        levels = self._levels
+        return min(
+            next(iter(waiting.values())).arrived_s
+            for number in self._numbers
+            for waiting in (levels[number].in_time, levels[number].late)
+            if waiting
+        )
+
+    def drain(self) -> list[Q]:
+        """Remove and return all requests, in order."""
+        everything = list(self)
+        for queued in everything:
+            self.remove(queued)
+        return everything
+
+    def _number(self, queued: Q) -> int:
+        batching = self._batching
+        levels = batching.priority_levels
+        if not levels:
+            return 1
+        return queued.priority if 1 <= queued.priority <= levels else batching.default_priority_level
+
+    def _level(self, number: int) -> _Level[Q]:
+        level = self._levels.get(number)
+        if level is None:
+            level = self._levels[number] = _Level(self._batching.policy_of(number))
+        return level
+
+    def _order(self) -> list[int]:
+        """The numbers of levels with requests, in the order in which they are taken."""
+        turn = self._turn
+        if not turn:
+            return self._numbers
+        return [turn, *(number for number in self._numbers if number != turn)]
+
+    def _append(self, number: int, level: _Level[Q], queued: Q) -> None:
+        if not level:
+            insort(self._numbers, number)
+        level.in_time[id(queued)] = queued
+        self.count += 1
+
+    def _pop(self, level: _Level[Q]) -> Q:
+        queued = level.pop()
+        self.count -= 1
+        if self._due:
+            self._forget_deadline(queued)
+        return queued
+
+    def _left(self, number: int, level: _Level[Q], queued: Q) -> None:
+        self.count -= 1
+        self._forget_deadline(queued)
+        if not level:
+            self._emptied(number, level)
+
+    def _emptied(self, number: int, level: _Level[Q]) -> None:
+        self._numbers.remove(number)
+        level.passed_over = 0
+        if self._turn == number:
+            self._turn = 0
+
+    def _take_of_many(self, number_of_requests: int) -> list[Q]:
+        """`take` where several levels have requests, each of which is served or passed over."""
+        taken: list[Q] = []
+        passed_over = 0
+        turn = 0
+        for number in list(self._order()):
+            level = self._levels[number]
+            if len(taken) == number_of_requests:
+                level.passed_over += 1
+            else:
+                level.passed_over = 0
+                while level and len(taken) < number_of_requests:
+                    taken.append(self._pop(level))
+            if not level:
+                self._emptied(number, level)
+            elif level.passed_over > max(passed_over, PASSED_OVER_MAX - 1):
+                passed_over, turn = level.passed_over, number
+        self._turn = turn
+        return taken
+
+    def _set_deadline(self, policy: QueuePolicySpec, queued: Q) -> None:
+        timeout_s = policy.default_timeout_us / 1e6
+        if not timeout_s:
+            return
+        if policy.allow_timeout_override and 0 < queued.timeout_s < timeout_s:
+            timeout_s = queued.timeout_s
+        due = self._due[id(queued)] = _Due(queued)
+        heappush(self._deadlines, (queued.arrived_s + timeout_s, next(self._serials), due))
+
+    def _forget_deadline(self, queued: Q) -> None:
+        due = self._due.pop(id(queued), None)
+        if due is None:
+            return
+        due.queued = None
+        if len(self._deadlines) > 2 * len(self._due) + _STALE_KEPT:
+            self._deadlines = [each for each in self._deadlines if each[2].queued is not None]
+            heapify(self._deadlines)

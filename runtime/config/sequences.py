@@ -107,6 +107,7 @@ def _state_spec(state: Config, max_batch_size: int) -> StateSpec:
         shape=(1, *shape) if max_batch_size > 0 else shape,
         initial=bytes(_byte_size(state.data_type, shape)),
         data_file=initial.data_file if initial is not None else "",
+        is_shared=state.use_same_buffer_for_input_output,
     )
 
 

@@ -92,7 +92,8 @@ class StateSpec:
     """An implicit state: a tensor that the server keeps for each sequence from one request to the next.
 
     `shape` (with the batch dimension) and `initial` are its first value. `data_file` names the file with that value, ""
-    for zeros; the loading of the model reads it. `dims` is the field of config.pbtxt.
+    for zeros; the loading of the model reads it. `dims` is the field of config.pbtxt. `is_shared`: the input and the
+    output are the same memory while the model executes a request.
     """
 
     input_name: str
@@ -102,6 +103,7 @@ class StateSpec:
     shape: tuple[int, ...]
     initial: bytes
     data_file: str = ""
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

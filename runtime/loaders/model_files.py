@@ -9,12 +9,10 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from math import prod
 
 from pyruntime.runtime.config.sequences import STATE_BYTES_MAX
 from pyruntime.runtime.config.spec import ModelSpec, StateSpec, TensorSpec
 from pyruntime.runtime.repository.paths import path_below
-from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import ConfigError, LoadError
 
 # A million labels of 60 bytes each; a classification has no more elements.
@@ -58,25 +56,20 @@ def with_initial_states(spec: ModelSpec, folder: str) -> ModelSpec:
 
 def _read_state(state: StateSpec, folder: str) -> StateSpec:
     path = _path_in(folder, state.data_file, f"data_file of the initial state of '{state.input_name}'")
-    is_text = state.datatype == "BYTES"
+    if state.datatype == "BYTES":
+        # As in Triton, the backend gets the whole file, whatever it contains.
+        data = _read_file(path, STATE_BYTES_MAX + 1)
+        if len(data) > STATE_BYTES_MAX:
+            raise LoadError(f"the initial state in {path} has more than {STATE_BYTES_MAX} bytes")
+        return replace(state, initial=data)
     # As in Triton, additional bytes are ignored.
-    data = _read_file(path, STATE_BYTES_MAX if is_text else len(state.initial))
+    data = _read_file(path, len(state.initial))
     if len(data) < len(state.initial):
         raise LoadError(
             f"initial_state setting expects {len(state.initial)} bytes, but the data provided from {state.data_file} "
             f"only has {len(data)} bytes."
         )
-    return replace(state, initial=_strings(data, prod(state.shape), path) if is_text else data)
-
-
-def _strings(data: bytes, count: int, path: str) -> bytes:
-    """The bytes of the first `count` strings in `data`, each with its length prefix."""
-    end = 0
-    for _ in range(count):
-        end += BYTES_PREFIX_SIZE + int.from_bytes(data[end : end + BYTES_PREFIX_SIZE], "little")
-    if end > len(data):
-        raise LoadError(f"{path} ends within the {count} strings that initial_state setting expects")
-    return data[:end]
+    return replace(state, initial=data)
 
 
 def _path_in(folder: str, name: str, what: str) -> str:

@@ -138,8 +138,8 @@ class Backend:
 class Model:
     """One version of one model. `outputs` are the names of all its outputs.
 
-    An `iterative` model may reschedule requests; `states` are the states of its sequences, as (name, datatype, shape),
-    with -1 for any size.
+    An `iterative` model may reschedule requests; `states` are the states of its sequences, as (name, datatype, shape,
+    name of the input whose memory it shares or ""), with -1 for any size.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Model:
         decoupled: bool,
         outputs: Sequence[str],
         iterative: bool = False,
-        states: Sequence[tuple[str, str, list[int]]] = (),
+        states: Sequence[tuple[str, str, list[int], str]] = (),
     ) -> None: ...
     def initialize(self) -> None:
         """Blocks. Raises NativeError."""
@@ -171,7 +171,7 @@ class Model:
         decoupled: bool,
         outputs: Sequence[str],
         iterative: bool = False,
-        states: Sequence[tuple[str, str, list[int]]] = (),
+        states: Sequence[tuple[str, str, list[int], str]] = (),
         /,
     ) -> None:
         """Set the final configuration: normalised after the backend completed it."""

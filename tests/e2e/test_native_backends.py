@@ -13,7 +13,7 @@ import pytest
 import tritonclient.grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-BACKENDS = ["identity", "repeat", "gather", "calls", "state", "metrics"]
+BACKENDS = ["identity", "repeat", "gather", "calls", "state", "states", "metrics"]
 DTYPES = {
     "BOOL": bool,
     "UINT8": np.uint8,
@@ -342,3 +342,33 @@ def test_state(serve, model, backends):
     assert add(1, 3, sequence_end=True) == [6]
     assert add(1, 5, sequence_start=True) == [5]
     assert add(2, 30, sequence_end=True) == [60]
+
+
+def test_states(serve, model, backends):
+    """The server has initial states of strings from a file, and changes a state in place where the model wants that."""
+    state = 'state [ {{ input_name: "STATE_IN" output_name: "STATE_OUT" data_type: TYPE_{0} dims: -1 {1} '
+    state += 'initial_state {{ data_type: TYPE_{0} dims: 1 {2} name: "first" }} }} ]'
+    for name, values in {
+        "shared": ("INT32", "use_same_buffer_for_input_output: true", "zero_data: true"),
+        "growing": ("INT32", "use_same_buffer_for_input_output: true use_growable_memory: true", "zero_data: true"),
+        "texts": ("STRING", "", 'data_file: "texts"'),
+    }.items():
+        more = f"sequence_batching {{ max_sequence_idle_microseconds: 60000000 {state.format(*values)} }}\n"
+        folder = model(name, None, config("states", {"IN": ("INT32", "1")}, {"OUT": ("INT32", "1")}, more))
+    contents = b"\3\0\0\0abc\xff"
+    (folder / "initial_state").mkdir()
+    (folder / "initial_state/texts").write_bytes(contents)
+    server = serve(backends)
+
+    def ask(name, action, **flags):
+        inputs = {"IN": np.zeros(1, np.int32)}
+        found = server.infer(name, inputs, request_id=action, sequence_id=7, **flags).get_response()["parameters"]
+        return found["shape"], found["contents"], found.get("same")
+
+    for name in ("shared", "growing"):
+        assert ask(name, "add", sequence_start=True) == ("1", "00000000", True)
+        assert ask(name, "touch") == ("1", "01000000", True)
+        assert ask(name, "grow") == ("1", "02000000", False)
+        assert ask(name, "late") == ("2", "07" * 8, True)
+        assert ask(name, "read", sequence_end=True) == ("2", "08" + "07" * 7, None)
+    assert ask("texts", "read", sequence_start=True, sequence_end=True) == ("1", contents.hex(), None)

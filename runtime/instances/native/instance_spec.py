@@ -106,7 +106,7 @@ def create_handle(native: NativeExtension, spec: NativeInstanceSpec, owner: obje
     )
 
 
-def facts(spec: ModelSpec) -> tuple[bool, list[str], bool, list[tuple[str, str, list[int]]]]:
+def facts(spec: ModelSpec) -> tuple[bool, list[str], bool, list[tuple[str, str, list[int], str]]]:
     """The arguments of the extension's Model.configure behind the text of the configuration."""
     states = () if spec.sequence_batching is None else spec.sequence_batching.states
     return (
@@ -114,7 +114,12 @@ def facts(spec: ModelSpec) -> tuple[bool, list[str], bool, list[tuple[str, str, 
         list(spec.outputs),
         spec.iterative_sequence,
         [
-            (state.output_name, state.datatype, [1] * (len(state.shape) - len(state.dims)) + list(state.dims))
+            (
+                state.output_name,
+                state.datatype,
+                [1] * (len(state.shape) - len(state.dims)) + list(state.dims),
+                state.input_name if state.is_shared else "",
+            )
             for state in states
         ],
     )

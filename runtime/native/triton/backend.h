@@ -88,11 +88,13 @@ class MemoryUsage {
   std::vector<TRITONSERVER_BufferAttributes> usage_;
 };
 
-// A state of sequences, as configured; -1 in its shape stands for any size.
+// A state of sequences, as configured; -1 in its shape stands for any size. `shared_input` is the input with whose
+// memory a state of the same size begins, "" for none.
 struct StateSpec {
   std::string name;
   TRITONSERVER_DataType datatype;
   Shape shape;
+  std::string shared_input;
 };
 
 struct Batch {

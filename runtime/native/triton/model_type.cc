@@ -28,15 +28,18 @@ bool ReadStates(PyObject* sequence, std::vector<StateSpec>* states) {
   for (Py_ssize_t index = 0; index < count; ++index) {
     const Ref item(PySequence_GetItem(sequence, index));
     if (!item) return false;
-    PyObject *name, *datatype, *shape;
+    PyObject *name, *datatype, *shape, *shared_input;
     if (!PyTuple_Check(item.get())) {
-      PyErr_SetString(PyExc_TypeError, "a state is a tuple of its name, its datatype and its shape");
+      PyErr_SetString(PyExc_TypeError, "a state is a tuple of its name, its datatype, its shape and its shared input");
       return false;
     }
-    if (PyArg_ParseTuple(item.get(), "UUO", &name, &datatype, &shape) == 0) return false;
+    if (PyArg_ParseTuple(item.get(), "UUOU", &name, &datatype, &shape, &shared_input) == 0) return false;
     StateSpec& state = states->emplace_back();
     std::string kind;
-    if (!FromPython(name, &state.name) || !FromPython(datatype, &kind) || !FromPython(shape, &state.shape)) return false;
+    if (!FromPython(name, &state.name) || !FromPython(datatype, &kind) || !FromPython(shape, &state.shape) ||
+        !FromPython(shared_input, &state.shared_input)) {
+      return false;
+    }
     state.datatype = DatatypeOf(kind);
   }
   return true;

@@ -124,15 +124,21 @@ struct TRITONBACKEND_Input {
   TRITONSERVER_BufferAttributes attributes;
 };
 
-// A state of a sequence that a backend writes; Update passes it to the host.
+// A state of a sequence that a backend writes; Update passes it to the host. A state that shares the memory of an input
+// (`shared`) has no buffer of its own: whatever is in that memory when the request is released is the state then.
 struct TRITONBACKEND_State {
   pyruntime::RequestStatePtr request;
   std::string name;
   TRITONSERVER_DataType datatype;
   pyruntime::Shape shape;
+  // The input whose memory the state shares if it has the same size; null if it never does.
+  const TRITONBACKEND_Input* input = nullptr;
+  const TRITONBACKEND_Input* shared = nullptr;
   pyruntime::Buffer buffer;
   TRITONSERVER_BufferAttributes attributes;
   bool updated = false;
+
+  size_t byte_size() const { return shared != nullptr ? shared->attributes.byte_size : buffer.size(); }
 };
 
 struct TRITONBACKEND_Request {
@@ -178,6 +184,9 @@ std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
 
 // Reads such a list as a request without a state, which cannot be executed. As above.
 std::unique_ptr<TRITONBACKEND_Request> ReadPattern(PyObject* wire, const TRITONBACKEND_Model& model);
+
+// Passes on the states that share the memory of inputs, which is the request's. For ReleaseRequest.
+void PassOnSharedStates(TRITONBACKEND_Request* request);
 
 // Ends a request that its backend has released: Python gets the end and the statistics, as part of the final response
 // if that still waits to be taken, else as kReleased.

@@ -231,6 +231,7 @@ void ReleaseRequest(std::unique_ptr<TRITONBACKEND_Request> request, bool resched
   const std::optional<Statistics> statistics = request->statistics;
   // After all other events of the backend for this request.
   const bool told_more = !request->states.empty() || !request->trace_context.empty();
+  PassOnSharedStates(request.get());
   state->Release();
   if (reschedule) state->Reschedule();
   // Before the event, after which Python reuses the memory of the inputs.

@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TRITONBACKEND_State*: backends write the states of a sequence. Python keeps the states; it gets an event for each
-// update, before the event for the release of the request.
+// update, before the event for the release of the request. A state with use_same_buffer_for_input_output is changed in
+// place, as in Triton: with or without an update, until the request is released.
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <string>
@@ -92,12 +94,41 @@ TRITONSERVER_Error* CheckSize(const TRITONBACKEND_State& state) {
       return Refused(state.name, "No memory has the shape " + TextOf(state.shape));
     }
   }
-  if (size == state.buffer.size()) return nullptr;
-  return Refused(
-      state.name, "It has " + std::to_string(size) + " bytes, got " + std::to_string(state.buffer.size()));
+  if (size == state.byte_size()) return nullptr;
+  return Refused(state.name, "It has " + std::to_string(size) + " bytes, got " + std::to_string(state.byte_size()));
+}
+
+// The input with whose memory a state begins; null if there is none.
+const TRITONBACKEND_Input* SharedInput(const TRITONBACKEND_Request& request, const std::string& state_name) {
+  for (const StateSpec& spec : request.state->model()->states) {
+    if (spec.name != state_name || spec.shared_input.empty()) continue;
+    const auto input = std::find_if(request.inputs.begin(), request.inputs.end(), [&](const TRITONBACKEND_Input& each) {
+      return each.name == spec.shared_input;
+    });
+    if (input != request.inputs.end()) return &*input;
+  }
+  return nullptr;
 }
 
 }  // namespace
+
+void PassOnSharedStates(TRITONBACKEND_Request* request) {
+  for (TRITONBACKEND_State& state : request->states) {
+    if (state.shared == nullptr) continue;
+    try {
+      state.buffer = Buffer(&Host::Get().buffers(), state.byte_size());
+    } catch (const std::bad_alloc&) {
+      const std::string message = "no memory for the " + std::to_string(state.byte_size()) + " bytes of state '" +
+                                  state.name + "', which stays as it was";
+      TRITONSERVER_LogMessage(TRITONSERVER_LOG_ERROR, __FILE__, __LINE__, message.c_str());
+      continue;
+    }
+    std::memcpy(state.buffer.data(), state.shared->data, state.byte_size());
+    if (!state.updated) state.shape = state.shared->shape;
+    Host::Get().queue().Push(std::make_unique<StateEvent>(&state));
+  }
+}
+
 }  // namespace pyruntime
 
 extern "C" {
@@ -120,8 +151,10 @@ TRITONSERVER_Error* TRITONBACKEND_StateNew(
     made.datatype = datatype;
     made.shape.assign(shape, shape + dims_count);
     TRITONSERVER_Error* error = pyruntime::Check(*request->state->model(), made);
-    if (error == nullptr) *state = &request->states.emplace_back(std::move(made));
-    return error;
+    if (error != nullptr) return error;
+    made.input = pyruntime::SharedInput(*request, made.name);
+    *state = &request->states.emplace_back(std::move(made));
+    return nullptr;
   });
 }
 
@@ -136,6 +169,17 @@ TRITONSERVER_Error* TRITONBACKEND_StateBuffer(
   PYRUNTIME_REQUIRE(memory_type_id);
   PYRUNTIME_GUARD({
     *buffer = nullptr;
+    const bool shares =
+        state->input != nullptr && state->input->data != nullptr && state->input->attributes.byte_size == buffer_byte_size;
+    state->shared = shares ? state->input : nullptr;
+    if (shares) {
+      // The memory of an input is that of this request alone.
+      *buffer = const_cast<void*>(state->input->data);
+      state->attributes.byte_size = buffer_byte_size;
+      *memory_type = TRITONSERVER_MEMORY_CPU;
+      *memory_type_id = 0;
+      return nullptr;
+    }
     if (state->buffer.data() == nullptr || state->buffer.size() != buffer_byte_size) {
       try {
         state->buffer = pyruntime::Buffer(&pyruntime::Host::Get().buffers(), buffer_byte_size);
@@ -166,6 +210,7 @@ TRITONSERVER_Error* TRITONBACKEND_StateUpdate(TRITONBACKEND_State* state) {
     if (state->updated) return nullptr;
     if (TRITONSERVER_Error* error = pyruntime::CheckSize(*state)) return error;
     state->updated = true;
+    if (state->shared != nullptr) return nullptr;  // passed on when the request is released
     pyruntime::Host::Get().queue().Push(std::make_unique<pyruntime::StateEvent>(state));
     return nullptr;
   });

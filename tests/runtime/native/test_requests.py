@@ -23,7 +23,7 @@ def backend(native):
 @pytest.fixture
 def iterative(native):
     """The same, of a model that may have its requests executed again, and has states."""
-    states = [("SUM", "INT32", [1, -1]), ("TEXT", "BYTES", [])]
+    states = [("SUM", "INT32", [1, -1], ""), ("TEXT", "BYTES", [], "")]
     return native("requests.cc", outputs=("OUT", "MORE"), iterative=True, states=states)
 
 
@@ -251,6 +251,34 @@ class TestCancel:
 
 class TestStates:
     """The states that a backend keeps between the requests of a sequence."""
+
+    @pytest.fixture
+    def shared(self, native):
+        """A model whose state shares the memory of its input."""
+        return native("states.cc", decoupled=False, states=[("STATE_OUT", "INT32", [-1], "STATE_IN")])
+
+    @pytest.mark.parametrize("action", ["add", "touch", "late"])
+    def test_share_the_memory_of_their_input(self, shared, request_of, action):
+        """A backend that gets a buffer of the same size gets that of the input. What is there at the release is the
+        state, also without an update."""
+        (job,) = shared.run(request_of(action, ("STATE_IN", "INT32", [1], b"\5\6\7\x08")))
+        ((name, datatype, shape, buffer),) = job.states
+        assert (name, datatype, shape, bytes(buffer)) == ("STATE_OUT", "INT32", [1], b"\6\6\7\x08")
+        assert (job.parameters["same"], job.parameters["before"]) == (True, "05060708")
+        kinds = [kind for kind, _ in job.events]
+        assert kinds.index("state") < kinds.index("released")
+
+    def test_of_another_size_share_nothing(self, shared, request_of):
+        """They have memory of their own."""
+        (job,) = shared.run(request_of("grow", ("STATE_IN", "INT32", [1], b"\5\6\7\x08")))
+        assert [(shape, bytes(buffer)) for _, _, shape, buffer in job.states] == [([2], b"\7" * 8)]
+        assert job.parameters["same"] is False
+
+    def test_that_are_not_asked_for_stay(self, shared, request_of):
+        """Without a buffer nothing is written."""
+        (job,) = shared.run(request_of("read", ("STATE_IN", "INT32", [1], b"\5\6\7\x08")))
+        assert job.states == []
+        assert job.parameters["contents"] == "05060708"
 
     def test_come_out_before_the_release(self, iterative, request_of):
         """Each update has the contents of its time; a state that is not as configured is refused."""

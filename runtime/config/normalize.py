@@ -41,6 +41,10 @@ MODEL_FILENAME_BY_BACKEND = {
     "tensorrt": "model.plan",
 }
 
+# Backends with two instances for a group on the CPU that gives no count; all others have one. As in Triton: others do
+# not perform well, or need much memory, with more than one.
+_TWO_INSTANCES_ON_CPU = frozenset({"onnxruntime", "tensorflow"})
+
 # A sequence ends if no request of it arrives for one second.
 SEQUENCE_IDLE_US_DEFAULT = 1_000_000
 
@@ -61,6 +65,11 @@ def normalize(config: Config, *, directory_name: str, has_model_file: bool, gpus
         _fill_optimization(normalized.optimization)
         _fill_instance_groups(normalized, gpus)
     return normalized
+
+
+def default_instance_count(backend: str, group: Config) -> int:
+    """The number of instances of a group whose kind is known, if the group gives none."""
+    return 2 if backend in _TWO_INSTANCES_ON_CPU and group.kind == group.KIND_CPU else 1
 
 
 def _fill_name(config: Config, directory_name: str) -> None:
@@ -122,9 +131,10 @@ def _fill_instance_groups(config: Config, gpus: Sequence[int]) -> None:
         config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
-        group.count = max(group.count, 1)
         if group.kind == group.KIND_AUTO:
             # A group that lists GPUs is for GPUs even on a host without any: `validate` then reports the error.
             group.kind = group.KIND_GPU if gpus or group.gpus else group.KIND_CPU
         if group.kind == group.KIND_GPU and not group.gpus:
             group.gpus.extend(gpus)
+        if group.count < 1:
+            group.count = default_instance_count(config.backend, group)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pyruntime.runtime.config.normalize import default_instance_count
 from pyruntime.runtime.config.schema import Config, new_model_config
 
 _GPU = 2
@@ -33,8 +34,8 @@ def with_preferred_groups(
     group.kind = group.Kind.Value(_KINDS.get(kind, "KIND_CPU"))
     if group.kind == group.KIND_AUTO:
         group.kind = group.KIND_GPU if gpus else group.KIND_CPU
-    group.count = count or group.count
+    group.count = count or default_instance_count(config.backend, group)
+    del group.gpus[:]
     if group.kind == group.KIND_GPU:
-        del group.gpus[:]
         group.gpus.extend(devices or gpus)
     return changed

@@ -176,3 +176,18 @@ def test_an_ensemble_has_no_instances():
 def test_instance_groups(groups, gpus, expected):
     """Each group gets a name, a count, a kind that is not AUTO, and the GPUs of the host if it has kind GPU."""
     assert _groups(_normalized(f"instance_group [ {groups} ]", gpus=gpus)) == expected
+
+
+@pytest.mark.parametrize("backend", ["backend: 'onnxruntime'", "platform: 'onnxruntime_onnx'", "backend: 'tensorflow'"])
+def test_two_instances(backend):
+    """Two backends have two instances in each group on the CPU that gives no count, as in Triton."""
+    groups = "{}, { count: 1 }, { kind: KIND_CPU }, { kind: KIND_MODEL }, { count: 3 }"
+    assert [group.count for group in _normalized(f"{backend} instance_group [ {groups} ]").instance_group] == [
+        2,
+        1,
+        2,
+        1,
+        3,
+    ]
+    assert [group.count for group in _normalized(backend).instance_group] == [2]
+    assert [group.count for group in _normalized(backend, gpus=(0,)).instance_group] == [1]

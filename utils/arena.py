@@ -12,12 +12,15 @@ Slot sizes are in classes, four per doubling, so at most a fifth of a slot is un
 tensor of about that size. Freed slots stay *warm*: their pages remain, because creating a page costs more than copying
 into it. If more than KEEP_BYTES of large slots are free, the others become *cold*: their pages return to the kernel,
 and only their addresses remain. Addresses cost nothing, because a region is sparse and larger than any memory.
+
+Creating and freeing the pages of a large slot takes milliseconds for every 16 MiB. A *bare* slot has no pages yet: its
+owner commits them, in any thread. Where others must not be delayed, the pages of a slot are freed piece by piece.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Dict, List
+from functools import lru_cache, partial
+from typing import Callable, Dict, List, Optional, Tuple
 
 from pyruntime.utils.errors import LocalError, OutOfMemoryError
 
@@ -28,6 +31,11 @@ SLOT_BYTES_MIN = 256
 LARGE_BYTES = 64 << 10
 PAGE_BYTES = 4096
 
+# Slots of at least this size may be bare. Committing less takes less than a millisecond.
+BARE_BYTES_MIN = 1 << 20
+# The pages that are freed at a time, in bytes: some two milliseconds' work.
+COOLED_BYTES = 8 << 20
+
 # The most free memory in large slots that stays warm. Enough for a dozen concurrent images of 16 MiB.
 KEEP_BYTES = 256 << 20
 
@@ -36,6 +44,10 @@ class Backing:
     """The region as an arena sees it. `limit` is its size in bytes."""
 
     limit: int
+
+    def check(self, size: int) -> None:
+        """Raise OutOfMemoryError if the pages of `size` bytes could not be allocated now."""
+        raise NotImplementedError
 
     def commit(self, offset: int, size: int) -> None:
         """Allocate the pages of `size` bytes at `offset`. Raises OutOfMemoryError."""
@@ -57,12 +69,22 @@ def slot_bytes(size: int) -> int:
 
 
 class Arena:
-    """Allocates slots in one region. Not thread-safe: it belongs to one thread of the allocating process."""
+    """Allocates slots in one region. Not thread-safe: it belongs to one thread of the allocating process.
 
-    def __init__(self, backing: Backing, growth_bytes: int, keep_bytes: int = KEEP_BYTES) -> None:
+    `soon` calls back soon in that thread: then the pages of a slot are freed piece by piece. Without it, all at once.
+    """
+
+    def __init__(
+        self,
+        backing: Backing,
+        growth_bytes: int,
+        keep_bytes: int = KEEP_BYTES,
+        soon: Optional[Callable[[Callable[[], None]], object]] = None,
+    ) -> None:
         self._backing = backing
         self._growth = growth_bytes
         self._keep = keep_bytes
+        self._soon = soon
         self._top = 0
         self._committed = 0
         self._live: Dict[int, int] = {}
@@ -105,15 +127,40 @@ class Arena:
         self._live[offset] = slot
         return offset
 
-    def free(self, offset: int) -> None:
-        """Free the slot at `offset`. Raises LocalError if no slot is allocated there."""
+    def allocate_bare(self, size: int) -> Tuple[int, int]:
+        """As `allocate`, but the slot may be bare. Returns its offset, and the bytes there that the caller must commit.
+
+        Raises OutOfMemoryError if these bytes could not be committed now.
+        """
+        slot = slot_bytes(size)
+        if slot < BARE_BYTES_MIN or self._warm.get(slot):
+            return self.allocate(size), 0
+        try:
+            self._backing.check(slot)
+        except OutOfMemoryError:
+            if not self._trim():
+                raise
+            self._backing.check(slot)
+        cold = self._cold.get(slot)
+        if cold:
+            offset = cold.pop()
+        else:
+            offset = self._addresses(slot)
+            self._committed = max(self._committed, self._top)
+        self._live[offset] = slot
+        return offset, slot
+
+    def free(self, offset: int, is_bare: bool = False) -> None:
+        """Free the slot at `offset`. `is_bare`: not all of its pages are committed.
+
+        Raises LocalError if no slot is allocated there.
+        """
         slot = self._live.pop(offset, None)
         if slot is None:
             raise LocalError(f"no slot is allocated at offset {offset}")
         if slot >= LARGE_BYTES:
-            if self._idle_large + slot > self._keep:
-                self._backing.decommit(offset, slot)
-                self._cold.setdefault(slot, []).append(offset)
+            if is_bare or self._idle_large + slot > self._keep:
+                self._cool(offset, slot, 0)
                 return
             self._idle_large += slot
         warm = self._warm.get(slot)
@@ -135,23 +182,46 @@ class Arena:
         if cold:
             self._backing.commit(cold[-1], slot)
             return cold.pop()
+        before = self._top
+        offset = self._addresses(slot)
+        try:
+            self._grow(self._top)
+        except OutOfMemoryError:
+            self._top = before
+            raise
+        return offset
+
+    def _addresses(self, slot: int) -> int:
+        """The offset of a new slot behind all others. Raises OutOfMemoryError if the region has no more addresses."""
         alignment = PAGE_BYTES if slot >= LARGE_BYTES else ALIGNMENT
         offset = -(-self._top // alignment) * alignment
-        self._grow(offset + slot)
+        self._check_limit(offset + slot)
         self._top = offset + slot
         return offset
 
-    def _grow(self, end: int) -> None:
-        if end <= self._committed:
-            return
+    def _check_limit(self, end: int) -> None:
         if end > self._backing.limit:
             raise OutOfMemoryError(
                 f"a shared-memory region is full: {end} bytes would be needed and it may hold {self._backing.limit}"
             )
+
+    def _grow(self, end: int) -> None:
+        if end <= self._committed:
+            return
+        self._check_limit(end)
         steps = -(-(end - self._committed) // self._growth)
         size = min(steps * self._growth, self._backing.limit - self._committed)
         self._backing.commit(self._committed, size)
         self._committed += size
+
+    def _cool(self, offset: int, slot: int, at: int) -> None:
+        """Free the pages of a free slot from `at` on; then it is cold."""
+        size = slot - at if self._soon is None else min(COOLED_BYTES, slot - at)
+        self._backing.decommit(offset + at, size)
+        if self._soon is not None and at + size < slot:
+            self._soon(partial(self._cool, offset, slot, at + size))
+        else:
+            self._cold.setdefault(slot, []).append(offset)
 
     def _trim(self) -> bool:
         """Make all free large slots cold; True if that freed any memory."""

@@ -66,8 +66,12 @@ class Region(Backing):
         """Set the flag of a request. Only the host may do this."""
         self.map[self.limit + serial % FLAGS_BYTES] = value
 
+    def check(self, size: int) -> None:
+        """See Backing.check."""
+        check_memory_left(size)
+
     def commit(self, offset: int, size: int) -> None:
-        """See Backing.commit."""
+        """See Backing.commit. Any thread may call it; others run meanwhile."""
         check_memory_left(size)
         try:
             os.posix_fallocate(self._fd, offset, size)

@@ -133,7 +133,8 @@ class Intake:
     def reserve(self, model: ModelVersion, size: int, slot_size: int, lead: int = 0) -> Reservation | None:
         """Memory for a body of which `size` bytes are still to arrive; None if too much is reserved already.
 
-        A body that has arrived, of which 0 bytes are still to, always gets it.
+        A body that has arrived, of which 0 bytes are still to, always gets it: the thread that copies it there commits
+        the memory first (see BareSlot).
 
         The slot has `slot_size` bytes, byte `lead` of which is aligned. Raises InferenceError if the model no longer
         serves, or has no memory left.
@@ -142,7 +143,8 @@ class Intake:
         if size and expected and expected + size > EXPECTED_BYTES_MAX:
             return None
         model.check_serving()
-        return Reservation(self, model, model.memory.allocate(slot_size, lead), size)
+        allocate = model.memory.allocate if size else model.memory.allocate_bare
+        return Reservation(self, model, allocate(slot_size, lead), size)
 
     def submit(
         self, incoming: IncomingRequest[O], model: ModelVersion, key: PlanKey | None = None, id: str = ""

@@ -68,7 +68,8 @@ class VersionFactory:
     def memory(self, draft: Draft) -> RequestMemory:
         """The request memory of one version. Raises OutOfMemoryError."""
         settings = self._settings.python_backend
-        return RequestMemory(draft.folder.name, settings.shm_default_byte_size, settings.shm_growth_byte_size)
+        soon = asyncio.get_running_loop().call_soon
+        return RequestMemory(draft.folder.name, settings.shm_default_byte_size, settings.shm_growth_byte_size, soon)
 
     def version(
         self,

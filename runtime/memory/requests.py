@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from pyruntime.runtime.regions import SharedRegion, create_region
 from pyruntime.runtime.requests.types import InferRequest, Slot
@@ -39,9 +40,33 @@ class RequestSlot:
                 part = source[at : at + COPIED_BYTES]
                 self._region[self.offset + at : self.offset + at + len(part)] = part
 
+    def commit(self) -> None:
+        """Have the memory exist before anything is written. See BareSlot: that of other slots exists."""
+
     def free(self) -> None:
         """Free the slot; another request may then get its memory."""
         self._arena.free(self._start)
+
+
+class BareSlot(RequestSlot):
+    """A slot whose memory does not exist until `commit`, which the thread calls that fills it."""
+
+    __slots__ = ("_commit",)
+
+    def __init__(self, slot: RequestSlot, commit: Callable[[], None]) -> None:
+        """It takes the place of `slot`, which is no longer used. `commit` raises InferenceError."""
+        super().__init__(slot._arena, slot._region, slot._start, slot.offset, slot.size)
+        self._commit: Callable[[], None] | None = commit
+
+    def commit(self) -> None:
+        """See RequestSlot. Any thread may call it. Raises InferenceError UNAVAILABLE if there is no memory."""
+        if self._commit is not None:
+            self._commit()
+            self._commit = None
+
+    def free(self) -> None:
+        """See RequestSlot."""
+        self._arena.free(self._start, is_bare=self._commit is not None)
 
 
 class CountedSlot(RequestSlot):
@@ -89,11 +114,17 @@ class SharedSlot:
 class RequestMemory:
     """Owns the request region. Slots are allocated and freed on the event loop's thread only."""
 
-    def __init__(self, model_name: str, first_bytes: int, growth_bytes: int) -> None:
-        """Make the region. Raises OutOfMemoryError."""
+    def __init__(
+        self,
+        model_name: str,
+        first_bytes: int,
+        growth_bytes: int,
+        soon: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
+        """Make the region. `soon`: see Arena. Raises OutOfMemoryError."""
         self._model_name = model_name
         self.region: SharedRegion = create_region(f"requests to {model_name}")
-        self._arena = Arena(self.region, growth_bytes)
+        self._arena = Arena(self.region, growth_bytes, soon=soon)
         self._view = self.region.view
         try:
             self._arena.reserve(first_bytes)
@@ -120,13 +151,31 @@ class RequestMemory:
         try:
             start = self._arena.allocate(size + skew)
         except OutOfMemoryError as exc:
-            raise InferenceError(
-                f"no room for a request of {size} bytes to model '{self._model_name}': {exc}", Code.UNAVAILABLE
-            ) from exc
+            raise self._no_room(size, exc) from exc
         offset = start + skew
         if data is not None:
             self._view[offset : offset + size] = data
         return RequestSlot(self._arena, self._view, start, offset, size)
+
+    def allocate_bare(self, size: int, lead: int = 0) -> RequestSlot:
+        """As `allocate`, for a slot that a thread fills, and before commits."""
+        skew = -lead % ALIGNMENT
+        try:
+            start, bare = self._arena.allocate_bare(size + skew)
+        except OutOfMemoryError as exc:
+            raise self._no_room(size, exc) from exc
+        slot = RequestSlot(self._arena, self._view, start, start + skew, size)
+        return BareSlot(slot, partial(self._commit, size, start, bare)) if bare else slot
+
+    def _commit(self, size: int, start: int, bare: int) -> None:
+        try:
+            self.region.commit(start, bare)
+        except OutOfMemoryError as exc:
+            raise self._no_room(size, exc) from exc
+
+    def _no_room(self, size: int, reason: OutOfMemoryError) -> InferenceError:
+        message = f"no room for a request of {size} bytes to model '{self._model_name}': {reason}"
+        return InferenceError(message, Code.UNAVAILABLE)
 
     def place(self, request: InferRequest) -> RequestSlot | None:
         """Copy the inputs of `request` that are not in the region yet into one new slot, and return that.

@@ -7,8 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pyruntime.utils import arena as arena_module
 from pyruntime.utils.arena import (
     ALIGNMENT,
+    BARE_BYTES_MIN,
+    COOLED_BYTES,
     KEEP_BYTES,
     LARGE_BYTES,
     PAGE_BYTES,
@@ -32,6 +35,10 @@ class Recorder(Backing):
         self.calls = []
         self.is_coarse = limit > 1 << 30
 
+    def check(self, size):
+        if size > self.room:
+            raise OutOfMemoryError("the test's memory is full")
+
     def commit(self, offset, size):
         self.calls.append(("commit", offset, size))
         assert size > 0
@@ -41,8 +48,7 @@ class Recorder(Backing):
             self.exists.update(range(offset // 256, -(-(offset + size) // 256)))
 
     def _take(self, size):
-        if size > self.room:
-            raise OutOfMemoryError("the test's memory is full")
+        self.check(size)
         self.room -= size
 
     def decommit(self, offset, size):
@@ -290,6 +296,85 @@ class TestFailure:
         assert [arena.allocate(1), arena.allocate(1)] == [offset, offset + SLOT_BYTES_MIN]
 
 
+class TestBareSlots:
+    def test_has_no_pages(self):
+        """The caller commits them, and later slots lie behind."""
+        backing = Recorder()
+        arena = Arena(backing, GROWTH)
+        offset, bare = arena.allocate_bare(5 * GROWTH)
+        assert bare == slot_bytes(5 * GROWTH)
+        assert backing.calls == []
+        behind = arena.allocate(100)
+        assert behind == offset + bare
+        assert backing.taken() == [("commit", behind, GROWTH)]
+
+    def test_small_and_warm_ones_are_not_bare(self):
+        """There is nothing to gain."""
+        arena = Arena(Recorder(), GROWTH)
+        assert arena.allocate_bare(BARE_BYTES_MIN // 2)[1] == 0
+        warm = arena.allocate(BARE_BYTES_MIN)
+        arena.free(warm)
+        assert arena.allocate_bare(BARE_BYTES_MIN) == (warm, 0)
+
+    def test_committed_one_is_freed_as_any_other(self):
+        """It is warm."""
+        backing = Recorder()
+        arena = Arena(backing, GROWTH)
+        offset, bare = arena.allocate_bare(GROWTH)
+        backing.commit(offset, bare)
+        arena.free(offset)
+        assert arena.allocate_bare(GROWTH) == (offset, 0)
+
+    def test_one_that_was_not_committed_is_cold(self):
+        """Pages that it has in part are freed, and its addresses are used again."""
+        backing = Recorder()
+        arena = Arena(backing, GROWTH)
+        offset, bare = arena.allocate_bare(GROWTH)
+        arena.free(offset, is_bare=True)
+        assert backing.taken() == [("decommit", offset, bare)]
+        assert arena.allocate_bare(GROWTH) == (offset, bare)
+        arena.free(offset, is_bare=True)
+        assert arena.allocate(GROWTH) == offset
+        assert ("commit", offset, bare) in backing.taken()
+
+    def test_no_memory(self):
+        """It is refused before anybody commits it, once what lies idle is given up."""
+        backing = Recorder(room=2 * GROWTH)
+        arena = Arena(backing, GROWTH)
+        arena.free(arena.allocate(2 * GROWTH))
+        assert arena.allocate_bare(GROWTH) == (2 * GROWTH, GROWTH)
+        with pytest.raises(OutOfMemoryError, match="the test's memory is full"):
+            arena.allocate_bare(4 * GROWTH)
+        assert arena.live == 1
+
+    def test_no_addresses(self):
+        """A region has an end, here too."""
+        arena = Arena(Recorder(limit=GROWTH), GROWTH)
+        with pytest.raises(OutOfMemoryError, match="may hold"):
+            arena.allocate_bare(2 * GROWTH)
+        assert arena.allocate(GROWTH) == 0
+
+
+def test_pages_are_freed_piece_by_piece():
+    """The slot is used again when all of them are free, not before."""
+    backing, soon = Recorder(), []
+    arena = Arena(backing, GROWTH, keep_bytes=0, soon=soon.append)
+    size = 2 * COOLED_BYTES + GROWTH
+    slot = slot_bytes(size)
+    first = arena.allocate(size)
+    backing.taken()
+    arena.free(first)
+    assert backing.taken() == [("decommit", first, COOLED_BYTES)]
+    assert arena.allocate(size) == first + slot
+    backing.taken()
+    while soon:
+        soon.pop()()
+    calls = backing.taken()
+    assert sum(size for _, _, size in calls) == slot - COOLED_BYTES
+    assert {size for _, _, size in calls[:-1]} == {COOLED_BYTES}
+    assert arena.allocate(size) == first
+
+
 class TestReclaim:
     def test_frees_what_is_in_no_slot(self):
         """Cold slots, and the memory behind the committed part, are freed again; used and warm slots are not."""
@@ -337,16 +422,30 @@ def test_a_backing_must_do_its_part():
     for call in (Backing().commit, Backing().decommit):
         with pytest.raises(NotImplementedError):
             call(0, 1)
+    with pytest.raises(NotImplementedError):
+        Backing().check(1)
 
 
 class Machine(RuleBasedStateMachine):
-    """Any order of allocations, frees and shortages."""
+    """Any order of allocations, frees and shortages, where pages are freed at once or piece by piece."""
 
-    @initialize(room=st.integers(0, 64), keep=st.integers(0, 16))
-    def start(self, room, keep):
+    def __init__(self):
+        super().__init__()
+        self._limits = pytest.MonkeyPatch()
+        self._limits.setattr(arena_module, "BARE_BYTES_MIN", LARGE_BYTES)
+        self._limits.setattr(arena_module, "COOLED_BYTES", 2 * LARGE_BYTES)
+
+    def teardown(self):
+        self._limits.undo()
+
+    @initialize(room=st.integers(0, 64), keep=st.integers(0, 16), later=st.booleans())
+    def start(self, room, keep, later):
+        self.soon = []
         self.backing = Recorder(limit=48 * LARGE_BYTES, room=room * LARGE_BYTES)
-        self.arena = Arena(self.backing, growth_bytes=LARGE_BYTES, keep_bytes=keep * LARGE_BYTES)
+        keep *= LARGE_BYTES
+        self.arena = Arena(self.backing, LARGE_BYTES, keep, self.soon.append if later else None)
         self.live = {}
+        self.bare = {}
 
     @rule(size=st.one_of(st.integers(0, 2000), st.integers(LARGE_BYTES - 1, 8 * LARGE_BYTES)))
     def allocate(self, size):
@@ -356,7 +455,36 @@ class Machine(RuleBasedStateMachine):
         except OutOfMemoryError:
             assert repr(self.arena) == before
             return
-        slot = slot_bytes(size)
+        self._add(offset, slot_bytes(size))
+
+    @rule(size=st.integers(1, 8 * LARGE_BYTES))
+    def allocate_bare(self, size):
+        before = repr(self.arena)
+        try:
+            offset, bare = self.arena.allocate_bare(size)
+        except OutOfMemoryError:
+            assert repr(self.arena) == before
+            return
+        self._add(offset, slot_bytes(size))
+        if bare:
+            self.bare[offset] = bare
+
+    @precondition(lambda self: self.bare)
+    @rule(data=st.data())
+    def commit(self, data):
+        offset = data.draw(st.sampled_from(sorted(self.bare)))
+        try:
+            self.backing.commit(offset, self.bare[offset])
+        except OutOfMemoryError:
+            return
+        del self.bare[offset]
+
+    @precondition(lambda self: self.soon)
+    @rule()
+    def free_next_piece(self):
+        self.soon.pop(0)()
+
+    def _add(self, offset, slot):
         assert offset % (PAGE_BYTES if slot >= LARGE_BYTES else ALIGNMENT) == 0
         assert 0 <= offset <= offset + slot <= self.backing.limit
         for start, length in self.live.items():
@@ -368,7 +496,7 @@ class Machine(RuleBasedStateMachine):
     def free(self, data):
         offset = data.draw(st.sampled_from(sorted(self.live)))
         del self.live[offset]
-        self.arena.free(offset)
+        self.arena.free(offset, is_bare=self.bare.pop(offset, None) is not None)
         with pytest.raises(LocalError):
             self.arena.free(offset)
 
@@ -378,12 +506,12 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def live_slots_exist(self):
-        """Every byte that is handed out is committed."""
+        """Every byte that is handed out is committed, but those of bare slots."""
         if hasattr(self, "live"):
             assert self.arena.live == len(self.live)
             assert self.backing.limit - self.arena.free_bytes == sum(self.live.values())
             for offset, size in self.live.items():
-                assert self.backing.has(offset, size)
+                assert offset in self.bare or self.backing.has(offset, size)
 
 
 Machine.TestCase.settings = settings(

@@ -380,6 +380,7 @@ class _LongRequest:
         """See LongRequest."""
         request, reservation = self._request, self._reservation
         assert reservation is not None  # it was allocated
+        reservation.slot.commit()
         if self._typed:
             request.typed = pack_typed(self._message, self._raws, self._typed, reservation.slot)
         else:

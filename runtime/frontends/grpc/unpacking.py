@@ -50,7 +50,7 @@ class LongRequest(Protocol):
         """Allocate memory for the tensors. Raises InferenceError."""
 
     def fill(self) -> None:
-        """Write the tensors into that memory."""
+        """Commit that memory, and write the tensors into it. Raises InferenceError."""
 
     def submit(self, count: Count) -> None:
         """Submit the request, with the slot that `count` returns for its own. Does not raise."""

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -102,7 +102,13 @@ class InferExchange(ModelExchange[OutputOptions]):
         """Copy a large body to request memory in a thread, and then act as if it had arrived there."""
         self._reservation = self._state.intake.reserve(model, 0, len(body), lead)
         assert self._reservation is not None  # no bytes are still to arrive
-        self._run(partial(self._reservation.slot.fill, body), self._copied, "copy a request")
+        slot = self._reservation.slot
+
+        def copy() -> None:
+            slot.commit()
+            slot.fill(body)
+
+        self._run(copy, self._copied, "copy a request")
 
     def _copied(self, _: None) -> None:
         self._body = b""
@@ -135,6 +141,7 @@ class InferExchange(ModelExchange[OutputOptions]):
 
     def _pack(self, document: LargeDocument, nbytes: int) -> None:
         assert self._model is not None  # or nothing had been read
+        commit: Callable[[], None] | None = None
         if self.slot is not None:
             # Binary tensors are in request memory already. Those of the document are copied there.
             memory, base = memoryview(bytearray(nbytes)), -1
@@ -143,8 +150,15 @@ class InferExchange(ModelExchange[OutputOptions]):
         else:
             self._reservation = self._state.intake.reserve(self._model, 0, nbytes)
             assert self._reservation is not None  # no bytes are still to arrive
-            memory, base = self._reservation.slot.view, self._reservation.slot.offset
-        self._run(partial(document.pack, memory, base), self._parsed, "parse a request")
+            slot = self._reservation.slot
+            memory, base, commit = slot.view, slot.offset, slot.commit
+
+        def pack() -> Mapping[str, object]:
+            if commit is not None:
+                commit()
+            return document.pack(memory, base)
+
+        self._run(pack, self._parsed, "parse a request")
 
     def _parsed(self, document: Mapping[str, object]) -> None:
         assert self._model is not None  # or nothing had been parsed

@@ -3,6 +3,7 @@
 """Request memory: slots for bodies, and places for tensors that came otherwise."""
 
 import os
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
-from pyruntime.utils.arena import ALIGNMENT
+from pyruntime.utils.arena import ALIGNMENT, BARE_BYTES_MIN
 from pyruntime.utils.errors import Code, InferenceError, LocalError, OutOfMemoryError
 
 GROWTH = 1 << 20
@@ -35,6 +36,7 @@ def full(memory, monkeypatch):
         raise OutOfMemoryError("no shared memory left")
 
     monkeypatch.setattr(memory.region, "commit", commit)
+    monkeypatch.setattr(memory.region, "check", partial(commit, 0))
 
 
 def read(memory, tensor):
@@ -91,6 +93,53 @@ class TestAllocate:
         slot.free()
         with pytest.raises(LocalError):
             slot.free()
+
+
+class TestAllocateBare:
+    SIZE = 4 * BARE_BYTES_MIN
+
+    def test_commit(self, memory):
+        """Its memory exists once a thread has committed it, and is as warm as any other when it is freed."""
+        before = memory.region.used_bytes
+        slot = memory.allocate_bare(self.SIZE, lead=1)
+        assert (slot.offset + 1) % ALIGNMENT == 0
+        assert memory.region.used_bytes == before
+        slot.commit()
+        slot.commit()
+        used = memory.region.used_bytes
+        assert used >= before + self.SIZE
+        slot.fill(bytes(self.SIZE))
+        assert memory.region.used_bytes == used
+        slot.free()
+        assert memory.live == 0
+        assert memory.region.used_bytes == used
+
+    def test_that_is_never_committed(self, memory):
+        """It leaves nothing behind."""
+        before = memory.region.used_bytes
+        slot = memory.allocate_bare(self.SIZE)
+        slot.view[:10] = bytes(10)
+        slot.free()
+        assert memory.live == 0
+        assert memory.region.used_bytes <= before
+
+    def test_no_memory(self, memory, monkeypatch):
+        """The request is UNAVAILABLE, whether that is known at once or when a thread commits the memory."""
+        slot = memory.allocate_bare(self.SIZE)
+        full(memory, monkeypatch)
+        with pytest.raises(InferenceError, match="no room for a request of 4194304 bytes to model 'm': no shared mem"):
+            slot.commit()
+        slot.free()
+        with pytest.raises(InferenceError, match="no room for a request of 4194304 bytes to model 'm': no shared mem"):
+            memory.allocate_bare(self.SIZE)
+        assert memory.live == 0
+
+    def test_small(self, memory):
+        """There is memory for small ones."""
+        slot = memory.allocate_bare(100, lead=10)
+        slot.commit()
+        slot.fill(bytes(100))
+        slot.free()
 
 
 class TestPlace:

@@ -8,11 +8,13 @@ Frontends depend on this module only; it depends on no frontend.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Protocol
 
 import pyruntime
 from pyruntime.runtime.app.memory_limit import memory_limit
+from pyruntime.runtime.app.rounds import Rounds
 from pyruntime.runtime.inference.intake import Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytes, default_limit
@@ -79,6 +81,7 @@ class ServerState:
         self.loaded = False
         self.exiting = False
         self.in_flight = 0
+        self.rounds = Rounds(time.monotonic, lambda call_back: self.soon(call_back))
         self.turns = Turns(THREADS_MAX)
         self.pending_bytes = PendingBytes(settings.max_pending_bytes or default_limit(memory_limit()), self.turns)
         self.intake = Intake(self.resolve, self.tracer, lambda: self.tasks)

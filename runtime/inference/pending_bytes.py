@@ -168,6 +168,10 @@ class Claim:
             raise self._no_room()
         self._add(nbytes)
 
+    def count(self, nbytes: int) -> None:
+        """Take `nbytes` more that are in memory already, whether there is room or not."""
+        self._add(nbytes)
+
     def take_or_wait(self, nbytes: int, then: Then) -> bool:
         """Take `nbytes` more, and return True; or return False, wait for room, and call `then` once, maybe at once.
 

@@ -55,6 +55,9 @@ class Connection(Protocol):
 class Call(ABC):
     """See the module. The connection reports what the client does; the handlers of the request call the rest."""
 
+    # Whether each message takes little time on the event loop's thread: see rounds.py.
+    is_prompt = True
+
     # Defaults are class attributes: most calls change few of them, and every attribute set in __init__ costs time.
     _end_deadline: Callable[[], None] | None = None
     _begun = False

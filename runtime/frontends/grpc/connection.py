@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Literal
 
 from pyruntime.runtime.app.state import ServerState
@@ -33,6 +34,9 @@ CONNECTION_WINDOW = 64 << 20
 HEADER_LIST_BYTES_MAX = 16 << 10
 # The largest accepted frame. Large frames take less work than many small ones.
 FRAME_BYTES_MAX = 1 << 20
+# The events of one read that are handled at once: the head and the message of a call. With more of them a connection
+# goes on as long as the turn of the event loop has time.
+EVENTS_AT_ONCE = 2
 # How often a connection is checked, in seconds. Timeouts are noticed up to this much late.
 CHECK_S = 5.0
 
@@ -41,6 +45,9 @@ _CANCEL = 0x8
 
 _REQUEST = _http2.REQUEST
 _MESSAGE = _http2.MESSAGE
+
+# See native/_http2.pyi.
+Event = tuple[int, int, object, bool]
 
 _LOG = logging.getLogger("pyruntime.frontends")
 
@@ -54,7 +61,6 @@ class GrpcConnection(asyncio.BufferedProtocol):
     # Defaults are class attributes: a connection changes few of them in its life.
     _transport: asyncio.Transport | None = None
     _write_paused = False
-    _read_paused = False
     _flush_due = False
     # Whether the client was told to open no more calls.
     _shut_down = False
@@ -73,6 +79,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}
         self._on_drained: list[Callable[[], None]] = []
+        # The events of a read that are handled in a later turn of the event loop, and bytes that were read meanwhile.
+        self._kept: list[Event] = []
+        self._rest = b""
         settings = state.settings
         self._keepalive = Keepalive(settings, self._loop.time(), random.uniform(-1, 1))
         self._stalls = Stalls()
@@ -115,6 +124,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
         for call in list(self._calls.values()):
             call.cancelled()
         self._calls.clear()
+        self._kept.clear()
+        self._rest = b""
         if self._unsent:
             self._count_unsent()
         self.session.close()
@@ -128,6 +139,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
         return _READ_BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._kept:  # TLS may bring more although reading is paused
+            self._rest += _READ_BUFFER[:nbytes]
+            return
         self._receiving = True
         try:
             events = self.session.receive(_READ_BUFFER[:nbytes])
@@ -137,14 +151,23 @@ class GrpcConnection(asyncio.BufferedProtocol):
             return
         self._receiving = False
         self._keepalive.received(self._loop.time())
+        self._handle(events)
+
+    def _handle(self, events: list[Event]) -> None:
+        """Handle events, and keep those for which the turn of the event loop has no time."""
         gathered, session = self._gathered, self.session
         if session.gathered < gathered.held:  # calls take room for the messages that are complete
             gathered.give_back(gathered.held - session.gathered)
-        calls = self._calls
-        for kind, stream, value, ended in events:
+        calls, rounds = self._calls, self._state.rounds
+        for at, (kind, stream, value, ended) in enumerate(events):
+            call = calls.get(stream)
+            waits = at >= EVENTS_AT_ONCE or (call is not None and not call.is_prompt)
+            if waits and monotonic() >= rounds.until and not rounds.admits(self):
+                self._kept = events[at:]
+                break
             if kind == _REQUEST:
                 self._begin(stream, *value)  # type: ignore[misc]  # see _http2.pyi
-            elif (call := calls.get(stream)) is None:
+            elif call is None:
                 if kind == _http2.PING and not value:
                     self._client_pinged()
             else:
@@ -159,6 +182,22 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if session.gathered > gathered.held:
             self._make_room()
         self._flush()
+        if self._kept and self._transport is not None and not self._transport.is_closing():
+            gathered.count(sum(len(message) for _, _, message, _ in self._kept if isinstance(message, bytes)))
+            self._transport.pause_reading()
+
+    def take_slice(self) -> None:
+        """See WaitingConnection."""
+        events, self._kept = self._kept, []
+        if self._transport is None:
+            return
+        self._handle(events)
+        while self._rest and not self._kept:
+            part, self._rest = self._rest[: len(_READ_BUFFER)], self._rest[len(_READ_BUFFER) :]
+            _READ_BUFFER[: len(part)] = part
+            self.buffer_updated(len(part))
+        if not self._kept and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -268,7 +307,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
                 # Several parts mean a large message, and clients ping while they receive one: pings count from here.
                 transport.writelines(parts)
                 self._keepalive.said()
-            self._keepalive.took()
+            if self._unsent:
+                self._keepalive.took()
         if self._write_paused:
             self._on_drained += releases
         else:
@@ -325,8 +365,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         for call in list(self._calls.values()):
             call.check(now)
         self._end_stalled(now)
-        blocked = self._write_paused or self.session.blocked
-        match self._keepalive.due(now, begun=self.session.begun, has_calls=bool(self._calls), blocked=blocked):
+        match self._keepalive.due(now, begun=self.session.begun, has_calls=bool(self._calls), blocked=self._unsent):
             case Action.CUT:
                 self.abort()
             case Action.PING:

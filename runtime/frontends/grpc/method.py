@@ -17,6 +17,9 @@ from pyruntime.utils.errors import InferenceError
 # The longest request, in bytes, of a method that takes neither tensors nor files. Usual ones have some hundred bytes.
 REQUEST_BYTES_MAX = 64 << 10
 
+# The API whose methods take little time.
+HEALTH_API = "health"
+
 # Called once, immediately or later, with a response or an InferenceError.
 Reply = Callable[[Message], None]
 

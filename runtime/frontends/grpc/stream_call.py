@@ -21,6 +21,8 @@ WAITING_BYTES_MAX = 16 << 20
 class StreamCall(Call):
     """See the module."""
 
+    is_prompt = False
+
     def __init__(
         self, state: ServerState, connection: Connection, stream: int, head: CallHead, method: StreamMethod
     ) -> None:

@@ -14,7 +14,7 @@ from pyruntime.runtime.frontends.common.compression import DECOMPRESSED_BYTES_MA
 from pyruntime.runtime.frontends.common.decompression import Decompression
 from pyruntime.runtime.frontends.grpc.call import UNKNOWN_ENCODING, Call, Connection
 from pyruntime.runtime.frontends.grpc.head import CallHead
-from pyruntime.runtime.frontends.grpc.method import REQUEST_BYTES_MAX, Method
+from pyruntime.runtime.frontends.grpc.method import HEALTH_API, REQUEST_BYTES_MAX, Method
 from pyruntime.runtime.frontends.grpc.schema import Message
 from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, STATUS_OF, Status
 from pyruntime.runtime.inference.pending_bytes import Claim, PendingBytesError
@@ -37,6 +37,7 @@ class UnaryCall(Call):
         super().__init__(state, connection, stream, head)
         self._method = method
         self._message_bytes_max = method.request_bytes_max
+        self.is_prompt = method.api == HEALTH_API
         connection.session.limit(stream, method.request_bytes_max)
 
     @property

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.execution.executor import ClientSocket
@@ -67,6 +68,8 @@ _TOO_MANY = encode_error(_TOO_MANY_TEXT)
 
 # The endpoint of nearly all requests. A local name spares the hot path a lookup.
 _INFER = Endpoint.MODEL_INFER
+# The first request of a read is handled at once if it is to one of these. All others make documents, or do more.
+_PROMPT = frozenset({*_HEALTH, Endpoint.MODEL_READY, Endpoint.MODEL_GENERATE, Endpoint.MODEL_GENERATE_STREAM})
 
 # One read buffer for all connections: the bytes of a read are handled before the next read starts.
 _READ_BUFFER = memoryview(bytearray(128 << 10))
@@ -88,7 +91,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     _chunked: ChunkedBody | None = None
     _missing = 0
     _discarded = 0
-    # The beginning of a head, or bytes that were read while too many requests were due.
+    # The beginning of a head, or bytes that were read while too many requests were due, or wait for a turn.
     _rest = b""
     # A request has begun since the last `check`.
     _heard = True
@@ -101,6 +104,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     _read_paused = False
     # A piece of a body is in `_rest` because there is no room for it yet.
     _waits_for_room = False
+    # `_rest` begins with a request, or a part of one, that is handled in a later turn of the event loop.
+    _waits_for_turn = False
     _share: Share | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     _limit = LIMIT
@@ -209,11 +214,12 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _received(self, data: bytes) -> None:
         """Split `data` into heads and bodies."""
+        is_first = True
         while data and self.transport is not None:
             if self._rest:
                 data = self._rest + data
                 self._rest = b""
-            if self._waits_for_room:  # TLS may bring more although reading is paused
+            if self._waits_for_room or self._waits_for_turn:  # TLS may bring more although reading is paused
                 self._rest = data
                 return
             if self._current is not None:
@@ -235,6 +241,10 @@ class HttpConnection(asyncio.BufferedProtocol):
                 return  # an earlier request was the last one
             head = self._read_head(data[:end])
             endpoint = head.route.endpoint
+            waits = not is_first or (endpoint is not _INFER and endpoint not in _PROMPT)
+            if waits and self._must_wait(data):
+                return
+            is_first = False
             stop = end + head.content_length
             looks_known = endpoint is _INFER and self._state.knows_requests
             if looks_known and stop > len(data) and may_be_known(self._state, head):
@@ -306,6 +316,8 @@ class HttpConnection(asyncio.BufferedProtocol):
                 exchange.take(part)
             if self._chunked.complete:
                 self._complete()
+            elif rest and self._must_wait(rest):
+                return b""
             return rest
         part, rest = data[: self._missing], data[self._missing :]
         self._missing -= len(part)
@@ -352,6 +364,21 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._received(rest)
         except BadRequest as exc:
             self._refuse(exc.status, str(exc))
+
+    def _must_wait(self, rest: bytes) -> bool:
+        """Whether `rest` waits for a later turn of the event loop: see Rounds."""
+        rounds = self._state.rounds
+        if monotonic() < rounds.until or rounds.admits(self):
+            return False
+        self._rest = rest  # no longer than one read; `take_slice` goes on with it
+        self._waits_for_turn = True
+        self._throttle()
+        return True
+
+    def take_slice(self) -> None:
+        """See WaitingConnection."""
+        self._waits_for_turn = False
+        self._throttle()
 
     def claim(self) -> Claim:
         """See exchange.Connection."""
@@ -424,12 +451,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def _throttle(self) -> None:
-        """Pause reading while the client does not read its responses, or too many of them are due."""
+        """Pause reading while requests wait, the client does not read its responses, or too many of them are due."""
         if self.transport is None or self.transport.is_closing():
             return
         # A body is read whenever there is room for it: otherwise its request would never be answered.
         due = self._write_paused or len(self.exchanges) >= PIPELINED_MAX
-        full = self._waits_for_room or (self._current is None and due)
+        full = self._waits_for_room or self._waits_for_turn or (self._current is None and due)
         if full and not self._read_paused:
             self._read_paused = True
             self.transport.pause_reading()

@@ -32,6 +32,8 @@ HEAD_KEPT_BYTES_MAX = 2048
 # A line between chunks: a size, and extensions that mean nothing.
 CHUNK_LINE_BYTES_MAX = 4096
 CHUNK_DIGITS_MAX = 15
+# The steps of one call that reads chunks, of which each chunk takes three: a millisecond's work.
+CHUNK_STEPS_MAX = 1024
 # A length with more digits is refused.
 LENGTH_DIGITS_MAX = 18
 
@@ -275,10 +277,15 @@ class ChunkedBody:
         self._in_trailer = False
 
     def feed(self, data: bytes) -> tuple[list[bytes], bytes]:
-        """The pieces of the body in `data`, and the bytes after the body. Raises BadRequest."""
+        """The pieces of the body in `data`, and the bytes after the body. Raises BadRequest.
+
+        Of a body in very many chunks it reads only some, and returns the others as well: call it again.
+        """
         parts = []
         at = 0
-        while at < len(data) and not self.complete:
+        for _ in range(CHUNK_STEPS_MAX):
+            if at == len(data) or self.complete:
+                break
             if self._missing:
                 part = data[at : at + self._missing]
                 self._missing -= len(part)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.frontends.http.request_head import (
+    CHUNK_STEPS_MAX,
     HEAD_BYTES_MAX,
     HEAD_KEPT_BYTES_MAX,
     HEADERS_MAX,
@@ -221,6 +222,15 @@ def chunks(*parts, end=b"0\r\n\r\n"):
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + end
 
 
+def read(body, data):
+    """Feed a body until all of it is read. Returns its pieces and the rest."""
+    parts = []
+    while data and not body.complete:
+        more, data = body.feed(data)
+        parts += more
+    return parts, data
+
+
 class TestChunks:
     def test_whole(self):
         """A body in one piece is complete at once."""
@@ -283,7 +293,20 @@ class TestChunks:
     def test_bad(self, data):
         """Data that is not a chunk is refused."""
         with pytest.raises(BadRequest):
-            ChunkedBody().feed(data)
+            read(ChunkedBody(), data)
+
+    @pytest.mark.parametrize("end", [b"0\r\n\r\n", b"0\r\n" + b"A:\r\n" * CHUNK_STEPS_MAX + b"\r\n"])
+    def test_very_many(self, end):
+        """One call reads some of very many chunks, or lines, and returns the rest."""
+        body = ChunkedBody()
+        data = chunks(*[b"a"] * CHUNK_STEPS_MAX, end=end)
+        parts, rest = body.feed(data)
+        assert 0 < len(parts) < CHUNK_STEPS_MAX
+        assert body.taken == len(data) - len(rest)
+        more, behind = read(body, rest + b"GET")
+        assert b"".join(parts + more) == b"a" * CHUNK_STEPS_MAX
+        assert behind == b"GET"
+        assert body.complete
 
     @given(st.binary(max_size=50))
     def test_arbitrary_bytes(self, data):

@@ -1,0 +1,80 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Round-robin scheduling of connections whose requests wait: bounds the work of one turn of the event loop. (pure)
+
+A read may bring thousands of requests, and one turn of the loop may bring reads of many connections. A connection
+handles the first request of a read at once, if requests of its kind take little time. With every other one it goes on
+only as long as the current turn has time; then it stops reading, and waits for its slices of later turns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+# The time that all connections together may take in one turn for requests that can wait, in seconds. Other clients, who
+# ask for one thing at a time, are delayed by about as much; it is enough for dozens of inference requests.
+TURN_S = 0.005
+# The time that a connection may go on when it is served in a later turn, in seconds, so that each turn serves several.
+SLICE_S = 0.001
+
+
+class WaitingConnection(Protocol):
+    """A connection whose requests wait."""
+
+    def take_slice(self) -> None:
+        """Handle requests that wait, at least one, until `admits` says no. It must not raise."""
+
+
+class Rounds:
+    """See the module. `clock` returns the time in seconds; `soon` calls back in the next turn of the event loop.
+
+    A connection may go on without a call until the time `until`.
+    """
+
+    def __init__(self, clock: Callable[[], float], soon: Callable[[Callable[[], None]], None]) -> None:
+        self.until = -math.inf
+        self._clock = clock
+        self._soon = soon
+        self._waiting: deque[WaitingConnection] = deque()
+        # Whether the time of the current turn has begun; and the connection whose slice begins when it asks.
+        self._is_begun = False
+        self._served: WaitingConnection | None = None
+
+    def __repr__(self) -> str:
+        return f"<Rounds: {len(self._waiting)} connections wait>"
+
+    def admits(self, connection: WaitingConnection) -> bool:
+        """Whether `connection` may go on although `until` is over. If not, its `take_slice` is called in a later turn.
+
+        It may be lost meanwhile, but must not ask again.
+        """
+        if connection is self._served:
+            self._served = None
+            self.until = self._clock() + SLICE_S
+            return True
+        if self._is_begun:
+            self._waiting.append(connection)
+            return False
+        self._is_begun = True
+        self.until = self._clock() + TURN_S
+        self._soon(self._serve)
+        return True
+
+    def _serve(self) -> None:
+        """Begin a turn: serve connections that wait, in order, each for a slice."""
+        waiting = self._waiting
+        self._is_begun = bool(waiting)
+        if not waiting:
+            return
+        self._soon(self._serve)
+        now = self._clock()
+        end = now + TURN_S
+        while waiting and now < end:
+            self._served = connection = waiting.popleft()
+            self.until = -math.inf
+            connection.take_slice()
+            now = self._clock()
+        self._served = None

@@ -16,9 +16,9 @@ from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.execution.signature import signature_of
-from pyruntime.runtime.regions import SharedRegion
+from pyruntime.runtime.regions import ClientRegion, GrantedRegion, SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters
-from pyruntime.runtime.requests.types import InferRequest, InputTensor, Parameter, Slot
+from pyruntime.runtime.requests.types import ClientContents, InferRequest, InputTensor, Parameter, Slot
 from pyruntime.utils.addresses import address, split
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import PeerError
@@ -76,7 +76,7 @@ class CallRequest:
         options: RequestOptions,
         parameters: dict[str, Parameter],
         tensors: list[TensorRef],
-        regions: Sequence[SharedRegion],
+        regions: Sequence[GrantedRegion],
         trace: str = "",
     ) -> None:
         self._model = model
@@ -120,7 +120,11 @@ class CallRequest:
                 inputs.append(InputTensor(name, datatype, shape, at, 0))
             else:
                 number, offset = split(at)
-                inputs.append(InputTensor(name, datatype, shape, regions[number].view[offset : offset + size], 0))
+                region = regions[number]
+                if isinstance(region, ClientRegion):
+                    inputs.append(InputTensor(name, datatype, shape, b"", at, ClientContents(region, at, size)))
+                else:
+                    inputs.append(InputTensor(name, datatype, shape, region.view[offset : offset + size], 0))
         request = InferRequest(
             self._model,
             self._version,

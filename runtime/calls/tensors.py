@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.regions import GrantedRegion, SharedRegion
+from pyruntime.runtime.regions import GrantedRegion
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.addresses import address
 from pyruntime.utils.arena import ALIGNMENT
@@ -44,27 +44,30 @@ class CallInputs:
 class HeldResponse:
     """A response to a call whose outputs other processes may read. Its memory stays, and its region, until `release`.
 
-    `response` has the outputs with their addresses in `region`.
+    `response` has the outputs with their addresses in `regions`.
     """
 
-    __slots__ = ("region", "response")
+    __slots__ = ("regions", "response")
 
     def __init__(self, response: InferResponse, memory: RequestMemory) -> None:
-        """`memory` is the callee's: a response in private memory of the host is copied there.
+        """`memory` is the callee's: outputs in private memory of the host are copied there.
 
         Raises InferenceError UNAVAILABLE if there is no room for the copy; the response is not released then.
         """
-        region = response.region
-        if not isinstance(region, SharedRegion):  # a native model's response
-            response, region = _copied(response, memory), memory.region
-        region.count_on()
+        for output in response.outputs:
+            if not output.address:  # a native model's, or one of a cache
+                response = _copied(response, memory)
+                break
         self.response = response
-        self.region = region
+        self.regions = response.regions
+        for region in self.regions:
+            region.count_on()
 
     def release(self) -> None:
         """Free the outputs, which are no longer read. Call it once."""
         self.response.release()
-        self.region.close()
+        for region in self.regions:
+            region.close()
 
 
 class LeftMemory:
@@ -72,16 +75,16 @@ class LeftMemory:
 
     def __init__(self) -> None:
         # How many calls have inputs in a region that their callees may read.
-        self._readers: dict[SharedRegion, int] = {}
-        self._left: list[tuple[SharedRegion, Callable[[], None]]] = []
+        self._readers: dict[GrantedRegion, int] = {}
+        self._left: list[tuple[Sequence[GrantedRegion], Callable[[], None]]] = []
 
-    def begin_reading(self, regions: Sequence[SharedRegion]) -> None:
+    def begin_reading(self, regions: Sequence[GrantedRegion]) -> None:
         """A call has inputs in these regions."""
         readers = self._readers
         for region in regions:
             readers[region] = readers.get(region, 0) + 1
 
-    def end_reading(self, regions: Sequence[SharedRegion]) -> None:
+    def end_reading(self, regions: Sequence[GrantedRegion]) -> None:
         """The inputs of a call in these regions are no longer read."""
         readers = self._readers
         for region in regions:
@@ -91,26 +94,33 @@ class LeftMemory:
         if self._left:
             self.free_unread()
 
-    def leave(self, region: SharedRegion, free: Callable[[], None]) -> None:
-        """Have `free_unread` call `free` as soon as no call has inputs in the region."""
-        self._left.append((region, free))
+    def leave(self, regions: Sequence[GrantedRegion], free: Callable[[], None]) -> None:
+        """Have `free_unread` call `free` as soon as no call has inputs in the regions."""
+        self._left.append((regions, free))
 
     def free_unread(self) -> None:
         """Free the memory in regions without readers."""
         left, self._left = self._left, []
-        for region, free in left:
-            if region in self._readers:
-                self._left.append((region, free))
+        for regions, free in left:
+            if any(region in self._readers for region in regions):
+                self._left.append((regions, free))
             else:
                 free()
 
 
 def _copied(response: InferResponse, memory: RequestMemory) -> InferResponse:
-    """The same response with its outputs in a slot of `memory`. Raises InferenceError UNAVAILABLE."""
-    slot = memory.allocate(sum(-(-len(output.data) // ALIGNMENT) * ALIGNMENT for output in response.outputs))
+    """The same response, with those outputs in a slot of `memory` that lie in private memory.
+
+    Raises InferenceError UNAVAILABLE.
+    """
+    private = [output for output in response.outputs if not output.address]
+    slot = memory.allocate(sum(-(-len(output.data) // ALIGNMENT) * ALIGNMENT for output in private))
     view, at = slot.view, 0
     outputs = []
     for output in response.outputs:
+        if output.address:
+            outputs.append(output)
+            continue
         size = len(output.data)
         view[at : at + size] = output.data
         where = address(memory.region.number, slot.offset + at)
@@ -121,4 +131,4 @@ def _copied(response: InferResponse, memory: RequestMemory) -> InferResponse:
         slot.free()
         response.release()
 
-    return replace(response, outputs=outputs, release=release, region=memory.region)
+    return replace(response, outputs=outputs, release=release, regions=(*response.regions, memory.region))

@@ -17,7 +17,7 @@ from pyruntime.runtime.execution.states import SequenceStates
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.regions import GrantedRegion
 from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor, OutputPlace, Slot
-from pyruntime.runtime.tracing.trace import Trace
+from pyruntime.runtime.tracing.trace import JobTrace
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.request_codec import (
     MEMORY_CPU,
@@ -121,7 +121,7 @@ class Job:
         self.instance: Running | None = None
         self.serial = 0
         self.cancelled = False
-        self.trace: Trace | None = None
+        self.trace: JobTrace | None = None
         self.sequence: object | None = None
         self.states: SequenceStates | None = None
         self.on_free: Callable[[Job], None] | None = None

@@ -42,7 +42,7 @@ class ResponseReader:
         self._spec = spec
         self._version = version
         self._release = release
-        self._shared = region
+        self._regions = (region,)
         self._region = region.view
         self._limit = region.limit
         self._base = address(region.number, 0)
@@ -76,7 +76,7 @@ class ResponseReader:
             outputs,
             parse_parameters(parameters) if parameters else _NO_PARAMETERS,
             partial(self._release, slot, size) if slot >= 0 else _nothing,
-            region=self._shared,
+            regions=self._regions,
         )
 
     def outputs(self, tensors: list[Any], client: ClientUse | None = None) -> tuple[list[OutputTensor], int]:

@@ -7,11 +7,11 @@ Every request creates some of these, so they are plain slotted classes: frozen o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from pyruntime.runtime.regions import ClientRegion
+from pyruntime.runtime.regions import ClientRegion, SharedRegion
 from pyruntime.utils.errors import Code, InferenceError
 
 # A value of the "parameters" of a request or a response.
@@ -89,7 +89,8 @@ class InputTensor:
 class OutputTensor:
     """One output: `data` is a view of the instance's response region, valid until the response is released.
 
-    `address` is the address of the view for other stubs: see utils/addresses.py. With `place` the client finds the
+    `address` is the address of the view for other stubs: see utils/addresses.py. It is 0 for private memory of the
+    host. With `place` the client finds the
     output in its own memory, and `data` is empty.
     """
 
@@ -154,7 +155,7 @@ class InferResponse:
     """One successful response. `release` frees its memory when the outputs are no longer read; call it once.
 
     A model that sends many responses to one request waits while too many of them are not taken. `take` marks this one
-    as taken, for receivers that keep it longer; `release` does so, too. `region` is where the outputs lie, if anywhere.
+    as taken, for receivers that keep it longer; `release` does so, too. `regions` are those that its outputs lie in.
     """
 
     model_name: str
@@ -164,4 +165,4 @@ class InferResponse:
     parameters: dict[str, Parameter] = field(default_factory=dict)
     release: Callable[[], None] = _nothing_to_release
     take: Callable[[], None] = _nothing_to_release
-    region: object = None
+    regions: Sequence[SharedRegion] = ()

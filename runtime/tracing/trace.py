@@ -31,6 +31,22 @@ TREE_BYTES_MAX = 64 << 20
 _Respond = Callable[[InferResponse | InferenceError | None, bool], None]
 
 
+class JobTrace(Protocol):
+    """Records the steps of a job: a Trace, or what takes its place."""
+
+    def note(self, activity: str, ns: int) -> None: ...
+
+    def executed(self, begin_ns: int, start_ns: int, end_ns: int) -> None: ...
+
+    def streamed(self, begin_ns: int, end_ns: int) -> None: ...
+
+    def composed(self, begin_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None: ...
+
+    def answering(self, respond: _Respond) -> _Respond: ...
+
+    def refused(self, failure: InferenceError) -> None: ...
+
+
 class TracedJob(Protocol):
     """The properties of a job that a trace uses."""
 
@@ -39,7 +55,7 @@ class TracedJob(Protocol):
     arrived_ns: int
     regions: Sequence[GrantedRegion]
     respond: _Respond
-    trace: Trace | None
+    trace: JobTrace | None
 
 
 class TensorNote(NamedTuple):
@@ -196,6 +212,9 @@ class Trace:
         """A sender has answered the request to its end. Records the times of execution if `executed` was not called."""
         if not self._executed:
             self.executed(begin_ns, begin_ns, end_ns)
+
+    def composed(self, begin_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """The steps of an ensemble have executed the request. They have traces of their own, as in Triton."""
 
     def answering(self, respond: _Respond) -> _Respond:
         """A function like `respond` that records the response too."""

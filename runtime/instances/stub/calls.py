@@ -27,7 +27,7 @@ from pyruntime.runtime.execution.job import Respond
 from pyruntime.runtime.instances.codec import error_wire, response_wire
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
-from pyruntime.runtime.regions import SharedRegion
+from pyruntime.runtime.regions import GrantedRegion
 from pyruntime.runtime.requests.types import InferResponse, Slot
 from pyruntime.utils.errors import InferenceError, LocalError, PeerError
 from pyruntime.utils.messages import (
@@ -165,7 +165,7 @@ class Calls:
             call.cancel()
         holds, self._holds = self._holds, {}
         for held in holds.values():
-            self._left.leave(held.region, held.release)
+            self._left.leave(held.regions, held.release)
         self._left.free_unread()
 
     def free_unread(self, slots: list[Slot]) -> None:
@@ -174,7 +174,7 @@ class Calls:
             if isinstance(slot, CallInputs):  # of a call to the stub itself
                 slot.free()
             else:
-                self._left.leave(self._plan.memory.region, slot.free)
+                self._left.leave((self._plan.memory.region,), slot.free)
         self._left.free_unread()
 
     # One call.
@@ -259,7 +259,8 @@ class Calls:
         except InferenceError as exc:
             return error_wire(InferenceError(exc.message)), response.release
         try:
-            self._connection.grant(held.region)
+            for region in held.regions:
+                self._connection.grant(region)
         except LocalError as exc:
             held.release()
             return error_wire(InferenceError(str(exc))), _nothing
@@ -267,7 +268,7 @@ class Calls:
         self._holds[hold] = held
         return response_wire(held.response, hold), held.response.take
 
-    def _end_reading(self, number: int, regions: Sequence[SharedRegion]) -> None:
+    def _end_reading(self, number: int, regions: Sequence[GrantedRegion]) -> None:
         """The inputs of a call, which lie in these regions, are no longer read."""
         self._left.end_reading(regions)
         if self._over:

@@ -58,10 +58,10 @@ class TestHeldResponse:
         released = []
         region, _ = regions
         output = OutputTensor("OUT", "UINT8", [4], b"1234", address(region.number, 64))
-        response = InferResponse("callee", 1, "7", [output], {}, lambda: released.append(1), region=region)
+        response = InferResponse("callee", 1, "7", [output], {}, lambda: released.append(1), regions=(region,))
         held = HeldResponse(response, memory)
         region.close()
-        assert (held.response, held.region, is_open(region), released) == (response, region, True, [])
+        assert (held.response, held.regions, is_open(region), released) == (response, (region,), True, [])
         held.release()
         assert (is_open(region), released) == (False, [1])
 
@@ -71,7 +71,7 @@ class TestHeldResponse:
         outputs = [OutputTensor("A", "UINT8", [3], b"123"), OutputTensor("B", "UINT8", [70], b"x" * 70)]
         response = InferResponse("callee", 1, "7", outputs, {"p": 1}, lambda: released.append(1))
         held = HeldResponse(response, memory)
-        assert held.region is memory.region
+        assert held.regions == (memory.region,)
         assert held.response.parameters == {"p": 1}
         for output, copy in zip(outputs, held.response.outputs, strict=True):
             number, offset = split(copy.address)
@@ -116,16 +116,16 @@ class TestFromCallToCall:
         region, _ = regions
         region.view[64:68] = b"1234"
         output = OutputTensor("OUT", "UINT8", [4], region.view[64:68], address(region.number, 64))
-        response = InferResponse("first", 1, "7", [output], {}, lambda: released.append(1), region=region)
+        response = InferResponse("first", 1, "7", [output], {}, lambda: released.append(1), regions=(region,))
         held = HeldResponse(response, memory)
         region.close()
         tensors = [("IN", "UINT8", [4], output.address, 4, MEMORY_CPU, 0)]
-        request = CallRequest("second", -1, "7", RequestOptions(), {}, tensors, [held.region])
+        request = CallRequest("second", -1, "7", RequestOptions(), {}, tensors, held.regions)
         callee = Version()
         call = ModelCall(None, request, [CallInputs([], held.release)], lambda outcome, final: None)
         call.start(callee)
         (job,) = callee.jobs
-        assert (job.tensors, job.regions, released) == (tensors, [region], [])
+        assert (job.tensors, job.regions, released) == (tensors, (region,), [])
         job.free()
         assert (released, is_open(region)) == ([1], False)
 
@@ -134,7 +134,7 @@ class TestLeftMemory:
     def test_nobody_reads(self, regions):
         """Memory that no call reads is freed at once."""
         left, freed = LeftMemory(), []
-        left.leave(regions[0], lambda: freed.append(0))
+        left.leave(regions[:1], lambda: freed.append(0))
         left.free_unread()
         left.free_unread()
         assert freed == [0]
@@ -144,8 +144,8 @@ class TestLeftMemory:
         left, freed = LeftMemory(), []
         left.begin_reading(regions)
         left.begin_reading(regions[:1])
-        left.leave(regions[0], lambda: freed.append(0))
-        left.leave(regions[1], lambda: freed.append(1))
+        left.leave(regions[:1], lambda: freed.append(0))
+        left.leave(regions[1:], lambda: freed.append(1))
         left.free_unread()
         assert freed == []
         left.end_reading(regions)

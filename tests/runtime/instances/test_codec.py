@@ -248,7 +248,7 @@ class TestResponse:
         assert (response.model_name, response.model_version, response.id) == ("m", 3, "7")
         assert response.outputs == [OutputTensor("OUT", "FP32", [1, 2], REGION[64:72], address(9, 64))]
         assert response.parameters == {"a": 1}
-        assert type(response.region) is Region
+        assert [type(region) for region in response.regions] == [Region]
         assert released == []
         response.release()
         assert released == [(64, 8)]

@@ -239,7 +239,7 @@ class Bench:
         outputs = [OutputTensor("OUT", "UINT8", [size], b"x" * size, address(self.outputs.number, slot))]
         return InferResponse(
             "other", 1, "7", outputs, {}, lambda: self.released.append(slot), lambda: self.taken.append(slot),
-            self.outputs,
+            (self.outputs,),
         )  # fmt: skip
 
     def close(self):

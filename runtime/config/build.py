@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from pyruntime.runtime.config.ensembles import ensemble_spec
 from pyruntime.runtime.config.metrics import first_response_bounds_ms, metric_tags
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
@@ -36,6 +37,7 @@ def model_spec(config: Config) -> ModelSpec:
         first_response_bounds_ms=first_response_bounds_ms(config),
         sequence_batching=sequence_batching_spec(config),
         response_cache=config.response_cache.enable,
+        ensemble=ensemble_spec(config),
     )
 
 

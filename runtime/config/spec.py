@@ -126,13 +126,39 @@ class SequenceBatchingSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSpec:
+    """One step of an ensemble, a request to a model.
+
+    `inputs` and `outputs` map the model's names of tensors to those of the ensemble. `model_version` -1 is the latest.
+    """
+
+    model_name: str
+    model_version: int
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleSpec:
+    """The settings of `ensemble_scheduling {}`. `max_inflight_requests`, of each step, is 0 for any number.
+
+    `optional_outputs` are outputs of the ensemble that may be absent because the steps before them were skipped.
+    """
+
+    steps: tuple[StepSpec, ...]
+    max_inflight_requests: int
+    optional_outputs: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """The configuration of one model. `json` is its rendering for the config endpoint and for `args`.
 
     With `iterative_sequence` the model may reschedule a request until it has finished it. `sequence_batching` is None
     if no request depends on an earlier one. `metric_tags` are labels of the model's metrics;
     `first_response_bounds_ms` are its histogram buckets for the first response, None for the default ones.
-    `labels` are the lines of the label files, by output name; the loading of the model reads them.
+    `labels` are the lines of the label files, by output name; the loading of the model reads them. `ensemble` is None
+    for a model that is no ensemble.
     """
 
     name: str
@@ -155,6 +181,7 @@ class ModelSpec:
     first_response_bounds_ms: tuple[float, ...] | None = None
     sequence_batching: SequenceBatchingSpec | None = None
     response_cache: bool = False
+    ensemble: EnsembleSpec | None = None
 
     @property
     def is_batched(self) -> bool:

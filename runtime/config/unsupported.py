@@ -40,7 +40,6 @@ def unsupported_features(config: Config, *, is_native: bool = False) -> list[Uns
     """
     name = config.name
     asked = (
-        (config.HasField("ensemble_scheduling"), True, f"model '{name}' is an ensemble, which is not supported yet"),
         (
             (config.backend == "python" or config.runtime == "model.py") and bool(config.sequence_batching.state),
             True,

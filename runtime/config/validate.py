@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from pyruntime.runtime.config.ensembles import validate_ensemble
 from pyruntime.runtime.config.normalize import BACKEND_BY_PLATFORM, ENSEMBLE_PLATFORM
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.sequences import validate_completed, validate_sequence_batching
@@ -54,16 +55,20 @@ def validate(config: Config, gpus: Sequence[int]) -> None:
     if config.HasField("dynamic_batching"):
         _check_dynamic_batching(config)
     validate_completed(config)
+    if config.platform == ENSEMBLE_PLATFORM:
+        validate_ensemble(config)
     _check_response_cache(config)
 
 
 def _check_backend(config: Config) -> None:
     name, platform, backend = config.name, config.platform, config.backend
+    if platform == ENSEMBLE_PLATFORM and backend:
+        raise ConfigError(f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type")
     if platform == ENSEMBLE_PLATFORM and not config.HasField("ensemble_scheduling"):
         raise ConfigError(f"ensemble scheduling must be set for ensemble '{name}' whose platform is ensemble")
     if platform != ENSEMBLE_PLATFORM and config.HasField("ensemble_scheduling"):
         raise ConfigError(f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble")
-    if backend and (platform == ENSEMBLE_PLATFORM or BACKEND_BY_PLATFORM.get(platform, backend) != backend):
+    if backend and BACKEND_BY_PLATFORM.get(platform, backend) != backend:
         raise ConfigError(f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}")
     if not backend and platform and platform != ENSEMBLE_PLATFORM:
         raise ConfigError(f"unexpected platform type '{platform}' for {name}")

@@ -7,16 +7,13 @@ import pytest
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.unsupported import unsupported_features
 
+STATES = "backend: 'python' sequence_batching { state { input_name: 'S' output_name: 'S' } }"
+
 
 @pytest.mark.parametrize(
     ("text", "word", "fatal"),
     [
-        ("platform: 'ensemble' ensemble_scheduling {}", "is an ensemble", True),
-        (
-            "backend: 'python' sequence_batching { state { input_name: 'S' output_name: 'S' } }",
-            "asks for states in sequence_batching",
-            True,
-        ),
+        (STATES, "asks for states in sequence_batching", True),
         (
             "backend: 'b' runtime: 'model.py' sequence_batching { state { input_name: 'S' output_name: 'S' } }",
             "asks for states in sequence_batching",
@@ -58,5 +55,5 @@ def test_most_configurations_ask_for_nothing_special(text):
 
 def test_fatal_features_come_first():
     """Several may be asked for at once."""
-    features = unsupported_features(parse_model_config("model_warmup {} ensemble_scheduling {}", "config.pbtxt"))
+    features = unsupported_features(parse_model_config(f"model_warmup {{}} {STATES}", "config.pbtxt"))
     assert [feature.fatal for feature in features] == [True, False]

@@ -43,7 +43,9 @@ def _complaint(text, **kwargs):
         "backend: 'vllm' default_model_filename: 'a'",
         "backend: 'python' platform: 'mine'",
         "backend: 'tensorrt' platform: 'tensorrt_plan' batch_input {} batch_output {}",
-        "platform: 'ensemble' ensemble_scheduling {}",
+        "platform: 'ensemble' input { name: 'I' data_type: TYPE_INT8 dims: 1 } "
+        "output { name: 'O' data_type: TYPE_INT8 dims: 1 } ensemble_scheduling { step { model_name: 's' "
+        "input_map { key: 'I' value: 'I' } output_map { key: 'O' value: 'O' } } }",
         "instance_group [ { kind: KIND_MODEL gpus: 3 }, { kind: KIND_CPU } ]",
         f"instance_group {{ count: {INSTANCES_MAX} }}",
     ],
@@ -64,7 +66,7 @@ def test_valid(text):
         ),
         (
             "platform: 'ensemble' backend: 'python' ensemble_scheduling {}",
-            "unexpected 'platform' and 'backend' pair, got:ensemble, python",
+            "Ensemble model 'm' must have platform type 'ensemble' and empty backend type",
         ),
         (
             "platform: 'onnxruntime_onnx' backend: 'python'",

@@ -1,0 +1,166 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The graph of an ensemble: which steps and tensors a request needs, by the outputs that it asks for. (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyruntime.runtime.config.spec import ModelSpec, StepSpec
+
+# How many selections of outputs are remembered for one ensemble.
+PLANS_KEPT_MAX = 256
+# Stands for the outputs, where steps are meant by their index.
+OUTPUTS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step. `inputs` are pairs of a name of the model and a tensor of the ensemble, and so are `outputs`.
+
+    An output that would replace an input of the ensemble is none of them: clients set that.
+    `reads` are the tensors of the inputs, each once, and `requires` those of them without which the model cannot run.
+    `dims` are the dims of the model's inputs, by name, without a batch dimension.
+    """
+
+    index: int
+    model: str
+    version: int
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, str], ...]
+    reads: tuple[str, ...]
+    requires: frozenset[str]
+    dims: dict[str, tuple[int, ...]]
+    is_batching: bool
+    is_decoupled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a request needs: `steps`, by their index, and `outputs`.
+
+    `uses` is how often each tensor is used: by steps that read it, and as an output. `readers` are these steps.
+    `skippable` are the steps that are skipped if a tensor that they require is absent. `origins` are, by decoupled
+    step, the decoupled step whose responses it reads, if there is one; and by OUTPUTS the one whose responses lead to
+    the outputs.
+    """
+
+    steps: dict[int, Step]
+    outputs: tuple[str, ...]
+    uses: dict[str, int]
+    readers: dict[str, tuple[Step, ...]]
+    skippable: frozenset[int]
+    origins: dict[int, int]
+
+
+class Graph:
+    """See the module. `optional` are the outputs that may be absent because steps were skipped."""
+
+    def __init__(self, spec: ModelSpec, models: Sequence[ModelSpec]) -> None:
+        """`models` are those of the steps, in their order. The ensemble must be valid."""
+        ensemble = spec.ensemble
+        assert ensemble is not None  # the caller looks
+        self._inputs = frozenset(spec.inputs)
+        self.steps = tuple(
+            self._step(index, step, model)
+            for index, (step, model) in enumerate(zip(ensemble.steps, models, strict=True))
+        )
+        self._outputs = tuple(spec.outputs)
+        self._optional = ensemble.optional_outputs
+        self._writers = {tensor: step for step in self.steps for _, tensor in step.outputs}
+        self._plans: dict[tuple[str, ...] | None, Plan] = {}
+
+    def _step(self, index: int, step: StepSpec, model: ModelSpec) -> Step:
+        return Step(
+            index=index,
+            model=step.model_name,
+            version=step.model_version,
+            inputs=tuple(step.inputs.items()),
+            outputs=tuple((name, tensor) for name, tensor in step.outputs.items() if tensor not in self._inputs),
+            reads=tuple(dict.fromkeys(step.inputs.values())),
+            requires=frozenset(tensor for name, tensor in step.inputs.items() if not model.inputs[name].optional),
+            dims={name: model.inputs[name].dims for name in step.inputs},
+            is_batching=model.max_batch_size > 0,
+            is_decoupled=model.decoupled,
+        )
+
+    def plan(self, requested: Sequence[str] | None) -> Plan:
+        """The plan for these outputs; None for all."""
+        key = None if requested is None else tuple(requested)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= PLANS_KEPT_MAX:
+                self._plans.clear()
+            plan = self._plans[key] = self._make(self._outputs if key is None else tuple(dict.fromkeys(key)))
+        return plan
+
+    def _make(self, outputs: tuple[str, ...]) -> Plan:
+        steps: dict[int, Step] = {}
+        wanted = list(outputs)
+        while wanted:
+            step = self._writers.get(wanted.pop())
+            if step is not None and step.index not in steps:
+                steps[step.index] = step
+                wanted.extend(step.reads)
+        uses = dict.fromkeys(outputs, 1)
+        readers: dict[str, tuple[Step, ...]] = {}
+        for step in steps.values():
+            for tensor in step.reads:
+                uses[tensor] = uses.get(tensor, 0) + 1
+                readers[tensor] = (*readers.get(tensor, ()), step)
+        return Plan(
+            steps, outputs, uses, readers, self._skippable(steps, outputs, readers), self._origins(steps, outputs)
+        )
+
+    def _skippable(
+        self, steps: dict[int, Step], outputs: tuple[str, ...], readers: dict[str, tuple[Step, ...]]
+    ) -> frozenset[int]:
+        """The steps whose outputs may be absent: all that read them can do without, or are skipped themselves."""
+        found = set(steps)
+        changed = True
+        while changed:
+            needed = [
+                index
+                for index in found
+                for _, tensor in steps[index].outputs
+                if (tensor in outputs and tensor not in self._optional)
+                or any(tensor in step.requires and step.index not in found for step in readers.get(tensor, ()))
+            ]
+            changed = bool(needed)
+            found.difference_update(needed)
+        return frozenset(found)
+
+    def _origins(self, steps: dict[int, Step], outputs: tuple[str, ...]) -> dict[int, int]:
+        readers = {step.index: step.reads for step in steps.values() if step.is_decoupled} | {OUTPUTS: outputs}
+        found = {reader: self._origin(tensors) for reader, tensors in readers.items()}
+        return {reader: origin for reader, origin in found.items() if origin is not None}
+
+    def _origin(self, tensors: Sequence[str]) -> int | None:
+        """The decoupled step that these tensors originate from, directly; None for none."""
+        seen: set[str] = set()
+        queue = list(tensors)
+        while queue:
+            tensor = queue.pop()
+            step = None if tensor in seen else self._writers.get(tensor)
+            seen.add(tensor)
+            if step is not None:
+                if step.is_decoupled:
+                    return step.index
+                queue.extend(step.reads)
+        return None
+
+
+def fitting(shape: list[int], batch: int, dims: Sequence[int], *, is_batching: bool) -> list[int]:
+    """The shape of a tensor for a reader, as in Triton: with or without the batch dimension.
+
+    `batch` is the batch size of the request that made the tensor, 0 if its model does not batch. `dims` are what the
+    reader is configured with, and `is_batching` is whether it batches. A shape that cannot be converted is kept, which
+    the reader then refuses.
+    """
+    if is_batching == (batch > 0):
+        return shape
+    fits = len(shape) == len(dims) and all(want in (-1, size) for size, want in zip(shape, dims, strict=True))
+    if is_batching:
+        return [1, *shape] if fits else shape
+    return shape[1:] if batch == 1 and not fits else shape

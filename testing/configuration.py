@@ -64,6 +64,10 @@ def choose_version(draft: Draft, version: int | None) -> int:
 def locate(draft: Draft, version: int, backend_directories: Sequence[str]) -> dict[str, str]:
     """The location of a version's code, for `load_class`. Raises LoadError."""
     backend = find_backend(draft.identity, draft.folder.path, version, [*backend_directories, OUR_BACKENDS])
+    if backend.kind == "ensemble":
+        raise LoadError(
+            f"'{draft.folder.name}' is an ensemble, which has no code of its own: test the models of its steps"
+        )
     location = {"model_dir": draft.folder.path, "version": str(version), "file": backend.path}
     if backend.kind == "python_based":
         location["backend_dir"] = str(Path(backend.path).parent)

@@ -125,7 +125,7 @@ class Server:
         self._live = live = LiveVersions(table, tasks, settings.drain_s)
         self._agents = RepositoryAgents(native, settings.repoagent_directory, tasks)
         directories = [settings.backend_directory, OUR_BACKENDS] if settings.backend_directory else [OUR_BACKENDS]
-        loader = create_loader(settings, directories, tasks, live.lost, services, native, self._cache)
+        loader = create_loader(settings, directories, tasks, live.lost, services, native, self._cache, table.resolve)
         control = ModelControl(settings, table, live, loader, tasks, self._agents)
         self.state = ServerState(settings, tasks, table, control, metrics, tracer, log_settings, lent, native.settle)
         self._frontends = frontends_of(self.state)

@@ -20,6 +20,7 @@ from pyruntime.runtime.config.validate import validate_devices
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.native.host import NativeHost
+from pyruntime.runtime.loaders.ensemble import EnsembleLoader
 from pyruntime.runtime.loaders.native import NativeLoader
 from pyruntime.runtime.loaders.python import PythonLoader
 from pyruntime.runtime.loaders.version_loader import VersionFactory, VersionLoader
@@ -39,8 +40,12 @@ def create_loader(
     server: ModelServer,
     native_host: NativeHost,
     cache: ResponseCache | None,
+    find: Callable[[str, int], ModelVersion],
 ) -> ModelLoader:
-    """The loader of a server; `cache` is the server's, if it has one. For `on_lost` see VersionFactory."""
+    """The loader of a server; `cache` is the server's, if it has one. For `on_lost` see VersionFactory.
+
+    `find` returns the version that serves a model, and raises InferenceError.
+    """
     directory = backend_directories[0]
     factory = VersionFactory(settings, cache, on_lost)
     python = PythonLoader(settings, directory, tasks, server, factory)
@@ -48,6 +53,7 @@ def create_loader(
         "python": python,
         "python_based": python,
         "native": NativeLoader(settings, directory, native_host, factory),
+        "ensemble": EnsembleLoader(find, server, factory),
     }
     return ModelLoader(backend_directories, loaders, settings.model_load_retry_count)
 

@@ -29,12 +29,14 @@ IN_PROCESS = "in_process"
 PROCESS = "process"
 
 
-BackendKind = Literal["python", "python_based", "native"]
+BackendKind = Literal["python", "python_based", "native", "ensemble"]
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     """The program that executes a model. `path` is the file: a model.py for both kinds of Python, else a library.
+
+    An ensemble has none: it is executed by the models of its steps.
 
     `library` is the library that a Python-based backend runs in its own process, or "".
     """
@@ -51,6 +53,8 @@ def find_backend(spec: ModelSpec, model_dir: str, version: int, backend_director
     Raises LoadError if there is none, if a name leads out of its folder, or if the execution mode of a library is
     unknown.
     """
+    if spec.ensemble is not None:
+        return Backend("ensemble", "ensemble", "")
     version_dir = os.path.join(model_dir, str(version))
     if spec.backend == "python" and spec.runtime in _PYTHON_RUNTIMES:
         return _own_model(version_dir, spec.default_model_filename or PYTHON_FILENAME)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -20,7 +20,9 @@ from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.repository.agents import RepositoryAgents
 from pyruntime.runtime.repository.backends import Backend
+from pyruntime.runtime.repository.dependencies import Dependencies
 from pyruntime.runtime.repository.draft import Draft, check_debug_model
+from pyruntime.runtime.repository.ensembles import StepsError, prepare
 from pyruntime.runtime.repository.fingerprint import whole_fingerprint
 from pyruntime.runtime.repository.lifecycle import LATEST, LifecycleTable, State
 from pyruntime.runtime.repository.live import LiveVersions, Source
@@ -54,11 +56,13 @@ class _Model:
     """One model, except for the states of its versions.
 
     `users` is the number of unfinished requests; `undecided` are the load requests whose versions are not known yet.
+    `load` is the latest load, if it has not ended.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
     undecided: set[LoadRequest] = field(default_factory=set)
+    load: asyncio.Task[InferenceError | None] | None = None
     served: Served = field(default_factory=Served)
     override: Override | None = None
 
@@ -84,6 +88,9 @@ class ModelControl:
         self._agents = agents
         self._load_slots = LoadSlots(settings.model_load_thread_count)
         self._waits = WaitGraph()
+        self._dependencies = Dependencies()
+        # The ensembles that wait for the loads of their steps.
+        self._waiting_for_steps: set[str] = set()
         self._models: dict[str, _Model] = {}
         self._running: set[asyncio.Task[InferenceError | None]] = set()
         self._closed = False
@@ -116,6 +123,7 @@ class ModelControl:
         if files:
             request.files = check_files(name, config, files)
         async with self._waiting(caller, name, f"failed to load '{name}'"):
+            self._dependencies.explicit.add(name)
             task = self._begin(name, request)
             await asyncio.wait((task,))
         failure = _exiting() if task.cancelled() else task.result()
@@ -126,12 +134,15 @@ class ModelControl:
         """Unload a model: it accepts no more requests when this returns, and its versions end in the background.
 
         Earlier load requests are performed first; this does not wait for them. A model that does not exist counts as
-        unloaded. `unload_dependents` has no effect, because no model depends on another one yet.
+        unloaded. Ensembles that it is a step of are unloaded with it. With `unload_dependents` so are the models of an
+        ensemble, unless they were loaded by name or another ensemble needs them.
 
         Raises InferenceError if the server's mode allows no unloading.
         """
         self.check_explicit()
-        self.remove(name)
+        unneeded = self._dependencies.unneeded(name, self.is_serving) if unload_dependents else []
+        for each in (name, *unneeded):
+            self.remove(each)
 
     async def wait_ready(self, name: str, version: int, caller: str) -> ModelVersion:
         """The version that serves requests for a model: now, or after its current load.
@@ -174,7 +185,9 @@ class ModelControl:
         Cancelling it leaves models loading: see `close`.
         """
         # All are registered before the first load begins, so that any of them can wait for any other.
-        loads = [self._begin(name, LoadRequest()) for name in names]
+        wanted = list(names)
+        self._dependencies.explicit.update(wanted)
+        loads = [self._begin(name, LoadRequest()) for name in wanted]
         if loads:
             await asyncio.wait(loads)
         return all(row.state == "READY" for row in self._table.index() if row.state)
@@ -188,12 +201,17 @@ class ModelControl:
         return bool(self._table.ready_versions(name))
 
     def remove(self, name: str) -> None:
-        """See `unload`, in any mode."""
+        """Unload a model that nobody wants any longer, in any mode. See `unload`."""
+        self._dependencies.explicit.discard(name)
+        self._remove(name, self._forget)
+
+    def _remove(self, name: str, unload: Callable[[str], None]) -> None:
+        """Call `unload` with a model, after its earlier load requests."""
         model = self._models.get(name)
         if model is not None and model.users:
-            self._start(name, model, self._unload_later(name, model))
+            self._start(name, model, self._unload_later(name, model, unload))
         else:
-            self._unload(name)
+            unload(name)
 
     def set_repository(self, names: Iterable[str]) -> None:
         """Set the names of the models in the repositories."""
@@ -212,7 +230,7 @@ class ModelControl:
     def _begin(self, name: str, request: LoadRequest) -> asyncio.Task[InferenceError | None]:
         model = self._models.setdefault(name, _Model())
         model.undecided.add(request)
-        task = self._start(name, model, self._load(name, model, request))
+        model.load = task = self._start(name, model, self._load(name, model, request))
         task.add_done_callback(lambda _: self._decided(name, model, request))
         return task
 
@@ -242,10 +260,15 @@ class ModelControl:
         async with model.lock:
             await self._live.wait_unloaded(name)
             async with self._load_slots.hold(name):
+                served = self._served(name)
                 try:
                     await self._update(name, model, request)
                 except InferenceError as exc:
                     return exc
+                except StepsError as exc:
+                    _LOG.error("failed to load '%s': %s", name, exc)
+                    self._table.fail_model(name, str(exc))
+                    return InferenceError(f"load failed for model '{name}': {exc}\n", exc.code)
                 except LoadError as exc:
                     _LOG.error("failed to load '%s': %s", name, exc)
                     self._table.fail_model(name, str(exc))
@@ -256,6 +279,8 @@ class ModelControl:
                     return InferenceError(f"failed to load '{name}', see the server's log")
                 finally:
                     self._waits.end(name)
+                    if self._served(name) != served:
+                        self._load_ensembles_of(name)
         return None
 
     async def _update(self, name: str, model: _Model, request: LoadRequest) -> None:
@@ -269,7 +294,7 @@ class ModelControl:
                 failures = await self._load_by_agents(model, sight, folder, begun)
             else:
                 model.served.seen = None
-                found = await asyncio.to_thread(read, sight, self._settings)
+                found = await self._with_steps(name, await asyncio.to_thread(read, sight, self._settings))
                 failures = await self._update_to(found, folder).run(model.served, begun)
         finally:
             if folder is not None:
@@ -292,6 +317,7 @@ class ModelControl:
         update: ModelUpdate | None = None
         try:
             found = await asyncio.to_thread(lambda: read(sight.relocated(chain.location), self._settings))
+            found = await self._with_steps(name, found)
             update = self._update_to(found.of_load(chain.number), chain)
             failures = await update.run(served, begun)
         finally:
@@ -311,15 +337,21 @@ class ModelControl:
                 backend = self._loader.backend_of(draft, version)
             except LoadError:
                 continue  # loading the version says so
-            if backend.kind != "python":
+            if backend.kind not in ("python", "ensemble"):
                 self.backends.add((backend.name, backend.path))
 
-    async def _unload_later(self, name: str, model: _Model) -> InferenceError | None:
+    async def _unload_later(self, name: str, model: _Model, unload: Callable[[str], None]) -> InferenceError | None:
         async with model.lock:
-            self._unload(name)
+            unload(name)
         return None
 
+    def _forget(self, name: str) -> None:
+        """Unload a model. An ensemble is not loaded again with its models."""
+        self._unload(name)
+        self._dependencies.forget(name)
+
     def _unload(self, name: str) -> None:
+        """Unload a model, and the ensembles that it is a step of."""
         self._table.dismiss(name)
         for version, state in self._table.states(name).items():
             if state in (State.READY, State.UNAVAILABLE):
@@ -328,6 +360,53 @@ class ModelControl:
         if model is not None:
             model.served = Served()
             model.override = None
+        for ensemble in self._dependencies.above(name):
+            if self.is_serving(ensemble):
+                _LOG.error("ensemble %s contains models that are not available or ambiguous: %s", ensemble, name)
+                self._remove(ensemble, self._unload)
+
+    # Ensembles.
+
+    def _served(self, name: str) -> list[ModelVersion]:
+        """The versions of a model that serve."""
+        return [self._table.resolve(name, version) for version in self._table.ready_versions(name)]
+
+    def _load_ensembles_of(self, name: str) -> None:
+        """Other versions of a model serve: load the ensembles again that it is a step of."""
+        self._dependencies.changed(name)
+        if not self._closed:
+            for ensemble in self._dependencies.above(name):
+                if ensemble not in self._waiting_for_steps:
+                    self._begin(ensemble, LoadRequest())
+
+    async def _with_steps(self, name: str, found: Found) -> Found:
+        """Load the models of an ensemble, and complete it. Raises StepsError. Other models need nothing."""
+        ensemble = found.draft.identity.ensemble
+        if ensemble is None:
+            self._dependencies.forget(name)
+            return found
+        self._dependencies.add(name, (step.model_name for step in ensemble.steps))
+        if cycle := self._dependencies.cycle(name):
+            raise StepsError(cycle)
+        self._waiting_for_steps.add(name)
+        try:
+            async with asyncio.TaskGroup() as loads:
+                for step in self._dependencies.steps(name):
+                    loads.create_task(self._load_step(name, step), name=f"load {step} for {name}")
+        finally:
+            self._waiting_for_steps.discard(name)
+        return prepare(found, self._table, self._dependencies.changes(name))
+
+    async def _load_step(self, ensemble: str, name: str) -> None:
+        """Load the model of a step, or wait for its load. Whether that succeeds is looked at later."""
+        with suppress(InferenceError):  # each of them would wait for the other one
+            async with self._waiting(ensemble, name, f"failed to load '{ensemble}'"):
+                model = self._models.get(name)
+                load = None if model is None else model.load
+                if (load is None or load.done()) and self._settings.model_control_mode != "none":
+                    load = self._begin(name, LoadRequest())
+                if load is not None:
+                    await asyncio.wait((load,))
 
     # Waiting.
 

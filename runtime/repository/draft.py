@@ -18,7 +18,7 @@ from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.config.unsupported import refuse_unsupported
-from pyruntime.runtime.config.validate import validate_instances
+from pyruntime.runtime.config.validate import validate, validate_instances
 from pyruntime.runtime.repository.instance_mode import InstanceProcess, instance_processes
 from pyruntime.runtime.repository.scan import ModelFolder
 from pyruntime.runtime.repository.versions import VersionPolicy, select_versions
@@ -57,7 +57,10 @@ def read_draft(folder: ModelFolder, settings: ServerSettings, config: Config) ->
     default_instances = not config.instance_group
     has_model_file = any(Path(folder.path, str(version), "model.py").is_file() for version in folder.version_dirs)
     config = normalize(config, directory_name=folder.name, has_model_file=has_model_file, gpus=GPUS)
-    validate_instances(config)
+    if config.HasField("ensemble_scheduling"):
+        validate(config, GPUS)  # nothing completes it
+    else:
+        validate_instances(config)
     refuse_unsupported(config)
     selection = select_versions(VersionPolicy.from_config(config), map(str, folder.version_dirs), folder.name)
     if selection.problem:

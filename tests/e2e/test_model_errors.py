@@ -85,7 +85,7 @@ UNLOADABLE = {
     "ensemble": (
         GOOD,
         'platform: "ensemble"\nensemble_scheduling { step { model_name: "good" model_version: -1 } }',
-        r"model 'ensemble' is an ensemble, which is not supported yet",
+        r"must specify 'input_map' in step 0 of ensemble 'ensemble'",
     ),
     "own_environment": (
         GOOD,

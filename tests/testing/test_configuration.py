@@ -42,6 +42,15 @@ def versions(write_model):
     return write
 
 
+ENSEMBLE = """
+platform: "ensemble"
+input { name: "IN" data_type: TYPE_INT64 dims: 1 }
+output { name: "OUT" data_type: TYPE_INT64 dims: 1 }
+ensemble_scheduling { step {
+    model_name: "n" input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } } }
+"""
+
+
 class TestConfiguration:
     def test_of_the_model_itself(self, load):
         """Without a file it says everything."""
@@ -86,7 +95,8 @@ class TestConfiguration:
             ("nonsense", "config.pbtxt:1:1"),
             ('name: "other"', "unexpected directory name 'm' for model 'other', directory name must equal model name"),
             ('input [ { name: "IN" dims: [ 1 ] } ]', "model input 'IN' must specify 'data_type'"),
-            ('platform: "ensemble" ensemble_scheduling {}', "is an ensemble, which is not supported"),
+            ('platform: "ensemble" ensemble_scheduling {}', "must specify 'step' for ensemble 'm'"),
+            (ENSEMBLE, "'m' is an ensemble, which has no code of its own: test the models of its steps"),
             ("version_policy { specific { versions: [ 7 ] } }", "at least one version must be available"),
             ('backend: "nothing_of_this_name"', "unable to find backend library for backend 'nothing_of_this_name'"),
         ],

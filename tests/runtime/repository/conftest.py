@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
@@ -23,7 +24,7 @@ class Version:
     """Stands for a ModelVersion. It stops at once, or once `busy` is set again; `config` is that of its load."""
 
     def __init__(self, name, number, config=None, path=""):
-        self.spec = SimpleNamespace(name=name)
+        self.spec = SimpleNamespace(name=name) if config is None else model_spec(config)
         self.version = number
         self.config = config
         self.path = path

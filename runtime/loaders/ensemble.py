@@ -1,0 +1,53 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a version of an ensemble, whose steps are loaded already: see repository/ensembles.py.
+
+There is nothing to start. The folder of the version may be empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from pyruntime.runtime.calls.model_call import CallTracer
+from pyruntime.runtime.config.ensemble_steps import inherited_labels
+from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.ensembles.executor import EnsembleExecutor
+from pyruntime.runtime.ensembles.graph import Graph
+from pyruntime.runtime.ensembles.request import Ensemble
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.loaders.version_loader import LoadedVersion, VersionFactory, final_config, final_spec
+from pyruntime.runtime.repository.backends import Backend
+from pyruntime.runtime.repository.draft import Draft
+from pyruntime.utils.errors import InferenceError, LoadError
+
+
+class EnsembleLoader:
+    """See the module, and VersionLoader. `find` returns the version that serves, and raises InferenceError."""
+
+    def __init__(self, find: Callable[[str, int], ModelVersion], tracer: CallTracer, factory: VersionFactory) -> None:
+        self._find = find
+        self._tracer = tracer
+        self._factory = factory
+
+    async def load(
+        self, draft: Draft, version: int, backend: Backend, completed: asyncio.Future[Config], undo: AsyncExitStack
+    ) -> LoadedVersion:
+        """See VersionLoader. Safe to cancel."""
+        if not completed.done() and version == draft.newest:
+            completed.set_result(final_config(draft, draft.config, None))
+        spec = final_spec(draft, await asyncio.shield(completed))
+        assert spec.ensemble is not None  # `backend` says so
+        try:
+            models = [self._find(step.model_name, step.model_version).spec for step in spec.ensemble.steps]
+        except InferenceError as exc:  # it was unloaded a moment ago
+            raise LoadError(f"ensemble '{spec.name}' lacks a model: {exc.message}", exc.code) from exc
+        memory = self._factory.memory(draft)
+        undo.callback(memory.close)
+        model = self._factory.version(inherited_labels(spec, models), version, memory)
+        ensemble = Ensemble(
+            model.spec, version, Graph(model.spec, models), memory, model.statistics, self._find, self._tracer
+        )
+        return model, [EnsembleExecutor(ensemble, model.scheduler)]

@@ -329,16 +329,7 @@ class EnsembleRequest:
         sequence_id, flags = next(iter(marks), self._mark)
         outputs = [name for name, _ in step.outputs]
         options = RequestOptions(sequence_id, flags, job.options.timeout_us, outputs, job.options.parameters)
-        return StepRequest(
-            step.model,
-            step.version,
-            job.id,
-            options,
-            self._parameters,
-            inputs,
-            list(regions.values()),
-            job.trace_context,
-        )
+        return StepRequest(job, step, options, self._parameters, inputs, list(regions.values()))
 
     def _send(self, send: Send[Tensor]) -> None:
         """Send a response; the last one when everything else is done."""

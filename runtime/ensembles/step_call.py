@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from pyruntime.runtime.calls.call_request import CallRequest, Version
@@ -15,9 +16,10 @@ from pyruntime.runtime.ensembles.run import Start
 from pyruntime.runtime.ensembles.tensors import Source, Tensor
 from pyruntime.runtime.ensembles.times import StepTimes
 from pyruntime.runtime.execution.job import Job, Respond
-from pyruntime.runtime.regions import ClientRegion
-from pyruntime.runtime.requests.types import InferResponse, Slot
+from pyruntime.runtime.regions import ClientRegion, GrantedRegion
+from pyruntime.runtime.requests.types import InferResponse, Parameter, Slot
 from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.request_codec import RequestOptions, TensorRef
 
 
 class StepOwner(Protocol):
@@ -30,7 +32,20 @@ class StepOwner(Protocol):
 class StepRequest(CallRequest):
     """The request of a step. `times` are those of its job."""
 
-    __slots__ = ("times",)
+    __slots__ = ("_priority", "times")
+
+    def __init__(
+        self,
+        job: Job,
+        step: Step,
+        options: RequestOptions,
+        parameters: dict[str, Parameter],
+        tensors: list[TensorRef],
+        regions: Sequence[GrantedRegion],
+    ) -> None:
+        """`job` is that of the ensemble."""
+        super().__init__(step.model, step.version, job.id, options, parameters, tensors, regions, job.trace_context)
+        self._priority = job.priority
 
     def job(self, callee: Version, slots: list[Slot], respond: Respond) -> Job:
         """See CallRequest."""
@@ -38,6 +53,7 @@ class StepRequest(CallRequest):
         for region in job.regions:
             if isinstance(region, ClientRegion):
                 job.places = {}  # the inputs are a client's, the outputs are not
+        job.priority = self._priority
         self.times = job.trace = StepTimes(job.arrived_ns)
         return job
 

@@ -19,7 +19,8 @@ TENSOR_FIELDS: Final[tuple[str, ...]]
 RESPONSE: Final[int]
 # job, reschedule: bool, statistics: (success, exec start, compute start, compute end, exec end; ns) | None.
 RELEASED: Final[int]
-# instance owner, (serial of the batch, start ns, end ns, the tuple of BATCH_STATISTICS | None): Execute has returned.
+# instance owner, (serial of the batch, start ns, end ns, the tuple of BATCH_STATISTICS | None | False): Execute has
+# returned. False: it failed, and has reported no batch.
 EXECUTED: Final[int]
 # instance owner, (rows, exec start, compute start, compute end, exec end; ns).
 BATCH_STATISTICS: Final[int]

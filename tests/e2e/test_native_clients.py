@@ -251,8 +251,9 @@ def test_shared_memory_that_is_too_small(server, protocol):
         shm.set_shared_memory_region(sink, [np.array([1, 2], np.int32)])
         wanted = protocol.InferRequestedOutput("OUTPUT0")
         wanted.set_shared_memory("small", 8)
-        with pytest.raises(InferenceServerException, match=r"\(8 bytes\) should be at least 40 bytes"):
+        with pytest.raises(InferenceServerException, match=r"\(8 bytes\) should be at least 40 bytes") as caught:
             client.infer("gate", [tensor(protocol, "INPUT0", np.arange(10, dtype=np.int32))], outputs=[wanted])
+        assert caught.value.status() == ("500" if protocol is HTTP else "StatusCode.INTERNAL")
         assert shm.get_contents_as_numpy(sink, np.int32, [2]).tolist() == [1, 2]
 
 

@@ -29,7 +29,7 @@ from pyruntime.runtime.instances.native.responses import (
     take_with,
 )
 from pyruntime.runtime.instances.native.stacks import describe
-from pyruntime.runtime.instances.native.times import BatchTimes, Execution, NativeTimes, Times
+from pyruntime.runtime.instances.native.times import Execution, NativeTimes, Reported, Times
 from pyruntime.runtime.instances.native.worker import NativeWorker
 from pyruntime.runtime.native.parameters import read_parameters
 from pyruntime.runtime.observe.statistics import reason_of
@@ -247,14 +247,15 @@ class NativeBatches(InflightBatches[int]):
         if self._when_idle is not None:
             self._notify_if_idle()
 
-    def executed(self, serial: int, start_ns: int, end_ns: int, reported: BatchTimes | None = None) -> None:
-        """Execute has returned; `reported` are the times that the backend reports, if any."""
+    def executed(self, serial: int, start_ns: int, end_ns: int, reported: Reported = None) -> None:
+        """Execute has returned. A batch that failed without a report does not count as executed, as in Triton."""
         rows = self._inflight.pop(serial, None)
         if rows is None:
             return
         self.worker.returned()
         self._limit.observe(end_ns - start_ns)
-        self.times.batch(reported or (rows, start_ns, start_ns, end_ns, end_ns), time.time_ns() // 1_000_000)
+        if reported is not False:
+            self.times.batch(reported or (rows, start_ns, start_ns, end_ns, end_ns), time.time_ns() // 1_000_000)
         if self._is_open:
             self.capacity = self._limit.total - len(self._inflight)
         self._owner.capacity_freed()

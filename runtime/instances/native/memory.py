@@ -21,7 +21,7 @@ from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import ClientRegion, SharedRegion
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.addresses import split
-from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.request_codec import TensorRef
 
 
@@ -82,8 +82,7 @@ def put_in_place(response: InferResponse, client: ClientUse) -> InferResponse:
             if size > place.byte_size:
                 raise InferenceError(
                     f"shared memory size specified with the request for output '{output.name}' ({place.byte_size} "
-                    f"bytes) should be at least {size} bytes to hold the results",
-                    Code.INVALID_ARG,
+                    f"bytes) should be at least {size} bytes to hold the results"
                 )
             _write(place.contents.memory, split(place.contents.address)[1], memoryview(output.data))
             output = OutputTensor(output.name, output.datatype, output.shape, b"", place=place.filled(size))

@@ -8,6 +8,8 @@ times are on the monotonic clock, in nanoseconds.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import ModelStatistics, reason_of
 from pyruntime.utils.errors import InferenceError
@@ -16,8 +18,10 @@ from pyruntime.utils.errors import InferenceError
 Times = tuple[bool, int, int, int, int]
 # The number of rows, and the same times.
 BatchTimes = tuple[int, int, int, int, int]
+# The times that the backend reports for a batch, if any. False: Execute failed without a report, which is no execution.
+Reported = BatchTimes | Literal[False] | None
 # The serial of a batch, the times when Execute was called and returned, and the times that the backend reports.
-Execution = tuple[int, int, int, BatchTimes | None]
+Execution = tuple[int, int, int, Reported]
 
 # Stands for a failure that the backend reports without a reason.
 _FAILED = InferenceError("")

@@ -35,7 +35,7 @@ PyObject* ToPython(const BatchStatistics& statistics) {
 
 PyObject* ToPython(const Execution& execution) {
   return Tuple({Number(execution.serial), Number(execution.start_ns), Number(execution.end_ns),
-                ToPython(execution.reported)});
+                execution.failed && !execution.reported ? Py_NewRef(Py_False) : ToPython(execution.reported)});
 }
 
 }  // namespace pyruntime

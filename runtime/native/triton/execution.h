@@ -30,12 +30,13 @@ struct BatchStatistics {
   uint64_t exec_end_ns;
 };
 
-// One call of Execute; `serial` is the serial of the first request.
+// One call of Execute; `serial` is the serial of the first request. `failed`: it returned an error.
 struct Execution {
   uint64_t serial;
   uint64_t start_ns;
   uint64_t end_ns;
   std::optional<BatchStatistics> reported;
+  bool failed = false;
 };
 
 // A request that was a batch of its own, from its arrival to the sending of its response.

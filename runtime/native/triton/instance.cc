@@ -182,8 +182,9 @@ void TRITONBACKEND_ModelInstance::Run(Batch& batch) {
   const std::shared_ptr<pyruntime::LentConnection> lent = known ? known->lent : nullptr;
   reported_.reset();
   const uint64_t start = pyruntime::Now();
-  pyruntime::EventPlace answer = Call(batch);
-  const pyruntime::Execution execution{batch.serial, start, pyruntime::Now(), reported_};
+  bool failed = false;
+  pyruntime::EventPlace answer = Call(batch, &failed);
+  const pyruntime::Execution execution{batch.serial, start, pyruntime::Now(), reported_, failed};
   if (lent != nullptr && lent->Ended(execution, &answer)) return;
   pyruntime::EventQueue& queue = pyruntime::Host::Get().queue();
   // Part of the answer's event, if Python has not taken it yet, because two events cost nearly twice as much as one.
@@ -194,7 +195,7 @@ void TRITONBACKEND_ModelInstance::Run(Batch& batch) {
 }
 
 // Keeps no reference to the requests when it returns; Python relies on that when it gets the event.
-pyruntime::EventPlace TRITONBACKEND_ModelInstance::Call(Batch& batch) {
+pyruntime::EventPlace TRITONBACKEND_ModelInstance::Call(Batch& batch, bool* failed) {
   std::vector<TRITONBACKEND_Request*> requests;
   std::vector<pyruntime::RequestStatePtr> states;
   requests.reserve(batch.requests.size());
@@ -214,6 +215,7 @@ pyruntime::EventPlace TRITONBACKEND_ModelInstance::Call(Batch& batch) {
     });
     pyruntime::executing = nullptr;
   }
+  *failed = failure.has_value();
   for (size_t index = 0; failure && index < requests.size(); ++index) {
     // A backend that fails must not release requests, but one that threw an exception may have released some.
     if (states[index]->IsReleased()) continue;

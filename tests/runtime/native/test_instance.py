@@ -275,6 +275,8 @@ class TestExecution:
             assert responses == [(job, True, failure, None, None) for job in jobs]
             assert lifecycle.wait(_triton.RELEASED, _triton.RELEASED) == [(job, False, None) for job in jobs]
             lifecycle.wait(_triton.EXECUTED)
+            # In place of a report: the batch does not count as executed.
+            assert lifecycle.wait(_triton.BATCH_STATISTICS) == [("me", False)]
 
     @pytest.mark.parametrize("verb", ["fails", "throws"])
     def test_that_fails_halfway_answers_the_others(self, lifecycle, lives, verb):

@@ -445,7 +445,7 @@ class TestOnce:
             (NO_STATISTICS, None, None, REPORTED),
             (FAILED_STATISTICS, None, (False, 1, 2, 3, 4), REPORTED),
             (ERROR_RESPONSE, (int(Code.INVALID_ARG), "as the request says"), (False, 1, 2, 3, 4), REPORTED),
-            (EXECUTE_FAILS, (int(Code.INVALID_ARG), "Execute fails"), None, None),
+            (EXECUTE_FAILS, (int(Code.INVALID_ARG), "Execute fails"), None, False),
         ],
     )
     def test_not_encoded(self, requests, action, failure, times, reported, is_remembered):

@@ -293,6 +293,18 @@ def test_a_batch_that_is_reported(backend):
     assert (batch.count, batch.compute_input_ns, batch.compute_infer_ns, batch.compute_output_ns) == (1, 1, 2, 4)
 
 
+def test_a_batch_that_fails(backend):
+    """Its requests count as failed. The batch counts as executed only if the backend reports it, as in Triton."""
+    backend, requests = backend(), [Request(), Request()]
+    for request, reported in zip(requests, [False, (2, 1, 2, 4, 8)], strict=True):
+        serial = backend.execute(request)
+        backend.batches.answered(request.job, (3, "no Execute"), None, None, None)
+        backend.batches.executed(serial, 0, 1, reported)
+    statistics = backend.statistics
+    assert (statistics.failure_count, statistics.success_count, statistics.execution_count) == (2, 0, 1)
+    assert backend.batches.capacity
+
+
 def test_cancel(backend):
     """The backend gets the cancellation once, and not after it has answered."""
     backend, request = backend(), Request()

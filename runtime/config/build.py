@@ -10,6 +10,7 @@ from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.sequences import sequence_batching_spec
 from pyruntime.runtime.config.spec import DynamicBatchingSpec, InstanceSpec, ModelSpec, QueuePolicySpec, TensorSpec
+from pyruntime.runtime.config.warmup import warmup_samples
 from pyruntime.utils.dtypes import BY_NUMBER
 
 
@@ -38,6 +39,7 @@ def model_spec(config: Config) -> ModelSpec:
         sequence_batching=sequence_batching_spec(config),
         response_cache=config.response_cache.enable,
         ensemble=ensemble_spec(config),
+        warmup=warmup_samples(config),
     )
 
 

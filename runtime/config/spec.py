@@ -151,6 +151,33 @@ class EnsembleSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmupInput:
+    """One input of a warm-up sample: `size` bytes of zeros, of random values, or from a file.
+
+    `shape` has the batch dimension, unless it is a control input: one that is not among the inputs of the model. `file`
+    is in the folder of such files of the model, "" for none.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    size: int
+    is_random: bool
+    file: str
+    is_control: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupSample:
+    """Requests for each instance to execute before it is ready: `batch_size` at a time, `count` times."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: tuple[WarmupInput, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """The configuration of one model. `json` is its rendering for the config endpoint and for `args`.
 
@@ -182,6 +209,7 @@ class ModelSpec:
     sequence_batching: SequenceBatchingSpec | None = None
     response_cache: bool = False
     ensemble: EnsembleSpec | None = None
+    warmup: tuple[WarmupSample, ...] = ()
 
     @property
     def is_batched(self) -> bool:

@@ -47,11 +47,6 @@ def unsupported_features(config: Config, *, is_native: bool = False) -> list[Uns
             "it keeps what it needs by correlation id",
         ),
         (
-            bool(config.model_warmup),
-            False,
-            f"model '{name}' asks for model_warmup, which is not supported yet: its first requests may be slow",
-        ),
-        (
             any(group.HasField("rate_limiter") for group in config.instance_group),
             False,
             f"model '{name}' asks for rate limiting, which is not supported yet: its instances run whenever they can",

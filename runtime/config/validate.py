@@ -15,6 +15,7 @@ from pyruntime.runtime.config.ensembles import validate_ensemble
 from pyruntime.runtime.config.normalize import BACKEND_BY_PLATFORM, ENSEMBLE_PLATFORM
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.sequences import validate_completed, validate_sequence_batching
+from pyruntime.runtime.config.warmup import validate_warmup
 from pyruntime.utils.dtypes import BY_NUMBER
 from pyruntime.utils.errors import ConfigError
 
@@ -57,6 +58,7 @@ def validate(config: Config, gpus: Sequence[int]) -> None:
     validate_completed(config)
     if config.platform == ENSEMBLE_PLATFORM:
         validate_ensemble(config)
+    validate_warmup(config)
     _check_response_cache(config)
 
 

@@ -11,7 +11,7 @@ All methods belong to the event loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
@@ -45,6 +45,17 @@ class ExecutorBatches(Running, Protocol):
 
     def execute(self, batch: Batch) -> None:
         """Execute a batch. There must be capacity. Each job's `respond` is called in any case."""
+
+
+class WarmingBatches(Protocol):
+    """The batches of an executor that is not ready yet."""
+
+    def warm_up(self, batch: Batch) -> None:
+        """Execute a batch that came from no client. Each job's `respond` is called in any case."""
+
+
+# Warms an executor up, which has this name, before it is ready. Raises LoadError.
+WarmUp = Callable[[str, WarmingBatches], Awaitable[None]]
 
 
 class NoBatches:

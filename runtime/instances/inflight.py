@@ -35,6 +35,7 @@ class InflightBatches(ABC, Generic[B]):
         self._inflight: dict[int, B] = {}
         self._serial = 1
         self._is_open = False
+        self._is_warming = False
         self._when_idle: Callable[[], None] | None = None
 
     @abstractmethod
@@ -66,7 +67,14 @@ class InflightBatches(ABC, Generic[B]):
     def open(self) -> None:
         """The model is loaded: batches may be posted from now on."""
         self._is_open = True
+        self._is_warming = False
         self._update_capacity()
+
+    def warm_up(self, batch: Batch) -> None:
+        """Execute a batch before `open`: see WarmingBatches."""
+        self._is_warming = True
+        self.execute(batch)
+        self.capacity = 0
 
     def close(self, when_idle: Callable[[], None] | None = None) -> None:
         """Take no more batches. `when_idle` is called once, when all that were posted have ended."""
@@ -92,7 +100,14 @@ class InflightBatches(ABC, Generic[B]):
         job.respond(failure, True)
 
     def _reschedule(self, job: Job) -> None:
-        """Return a job to the queue, because an iterative model wants to execute it again."""
+        """Return a job to the queue, because an iterative model wants to execute it again.
+
+        One execution is enough to warm up, and no queue is served then.
+        """
+        if self._is_warming:
+            job.free()
+            job.respond(None, True)
+            return
         job.continue_sequence()
         job.instance = None
         self._owner.reschedule(job)

@@ -34,8 +34,8 @@ def read_labels(folder: str, outputs: Iterable[TensorSpec]) -> dict[str, tuple[s
 
 
 def _read_labels(folder: str, output: str, filename: str) -> tuple[str, ...]:
-    path = _path_in(folder, filename, f"label_filename of output '{output}'")
-    text = _read_file(path, LABELS_BYTES_MAX + 1)
+    path = path_in(folder, filename, f"label_filename of output '{output}'")
+    text = read_file(path, LABELS_BYTES_MAX + 1)
     if len(text) > LABELS_BYTES_MAX:
         raise LoadError(f"the labels in {path} have more than {LABELS_BYTES_MAX} bytes")
     # As in Triton, only a line feed ends a line.
@@ -55,15 +55,15 @@ def with_initial_states(spec: ModelSpec, folder: str) -> ModelSpec:
 
 
 def _read_state(state: StateSpec, folder: str) -> StateSpec:
-    path = _path_in(folder, state.data_file, f"data_file of the initial state of '{state.input_name}'")
+    path = path_in(folder, state.data_file, f"data_file of the initial state of '{state.input_name}'")
     if state.datatype == "BYTES":
         # As in Triton, the backend gets the whole file, whatever it contains.
-        data = _read_file(path, STATE_BYTES_MAX + 1)
+        data = read_file(path, STATE_BYTES_MAX + 1)
         if len(data) > STATE_BYTES_MAX:
             raise LoadError(f"the initial state in {path} has more than {STATE_BYTES_MAX} bytes")
         return replace(state, initial=data)
     # As in Triton, additional bytes are ignored.
-    data = _read_file(path, len(state.initial))
+    data = read_file(path, len(state.initial))
     if len(data) < len(state.initial):
         raise LoadError(
             f"initial_state setting expects {len(state.initial)} bytes, but the data provided from {state.data_file} "
@@ -72,7 +72,8 @@ def _read_state(state: StateSpec, folder: str) -> StateSpec:
     return replace(state, initial=data)
 
 
-def _path_in(folder: str, name: str, what: str) -> str:
+def path_in(folder: str, name: str, what: str) -> str:
+    """The path of a file in `folder` that the configuration names in the field `what`. Raises ConfigError."""
     path = path_below(os.path.abspath(folder), name)
     if path is None:
         raise ConfigError(f"{what} is '{name}', which is outside of {folder}")
@@ -90,7 +91,7 @@ def _reading(path: str) -> Iterator[None]:
         raise LoadError(f"failed to open text file for read {path}: {exc}") from exc
 
 
-def _read_file(path: str, size_max: int) -> bytes:
+def read_file(path: str, size_max: int) -> bytes:
     """The first `size_max` bytes of a file, or all if it is shorter. Raises LoadError."""
     with _reading(path), open(path, "rb", opener=_open_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -18,6 +18,7 @@ from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.preferred_groups import with_preferred_groups
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
+from pyruntime.runtime.execution.executor import WarmUp
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.instances.native.instance import NativeInstance
@@ -27,6 +28,7 @@ from pyruntime.runtime.loaders.batch_strategies import find_strategy, load_strat
 from pyruntime.runtime.loaders.model_files import with_initial_states
 from pyruntime.runtime.loaders.native_options import command_line, preloads
 from pyruntime.runtime.loaders.version_loader import LoadedVersion, VersionFactory, final_config, final_spec
+from pyruntime.runtime.loaders.warmup import warm_up_of
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import GPUS, Draft
@@ -73,7 +75,7 @@ class NativeLoader:
             lambda: chain(model.memory_usage, *(each.memory_usage for each in instances)),
             resources.aclose,
         )
-        instances.extend(self._instances(served, model, config))
+        instances.extend(self._instances(served, model, config, warm_up_of(served, draft.folder.path)))
         for each in instances:
             resources.callback(self._host.stacks.open(spec.name, version, each.name, each.tell))
         for each in reversed(instances):
@@ -146,7 +148,9 @@ class NativeLoader:
         resources.push_async_callback(self._end, strategy.finalize)
         return NativeStrategy(strategy, host.native.NativeError, spec.name, memory)
 
-    def _instances(self, served: ModelVersion, model: _triton.Model, config: Config) -> list[NativeInstance]:
+    def _instances(
+        self, served: ModelVersion, model: _triton.Model, config: Config, warm_up: WarmUp | None
+    ) -> list[NativeInstance]:
         instances = []
         for instance, group in zip(served.spec.instances, _groups(config), strict=True):
             plan = NativeInstanceSpec(
@@ -159,6 +163,7 @@ class NativeLoader:
                 _host_policy(instance, group, self._settings.host_policies),
                 tuple(group.profile),
                 tuple((each.SecondaryDeviceKind.Name(each.kind), each.device_id) for each in group.secondary_devices),
+                warm_up,
             )
             instances.append(NativeInstance(plan, self._host.native, served.scheduler, self._host.threads))
         return instances

@@ -34,6 +34,7 @@ from pyruntime.runtime.instances.stub.instance import PythonInstance
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.loaders.native_options import stub_location
 from pyruntime.runtime.loaders.version_loader import LoadedVersion, VersionFactory, final_config, final_spec
+from pyruntime.runtime.loaders.warmup import warm_up_of
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import Draft
@@ -172,6 +173,7 @@ class PythonLoader:
                 self._server,
                 process.concurrency,
                 environment,
+                warm_up_of(model, draft.folder.path),
             )
             instances.append(PythonInstance(plan, model.scheduler, self._tasks))
         return instances

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
-from pyruntime.runtime.execution.executor import ClientSocket, KnownRequest, Loan
+from pyruntime.runtime.execution.executor import ClientSocket, KnownRequest, Loan, WarmUp
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import MemoryUsage, ModelStatistics
@@ -53,7 +53,10 @@ class NativeHandle(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NativeInstanceSpec:
-    """All parameters of a native instance of one model version; `model` is the extension's."""
+    """All parameters of a native instance of one model version; `model` is the extension's.
+
+    `warm_up` is what it does before it is ready.
+    """
 
     instance: InstanceSpec
     spec: ModelSpec
@@ -64,6 +67,7 @@ class NativeInstanceSpec:
     host_policy: str
     profiles: tuple[str, ...] = ()
     secondary_devices: tuple[tuple[str, int], ...] = ()
+    warm_up: WarmUp | None = None
 
 
 class NativeExtension(Protocol):

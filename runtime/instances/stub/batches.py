@@ -139,6 +139,15 @@ class StubBatches(InflightBatches[InflightBatch]):
                 self._clear_flag(job.serial)
         self.capacity -= 1
 
+    def warm_up(self, batch: Batch) -> None:
+        """See InflightBatches."""
+        if self._connection.is_serving:
+            super().warm_up(batch)
+            return
+        failure = InferenceError(f"Stub process '{self._name}' is not healthy.")
+        for job in batch:
+            self._fail(job, failure, time.monotonic_ns())
+
     def cancel(self, job: Job) -> None:
         """See InflightBatches."""
         serial = job.serial

@@ -158,6 +158,8 @@ class PythonInstance:
         assert connection is not None  # taken just before
         try:
             await connection.load(self._spec.location, self._spec.args, self._spec.concurrency)
+            if self._spec.warm_up is not None and self._batches is not None:
+                await self._spec.warm_up(self.name, self._batches)
         except BaseException:
             connection.kill()
             raise

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.environments.environment import Environment
+from pyruntime.runtime.execution.executor import WarmUp
 from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import ModelStatistics
@@ -18,7 +19,7 @@ class StubInstanceSpec:
     """All parameters of an instance of one model version.
 
     `concurrency` is how many threads of the process execute; `environment` is the Python that the model wants instead
-    of the host's.
+    of the host's; `warm_up` is what it does before it is ready, in each life of its process.
     """
 
     name: str
@@ -32,3 +33,4 @@ class StubInstanceSpec:
     server: ModelServer
     concurrency: int = 1
     environment: Environment | None = None
+    warm_up: WarmUp | None = None

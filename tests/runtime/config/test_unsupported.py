@@ -21,7 +21,6 @@ STATES = "backend: 'python' sequence_batching { state { input_name: 'S' output_n
         ),
         ("instance_group { rate_limiter {} }", "asks for rate limiting", False),
         ("instance_group { host_policy: 'p' }", "asks for a host policy", False),
-        ("model_warmup { name: 'w' }", "asks for model_warmup", False),
         ("parameters { key: 'TRITON_BATCH_STRATEGY_PATH' }", "asks for a custom batching strategy", False),
         ("metric_tags { key: 'a-b' value: 'c' }", "asks for the metric tag 'a-b', which cannot be a label", False),
     ],
@@ -55,5 +54,7 @@ def test_most_configurations_ask_for_nothing_special(text):
 
 def test_fatal_features_come_first():
     """Several may be asked for at once."""
-    features = unsupported_features(parse_model_config(f"model_warmup {{}} {STATES}", "config.pbtxt"))
+    features = unsupported_features(
+        parse_model_config(f"instance_group {{ rate_limiter {{}} }} {STATES}", "config.pbtxt")
+    )
     assert [feature.fatal for feature in features] == [True, False]

@@ -1,0 +1,142 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Warms an instance up: has it execute the samples of `model_warmup` before it is ready, also after a restart.
+
+As in Triton, a sample of batch size n is one execution of n requests of one row each, which the statistics count. They
+pass neither a queue nor the response cache. Names that are no inputs of the model, such as control inputs, are given to
+it as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from pathlib import Path
+
+from pyruntime.runtime.config.inputs import check_request
+from pyruntime.runtime.config.spec import WarmupInput, WarmupSample
+from pyruntime.runtime.execution import executor
+from pyruntime.runtime.execution.job import Job, request_options, tensor_refs
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.loaders.model_files import path_in, read_file
+from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor
+from pyruntime.utils.errors import Code, InferenceError, LoadError
+
+_LOG = logging.getLogger("pyruntime.repository")
+
+# The folder of files with contents, in the model's folder.
+WARMUP_FOLDER = "warmup"
+# The largest input from a file of strings, all of which is read, in bytes.
+WARMUP_FILE_BYTES_MAX = 1 << 30
+
+
+class WarmUp:
+    """The warm-up of the instances of one version, whose model is in `folder`."""
+
+    def __init__(self, model: ModelVersion, folder: str) -> None:
+        self._model = model
+        self._folder = folder
+
+    async def run(self, instance: str, batches: executor.WarmingBatches) -> None:
+        """Execute all samples, one after the other; it ends when all their responses are there.
+
+        Raises LoadError for the first sample that fails. If it is cancelled, the requests that the instance has end
+        with the instance.
+        """
+        name = self._model.spec.name
+        for sample in self._model.spec.warmup:
+            contents = [await asyncio.to_thread(self._read, each) for each in sample.inputs]
+            for iteration in range(1, sample.count + 1):
+                _LOG.debug(
+                    "model '%s' instance %s is running warmup sample '%s' for iteration %d",
+                    name, instance, sample.name, iteration,
+                )  # fmt: skip
+                await self._execute(sample, contents, batches)
+
+    def _read(self, tensor: WarmupInput) -> bytes:
+        """The contents of an input. Raises LoadError."""
+        if not tensor.file:
+            return os.urandom(tensor.size) if tensor.is_random else bytes(tensor.size)
+        folder = os.path.join(self._folder, WARMUP_FOLDER)
+        path = path_in(folder, tensor.file, f"input_data_file of warmup input '{tensor.name}'")
+        is_text = tensor.datatype == "BYTES"
+        data = read_file(path, WARMUP_FILE_BYTES_MAX if is_text else tensor.size)
+        if not is_text and len(data) < tensor.size:
+            raise LoadError(
+                f"[request id: <id_unknown>] warmup setting expects {tensor.size} bytes, but the data provided from "
+                f"{Path(path).name}only has {len(data)} bytes",
+                Code.INVALID_ARG,
+            )
+        return data
+
+    async def _execute(self, sample: WarmupSample, contents: list[bytes], batches: executor.WarmingBatches) -> None:
+        responses = _Responses(sample.batch_size)
+        batch: list[Job] = []
+        try:
+            for _ in range(sample.batch_size):
+                batch.append(await self._job(sample, contents, responses))
+        except InferenceError as exc:
+            for job in batch:
+                job.free()
+            raise _failed(sample, [str(exc)]) from None
+        except BaseException:
+            for job in batch:
+                job.free()
+            raise
+        batches.warm_up(batch)
+        await responses.complete.wait()
+        if responses.failures:
+            raise _failed(sample, responses.failures)
+
+    async def _job(self, sample: WarmupSample, contents: list[bytes], responses: _Responses) -> Job:
+        """One request with the contents in request memory. Raises InferenceError."""
+        model = self._model
+        request = InferRequest(model.spec.name)
+        try:
+            controls: list[InputTensor] = []
+            for tensor, data in zip(sample.inputs, contents, strict=True):
+                slot = model.memory.allocate(max(1, len(data)))
+                request.slots.append(slot)
+                await asyncio.to_thread(slot.fill, data)
+                view = slot.view[: len(data)]
+                placed = InputTensor(tensor.name, tensor.datatype, list(tensor.shape), view, slot.offset)
+                (controls if tensor.is_control else request.inputs).append(placed)
+            check_request(model.spec, request)
+        except BaseException:
+            request.free()
+            raise
+        tensors = tensor_refs([*request.inputs, *controls])
+        return Job("", request_options(request), tensors, 1, None, request.slots, responses, time.monotonic_ns())
+
+
+def warm_up_of(model: ModelVersion, folder: str) -> executor.WarmUp | None:
+    """The warm-up of the instances of a version; None if it has no samples."""
+    return WarmUp(model, folder).run if model.spec.warmup else None
+
+
+class _Responses:
+    """Takes the responses to the requests of one execution, and keeps the messages of errors."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self.failures: list[str] = []
+        self.complete = asyncio.Event()
+
+    def __call__(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        """See execution.job.Respond."""
+        if isinstance(outcome, InferenceError):
+            self.failures.append(str(outcome))
+        elif outcome is not None:
+            outcome.release()
+        if final:
+            self._left -= 1
+            if not self._left:
+                self.complete.set()
+
+
+def _failed(sample: WarmupSample, failures: list[str]) -> LoadError:
+    """Triton's message."""
+    texts = "".join(f"{failure}; " for failure in failures)
+    return LoadError(f"failed to run warmup sample '{sample.name}': {texts}", Code.INVALID_ARG)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import pyruntime
+from pyruntime.runtime.cli.options import GROUPS, Kind, Option
 
 app = typer.Typer(
     name="pyruntime",
@@ -76,16 +78,24 @@ def commands(
     """Runs models written for NVIDIA Triton, without Triton."""
 
 
-# `main` dispatches `serve` before it imports typer. It is registered here so that the help lists it.
-@app.command(
-    help="Serve the models of a model repository; tritonserver is another name for it.",
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
-def serve(context: typer.Context) -> None:
-    from pyruntime.runtime.cli.serve import run_serve
+# `main` dispatches `serve` before it imports typer. It is registered here so that the help lists it, and so that shells
+# complete its options.
+def _serve(**options: str) -> NoReturn:
+    raise AssertionError("main runs it")
 
-    raise typer.Exit(run_serve(context.args))
+
+def _option(option: Option) -> inspect.Parameter:
+    """A parameter from which typer makes this option."""
+    name, info = option.name.replace("-", "_"), typer.Option(f"--{option.name}", help=option.help)
+    if option.kind is Kind.FLAG:
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info])
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, info])
+
+
+_serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [_option(option) for group in GROUPS for option in group.options if option.name != "help"]
+)
+app.command("serve", help="Serve the models of a model repository; tritonserver is another name for it.")(_serve)
 
 
 @app.command(help="Show the version of pyruntime.")

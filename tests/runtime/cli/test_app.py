@@ -34,9 +34,17 @@ def test_serve_help_has_every_option(word, capsys, monkeypatch):
     assert {"works", "later", "no-op"} <= words
 
 
-def test_serve_through_typer(capsys):
-    """Should typer come to run serve, it is the same serve."""
-    from pyruntime.runtime.cli.app import run
+def test_completion(capsys, monkeypatch):
+    """A shell completes the options of serve, in any place, and of the other commands."""
 
-    assert run(["serve", "--http-port=x"]) == 1
-    assert capsys.readouterr().err == "Error: --http-port needs an integer, not 'x'\n"
+    def completed(words):
+        monkeypatch.setenv("_PYRUNTIME_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", f"pyruntime {words}")
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+        assert main([]) == 0
+        return capsys.readouterr().out.split()
+
+    assert completed("serve --http-p") == ["--http-port"]
+    assert completed("serve models --log-file x --log-v") == ["--log-verbose"]
+    assert completed("serve --disable-auto-complete-config --model-control") == ["--model-control-mode"]
+    assert completed("infer --ur") == ["--url"]

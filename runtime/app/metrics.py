@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.execution.executor import Executor
+from pyruntime.runtime.execution.executor import state_of
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.observe import built_in
 from pyruntime.runtime.observe.devices import Devices
@@ -83,7 +83,7 @@ class ServerMetrics:
                 built_in.STUB_RESTARTS.sample(labels_text({**labels, "instance": instance.name}), instance.restarts)
                 for instance in model.instances
             ]
-            counts = Counter(map(_state_of, model.instances))
+            counts = Counter(map(state_of, model.instances))
             states += [
                 built_in.INSTANCES.sample(labels_text({**labels, "state": state}), counts[state])
                 for state in ("ready", "starting", "down")
@@ -110,9 +110,3 @@ class ServerMetrics:
             for model in self._state.models():
                 if model.statistics.latencies is not None:
                     model.statistics.latencies.turn()
-
-
-def _state_of(instance: Executor) -> str:
-    if instance.is_ready:
-        return "ready"
-    return "down" if instance.down else "starting"

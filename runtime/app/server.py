@@ -25,6 +25,7 @@ from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.instances.stub.launch import close_launcher
 from pyruntime.runtime.loaders.model_loader import create_loader
 from pyruntime.runtime.observe.log_settings import LogSettings
+from pyruntime.runtime.observe.log_tail import LogTail
 from pyruntime.runtime.observe.logging import adjust_logging
 from pyruntime.runtime.observe.metrics import Metrics
 from pyruntime.runtime.observe.tables import backend_table, model_table
@@ -120,14 +121,19 @@ class Server:
         services = ModelServices(table, metrics, tracer, lambda: self.state, tasks)
         self._native = native = NativeHost(services, tasks, settings.drain_s)
         native.adjust_log(settings)
-        log_settings = LogSettings(settings, adjust_logging, lambda _: lent.recall(), native.adjust_log)
+        self._log_tail = log_tail = LogTail(settings)
+        log_settings = LogSettings(
+            settings, adjust_logging, log_tail.adjust, lambda _: lent.recall(), native.adjust_log
+        )
         self._cache = create_cache(settings.cache_config, settings.cache_directory, native)
         self._live = live = LiveVersions(table, tasks, settings.drain_s)
         self._agents = RepositoryAgents(native, settings.repoagent_directory, tasks)
         directories = [settings.backend_directory, OUR_BACKENDS] if settings.backend_directory else [OUR_BACKENDS]
         loader = create_loader(settings, directories, tasks, live.lost, services, native, self._cache, table.resolve)
         control = ModelControl(settings, table, live, loader, tasks, self._agents)
-        self.state = ServerState(settings, tasks, table, control, metrics, tracer, log_settings, lent, native.settle)
+        self.state = ServerState(
+            settings, tasks, table, control, metrics, tracer, log_settings, log_tail, lent, native.settle
+        )
         self._frontends = frontends_of(self.state)
         self._metrics = ServerMetrics(self.state, self._frontends.connections)
         self._watching: asyncio.Task[None] | None = None
@@ -140,11 +146,15 @@ class Server:
 
     async def run(self) -> int:
         """See serve."""
-        async with self._tasks:
-            loop = asyncio.get_running_loop()
-            for signum in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(signum, self._on_signal, signum)
-            return await self._serve()
+        self._log_tail.attach()
+        try:
+            async with self._tasks:
+                loop = asyncio.get_running_loop()
+                for signum in (signal.SIGTERM, signal.SIGINT):
+                    loop.add_signal_handler(signum, self._on_signal, signum)
+                return await self._serve()
+        finally:
+            self._log_tail.detach()
 
     async def _serve(self) -> int:
         tasks = self._tasks

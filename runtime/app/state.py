@@ -22,7 +22,9 @@ from pyruntime.runtime.inference.threads import THREADS_MAX
 from pyruntime.runtime.inference.turns import Turns
 from pyruntime.runtime.memory.clients import ClientMemory
 from pyruntime.runtime.observe.log_settings import LogSettings
+from pyruntime.runtime.observe.log_tail import LogTail
 from pyruntime.runtime.observe.metrics import Metrics
+from pyruntime.runtime.observe.stacks import OwnStacks
 from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.lifecycle import LATEST, IndexRow, LifecycleTable
 from pyruntime.runtime.settings import ServerSettings
@@ -51,8 +53,8 @@ class LentConnections(set[LentConnection]):
 class ServerState:
     """The models of one server. `exiting` becomes True, and stays so, when the server begins to drain.
 
-    `tasks` runs long operations. `settle` adds the responses that native threads sent to the counters. `lent` are the
-    connections that these threads read.
+    `began_ms` is when the server began, in milliseconds since the epoch. `tasks` runs long operations. `settle` adds
+    the responses that native threads sent to the counters. `lent` are the connections that these threads read.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class ServerState:
         metrics: Metrics,
         tracer: Tracer,
         log_settings: LogSettings,
+        log_tail: LogTail,
         lent: LentConnections,
         settle: Callable[[], None],
     ) -> None:
@@ -75,9 +78,12 @@ class ServerState:
         self.metrics = metrics
         self.tracer = tracer
         self.log_settings = log_settings
+        self.log_tail = log_tail
         self.lent = lent
         self.settle = settle
         self.client_memory = ClientMemory(settings.allow_client_shm, settings.http_max_input_size)
+        self.stacks = OwnStacks()
+        self.began_ms = time.time_ns() // 1_000_000
         self.loaded = False
         self.exiting = False
         self.in_flight = 0

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from pyruntime.runtime.cli.stubs import Stub, ask_for_stacks, find_stubs
 from pyruntime.runtime.cli.text import printable
+from pyruntime.runtime.observe.stubs import Stub, ask_for_stacks, find_stubs
 
 # The most names that an error message lists.
 NAMES_MAX = 20

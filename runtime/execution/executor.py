@@ -123,6 +123,13 @@ class Executor(Protocol):
         """End it at once, if that is possible."""
 
 
+def state_of(executor: Executor) -> str:
+    """The state of an executor, as metrics and the page name it: ready, starting or down."""
+    if executor.is_ready:
+        return "ready"
+    return "down" if executor.down else "starting"
+
+
 class ExecutorOwner(Protocol):
     """The model version that gives an executor its work. No method may raise."""
 

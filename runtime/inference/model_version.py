@@ -46,7 +46,7 @@ class ModelVersion:
 
     `cache` answers requests that were answered before. `strategy` decides with the dynamic batcher which requests are
     executed together. `finalize` is awaited when all instances have stopped. `load_s` is the duration of the load, in
-    seconds.
+    seconds, and `since_ms` when the version began to serve, in milliseconds since the epoch.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class ModelVersion:
         self.memory = memory
         self.statistics = statistics or ModelStatistics()
         self.load_s = 0.0
+        self.since_ms = 0
         self.plans = RequestPlans()
         self.validated = ValidatedSignatures()
         self._cached = None if cache is None else CachedRequests(cache, self)
@@ -112,6 +113,7 @@ class ModelVersion:
         """Serve with these instances, which are ready. The load took `load_s` seconds."""
         self._instances = instances
         self.load_s = load_s
+        self.since_ms = time.time_ns() // 1_000_000
         passive = {instance.name for instance in self.spec.instances if instance.passive}
         self._active = [instance for instance in instances if instance.name not in passive]
         self.scheduler.serve(self._active)

@@ -83,12 +83,12 @@ class TritonFormatter(logging.Formatter):
         return printable(message) if getattr(record, "in_traceback", False) else quote(message)
 
     def _heading(self, record: logging.LogRecord) -> str:
-        letter = _letter(record.levelno)
+        level = letter(record.levelno)
         moment = datetime.fromtimestamp(record.created, UTC)
-        shown = f"{_COLORS[letter]}{letter}{_PLAIN}" if self._colored and letter in _COLORS else letter
+        shown = f"{_COLORS[level]}{level}{_PLAIN}" if self._colored and level in _COLORS else level
         is_iso8601 = self._format == "ISO8601"
         start = f"{moment:%Y-%m-%dT%H:%M:%SZ} {shown}" if is_iso8601 else f"{shown}{moment:%m%d %H:%M:%S.%f}"
-        file, line = _place(record)
+        file, line = place(record)
         # The model gives the name of its file, which is as untrusted as its messages.
         return f"{start} {record.process} {quote(file)[1:-1]}:{line}"
 
@@ -100,13 +100,23 @@ class LevelFilter(logging.Filter):
         super().__init__()
         self._enabled = {"V": verbose, "I": info, "W": warning, "E": error}
 
+    @classmethod
+    def of(cls, settings: ServerSettings) -> LevelFilter:
+        """The filter that these settings ask for."""
+        return cls(
+            verbose=settings.log_verbose > 0,
+            info=settings.log_info,
+            warning=settings.log_warning,
+            error=settings.log_error,
+        )
+
     def filter(self, record: logging.LogRecord) -> bool:
-        return self._enabled[_letter(record.levelno)]
+        return self._enabled[letter(record.levelno)]
 
     def level(self) -> int:
         """The lowest level that passes, for the logger itself, so that it creates no records that are then dropped."""
         levels = {"V": logging.DEBUG, "I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR}
-        return min((levels[letter] for letter, on in self._enabled.items() if on), default=logging.CRITICAL + 1)
+        return min((levels[name] for name, on in self._enabled.items() if on), default=logging.CRITICAL + 1)
 
 
 def set_up_logging(settings: ServerSettings) -> None:
@@ -129,12 +139,7 @@ def set_up_logging(settings: ServerSettings) -> None:
 def adjust_logging(settings: ServerSettings) -> None:
     """Apply changed levels and format to the handlers of `set_up_logging`; the file does not change."""
     escape = os.environ.get(ESCAPE_VARIABLE, "1") != "0"
-    switches = LevelFilter(
-        verbose=settings.log_verbose > 0,
-        info=settings.log_info,
-        warning=settings.log_warning,
-        error=settings.log_error,
-    )
+    switches = LevelFilter.of(settings)
     for name in LOGGER_NAMES:
         logger = logging.getLogger(name)
         for handler in _handlers(logger):
@@ -162,17 +167,17 @@ def printable(message: str) -> str:
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in message)
 
 
-def _place(record: logging.LogRecord) -> tuple[str, int]:
+def place(record: logging.LogRecord) -> tuple[str, int]:
     """The file and the line that a record comes from: of the model, or of our own code."""
     return str(getattr(record, "stub_file", record.filename)), getattr(record, "stub_line", record.lineno)
 
 
 def _json(record: logging.LogRecord, message: str, table: str | None) -> str:
     """A record as a JSON object in ASCII, without line ends."""
-    file, line = _place(record)
+    file, line = place(record)
     fields = {
         "time": f"{datetime.fromtimestamp(record.created, UTC):%Y-%m-%dT%H:%M:%S.%fZ}",
-        "level": _LEVELS[_letter(record.levelno)],
+        "level": _LEVELS[letter(record.levelno)],
         "process": record.process,
         "file": file,
         "line": line,
@@ -197,7 +202,8 @@ def _open_handler(log_file: str) -> logging.Handler:
         raise SettingsError(f"--log-file {log_file!r} cannot be opened: {error.strerror}") from error
 
 
-def _letter(level: int) -> str:
+def letter(level: int) -> str:
+    """Triton's letter of a level."""
     if level >= logging.ERROR:
         return "E"
     if level >= logging.WARNING:

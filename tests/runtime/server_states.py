@@ -4,6 +4,7 @@
 
 from pyruntime.runtime.app.state import LentConnections, ServerState
 from pyruntime.runtime.observe.log_settings import LogSettings
+from pyruntime.runtime.observe.log_tail import LogTail
 from pyruntime.runtime.observe.metrics import Metrics
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.settings import ServerSettings
@@ -23,6 +24,7 @@ def new_state(settings=None, **parts):
         "metrics": Metrics(),
         "tracer": Tracer(settings.trace, "1", lambda name: bool(table.ready_versions(name)), lent.recall),
         "log_settings": LogSettings(settings, lambda _: lent.recall()),
+        "log_tail": LogTail(settings),
         "lent": lent,
         "settle": lambda: None,
     }

@@ -30,6 +30,9 @@ S_co = TypeVar("S_co", covariant=True)
 class ExchangeConnection(Protocol):
     """See http.exchange.Connection."""
 
+    @property
+    def is_local(self) -> bool: ...
+
     def answered(self) -> None: ...
 
     def discarded(self, nbytes: int) -> None: ...
@@ -78,6 +81,11 @@ class LoggedConnection:
             status = bytes(parts[0][_STATUS]).decode() if parts else "a stream"
             _LOG.debug("HTTP request: %s -> %s after %.3f ms", self._line, status, _since_ms(self._begun_ns))
         self._connection.answered()
+
+    @property
+    def is_local(self) -> bool:
+        """See Connection."""
+        return self._connection.is_local
 
     def discarded(self, nbytes: int) -> None:
         """See Connection."""

@@ -1,14 +1,17 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Maps endpoints to Triton's APIs, and refuses requests to restricted ones. (pure)
+"""Maps endpoints to Triton's APIs, refuses requests to restricted ones, and says what the page may see. (pure)
 
 Operators restrict APIs by name, over HTTP with --http-restricted-api. The gRPC methods name their API themselves.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from hmac import compare_digest
+from ipaddress import ip_address
+from typing import NamedTuple
 
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route
 from pyruntime.runtime.settings import Restriction
@@ -41,6 +44,63 @@ API_OF = {
     Endpoint.LOG_SETTINGS: "logging",
     Endpoint.UPDATE_LOG_SETTINGS: "logging",
 }
+
+# Endpoints of the page, which answer with as much as the request may see: see Access.
+OWN_ACCESS = (Endpoint.PAGE_WATCH, Endpoint.PAGE_STACKS)
+
+
+# Proxies add one of these to what they pass on.
+_FORWARDING = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
+# The names that a machine has for itself, as `Host` has them, and behind a scheme `Origin`.
+_OWN_NAME = re.compile(rb"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?", re.IGNORECASE)
+
+
+class Access(NamedTuple):
+    """What a request may see besides the one endpoint that it names.
+
+    `closed` has the header that opens each restricted API, for those that the request does not open. `opens_log` says
+    that the operator restricts `logging` and the request has the header. `is_direct` says that `logging` is open to all
+    and the head looks like that of a client on the server's own machine: it calls the server by a name that machines
+    have for themselves, as does the page that the request comes from, and no proxy is named. Only together with the
+    address of the client does this mean anything: the client writes the head.
+    """
+
+    closed: Mapping[str, str] = {}
+    opens_log: bool = False
+    is_direct: bool = False
+
+
+def access_of(headers: Mapping[bytes, bytes], restrictions: Mapping[str, Restriction]) -> Access:
+    """The access of a request with these headers, whose names are in lower case. `restrictions` are by API."""
+    closed = {
+        api: restriction.header
+        for api, restriction in restrictions.items()
+        if not opens(restriction, headers.get(restriction.header.encode()))
+    }
+    if "logging" in restrictions:
+        return Access(closed, opens_log="logging" not in closed)
+    return Access(closed, is_direct=_is_direct(headers))
+
+
+def _is_direct(headers: Mapping[bytes, bytes]) -> bool:
+    if any(name in headers for name in _FORWARDING):
+        return False
+    if _OWN_NAME.fullmatch(headers.get(b"host", b"")) is None:
+        return False  # a site whose name leads to this machine would be the page's own site for a browser
+    origin = headers.get(b"origin")
+    return origin is None or _OWN_NAME.fullmatch(origin.partition(b"://")[2]) is not None
+
+
+def is_loopback(peer: object) -> bool:
+    """Whether the address of a client, as the socket has it, is one that only its own machine can have.
+
+    False for a client of a UNIX socket: that is most often a proxy.
+    """
+    if not isinstance(peer, tuple) or not peer:
+        return False
+    address = ip_address(str(peer[0]).partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
 
 
 def restrict(route: Route, headers: Mapping[bytes, bytes], restrictions: Mapping[str, Restriction]) -> Route:

@@ -19,6 +19,7 @@ from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.execution.executor import ClientSocket
 from pyruntime.runtime.frontends.common.client_timeouts import ClientTimeouts, Phase
 from pyruntime.runtime.frontends.common.connection_limits import LIMIT, report_unsent
+from pyruntime.runtime.frontends.common.restrictions import is_loopback
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX, Exchange
 from pyruntime.runtime.frontends.http.exchanges import UNREADABLE, exchange_of
 from pyruntime.runtime.frontends.http.infer_exchange import InferExchange
@@ -123,6 +124,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def __repr__(self) -> str:
         return f"<HttpConnection [{len(self.exchanges)} exchanges]>"
+
+    @property
+    def is_local(self) -> bool:
+        """See exchange.Connection."""
+        return self.transport is not None and is_loopback(self.transport.get_extra_info("peername"))
 
     # Events of the transport.
 

@@ -44,6 +44,10 @@ T = TypeVar("T")
 class Connection(Protocol):
     """The connection as its exchanges see it."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the client's address is one that only the server's own machine can have."""
+
     def answered(self) -> None:
         """The exchange has its response, or a piece of it."""
 

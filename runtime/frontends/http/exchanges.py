@@ -14,7 +14,7 @@ from pyruntime.runtime.frontends.http.endpoint_exchange import (
 from pyruntime.runtime.frontends.http.exchange import Exchange
 from pyruntime.runtime.frontends.http.generate_exchange import GenerateExchange, GenerateStreamExchange
 from pyruntime.runtime.frontends.http.infer_exchange import InferExchange
-from pyruntime.runtime.frontends.http.page.exchange import OpenApiExchange, PageExchange
+from pyruntime.runtime.frontends.http.page.exchange import OpenApiExchange, PageExchange, StacksExchange, WatchExchange
 from pyruntime.runtime.frontends.http.request_head import Head
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route
 
@@ -27,6 +27,8 @@ _EXCHANGES: dict[Endpoint, type[Exchange]] = {
     Endpoint.METRICS: MetricsExchange,
     Endpoint.OPENAPI: OpenApiExchange,
     Endpoint.PAGE: PageExchange,
+    Endpoint.PAGE_WATCH: WatchExchange,
+    Endpoint.PAGE_STACKS: StacksExchange,
     Endpoint.REFUSED: RefusedExchange,
 }
 

@@ -16,7 +16,7 @@ import httptools
 
 from pyruntime.runtime.frontends.common.compression import accepted_encoding
 from pyruntime.runtime.frontends.common.request_log import request_line
-from pyruntime.runtime.frontends.common.restrictions import restrict
+from pyruntime.runtime.frontends.common.restrictions import OWN_ACCESS, Access, access_of, restrict
 from pyruntime.runtime.frontends.http.routes import Route, match, match_metrics
 from pyruntime.runtime.inference.forwarding import Forwarded, HeaderPattern
 from pyruntime.runtime.settings import Restriction
@@ -45,7 +45,7 @@ class Head(NamedTuple):
     `encoding` is that of the body, and `response_encoding` that of the response; "" means uncompressed.
     `takes_chunks` unless the client is one of HTTP/1.0, which knows no chunked bodies. `traceparent` is the header of
     that name, "" for none. `forwarded` are the headers that go to the model. `line` is the method and the path, for the
-    log.
+    log. `access` is for endpoints of the page.
     """
 
     route: Route
@@ -60,6 +60,7 @@ class Head(NamedTuple):
     traceparent: str = ""
     forwarded: Forwarded = ()
     line: str = ""
+    access: Access = Access()
 
 
 class BadRequest(Exception):
@@ -126,6 +127,8 @@ class HeadReader:
         parsed = collector.parse(head)
         if self._restrictions:
             parsed = parsed._replace(route=restrict(parsed.route, collector.headers, self._restrictions))
+        if parsed.route.endpoint in OWN_ACCESS:
+            parsed = parsed._replace(access=access_of(collector.headers, self._restrictions))
         forwarded = self._pattern.select(collector.pairs())
         if forwarded:
             parsed = parsed._replace(forwarded=forwarded)

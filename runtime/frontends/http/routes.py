@@ -3,7 +3,8 @@
 """Maps request lines to endpoints. (pure)
 
 path       := /v2  |  /v2/health/live  |  /v2/health/ready  |  /v2/models/stats  |  /v2/logging  |  /v2/trace/setting
-           |  model  |  repository  |  memory  |  /openapi.json  |  /  |  /page/<file>
+           |  model  |  repository  |  memory  |  /openapi.json
+           |  /  |  /docs  |  /page/<file>  |  /page/watch  |  /page/stacks
 model      := /v2/models/<name> [/versions/<version>]
               [/ready | /config | /stats | /infer | /generate | /generate_stream]
            |  /v2/models/<name>/trace/setting
@@ -64,6 +65,8 @@ class Endpoint(Enum):
     UPDATE_LOG_SETTINGS = auto()
     OPENAPI = auto()
     PAGE = auto()
+    PAGE_WATCH = auto()
+    PAGE_STACKS = auto()
     METRICS = auto()
     NOTHING = auto()
 
@@ -100,9 +103,11 @@ CUDA_REGION_UNNAMED = Route(
     Endpoint.REFUSED, status=400, error="'region name' is necessary to register cuda shared memory region"
 )
 
-# The files of the page. No text from a client is ever used as the name of a file.
+# The files of the page: two documents, and what they refer to. No text from a client is ever used as the name of a
+# file.
 PAGE_FILES = (
     "index.html",
+    "docs.html",
     "style.css",
     "icon.svg",
     "app.js",
@@ -120,7 +125,10 @@ _SCHEMES = (b"http://", b"https://")
 # By path and method: each path has one or two methods.
 _SERVER: dict[bytes, dict[str, Route]] = {
     b"/": {"GET": Route(Endpoint.PAGE, file=PAGE_FILES[0])},
-    **{b"/page/%b" % file.encode(): {"GET": Route(Endpoint.PAGE, file=file)} for file in PAGE_FILES[1:]},
+    b"/docs": {"GET": Route(Endpoint.PAGE, file=PAGE_FILES[1])},
+    **{b"/page/%b" % file.encode(): {"GET": Route(Endpoint.PAGE, file=file)} for file in PAGE_FILES[2:]},
+    b"/page/watch": {"POST": Route(Endpoint.PAGE_WATCH)},
+    b"/page/stacks": {"POST": Route(Endpoint.PAGE_STACKS)},
     b"/openapi.json": {"GET": Route(Endpoint.OPENAPI)},
     b"/v2": {"GET": Route(Endpoint.SERVER_METADATA)},
     b"/v2/health/live": {"GET": Route(Endpoint.SERVER_LIVE)},

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from pyruntime.runtime.cli import main, stubs
+from pyruntime.runtime.cli import main
 from pyruntime.runtime.cli.stack import run_stack
-from pyruntime.runtime.cli.stubs import ask_for_stacks, find_stubs
+from pyruntime.runtime.observe import stubs
+from pyruntime.runtime.observe.stubs import ask_for_stacks, find_stubs
 
 pytestmark = pytest.mark.processes
 

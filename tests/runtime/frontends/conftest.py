@@ -115,6 +115,9 @@ class Instance:
     name = "m_0"
     is_ready = True
     down = ""
+    restarts = 0
+    waiting = 0
+    response_bytes = 0
     capacity = 1 << 30
 
     def __init__(self, memory):

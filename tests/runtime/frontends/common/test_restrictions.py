@@ -3,7 +3,14 @@
 import pytest
 
 from pyruntime.runtime.cli.restrictions import APIS
-from pyruntime.runtime.frontends.common.restrictions import API_OF, restrict
+from pyruntime.runtime.frontends.common.restrictions import (
+    API_OF,
+    OWN_ACCESS,
+    Access,
+    access_of,
+    is_loopback,
+    restrict,
+)
 from pyruntime.runtime.frontends.http.request_head import HeadReader
 from pyruntime.runtime.frontends.http.routes import Endpoint, Route
 from pyruntime.runtime.settings import Restriction
@@ -16,7 +23,7 @@ OPEN = {Endpoint.REFUSED, Endpoint.NOTHING, Endpoint.METRICS, Endpoint.PAGE}
 
 def test_every_endpoint_has_its_api():
     """Every endpoint that can be restricted has an API, and each API has endpoints."""
-    assert set(API_OF) == set(Endpoint) - OPEN
+    assert set(API_OF) == set(Endpoint) - OPEN - set(OWN_ACCESS)
     assert set(API_OF.values()) == set(APIS)
 
 
@@ -55,3 +62,64 @@ def test_heads():
         assert reader.read(b"GET /v2 HTTP/1.1\r\n\r\n").route.endpoint is Endpoint.SERVER_METADATA
         trace = reader.read("GET /v2/trace/setting HTTP/1.1\r\nKey: é\r\n\r\n".encode())
         assert trace.route.endpoint is Endpoint.TRACE_SETTING
+
+
+LOGGING = {"logging": Restriction("key", "secret"), "statistics": Restriction("other", "secret")}
+
+
+@pytest.mark.parametrize(
+    ("headers", "access"),
+    [
+        ({}, Access({"logging": "key", "statistics": "other"})),
+        ({b"key": b"secret"}, Access({"statistics": "other"}, opens_log=True)),
+        ({b"key": b"secrets"}, Access({"logging": "key", "statistics": "other"})),
+        ({b"other": b"secret", b"host": b"localhost"}, Access({"logging": "key"})),
+    ],
+)
+def test_access_by_headers(headers, access):
+    """Each restricted API is closed without its header; where `logging` is restricted only its header opens the log."""
+    assert access_of(headers, LOGGING) == access
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_direct"),
+    [
+        ({b"host": b"localhost:8000"}, True),
+        ({b"host": b"LOCALHOST"}, True),
+        ({b"host": b"127.0.0.1:8000", b"origin": b"http://127.0.0.1:8000"}, True),
+        ({b"host": b"[::1]:8000", b"origin": b"https://[::1]:8000"}, True),
+        ({}, False),
+        ({b"host": b"10.0.0.1:8000"}, False),
+        ({b"host": b"localhost.example.org"}, False),
+        ({b"host": b"127.0.0.1.example.org"}, False),
+        ({b"host": b"localhost:8000", b"origin": b"http://example.org"}, False),
+        ({b"host": b"localhost:8000", b"origin": b"null"}, False),
+        *(
+            ({b"host": b"localhost:8000", name: b"1.2.3.4"}, False)
+            for name in (b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip")
+        ),
+    ],
+)
+def test_direct_clients(headers, is_direct):
+    """The client calls the server by a name of its own machine, and neither another site nor a proxy is between."""
+    assert access_of(headers, {}) == Access({}, is_direct=is_direct)
+
+
+@pytest.mark.parametrize(
+    ("peer", "loopback"),
+    [
+        (("127.0.0.1", 5), True),
+        (("127.8.9.1", 5), True),
+        (("::1", 5, 0, 0), True),
+        (("::ffff:127.0.0.1", 5, 0, 0), True),
+        (("::ffff:10.0.0.1", 5, 0, 0), False),
+        (("fe80::1%eth0", 5, 0, 2), False),
+        (("10.0.0.1", 5), False),
+        (("0.0.0.0", 5), False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_addresses(peer, loopback):
+    """Only the machine itself has these addresses; a client of a UNIX socket has none."""
+    assert is_loopback(peer) is loopback

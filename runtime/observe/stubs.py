@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from pyruntime.runtime.cli.proc_status import GONE, ThreadStatus, is_handled
+from pyruntime.runtime.observe.proc_status import GONE, ThreadStatus, is_handled, parent_of
 from pyruntime.utils.stacks import END, HEADING_BYTES_MAX, LINK, STACK_SIGNAL, Heading, decode_heading
 
 # Both take milliseconds, and longer if the process is swapped out or the machine is overloaded. With many busy threads,
@@ -138,6 +138,16 @@ def find_stubs(resources: ExitStack) -> list[Stub]:
     """
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
     return [stub for pid in pids for stub in _stubs_of(pid, resources)]
+
+
+def is_below(pid: int, ancestor: int) -> bool:
+    """Whether a process is `ancestor`, or below it in the tree of processes. False if the process has ended."""
+    while pid > 1 and pid != ancestor:
+        try:
+            pid = parent_of(Path(f"/proc/{pid}/stat").read_text())
+        except (OSError, ValueError):
+            return False
+    return pid == ancestor
 
 
 def _stubs_of(pid: int, resources: ExitStack) -> list[Stub]:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Parses /proc/<pid>/status of a process or thread, and decides whether a signal's handler has ended. (pure)"""
+"""Parses /proc/<pid>/status and /proc/<pid>/stat, and decides whether a signal's handler has ended. (pure)"""
 
 from __future__ import annotations
 
@@ -74,6 +74,17 @@ def is_handled(threads: Mapping[int, ThreadStatus], signum: int, blocked_before:
         status.awaits(signum) or (status.blocks(signum) and number not in blocked_before)
         for number, status in threads.items()
     )
+
+
+def parent_of(stat: str) -> int:
+    """The pid of the parent, from the contents of /proc/<pid>/stat; 0 for none. Raises ValueError if they are not that.
+
+    The name of the program comes before it, in parentheses, and may have parentheses and blanks itself.
+    """
+    fields = stat.rpartition(")")[2].split()
+    if len(fields) < 2:
+        raise ValueError(f"not the stat file of a process: {stat!r}")
+    return int(fields[1])
 
 
 def _bit(signum: int) -> int:

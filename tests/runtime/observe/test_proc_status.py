@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pyruntime.runtime.cli.proc_status import GONE, ThreadStatus, is_handled
+from pyruntime.runtime.observe.proc_status import GONE, ThreadStatus, is_handled, parent_of
 
 TEXT = """Name:\tpython3: a
 State:\tS (sleeping)
@@ -78,3 +78,16 @@ def test_stands_still(letter, words):
 def test_is_handled(threads, blocked_before, handled):
     """A handler runs while a thread blocks its signal that did not before; until then the signal is pending."""
     assert is_handled(threads, SIGNAL, blocked_before) is handled
+
+
+def test_parent():
+    """It comes after the state, behind a name that may look like anything."""
+    assert parent_of("7 (a) b) (c) S 3 7 7 0") == 3
+    assert parent_of("1 (init) S 0 1 1") == 0
+
+
+@pytest.mark.parametrize("text", ["", "7 (a", "7 (a) S", "7 (a) S x"])
+def test_what_is_no_stat_file(text):
+    """It is refused."""
+    with pytest.raises(ValueError, match=r"not the stat file|invalid literal"):
+        parent_of(text)

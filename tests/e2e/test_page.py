@@ -3,24 +3,15 @@
 """The page, in a real browser: looking at models, trying them, and drawing their outputs. See CONTRIBUTING.md."""
 
 import json
-import shutil
 import struct
 import zlib
-from contextlib import contextmanager
-from urllib.parse import quote
 
 import numpy as np
 import pytest
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="there is no chromium with its chromedriver here: apt-get install chromium-driver"
-)
+from .harness.browser import Page, browsing, needs_browser
 
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1280,1600",
-)  # fmt: skip
+pytestmark = needs_browser
 
 ROOT_SAMPLES = ("add_sub", "decoupled", "faulty", "identity", "versions")
 # The server refuses to load it, and lists it.
@@ -146,113 +137,10 @@ def server(tmp_path_factory, serving, write_model, request):
         yield server
 
 
-@contextmanager
-def browsing(folder):
-    """A browser, without a window, that says what its console says."""
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={folder}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    driver.set_script_timeout(60)
-    try:
-        yield driver
-    finally:
-        driver.quit()
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     with browsing(tmp_path_factory.mktemp("browser")) as driver:
         yield driver
-
-
-class Page:
-    """The page in the browser, as its user sees it."""
-
-    def __init__(self, browser, server, wait_until):
-        self._browser, self._server, self.wait = browser, server, wait_until
-
-    def open(self, model="", version=""):
-        """Go to a model by its address."""
-        self._browser.get("about:blank")
-        self._browser.get(f"http://127.0.0.1:{self._server.port}/#/{quote(model, safe='')}/{version}")
-        # The page has rendered the model then: it removes the old contents before it asks the server.
-        self.wait(lambda: self.texts("h2") == [model] if model else not self.all("#hint"))
-        return self
-
-    def all(self, css):
-        return self._browser.find_elements("css selector", css)
-
-    def one(self, css):
-        (element,) = self.all(css)
-        return element
-
-    def texts(self, css):
-        script = "return Array.from(document.querySelectorAll(arguments[0]), (each) => each.textContent)"
-        return self._browser.execute_script(script, css)
-
-    @contextmanager
-    def drawn_anew(self):
-        """Wait, at the end, until what shows a model is another than at the beginning."""
-        self._browser.execute_script("document.querySelector('main').firstElementChild.id = 'before'")
-        yield
-        self.wait(lambda: not self.all("#before"))
-
-    def named(self, label):
-        """The control with an accessible name."""
-        (found,) = [each for each in self.all("input, textarea, select") if each.accessible_name == label]
-        return found
-
-    def type(self, label, text):
-        control = self.named(label)
-        control.clear()
-        control.send_keys(text)
-        return self
-
-    def choose(self, label, option):
-        (found,) = [each for each in self.named(label).find_elements("css selector", "option") if each.text == option]
-        found.click()
-        return self
-
-    def run(self):
-        """Press the button, and wait for what becomes of it."""
-        self.one("button.main").click()
-        return self.ended()
-
-    def ended(self):
-        self.wait(lambda: self.one("button.main").is_enabled())
-        return self.one(".actions [role=status]").text
-
-    def outputs(self):
-        """The text for each output, by its name."""
-        titles = [text.split()[0] for text in self.texts(".output h4")]
-        return dict(zip(titles, self.texts(".output pre"), strict=True))
-
-    def pixel(self, index, x, y):
-        """The colour of a picture's pixel."""
-        script = """
-            const canvas = document.querySelectorAll("canvas")[arguments[0]];
-            return Array.from(canvas.getContext("2d").getImageData(arguments[1], arguments[2], 1, 1).data);
-        """
-        return self._browser.execute_script(script, index, x, y)
-
-    def call(self, module, script, *arguments):
-        """The result of a function of one of the page's modules, `m`."""
-        script = f"""
-            const [arguments_, done] = [Array.from(arguments), arguments[arguments.length - 1]];
-            import("/page/{module}.js").then((m) => (({script})(m, ...arguments_.slice(0, -1)))).then(
-                (value) => done(["ok", value]), (error) => done(["error", error.message]));
-        """
-        return self._browser.execute_async_script(script, *arguments)
-
-    def complaints(self):
-        """The browser's errors for the page: refused by its policy, not found, not caught."""
-        return [entry["message"] for entry in self._browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 @pytest.fixture
@@ -275,7 +163,7 @@ def test_list(page):
         NAME: "unavailable",
     }
     assert {*ROOT_SAMPLES, "picture"} <= set(states)
-    assert page.texts("#server")[0].startswith("triton ")
+    assert page.texts("#server") == ["pyruntime"]
     assert page.texts("#readiness") == ["ready"]
     page.type("Models", "COUN")
     assert page.texts("#models .name") == ["count"]

@@ -4,6 +4,7 @@
 // What the page asks of the server: the same protocol that all clients speak. Paths are relative, so that the server may
 // stand behind a proxy that has given it a folder.
 
+import { members } from "./snippets.js";
 import { pack, parseJson, unpack, writeJson } from "./tensors.js";
 
 /** The path of a model, or of one of its versions. */
@@ -17,13 +18,30 @@ export async function ask(path, options = {}) {
   return parseJson(await response.text());
 }
 
-/** Whether the server says yes. */
-export async function isReady() {
-  return (await fetch("v2/health/ready")).ok;
+/** The document that answers another one, or undefined where the answer is empty. Throws as `ask`. */
+export async function post(path, document, signal) {
+  const headers = { "Content-Type": "application/json" };
+  const response = await send(path, { method: "POST", headers, body: writeJson(document), signal });
+  const text = await response.text();
+  return text ? parseJson(text) : undefined;
+}
+
+// The values of headers that open restricted APIs, as the user gave them. They are kept in memory only, and so they are
+// gone with the page.
+const keys = new Map();
+
+/** Send a header with every request from now on. */
+export function useKey(header, value) {
+  keys.set(header, value);
+}
+
+/** A request with the keys. Resolves to the response, of whatever status. */
+export function request(path, options = {}) {
+  return fetch(path, { ...options, headers: { ...options.headers, ...Object.fromEntries(keys) } });
 }
 
 async function send(path, options) {
-  const response = await fetch(path, options);
+  const response = await request(path, options);
   if (!response.ok) {
     throw await refusal(response);
   }
@@ -38,7 +56,10 @@ async function refusal(response) {
   } catch {
     // Somebody between us and the server may have said it in words of his own.
   }
-  return new Error(`${response.status}: ${message || response.statusText}`);
+  const error = new Error(`${response.status}: ${message || response.statusText}`);
+  // The name of the header that a restricted API needs.
+  error.header = response.status === 403 ? /expecting header '(.+)'/.exec(message)?.[1] : undefined;
+  return error;
 }
 
 /** One inference. `inputs` and the outputs are [{name, datatype, shape, values}]; contents travel as binary data. */
@@ -86,11 +107,10 @@ async function readResponse(response) {
 
 /** A request that is answered any number of times: `hear` is called with each response. Throws at an error. */
 export async function stream(name, version, inputs, hear, signal) {
-  const members = inputs.map(({ name, values }) => [name, values.length === 1 ? values[0] : values]);
-  const response = await fetch(modelPath(name, version, "generate_stream"), {
+  const response = await request(modelPath(name, version, "generate_stream"), {
     method: "POST",
     headers: { "Content-Type": "application/json" },
-    body: writeJson(Object.fromEntries(members)),
+    body: writeJson(members(inputs)),
     signal,
   });
   if (!response.headers.get("Content-Type")?.startsWith("text/event-stream")) {

@@ -1,28 +1,34 @@
 // SPDX-FileCopyrightText: The pyruntime authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The page: the list of models, and of the one that is chosen its inputs and outputs, a form to try it, its statistics
-// and its configuration. Which one is chosen stands behind the # of the address, as #/<model>/<version>.
+// The page: header, list of models, and one view beside it. Which view stands behind the # of the address: nothing for
+// the overview, and /<model>/<version> for a model.
 
-import { ask, infer, isReady, modelPath, stream } from "./api.js";
-import { grouped, html, problem, table } from "./dom.js";
-import { inputField } from "./form.js";
-import { showOutput, streamView } from "./result.js";
+import { html } from "./dom.js";
+import { clock } from "./format.js";
+import { keyForm } from "./keys.js";
+import { modelView } from "./model.js";
+import { overview } from "./overview.js";
+import { badge, modelLink, stateOf } from "./parts.js";
+import { Watch } from "./watch.js";
 
 const byId = (id) => document.getElementById(id);
-const [list, filter, main] = [byId("models"), byId("filter"), byId("main")];
+const [list, filter, main, banner, menu] = [byId("models"), byId("filter"), byId("main"), byId("banner"), byId("menu")];
 
-// Rows of the repository index by model, in its order.
-let index = new Map();
-// Grows with each model that is chosen: an answer about one that is chosen no longer is dropped.
+const watch = new Watch(update);
+const keys = keyForm(() => {
+  watch.wake();
+  show(false);
+});
+let view = overview();
+// Grows with each view that is chosen: one that comes too late is dropped.
 let turn = 0;
-// Ends the request that is under way.
-let running = new AbortController();
+let listed = "";
 
-const chosen = () => {
+function chosen() {
   const [name = "", version = ""] = location.hash.replace(/^#\/?/, "").split("/").map(decode);
   return { name, version };
-};
+}
 
 function decode(part) {
   try {
@@ -32,246 +38,89 @@ function decode(part) {
   }
 }
 
-// The list.
-
-async function showServer() {
-  const [about, ready] = await Promise.allSettled([ask("v2"), isReady()]);
-  if (about.value) {
-    byId("server").replaceChildren(about.value.name, " ", html("small", {}, about.value.version));
-    document.title = `${about.value.name} – models`;
+/** Show the view that the address names. */
+async function show(focus) {
+  const mine = ++turn;
+  const { name, version } = chosen();
+  openMenu(false);
+  drawList();
+  const next = name ? await modelView(name, version, watch, () => show(false)) : overview();
+  if (mine !== turn) {
+    next.close();
+    return;
   }
-  const isUp = ready.value === true;
-  byId("readiness").textContent = isUp ? "ready" : "not ready";
-  byId("readiness").dataset.state = isUp ? "READY" : "UNAVAILABLE";
+  view.close();
+  view = next;
+  main.replaceChildren(...view.elements);
+  document.title = view.title ? `${view.title} – pyruntime` : "pyruntime";
+  view.update(watch);
+  if (focus) {
+    main.querySelector("h2").focus();
+    scrollTo(0, 0);
+  }
 }
 
-async function showList() {
-  try {
-    const rows = await ask("v2/repository/index", { method: "POST" });
-    index = Map.groupBy ? Map.groupBy(rows, (row) => row.name) : groupByName(rows);
-    drawList();
-  } catch (error) {
-    list.replaceChildren(html("li", {}, problem(error)));
+/** There is news of the server, or there should have been. */
+function update() {
+  const { document: news, goneSince } = watch;
+  banner.hidden = goneSince === null;
+  if (goneSince !== null) {
+    banner.textContent = `The server does not answer since ${clock(goneSince)} (${watch.problem}). Trying again …`;
   }
+  document.body.classList.toggle("gone", goneSince !== null);
+  const state = goneSince !== null ? "gone" : news.server.exiting ? "stopping" : news.server.ready ? "ready" : "not ready";
+  setText(byId("readiness"), state);
+  byId("readiness").dataset.state = { ready: "READY", "not ready": "LOADING", stopping: "LOADING" }[state] ?? "UNAVAILABLE";
+  if (news?.server.name) {
+    setText(byId("about"), [news.server.version, news.server.name === "triton" ? "" : news.server.name].filter(Boolean).join(" · "));
+  }
+  keys.update(news?.closed ?? {});
+  drawList();
+  view.update(watch);
 }
 
-function groupByName(rows) {
-  const groups = new Map();
-  for (const row of rows) {
-    groups.set(row.name, [...(groups.get(row.name) ?? []), row]);
+function setText(element, text) {
+  if (element.textContent !== text) {
+    element.textContent = text;
   }
-  return groups;
 }
 
 function drawList() {
   const wanted = filter.value.trim().toLowerCase();
   const { name: current } = chosen();
-  const entries = [...index].filter(([name]) => name.toLowerCase().includes(wanted));
-  const made = entries.map(([name, rows]) => {
-    const state = rows.some((row) => row.state === "READY") ? "READY" : rows.at(-1).state || "UNKNOWN";
-    const link = html(
-      "a",
-      { href: `#/${encodeURIComponent(name)}`, "aria-current": name === current && "page" },
-      html("span", { class: "name" }, name),
-      html("span", { class: "badge", "data-state": state }, state.toLowerCase()),
-    );
-    return html("li", {}, link);
-  });
-  list.replaceChildren(...(made.length ? made : [html("li", { class: "hint" }, "There is none.")]));
-}
-
-// One model.
-
-async function showModel(focus) {
-  running.abort();
-  const mine = ++turn;
-  const { name, version } = chosen();
-  drawList();
-  if (!name) {
-    main.replaceChildren(html("p", { class: "hint" }, "Choose a model."));
+  const groups = [...watch.models()];
+  const entries = groups.filter(([name]) => name.toLowerCase().includes(wanted)).map(([name, rows]) => [name, stateOf(rows)]);
+  byId("home").setAttribute("aria-current", current ? "false" : "page");
+  const now = JSON.stringify([entries, current]);
+  // A list that has not changed keeps the focus that is in it.
+  if (now === listed) {
     return;
   }
-  const [metadata, config] = await Promise.allSettled([
-    ask(modelPath(name, version)),
-    ask(modelPath(name, version, "config")),
-  ]);
-  if (mine !== turn) {
-    return;
-  }
-  const model = { name, version, metadata: metadata.value, config: config.value };
-  const heading = html("h2", { tabindex: "-1" }, name);
-  const statistics = html("section", { class: "card", "aria-labelledby": "statistics" });
-  const parts = [heading, states(model)];
-  for (const outcome of [metadata, config]) {
-    if (outcome.reason) {
-      parts.push(problem(outcome.reason));
-    }
-  }
-  if (model.metadata) {
-    parts.push(tryIt(model, () => showStatistics(model, statistics)), interfaceCard(model), statistics);
-  }
-  if (model.config) {
-    const text = html("pre", { tabindex: "0", "aria-label": "Configuration" }, JSON.stringify(model.config, null, 2));
-    parts.push(html("details", { class: "card" }, html("summary", {}, html("h3", {}, "Configuration")), text));
-  }
-  main.replaceChildren(...parts);
-  if (focus) {
-    heading.focus();
-  }
-  if (model.metadata) {
-    await showStatistics(model, statistics);
-  }
-}
-
-function states({ name, version, config, metadata }) {
-  const rows = index.get(name) ?? [];
-  const current = version || metadata?.versions?.at(-1);
-  const versions = rows.map((row) =>
+  listed = now;
+  const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const made = entries.map(([name, state]) =>
     html(
-      "a",
-      {
-        class: "version",
-        href: `#/${encodeURIComponent(name)}/${row.version ?? ""}`,
-        "aria-current": row.version === current && "true",
-      },
-      row.version ? `version ${row.version} ` : "",
-      html("span", { class: "badge", "data-state": row.state || "UNKNOWN" }, (row.state || "unknown").toLowerCase()),
+      "li",
+      {},
+      html("a", { href: modelLink(name), "aria-current": name === current && "page" }, html("span", { class: "name" }, name), badge(state)),
     ),
   );
-  const facts = config
-    ? [
-        config.backend || config.platform,
-        config.max_batch_size > 0 ? `batches of up to ${config.max_batch_size}` : "no batches",
-        isDecoupled(config) ? "decoupled: any number of responses" : null,
-      ].filter(Boolean)
-    : [];
-  const reasons = rows.filter((row) => row.reason).map((row) => html("p", { class: "problem" }, row.reason));
-  return html(
-    "div",
-    { class: "states" },
-    html("p", {}, ...versions),
-    html("p", { class: "hint" }, facts.join(" · ")),
-    ...reasons,
-  );
-}
-
-function isDecoupled(config) {
-  return config?.model_transaction_policy?.decoupled === true;
-}
-
-function interfaceCard({ metadata, config }) {
-  const optional = optionalNames(config);
-  const rows = (tensors, kind) =>
-    tensors.map(({ name, datatype, shape }) => [
-      kind,
-      html("code", {}, name),
-      datatype,
-      html("code", {}, `[${shape.join(", ")}]`),
-      optional.has(name) && kind === "input" ? "optional" : "",
-    ]);
-  const all = [...rows(metadata.inputs, "input"), ...rows(metadata.outputs, "output")];
-  return html(
-    "section",
-    { class: "card" },
-    html("h3", {}, "Inputs and outputs"),
-    table("A dimension of -1 may have any size.", ["", "name", "datatype", "shape", ""], all),
-  );
-}
-
-function optionalNames(config) {
-  return new Set((config?.input ?? []).filter((input) => input.optional).map((input) => input.name));
-}
-
-async function showStatistics({ name, version }, section) {
-  const parts = [html("h3", { id: "statistics" }, "Statistics")];
-  try {
-    const { model_stats: rows } = await ask(modelPath(name, version, "stats"));
-    for (const row of rows) {
-      const stats = row.inference_stats;
-      const last = row.last_inference ? new Date(Number(row.last_inference)).toLocaleTimeString() : "never";
-      const summary = `Version ${row.version}: ${grouped(row.inference_count)} inferences in ${grouped(row.execution_count)} executions, the last one ${last}.`;
-      const lines = Object.entries(stats)
-        .filter(([, { count }]) => count)
-        .map(([what, { count, ns }]) => [what, count, ns / count / 1000]);
-      parts.push(lines.length ? table(summary, ["", "count", "µs each"], lines) : html("p", { class: "hint" }, summary));
-    }
-  } catch (error) {
-    parts.push(problem(error));
+  const none = groups.length ? "No such model." : "No models.";
+  list.replaceChildren(...(made.length ? made : [html("li", { class: "hint" }, none)]));
+  if (focused !== null) {
+    list.querySelector(`[href="${CSS.escape(focused)}"]`)?.focus();
   }
-  section.replaceChildren(...parts);
 }
 
-// Trying it.
-
-function tryIt(model, done) {
-  const { metadata, config } = model;
-  const optional = optionalNames(config);
-  const batches = config?.max_batch_size > 0;
-  const fields = metadata.inputs.map((input) => inputField({ ...input, optional: optional.has(input.name) }, batches));
-  const run = html("button", { type: "submit", class: "main" }, "Run");
-  const stop = html("button", { type: "button", click: () => running.abort() }, "Stop");
-  const note = html("span", { class: "hint", role: "status" });
-  const result = html("div", { class: "result" });
-  stop.hidden = true;
-
-  const submit = async (event) => {
-    event.preventDefault();
-    const control = new AbortController();
-    running.abort();
-    running = control;
-    [run.disabled, stop.hidden, note.textContent] = [true, false, "running …"];
-    result.replaceChildren();
-    const begun = performance.now();
-    try {
-      const inputs = (await Promise.all(fields.map((field) => field.read()))).filter(Boolean);
-      const said = isDecoupled(config)
-        ? await runStream(model, inputs, batches, result, control.signal)
-        : await runInfer(model, inputs, batches, result, control.signal);
-      note.textContent = `${said} in ${grouped(performance.now() - begun)} ms`;
-    } catch (error) {
-      note.textContent = control.signal.aborted ? "stopped" : "failed";
-      if (!control.signal.aborted) {
-        result.append(problem(error));
-      }
-    }
-    [run.disabled, stop.hidden] = [false, true];
-    done();
-  };
-  return html(
-    "section",
-    { class: "card" },
-    html("h3", {}, "Try it"),
-    html("form", { submit, autocomplete: "off" }, ...fields.map((field) => field.element), html("p", { class: "actions" }, run, stop, note)),
-    result,
-  );
+function openMenu(isOpen) {
+  menu.setAttribute("aria-expanded", String(isOpen));
+  document.body.classList.toggle("menu", isOpen);
 }
 
-async function runInfer({ name, version }, inputs, batches, result, signal) {
-  const outputs = await infer(name, version, inputs, signal);
-  result.append(...outputs.map((output) => showOutput(output, batches)));
-  return `${outputs.length} ${outputs.length === 1 ? "output" : "outputs"}`;
-}
-
-async function runStream({ name, version, metadata }, inputs, batches, result, signal) {
-  const view = streamView(metadata.outputs, batches);
-  result.append(view.element);
-  let count = 0;
-  try {
-    await stream(name, version, inputs, view.hear, signal);
-  } finally {
-    count = view.end();
-  }
-  return `${count} ${count === 1 ? "response" : "responses"}`;
-}
-
-// All of it.
-
-async function refresh() {
-  await Promise.all([showServer(), showList()]);
-  await showModel(false);
-}
-
+byId("keys").append(keys.element);
 filter.addEventListener("input", drawList);
-byId("refresh").addEventListener("click", refresh);
-window.addEventListener("hashchange", () => showModel(true));
-refresh();
+menu.addEventListener("click", () => openMenu(menu.getAttribute("aria-expanded") !== "true"));
+document.addEventListener("keydown", (event) => event.key === "Escape" && openMenu(false));
+window.addEventListener("hashchange", () => show(true));
+watch.wake();
+show(false);

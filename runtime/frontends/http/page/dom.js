@@ -3,6 +3,8 @@
 //
 // Making elements. Whatever is said by models, or by anybody, becomes text and attributes here, and never markup.
 
+import { grouped } from "./format.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** An HTML element. Attributes that are functions are listeners, true and false are there or not; strings are text. */
@@ -47,9 +49,4 @@ export function table(caption, head, rows) {
       html("tbody", {}, ...rows.map((row) => html("tr", {}, ...row.map(cell)))),
     ),
   );
-}
-
-/** A number as people read it. */
-export function grouped(number) {
-  return number.toLocaleString("en", { maximumFractionDigits: 2 });
 }

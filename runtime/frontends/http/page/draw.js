@@ -3,7 +3,8 @@
 //
 // Pictures on canvases and series as drawings.
 
-import { grouped, html, svg } from "./dom.js";
+import { html, svg } from "./dom.js";
+import { grouped } from "./format.js";
 
 // Small pictures are shown larger, up to this width.
 const WIDTH_MAX = 384;

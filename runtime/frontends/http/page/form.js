@@ -4,7 +4,7 @@
 // The form with which somebody tries a model: a field for each input, and what is to be sent of it.
 
 import { html } from "./dom.js";
-import { fillShape, fitShape, isFloat, isNumeric, isWide, parseValues, pictureShape, product, sizeOf, unpack } from "./tensors.js";
+import { fillShape, fitShape, isFloat, isNumeric, isWide, nest, parseValues, pictureShape, product, sizeOf, unpack } from "./tensors.js";
 
 // Values that somebody can still look through; more of them are better made up, or read from a file.
 const TYPED_MAX = 256;
@@ -177,14 +177,6 @@ function example(shape, datatype) {
   }
   const element = datatype === "BOOL" ? (index) => index % 2 === 0 : (index) => (datatype.endsWith("INT8") ? index % 128 : index);
   return JSON.stringify(nest(Array.from({ length: count }, (_, index) => element(index)), shape)).replaceAll(",", ", ");
-}
-
-function nest(values, shape) {
-  if (shape.length <= 1) {
-    return values;
-  }
-  const size = values.length / shape[0];
-  return Array.from({ length: shape[0] }, (_, index) => nest(values.slice(index * size, (index + 1) * size), shape.slice(1)));
 }
 
 // Pictures.

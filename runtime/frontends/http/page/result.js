@@ -3,7 +3,8 @@
 //
 // What a model has answered: as values, and as a picture or a plot where it looks like one.
 
-import { grouped, html } from "./dom.js";
+import { html } from "./dom.js";
+import { grouped } from "./format.js";
 import { drawPicture, drawPlot } from "./draw.js";
 import { fillShape, formatElement, formatValues, isNumeric, lines, pictures } from "./tensors.js";
 

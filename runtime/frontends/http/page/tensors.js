@@ -66,6 +66,21 @@ export function writeJson(value) {
   return typeof value === "string" ? JSON.stringify(value) : String(value);
 }
 
+/** A value as JSON for people: indented, with lists of plain values in one line. */
+export function formatJson(value, indent = "") {
+  const inner = `${indent}  `;
+  if (Array.isArray(value)) {
+    const isFlat = value.every((each) => each === null || typeof each !== "object");
+    const parts = value.map((each) => formatJson(each, inner));
+    return isFlat ? `[${parts.join(", ")}]` : `[\n${inner}${parts.join(`,\n${inner}`)}\n${indent}]`;
+  }
+  if (value !== null && typeof value === "object") {
+    const parts = Object.entries(value).map(([name, each]) => `${JSON.stringify(name)}: ${formatJson(each, inner)}`);
+    return parts.length ? `{\n${inner}${parts.join(`,\n${inner}`)}\n${indent}}` : "{}";
+  }
+  return writeJson(value);
+}
+
 /** What somebody typed for a tensor: JSON, or elements with commas or spaces between them; text as it is for BYTES. */
 export function parseValues(text, datatype) {
   const trimmed = text.trim();
@@ -155,6 +170,15 @@ export function fitShape(wanted, nested) {
     return own;
   }
   return fillShape(wanted, product(own));
+}
+
+/** Values in one list, as nested lists of a shape. */
+export function nest(values, shape) {
+  if (shape.length <= 1) {
+    return values;
+  }
+  const size = values.length / shape[0];
+  return Array.from({ length: shape[0] }, (_, index) => nest(values.slice(index * size, (index + 1) * size), shape.slice(1)));
 }
 
 // Bytes.

@@ -28,7 +28,8 @@ def get(server, path):
 @pytest.mark.parametrize("name", PAGE_FILES)
 def test_files(server, name):
     """Each file is served as in the package, with its type and security headers."""
-    status, headers, body = get(server, "/" if name == "index.html" else f"/page/{name}")
+    path = {"index.html": "/", "docs.html": "/docs"}.get(name, f"/page/{name}")
+    status, headers, body = get(server, path)
     assert (status, body) == (200, (SOURCE / name).read_bytes())
     assert headers["content-type"] == f"{TYPES[Path(name).suffix]}; charset=utf-8"
     policy = headers["content-security-policy"].split("; ")

@@ -21,7 +21,7 @@ class TritonPythonModel:
             array = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
             if array.size and array[0] < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
-            pb_utils.Logger.log_warning(f"it was given {array.size} values")
+            pb_utils.Logger.log_warn(f"it was given {array.size} values")
             made.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]))
         return made
 """
@@ -259,7 +259,7 @@ def test_internals_are_for_this_machine(model, serve, open_page, wait_until, bro
     browser.get(f"http://0.0.0.0:{server.port}/#/echo")
     wait_until(lambda: page.texts("#readiness") == ["ready"])
     wait_until(lambda: page.texts("h2") == ["echo"])
-    assert page.texts(".log li") == []
+    assert not page.texts(".log .text")
     assert not page.one(".log").is_displayed()
     assert any("own machine" in each for each in page.texts(".card .hint"))
     assert not page.one(".card .tools button").is_displayed()
@@ -384,7 +384,7 @@ def test_history(model, serve, open_page):
     [
         ("short", 0, "0"), ("short", 0.1234, "0.123"), ("short", 12.34, "12.3"), ("short", 12345.6, "12,346"),
         ("short", None, "\u2013"), ("duration", 0.0123, "12.3 µs"), ("duration", 12.3, "12.3 ms"),
-        ("duration", 1234, "1.23 s"), ("span", 59_400, "59 s"), ("span", 61_000, "1 min 1 s"),
+        ("duration", 1234, "1.23 s"), ("span", 59_400, "59 s"), ("span", 61_000, "1 min"),
         ("span", 7_260_000, "2 h 1 min"), ("span", 90_000_000, "1 d 1 h"), ("bytes", 0, "0 B"),
         ("bytes", 1536, "1.5 KiB"), ("bytes", 3 << 30, "3 GiB"),
     ],

@@ -79,10 +79,11 @@ export function timeChart(title, series, show) {
 /** A small line without axes. */
 export function sparkline(points, of, now, label) {
   const drawing = svg("svg", { class: "spark", viewBox: `0 0 ${SPARK.width} ${SPARK.height}`, role: "img", "aria-label": label });
-  const top = Math.max(1e-9, ...points.map((point) => of(point) ?? 0));
+  const most = Math.max(0, ...points.map((point) => of(point) ?? 0));
+  const top = most || 1;
   const x = (at) => (1 - (now - at) / spanOf(points, now)) * SPARK.width;
   const y = (value) => 2 + (1 - value / top) * (SPARK.height - 4);
-  drawing.append(...curves(points, of, x, y, "line-0"));
+  drawing.append(...curves(points, of, x, y, most ? "line-0" : "idle"));
   return drawing;
 }
 

@@ -92,6 +92,8 @@ function operationElement(spec, { path, method, operation }) {
 
 function operationBody(spec, path, method, operation) {
   const parameters = (operation.parameters ?? []).map((each) => parameterField(spec, resolve(spec, each)));
+  const inPath = parameters.filter(({ place }) => place === "path");
+  const others = parameters.filter(({ place }) => place !== "path");
   const body = bodyField(spec, operation.requestBody);
   const send = html("button", { type: "submit", class: "main" }, "Send");
   const note = html("span", { class: "hint", role: "status" });
@@ -145,9 +147,9 @@ function operationBody(spec, path, method, operation) {
     html(
       "form",
       { submit, autocomplete: "off" },
-      ...parameters.filter(({ place }) => place === "path").map(({ element }) => element),
+      ...inPath.map(({ element }) => element),
       body?.element ?? null,
-      ...parameters.filter(({ place }) => place !== "path").map(({ element }) => element),
+      others.length ? html("details", { class: "wide" }, html("summary", {}, "Headers"), ...others.map(({ element }) => element)) : null,
       html("p", { class: "actions" }, send, note, html("span", { class: "space" }), html("button", { type: "button", class: "quiet", click: copy }, "Copy as curl")),
     ),
     copied.element,

@@ -21,7 +21,7 @@ export function duration(ms) {
   return ms < 1 ? `${short(ms * 1000)} µs` : ms < 1000 ? `${short(ms)} ms` : `${short(ms / 1000)} s`;
 }
 
-/** A span of time in its two largest units. */
+/** A span of time in its largest units. */
 export function span(ms) {
   const seconds = Math.max(0, Math.round(ms / 1000));
   const [minutes, hours, days] = [60, 3600, 86400].map((unit) => Math.floor(seconds / unit));
@@ -31,7 +31,7 @@ export function span(ms) {
   if (hours) {
     return `${hours} h ${minutes % 60} min`;
   }
-  return minutes ? `${minutes} min ${seconds % 60} s` : `${seconds} s`;
+  return minutes ? `${minutes} min` : `${seconds} s`;
 }
 
 /** Bytes in binary units. */

@@ -131,7 +131,7 @@ def test_fits(open_docs, samples, width, scheme):
     page.shape(width, scheme=scheme)
     operation = open_operation(page, "/v2/models/add_sub/infer")
     send(page, operation)
-    assert page.run_script("return document.documentElement.scrollWidth") == width
+    assert page.is_within(width)
     for element in page.all("input, textarea, select, button"):
         if element.is_displayed():
             assert element.accessible_name.strip(), element.get_attribute("outerHTML")

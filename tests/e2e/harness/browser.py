@@ -144,3 +144,10 @@ class Page:
     def run_script(self, script, *arguments):
         """The result of a script of the test."""
         return self._browser.execute_script(script, *arguments)
+
+    def is_within(self, width):
+        """Whether nothing of the page is wider than its window, which may have a scroll bar."""
+        whole, shown = self.run_script(
+            "const {scrollWidth, clientWidth} = document.documentElement; return [scrollWidth, clientWidth]"
+        )
+        return whole == shown and whole <= width

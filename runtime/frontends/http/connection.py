@@ -127,7 +127,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_local(self) -> bool:
-        """See exchange.Connection."""
         return self.transport is not None and is_loopback(self.transport.get_extra_info("peername"))
 
     # Events of the transport.

@@ -310,7 +310,8 @@ def test_several_commands_at_the_same_time(start):
     """Commands wait for each other; none mistakes another's answer for its own."""
     start(WAIT)
     patient = "stubs.BELL_S_MAX = 60.0"  # each waits for all before it
-    code = f"import sys; from pyruntime.runtime.cli import main, stubs; {patient}; sys.exit(main(sys.argv[1:]))"
+    imports = "import sys; from pyruntime.runtime.cli import main; from pyruntime.runtime.observe import stubs"
+    code = f"{imports}; {patient}; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "stack", MODEL]
     asking = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     for each in asking:

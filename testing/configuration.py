@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyruntime.runtime.config.autocomplete import merge_auto_complete
+from pyruntime.runtime.config.autocomplete import complete as merge
 from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
@@ -93,8 +92,7 @@ def complete(draft: Draft, model_class: Any) -> ModelSpec:
                 f"auto_complete_config function in model '{draft.folder.name}' must return a valid pb.ModelConfig "
                 "object."
             )
-        config = merge_auto_complete(config, json.loads(json.dumps(completed.as_dict())))
-        config = normalize(config, directory_name=draft.folder.name, has_model_file=True, gpus=GPUS)
+        config = merge(config, json.loads(json.dumps(completed.as_dict())))
     validate(config, GPUS)
     refuse_unsupported(config)
     return model_spec(config)

@@ -48,7 +48,7 @@ class NoMemory:
 
 def spec_of(text):
     """The specification that requests are checked with."""
-    return model_spec(normalize(parse_model_config(text, "m"), directory_name="m", has_model_file=True, gpus=()))
+    return model_spec(normalize(parse_model_config(text, "m"), directory_name="m", files=["model.py"], gpus=()))
 
 
 SPEC, ONE = spec_of(CONFIG), spec_of(ONE_INPUT)
@@ -57,7 +57,7 @@ read_head = HeadReader().read
 
 def read_config(data):
     """The text of a configuration, as far as a server takes it before it starts anything."""
-    config = normalize(parse_model_config(data, "m"), directory_name="m", has_model_file=True, gpus=())
+    config = normalize(parse_model_config(data, "m"), directory_name="m", files=["model.py"], gpus=())
     validate(config, ())
     model_spec(config)
 

@@ -4,12 +4,11 @@
 
 A configuration goes through these steps, all of them pure:
 
-    config = parse_model_config(text, path)                  or minimal_config(name, backend) where there is no file
+    config = parse_model_config(text, path)                  or minimal_config(name) where there is no file
     config = normalize(config, directory_name=..., ...)      fills in what the file leaves open
     validate_instances(config)                               before anything is started for the model
     validate_devices(config, gpus)                           the same, for each of its versions
-    config = merge_auto_complete(config, returned)           only if the model has auto_complete_config
-    config = normalize(config, directory_name=..., ...)      again: doing it twice changes nothing more
+    config = complete(config, returned)                      only if the model's code completes it: normalises again
     validate(config, gpus)                                   LoadError with Triton's words
     unsupported_features(config)                             the caller refuses the model or logs a warning
     spec = model_spec(config)                                plain values, for the rest of the server

@@ -8,8 +8,9 @@ auto_complete_config receives the normalised one. It does not check the result; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from pyruntime.runtime.config.backends import fill_backend
 from pyruntime.runtime.config.schema import Config, new_model_config
 from pyruntime.utils.errors import LoadError
 
@@ -20,27 +21,6 @@ CUSTOM_PLATFORM = "custom"
 CUSTOM_RUNTIME = "model.py"
 CUSTOM_FILENAME = "libcustom.so"
 
-# A platform is an older way to name a backend together with its file format.
-BACKEND_BY_PLATFORM = {
-    "onnxruntime_onnx": "onnxruntime",
-    "pytorch_libtorch": "pytorch",
-    "tensorflow_graphdef": "tensorflow",
-    "tensorflow_savedmodel": "tensorflow",
-    "tensorrt_plan": "tensorrt",
-}
-# Only for backends that have exactly one platform.
-PLATFORM_BY_BACKEND = {
-    "onnxruntime": "onnxruntime_onnx",
-    "pytorch": "pytorch_libtorch",
-    "tensorrt": "tensorrt_plan",
-}
-MODEL_FILENAME_BY_BACKEND = {
-    "onnxruntime": "model.onnx",
-    "python": "model.py",
-    "pytorch": "model.pt",
-    "tensorrt": "model.plan",
-}
-
 # Backends with two instances for a group on the CPU that gives no count; all others have one. As in Triton: others do
 # not perform well, or need much memory, with more than one.
 _TWO_INSTANCES_ON_CPU = frozenset({"onnxruntime", "tensorflow"})
@@ -49,16 +29,16 @@ _TWO_INSTANCES_ON_CPU = frozenset({"onnxruntime", "tensorflow"})
 SEQUENCE_IDLE_US_DEFAULT = 1_000_000
 
 
-def normalize(config: Config, *, directory_name: str, has_model_file: bool, gpus: Sequence[int]) -> Config:
+def normalize(config: Config, *, directory_name: str, files: Collection[str], gpus: Sequence[int]) -> Config:
     """A copy of `config` with the defaults filled in; `gpus` are the ids of the GPUs of this host.
 
-    `has_model_file` says that some version of the model has a model.py; the default backend is then python.
-    Raises LoadError if the configuration names another model than its directory.
+    `files` are the names in the folder of a version, those of folders with a slash: see `backends`.
+    Raises LoadError if the configuration names another model than its directory, or if the backend is unknown.
     """
     normalized = new_model_config()
     normalized.CopyFrom(config)
     _fill_name(normalized, directory_name)
-    _fill_backend(normalized, has_model_file)
+    _fill_backend(normalized, files)
     _fill_version_policy(normalized.version_policy)
     _fill_schedulers(normalized)
     if normalized.platform != ENSEMBLE_PLATFORM:
@@ -81,19 +61,13 @@ def _fill_name(config: Config, directory_name: str) -> None:
         )
 
 
-def _fill_backend(config: Config, has_model_file: bool) -> None:
+def _fill_backend(config: Config, files: Collection[str]) -> None:
     if not config.platform and not config.backend and config.HasField("ensemble_scheduling"):
         config.platform = ENSEMBLE_PLATFORM
-    if not config.backend:
-        config.backend = BACKEND_BY_PLATFORM.get(config.platform, "")
-    if not config.backend and not config.platform and has_model_file:
-        config.backend = "python"
     if config.platform == CUSTOM_PLATFORM:
         _fill_custom(config)
-    if not config.platform:
-        config.platform = PLATFORM_BY_BACKEND.get(config.backend, "")
-    if not config.default_model_filename:
-        config.default_model_filename = MODEL_FILENAME_BY_BACKEND.get(config.backend, "")
+    if config.platform != ENSEMBLE_PLATFORM:
+        fill_backend(config, files)
 
 
 def _fill_custom(config: Config) -> None:
@@ -112,11 +86,18 @@ def _fill_version_policy(policy: Config) -> None:
 
 def _fill_schedulers(config: Config) -> None:
     if config.HasField("dynamic_batching"):
-        sizes = config.dynamic_batching.preferred_batch_size
-        if not sizes and config.max_batch_size > 0:
-            sizes.append(config.max_batch_size)
-    if config.HasField("sequence_batching") and config.sequence_batching.max_sequence_idle_microseconds == 0:
-        config.sequence_batching.max_sequence_idle_microseconds = SEQUENCE_IDLE_US_DEFAULT
+        _fill_preferred_size(config.dynamic_batching, config.max_batch_size)
+    if config.HasField("sequence_batching"):
+        batching = config.sequence_batching
+        if batching.max_sequence_idle_microseconds == 0:
+            batching.max_sequence_idle_microseconds = SEQUENCE_IDLE_US_DEFAULT
+        if batching.HasField("oldest"):
+            _fill_preferred_size(batching.oldest, config.max_batch_size)
+
+
+def _fill_preferred_size(batching: Config, max_batch_size: int) -> None:
+    if not batching.preferred_batch_size and max_batch_size > 0:
+        batching.preferred_batch_size.append(max_batch_size)
 
 
 def _fill_optimization(optimization: Config) -> None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from pyruntime.runtime.config.backends import BACKEND_BY_PLATFORM
+from pyruntime.runtime.config.batch_tensors import validate_batch_tensors
 from pyruntime.runtime.config.ensembles import validate_ensemble
-from pyruntime.runtime.config.normalize import BACKEND_BY_PLATFORM, ENSEMBLE_PLATFORM
+from pyruntime.runtime.config.normalize import ENSEMBLE_PLATFORM
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.sequences import validate_completed, validate_sequence_batching
 from pyruntime.runtime.config.warmup import validate_warmup
@@ -52,6 +54,7 @@ def validate(config: Config, gpus: Sequence[int]) -> None:
     validate_instances(config)
     validate_devices(config, gpus)
     _check_tensors(config)
+    validate_batch_tensors(config)
     _check_max_batch_size(config)
     if config.HasField("dynamic_batching"):
         _check_dynamic_batching(config)
@@ -70,17 +73,19 @@ def _check_backend(config: Config) -> None:
         raise ConfigError(f"ensemble scheduling must be set for ensemble '{name}' whose platform is ensemble")
     if platform != ENSEMBLE_PLATFORM and config.HasField("ensemble_scheduling"):
         raise ConfigError(f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble")
-    if backend and BACKEND_BY_PLATFORM.get(platform, backend) != backend:
+    is_pair = BACKEND_BY_PLATFORM.get(platform, backend) == backend and (platform or backend != "tensorflow")
+    if backend and not is_pair:
         raise ConfigError(f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}")
     if not backend and platform and platform != ENSEMBLE_PLATFORM:
         raise ConfigError(f"unexpected platform type '{platform}' for {name}")
     if not backend and not platform:
-        raise ConfigError(f"must specify 'backend' for {name}: its configuration names none, and it has no model.py")
+        raise ConfigError(
+            f"must specify 'backend' for {name}: its configuration names none, and its default_model_filename "
+            f"'{config.default_model_filename}' does not say which one it is"
+        )
     filename = config.default_model_filename
     if backend == "python" and not filename.endswith(".py"):
         raise ConfigError(f"Model name must end with '.py'. Model name is \"{filename}\".")
-    if (config.batch_input or config.batch_output) and backend != "tensorrt":
-        raise ConfigError("batch inputs and batch outputs are only supported for custom platform and TensorRT platform")
 
 
 def _check_tensors(config: Config) -> None:

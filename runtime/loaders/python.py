@@ -22,6 +22,7 @@ from typing import TypeVar
 
 import orjson
 
+from pyruntime.runtime.config.autocomplete import complete
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.environments.environment import Environment
@@ -133,10 +134,12 @@ class PythonLoader:
 
     async def _complete(self, draft: Draft, location: dict[str, str], stub: StubConnection) -> Config:
         """The final configuration, completed by the model itself. Raises LoadError."""
-        returned = ""
+        config = draft.config
         if self._settings.auto_complete_config:
-            returned = await stub.complete(location, render(draft.config).decode())
-        config = final_config(draft, draft.config, orjson.loads(returned) if returned else None)
+            returned = await stub.complete(location, render(config).decode())
+            if returned:
+                config = complete(config, orjson.loads(returned))
+        config = final_config(config)
         if not config.input and not config.output:
             _LOG.warning(
                 "model '%s' has no inputs and no outputs, so that clients cannot use it: declare them in config.pbtxt, "

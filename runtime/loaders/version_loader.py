@@ -12,9 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from pyruntime.runtime.caching.cache import ResponseCache
-from pyruntime.runtime.config.autocomplete import merge_auto_complete
 from pyruntime.runtime.config.build import model_spec
-from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.config.unsupported import refuse_unsupported, unsupported_features
@@ -90,13 +88,8 @@ class VersionFactory:
         return ModelVersion(spec, version, memory, self._on_lost, statistics, cache, strategy, finalize)
 
 
-def final_config(
-    draft: Draft, config: Config, completion: dict[str, object] | None, *, is_native: bool = False
-) -> Config:
-    """`config` with the model's own additions (None if there are none), normalised and valid. Raises LoadError."""
-    if completion is not None:
-        config = merge_auto_complete(config, completion)
-        config = normalize(config, directory_name=draft.folder.name, has_model_file=not is_native, gpus=GPUS)
+def final_config(config: Config, *, is_native: bool = False) -> Config:
+    """`config`, which the model's own code has completed. Raises LoadError if it is not valid or not supported."""
     validate(config, GPUS)
     refuse_unsupported(config)
     for feature in unsupported_features(config, is_native=is_native):

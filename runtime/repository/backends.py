@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pyruntime.runtime.config.backends import FORMATS
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.repository.paths import path_below
 from pyruntime.utils.errors import ConfigError, LoadError
@@ -95,7 +96,19 @@ def _search(spec: ModelSpec, own: list[str], shared: list[str]) -> Backend:
         raise ConfigError(f"unable to find backend library '{spec.runtime}' for model '{spec.name}'")
     raise ConfigError(
         f"unable to find backend library for backend '{spec.backend}',"
-        " try specifying runtime on the model configuration."
+        f" try specifying runtime on the model configuration.{_advice(spec, own[0], library)}"
+    )
+
+
+def _advice(spec: ModelSpec, version_dir: str, library: str) -> str:
+    """What to do about a missing library, for a model whose file says which backend it takes; "" for others."""
+    filename = spec.default_model_filename
+    is_known = any((each.filename, each.backend) == (filename, spec.backend) for each in FORMATS)
+    if not is_known or not os.path.exists(os.path.join(version_dir, filename)):
+        return ""
+    return (
+        f" The model's file is '{os.path.basename(version_dir)}/{filename}', which the backend '{spec.backend}' serves:"
+        f" put its library, {library}, into the folder '{spec.backend}' of a backend directory (--backend-directory)"
     )
 
 

@@ -7,11 +7,13 @@ For a model that is debugged only one process is loaded, because only one can us
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyruntime.runtime.config.autocomplete import minimal_config
+from pyruntime.runtime.config.backends import has_format
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
@@ -55,8 +57,7 @@ def read_draft(folder: ModelFolder, settings: ServerSettings, config: Config) ->
     if folder.problem:
         raise LoadError(folder.problem)
     default_instances = not config.instance_group
-    has_model_file = any(Path(folder.path, str(version), "model.py").is_file() for version in folder.version_dirs)
-    config = normalize(config, directory_name=folder.name, has_model_file=has_model_file, gpus=GPUS)
+    config = normalize(config, directory_name=folder.name, files=_version_files(folder), gpus=GPUS)
     if config.HasField("ensemble_scheduling"):
         validate(config, GPUS)  # nothing completes it
     else:
@@ -83,11 +84,28 @@ def read_config(folder: ModelFolder, settings: ServerSettings) -> Config:
     if folder.config_path is None:
         if not settings.auto_complete_config:
             raise LoadError(f"model '{folder.name}' has no config.pbtxt, and auto-complete is disabled")
-        return minimal_config(folder.name, "python")
+        return minimal_config(folder.name)
     try:
         return parse_model_config(Path(folder.config_path).read_bytes(), folder.config_path)
     except OSError as exc:
         raise LoadError(f"'{folder.config_path}' cannot be read: {exc.strerror}") from exc
+
+
+def _version_files(folder: ModelFolder) -> list[str]:
+    """The names in the folder of the version that says what the backend is, those of folders with a slash.
+
+    As in Triton, versions are in the order of their names as text. If none says it, these are the files of the first.
+    """
+    files = [_names(Path(folder.path, name)) for name in sorted(map(str, folder.version_dirs))]
+    return next(filter(has_format, files), files[0] if files else [])
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries]
+    except OSError:
+        return []  # the load reports what it cannot read
 
 
 def check_debug_model(name: str, found: Collection[str]) -> None:

@@ -37,7 +37,7 @@ sequence_batching { direct { minimum_slot_utilization: 0.1 } control_input [
 
 def normalized(text, gpus=(0, 1)):
     config = parse_model_config(text, "config.pbtxt")
-    return normalize(config, directory_name="m", has_model_file=False, gpus=gpus)
+    return normalize(config, directory_name="m", files=[], gpus=gpus)
 
 
 @pytest.mark.parametrize("text", ["platform: 'custom'", FULL, SEQUENCES])

@@ -7,7 +7,7 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 
 
-def spec_from(text, name="m", has_model_file=True, gpus=()):
+def spec_from(text, name="m", files=("model.py",), gpus=()):
     """The specification that a config.pbtxt gives."""
     config = parse_model_config(text, "config.pbtxt")
-    return model_spec(normalize(config, directory_name=name, has_model_file=has_model_file, gpus=gpus))
+    return model_spec(normalize(config, directory_name=name, files=files, gpus=gpus))

@@ -284,7 +284,7 @@ def converse(host, body, rounds, concurrency=1, kept=0, **config):
     assert host.load(source, concurrency, **config) == Ready(False)
     text = CONFIG + ("model_transaction_policy { decoupled: true }" if config else "")
     parsed = parse_model_config(text, "config.pbtxt")
-    spec = model_spec(normalize(parsed, directory_name="m", has_model_file=True, gpus=()))
+    spec = model_spec(normalize(parsed, directory_name="m", files=["model.py"], gpus=()))
     plan = StubInstanceSpec("m_0", spec, 1, {}, {}, None, 1 << 20, ModelStatistics(), None, concurrency)
     connection = Connection(host)
     batches = StubBatches(plan, connection, Owner(), NoCalls())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.config.autocomplete import merge_auto_complete, minimal_config
+from pyruntime.runtime.config.autocomplete import complete, merge_auto_complete, minimal_config
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.render import render
@@ -22,9 +22,8 @@ def _parsed(text=""):
 
 
 def test_minimal_config():
-    """A model without a file has a name, and a backend if the caller knows one."""
-    assert minimal_config("m", "python") == _parsed("backend: 'python'")
-    assert minimal_config("m", "") == _parsed()
+    """A model without a file has a name; the rest follows from its files."""
+    assert minimal_config("m") == _parsed()
 
 
 @pytest.mark.parametrize(
@@ -37,8 +36,20 @@ def test_minimal_config():
 )
 def test_a_model_that_changes_nothing(text):
     """The rendering, returned as it is, leaves everything as it was."""
-    config = normalize(_parsed(text), directory_name="m", has_model_file=True, gpus=())
+    config = normalize(_parsed(text), directory_name="m", files=["model.py"], gpus=())
     assert merge_auto_complete(config, json.loads(render(config))) == config
+    assert complete(config, json.loads(render(config))) == config
+
+
+def test_what_is_completed_is_normalised():
+    """What the model leaves open is filled in again; what it may not change is not."""
+    config = normalize(_parsed("instance_group { count: 2 }"), directory_name="m", files=["model.py"], gpus=())
+    batched = complete(config, {"max_batch_size": 8, "dynamic_batching": {}, "instance_group": [{"count": 5}]})
+    assert list(batched.dynamic_batching.preferred_batch_size) == [8]
+    assert batched.instance_group == config.instance_group
+    oldest = complete(config, {"max_batch_size": 4, "sequence_batching": {"oldest": {"max_candidate_sequences": 9}}})
+    assert list(oldest.sequence_batching.oldest.preferred_batch_size) == [4]
+    assert oldest.sequence_batching.max_sequence_idle_microseconds == 1_000_000
 
 
 def test_what_is_adopted():

@@ -41,7 +41,7 @@ def test_the_rest_of_the_values():
 
 def test_json_is_the_rendering():
     """The spec has the JSON that the config endpoint shows."""
-    config = normalize(minimal_config("m", "python"), directory_name="m", has_model_file=True, gpus=())
+    config = normalize(minimal_config("m"), directory_name="m", files=["model.py"], gpus=())
     assert model_spec(config).json == render(config)
 
 
@@ -105,12 +105,12 @@ def test_iterative_sequence(text, expected):
 
 def test_all_steps_in_their_order():
     """A model without a file that completes its configuration itself ends up with values to serve by."""
-    config = minimal_config("m", "")
-    config = normalize(config, directory_name="m", has_model_file=True, gpus=())
+    config = minimal_config("m")
+    config = normalize(config, directory_name="m", files=["model.py"], gpus=())
     tensor = {"name": "A", "data_type": "TYPE_INT8", "dims": [2]}
     returned = {"max_batch_size": 4, "input": [tensor], "output": [tensor], "dynamic_batching": {}}
     config = merge_auto_complete(config, returned)
-    config = normalize(config, directory_name="m", has_model_file=True, gpus=())
+    config = normalize(config, directory_name="m", files=["model.py"], gpus=())
     validate(config, ())
     assert unsupported_features(config) == []
     spec = model_spec(config)

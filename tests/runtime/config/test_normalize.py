@@ -9,9 +9,9 @@ from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.utils.errors import LoadError
 
 
-def _normalized(text="", directory_name="m", has_model_file=True, gpus=()):
+def _normalized(text="", directory_name="m", files=("model.py",), gpus=()):
     config = parse_model_config(text, "config.pbtxt")
-    return normalize(config, directory_name=directory_name, has_model_file=has_model_file, gpus=gpus)
+    return normalize(config, directory_name=directory_name, files=files, gpus=gpus)
 
 
 def _groups(config):
@@ -33,7 +33,7 @@ def test_an_empty_configuration():
 def test_the_argument_is_not_changed():
     """The result is another message."""
     config = parse_model_config("", "config.pbtxt")
-    normalize(config, directory_name="m", has_model_file=True, gpus=())
+    normalize(config, directory_name="m", files=["model.py"], gpus=())
     assert config == parse_model_config("", "config.pbtxt")
 
 
@@ -54,7 +54,7 @@ def test_the_argument_is_not_changed():
 def test_twice_is_once(text, gpus):
     """A normalised configuration is not changed by another pass."""
     once = _normalized(text, gpus=gpus)
-    assert normalize(once, directory_name="m", has_model_file=True, gpus=gpus) == once
+    assert normalize(once, directory_name="m", files=["model.py"], gpus=gpus) == once
 
 
 def test_another_name_than_the_directory():
@@ -66,28 +66,22 @@ def test_another_name_than_the_directory():
 
 
 @pytest.mark.parametrize(
-    ("text", "has_model_file", "expected"),
+    ("text", "expected"),
     [
-        ("", True, ("python", "", "model.py")),
-        ("", False, ("", "", "")),
-        ("backend: 'vllm'", True, ("vllm", "", "")),
-        ("backend: 'python' default_model_filename: 'a.py'", False, ("python", "", "a.py")),
-        ("platform: 'onnxruntime_onnx'", True, ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
-        ("platform: 'tensorflow_savedmodel'", True, ("tensorflow", "tensorflow_savedmodel", "")),
-        ("backend: 'pytorch'", True, ("pytorch", "pytorch_libtorch", "model.pt")),
-        ("backend: 'tensorrt'", False, ("tensorrt", "tensorrt_plan", "model.plan")),
-        ("platform: 'custom'", True, ("custom", "custom", "libcustom.so")),
-        ("platform: 'custom' default_model_filename: 'a.so'", False, ("custom", "custom", "a.so")),
-        ("platform: 'custom' backend: 'mine'", True, ("mine", "custom", "")),
-        ("backend: 'custom'", False, ("custom", "", "")),
-        ("platform: 'unknown'", True, ("", "unknown", "")),
-        ("platform: 'ensemble' ensemble_scheduling {}", True, ("", "ensemble", "")),
-        ("ensemble_scheduling {}", True, ("", "ensemble", "")),
+        ("", ("python", "", "model.py")),
+        ("backend: 'vllm'", ("vllm", "", "")),
+        ("platform: 'custom'", ("custom", "custom", "libcustom.so")),
+        ("platform: 'custom' default_model_filename: 'a.so'", ("custom", "custom", "a.so")),
+        ("platform: 'custom' backend: 'mine'", ("mine", "custom", "")),
+        ("backend: 'custom'", ("custom", "", "")),
+        ("platform: 'unknown'", ("", "unknown", "")),
+        ("platform: 'ensemble' ensemble_scheduling {}", ("", "ensemble", "")),
+        ("ensemble_scheduling {}", ("", "ensemble", "")),
     ],
 )
-def test_backend_platform_and_file(text, has_model_file, expected):
-    """Backend and platform follow from each other, python from a model.py, and the file from the backend."""
-    config = _normalized(text, has_model_file=has_model_file)
+def test_backend_platform_and_file(text, expected):
+    """Backend and platform follow from each other, and python from a model.py; see test_backends for the rest."""
+    config = _normalized(text)
     assert (config.backend, config.platform, config.default_model_filename) == expected
 
 
@@ -134,6 +128,21 @@ def test_version_policy(text, choice, num_versions):
 def test_preferred_batch_size(text, sizes):
     """It is the largest batch, if the model batches dynamically and has one."""
     assert list(_normalized(text).dynamic_batching.preferred_batch_size) == sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "oldest", "sizes"),
+    [
+        ("max_batch_size: 8", "oldest {}", [8]),
+        ("max_batch_size: 8", "oldest { preferred_batch_size: [ 2, 4 ] }", [2, 4]),
+        ("", "oldest {}", []),
+        ("max_batch_size: 8", "direct {}", []),
+    ],
+)
+def test_preferred_batch_size_of_sequences(text, oldest, sizes):
+    """It is the largest batch for the strategy that forms batches as they come."""
+    config = _normalized(f"{text} sequence_batching {{ {oldest} }}")
+    assert list(config.sequence_batching.oldest.preferred_batch_size) == sizes
 
 
 @pytest.mark.parametrize(("text", "idle_us"), [("", 1_000_000), ("max_sequence_idle_microseconds: 5", 5)])

@@ -14,7 +14,7 @@ AUTO, CPU, GPU, MODEL = range(4)
 def preferred(groups, gpus=(), backend="b"):
     """The kind, the count and the GPUs of the group of a model that configures none."""
     config = parse_model_config(f"backend: '{backend}'", "config.pbtxt")
-    normalized = normalize(config, directory_name="m", has_model_file=False, gpus=gpus)
+    normalized = normalize(config, directory_name="m", files=[], gpus=gpus)
     (group,) = with_preferred_groups(normalized, groups, gpus).instance_group
     return group.Kind.Name(group.kind), group.count, list(group.gpus)
 

@@ -26,7 +26,7 @@ def test_golden():
         model_transaction_policy {}
     """
     config = parse_model_config(text, "config.pbtxt")
-    config = normalize(config, directory_name="m", has_model_file=True, gpus=())
+    config = normalize(config, directory_name="m", files=["model.py"], gpus=())
     golden = """
         {"name":"m","platform":"","backend":"python","runtime":"",
         "version_policy":{"latest":{"num_versions":1}},"max_batch_size":8,

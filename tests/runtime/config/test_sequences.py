@@ -18,7 +18,7 @@ EITHER = "'int32_false_true', 'fp32_false_true' or 'bool_false_true'"
 
 def config_of(batching, max_batch_size=4):
     text = f"{CONFIG} max_batch_size: {max_batch_size} sequence_batching {{ {batching} }}"
-    return normalize(parse_model_config(text, "config.pbtxt"), directory_name="m", has_model_file=True, gpus=())
+    return normalize(parse_model_config(text, "config.pbtxt"), directory_name="m", files=["model.py"], gpus=())
 
 
 def spec_of(batching, max_batch_size=4):

@@ -13,9 +13,9 @@ from pyruntime.utils.errors import LoadError
 INPUT = "name: 'x' data_type: TYPE_FP32"
 
 
-def _validate(text, name="m", has_model_file=True, gpus=()):
+def _validate(text, name="m", files=("model.py",), gpus=()):
     config = parse_model_config(text, "config.pbtxt")
-    config = normalize(config, directory_name=name, has_model_file=has_model_file, gpus=gpus)
+    config = normalize(config, directory_name=name, files=files, gpus=gpus)
     validate(config, gpus)
     return config
 
@@ -42,7 +42,7 @@ def _complaint(text, **kwargs):
         "model_transaction_policy { decoupled: true } response_cache {}",
         "backend: 'vllm' default_model_filename: 'a'",
         "backend: 'python' platform: 'mine'",
-        "backend: 'tensorrt' platform: 'tensorrt_plan' batch_input {} batch_output {}",
+        "backend: 'tensorrt' platform: 'tensorrt_plan'",
         "platform: 'ensemble' input { name: 'I' data_type: TYPE_INT8 dims: 1 } "
         "output { name: 'O' data_type: TYPE_INT8 dims: 1 } ensemble_scheduling { step { model_name: 's' "
         "input_map { key: 'I' value: 'I' } output_map { key: 'O' value: 'O' } } }",
@@ -73,14 +73,15 @@ def test_valid(text):
             "unexpected 'platform' and 'backend' pair, got:onnxruntime_onnx, python",
         ),
         ("platform: 'mine'", "unexpected platform type 'mine' for m"),
-        ("default_model_filename: 'model.pt'", "Model name must end with '.py'. Model name is \"model.pt\"."),
+        ("backend: 'tensorflow'", "unexpected 'platform' and 'backend' pair, got:, tensorflow"),
         (
-            "batch_input {}",
-            "batch inputs and batch outputs are only supported for custom platform and TensorRT platform",
+            "backend: 'python' default_model_filename: 'model.pt'",
+            "Model name must end with '.py'. Model name is \"model.pt\".",
         ),
         (
-            "batch_output {}",
-            "batch inputs and batch outputs are only supported for custom platform and TensorRT platform",
+            "default_model_filename: 'a.bin'",
+            "must specify 'backend' for m: its configuration names none, and its default_model_filename 'a.bin' does "
+            "not say which one it is",
         ),
         (
             "response_cache { enable: true } model_transaction_policy { decoupled: true }",
@@ -97,13 +98,6 @@ def test_valid(text):
 def test_rules_of_the_model(text, message):
     """Backend, platform, file name, batch size and cache."""
     assert _complaint(text) == message
-
-
-def test_nothing_to_run():
-    """A model needs a backend or a model.py."""
-    assert _complaint("", has_model_file=False) == (
-        "must specify 'backend' for m: its configuration names none, and it has no model.py"
-    )
 
 
 def test_no_dims_are_a_scalar():
@@ -235,7 +229,7 @@ def test_names_of_models(character):
 def test_instances_before_the_rest():
     """The instances can be checked while the model has yet to complete its inputs and batch size."""
     text = "input { name: 'x' } dynamic_batching { preferred_batch_size: 4 }"
-    config = normalize(parse_model_config(text, "c"), directory_name="m", has_model_file=True, gpus=())
+    config = normalize(parse_model_config(text, "c"), directory_name="m", files=["model.py"], gpus=())
     validate_instances(config)
     config.instance_group[0].count = 2**31 - 1
     with pytest.raises(LoadError, match=f"at most {INSTANCES_MAX} are allowed"):

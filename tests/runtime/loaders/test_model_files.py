@@ -91,7 +91,7 @@ def folder(tmp_path):
 def initial_of(folder, data_type="TYPE_INT32", data="data_file: 'f'"):
     state = f"""state {{ input_name: 'I' output_name: 'O' data_type: {data_type} dims: 2
         initial_state {{ name: 'i' data_type: {data_type} dims: 2 {data} }} }}"""
-    spec = spec_from(f"name: 'm' backend: 'b' sequence_batching {{ {state} }}", has_model_file=False)
+    spec = spec_from(f"name: 'm' backend: 'b' sequence_batching {{ {state} }}", files=[])
     (found,) = with_initial_states(spec, str(folder)).sequence_batching.states
     return found.initial
 
@@ -126,7 +126,7 @@ def test_zeros(folder):
 
 def test_no_states(folder):
     """Most models have none."""
-    spec = spec_from("name: 'm' backend: 'b'", has_model_file=False)
+    spec = spec_from("name: 'm' backend: 'b'", files=[])
     assert with_initial_states(spec, str(folder)) is spec
 
 

@@ -145,6 +145,21 @@ class TestNotFound:
             "unable to find backend library for backend 'b', try specifying runtime on the model configuration."
         )
 
+    def test_of_a_format(self, find):
+        """A model whose file says which backend it takes: the message says what was found, and what to do."""
+        spec = model("onnxruntime", filename="model.onnx")
+        message = "unable to find backend library for backend 'onnxruntime', try specifying runtime on the model "
+        with pytest.raises(LoadError) as caught:
+            find(spec, "m/4/model.onnx")
+        assert str(caught.value) == f"{message}configuration."
+        with pytest.raises(LoadError) as caught:
+            find(spec, "m/3/model.onnx")
+        assert str(caught.value) == (
+            f"{message}configuration. The model's file is '3/model.onnx', which the backend 'onnxruntime' serves: put "
+            "its library, libtriton_onnxruntime.so, into the folder 'onnxruntime' of a backend directory "
+            "(--backend-directory)"
+        )
+
     @pytest.mark.parametrize("runtime", ["libx.so", "model.py"])
     def test_with_runtime(self, find, runtime):
         """The message is Triton's."""

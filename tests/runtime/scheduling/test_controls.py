@@ -18,7 +18,7 @@ control_input { name: 'E' control { kind: CONTROL_SEQUENCE_END fp32_false_true: 
 
 def controls_of(batching, max_batch_size=4):
     text = f"name: 'm' backend: 'b' max_batch_size: {max_batch_size} sequence_batching {{ {batching} }}"
-    return Controls(spec_from(text, has_model_file=False))
+    return Controls(spec_from(text, files=[]))
 
 
 def corrid(data_type):

@@ -33,7 +33,7 @@ STATE = "state { input_name: 'A' output_name: 'B' data_type: TYPE_INT32 dims: 1 
 
 
 def spec_of(text):
-    return spec_from(CONFIG + text, has_model_file=False)
+    return spec_from(CONFIG + text, files=[])
 
 
 def in_a_loop(test):

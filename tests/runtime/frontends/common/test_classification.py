@@ -165,7 +165,7 @@ output { name: "A" data_type: TYPE_INT8 dims: 2 } output { name: "B" data_type: 
 
 def test_response():
     """Of a response, only those outputs are classified that the client wants so; all else stays as it is."""
-    config = normalize(parse_model_config(CONFIG, "c"), directory_name="m", has_model_file=True, gpus=())
+    config = normalize(parse_model_config(CONFIG, "c"), directory_name="m", files=["model.py"], gpus=())
     spec = model_spec(config)
     spec.labels["A"] = ("no", "yes")
     ab = np.array([[1, 2], [4, 3]], np.int8)

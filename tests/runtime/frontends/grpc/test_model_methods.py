@@ -88,7 +88,7 @@ class TestConfig:
     def test_is_what_the_model_runs_with(self, call, server):
         """All fields survive, and Triton's client reads them."""
         config = normalize(
-            parse_model_config(EVERYTHING, "config.pbtxt"), directory_name="all", has_model_file=True, gpus=()
+            parse_model_config(EVERYTHING, "config.pbtxt"), directory_name="all", files=["model.py"], gpus=()
         )
         server.model.spec = model_spec(config)
         found = call("ModelConfig", name="m").config

@@ -171,7 +171,7 @@ class Backend:
     """The batches of one instance, and everything around them."""
 
     def __init__(self, config=""):
-        self.spec = spec_from((CONFIG + config).encode(), has_model_file=False)
+        self.spec = spec_from((CONFIG + config).encode(), files=[])
         self.memory = RequestMemory("m", 4096, 4096)
         self.statistics = ModelStatistics()
         self.owner = Owner()

@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,10 @@ READY = "TRITONBACKEND_ModelInstanceReady"
 _MISSING = (
     "model '{model}' runs a native backend in a process, and that process has no native backends: {reason}. It takes "
     "CPython 3.11 or newer and a pyruntime that was built with a C++ compiler"
+)
+_NO_PROTOBUF = (
+    "the backend of model '{model}' completes its configuration, for which the model's Python environment needs the "
+    "packages protobuf and orjson: {reason}"
 )
 # The bits of all levels of TRITONSERVER_LogLevel except verbose.
 _ALL_LEVELS = 7
@@ -70,9 +75,8 @@ class NativeModel:
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
         """Initialise the model. Returns the configuration that the backend has completed, None if it has not."""
-        self._initialize(config, completes=True)
-        completed: str | None = self.handle.config
-        return None if completed is None else json.loads(completed)
+        completed = self._initialize(config, completes=True)
+        return json.loads(completed) if completed else None
 
     def configure(self, config: Mapping[str, Any], text: str) -> None:
         """Set the final configuration, and initialise the model if necessary. `text` is `config` as JSON."""
@@ -100,7 +104,22 @@ class NativeModel:
                     problems.append(str(exc))
         return problems
 
-    def _initialize(self, config: Mapping[str, Any], *, completes: bool) -> None:
+    def _initialize(self, config: Mapping[str, Any], *, completes: bool) -> str:
+        """Initialise the model. Returns the configuration that the backend has completed, as JSON, or ""."""
+        completed = ""
+        complete: Callable[[str], str | tuple[int, str]] | None = None
+
+        def set_config(returned: str) -> str | tuple[int, str]:
+            nonlocal complete, completed
+            try:
+                complete = complete or _completion(config)
+            except LoadError as exc:
+                return int(exc.code), str(exc)
+            result = complete(returned)
+            if isinstance(result, str):
+                completed = result
+            return result
+
         self.handle = self.native.Model(
             self._backend,
             config["name"],
@@ -112,10 +131,20 @@ class NativeModel:
             arguments.output_names(config),
             arguments.is_iterative(config),
         )
-        self._call(self.handle.initialize)
+        self._call(partial(self.handle.initialize, set_config))
+        return completed
 
     def _call(self, step: Callable[[], None]) -> None:
         try:
             step()
         except self.native.NativeError as exc:
             raise LoadError(exc.args[1]) from exc
+
+
+def _completion(config: Mapping[str, Any]) -> Callable[[str], str | tuple[int, str]]:
+    """What merges the configurations that a backend sets into `config`. Raises LoadError."""
+    try:
+        from pyruntime.runtime.config.completion import Completion  # few backends complete it, and protobuf is large
+    except ImportError as exc:
+        raise LoadError(_NO_PROTOBUF.format(model=config["name"], reason=exc)) from exc
+    return Completion.of_rendered(config)

@@ -9,13 +9,16 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import orjson
 
 from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.completion import Completion
 from pyruntime.runtime.config.preferred_groups import with_preferred_groups
+from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
 from pyruntime.runtime.execution.executor import WarmUp
@@ -33,7 +36,7 @@ from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import GPUS, Draft
 from pyruntime.runtime.settings import ServerSettings
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import Code, LoadError
 
 if TYPE_CHECKING:  # the extension is loaded with the first model that needs it
     from pyruntime.runtime.native import _triton
@@ -106,24 +109,22 @@ class NativeLoader:
         config = draft.config if leads else await asyncio.shield(completed)
         if leads and draft.default_instances:
             config = with_preferred_groups(config, library.preferred_groups, GPUS)
-        spec = model_spec(config)
-        completes = leads and self._settings.auto_complete_config
+        completion = Completion(config)
         model: _triton.Model = self._host.native.Model(
             library,
-            spec.name,
+            draft.identity.name,
             version,
             draft.folder.path,
-            spec.json.decode(),
-            completes,
-            *facts(spec),
+            render(config).decode(),
+            leads and self._settings.auto_complete_config,
+            # Tensors that the backend completes may still lack a datatype; the rest follows below.
+            *facts(draft.identity),
         )
-        await self._host.threads.run(model.initialize, undo=model.finalize)
+        await self._host.threads.run(partial(model.initialize, completion), undo=model.finalize)
         resources.push_async_callback(self._end, model.finalize)
-        if not leads:
-            return model, config
-        completion = None if model.config is None else _completion(config.name, model.config)
-        config = final_config(draft, config, completion, is_native=True)
-        completed.set_result(config)
+        if leads:
+            config = final_config(_provided(draft, completion), is_native=True)
+            completed.set_result(config)
         spec = model_spec(config)
         model.configure(spec.json.decode(), *facts(spec))
         return model, config
@@ -176,15 +177,16 @@ class NativeLoader:
             _LOG.error("%s", exc)
 
 
-def _completion(name: str, returned: str) -> dict[str, object]:
-    """Parse the configuration from a backend, which may be any text. Raises LoadError."""
-    try:
-        document = orjson.loads(returned)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        raise LoadError(f"the configuration of model '{name}' that its backend has set is no JSON object")
-    return document
+def _provided(draft: Draft, completion: Completion) -> Config:
+    """The configuration that a file or the backend provides. Raises LoadError if neither does."""
+    config = completion.config
+    if draft.folder.config_path is None and not completion.is_set and not config.input and not config.output:
+        raise LoadError(
+            f"model configuration is not provided for model '{config.name}': it has no config.pbtxt, and its backend, "
+            f"'{config.backend}', has not completed the configuration",
+            Code.NOT_FOUND,
+        )
+    return config
 
 
 def _host_policy(instance: InstanceSpec, group: Config, policies: Mapping[str, Mapping[str, str]]) -> str:

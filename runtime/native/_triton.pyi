@@ -156,15 +156,16 @@ class Model:
         iterative: bool = False,
         states: Sequence[tuple[str, str, list[int], str]] = (),
     ) -> None: ...
-    def initialize(self) -> None:
-        """Blocks. Raises NativeError."""
+    def initialize(self, complete: Callable[[str], str | tuple[int, str]] | None = None, /) -> None:
+        """Blocks. Raises NativeError.
+
+        `complete` is called, in the thread of the backend, with the configuration (JSON) that the backend sets. It
+        returns the configuration that the backend reads from then on, or an error code and a message. Without it the
+        backend cannot set any.
+        """
 
     def finalize(self) -> None:
         """Blocks. Raises NativeError, also while it has instances that are not finalised."""
-
-    @property
-    def config(self) -> str | None:
-        """The configuration (JSON) that the backend completed, None if it did not."""
 
     def configure(
         self,

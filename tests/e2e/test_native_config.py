@@ -56,11 +56,12 @@ def server(tmp_path_factory, serving, write_model, folder):
     for version in (2, 3):
         (full / str(version)).mkdir()
     (write_model(repository, "complete", None, TOLD) / "complete.json").write_text(json.dumps(COMPLETION))
+    apart = 'parameters { key: "EXECUTION_MODE" value { string_value: "process" } }\n'
+    (write_model(repository, "complete_apart", None, TOLD + apart) / "complete.json").write_text(json.dumps(COMPLETION))
     one = "instance_group { count: 1 kind: KIND_CPU }\n"
     (write_model(repository, "own", None, TOLD + TENSORS + one) / "complete.json").write_text("{}")
     near = 'instance_group { count: 1 kind: KIND_CPU host_policy: "mine" }\n'
     write_model(repository, "near", None, TOLD + TENSORS + near)
-    apart = 'parameters { key: "EXECUTION_MODE" value { string_value: "process" } }\n'
     write_model(repository, "apart", None, TOLD + TENSORS + near + apart)
     three = 'instance_group { count: 3 }\nparameters { key: "TOGETHER" value { string_value: "3" } }\n'
     write_model(repository, "together", None, 'backend: "at_once"\n' + TENSORS + three)
@@ -169,6 +170,71 @@ def test_preferred_groups(server):
     with closing(server.client()) as client:
         counts = [client.get_model_config(name)["instance_group"][0]["count"] for name in ("plain", "own")]
     assert counts == [2, 1]
+
+
+@pytest.mark.parametrize("model", ["complete", "complete_apart"])
+def test_completed_configuration_read_again(server, model):
+    """A backend that has set a few fields reads at once the whole configuration, normalised: that of clients."""
+    with closing(server.client()) as client:
+        config = client.get_model_config(model)
+    assert json.loads(ask(server, "completed", model, (1,))) == config
+    assert config["max_batch_size"] == 8
+    assert config["dynamic_batching"]["preferred_batch_size"] == [4]
+    (tensor,) = config["input"]
+    members = {
+        "name": "INPUT0",
+        "data_type": "TYPE_STRING",
+        "format": "FORMAT_NONE",
+        "dims": [1],
+        "is_shape_tensor": False,
+        "allow_ragged_batch": False,
+        "optional": False,
+        "is_non_linear_format_io": False,
+    }
+    assert tensor == members
+    assert config["batch_input"] == config["batch_output"] == []
+
+
+def test_completed_without_a_configuration(serve, model, folder):
+    """A model of nothing but a file: its backend is inferred, and completes the rest; or says that it does not."""
+    (folder / "onnxruntime").mkdir()
+    shutil.copy(folder / "told" / "libtriton_told.so", folder / "onnxruntime" / "libtriton_onnxruntime.so")
+    bare = model("bare", None, None)
+    for path in (bare, model("silent", None, None)):
+        (path / "1" / "model.onnx").touch()
+    (bare / "complete.json").write_text(json.dumps(COMPLETION))
+    (model("named.told", None, None) / "complete.json").write_text(json.dumps(COMPLETION))
+    (model("torch", None, None) / "1" / "model.pt").touch()
+    (model("unknown", None, None) / "1" / "model.bin").touch()
+    model("plain", None, TOLD + TENSORS)
+    server = serve(*options(folder), "--exit-on-error=false", "--strict-readiness=false")
+    told = json.loads(ask(server, "completed", "bare", (1,)))
+    assert [told[key] for key in ("backend", "platform", "default_model_filename", "max_batch_size")] == [
+        "onnxruntime",
+        "onnxruntime_onnx",
+        "model.onnx",
+        8,
+    ]
+    told = json.loads(ask(server, "completed", "named.told", (1,)))
+    assert (told["backend"], told["default_model_filename"]) == ("told", "model.told")
+    with closing(server.client()) as client:
+        reasons = {row["name"]: row.get("reason", "") for row in client.get_model_repository_index()}
+    assert reasons["silent"].startswith("Not found: model configuration is not provided for model 'silent': ")
+    assert "The model's file is '1/model.pt', which the backend 'pytorch' serves: put its library" in reasons["torch"]
+    assert reasons["unknown"].startswith("Invalid model name: Could not determine backend for model 'unknown' ")
+    assert "Its version has model.bin, and none of model.graphdef, " in reasons["unknown"]
+
+
+def test_a_tensor_without_a_datatype(serve, model, folder):
+    """One sentence says what is missing and where; a backend may still complete it."""
+    incomplete = 'input { name: "INPUT0" dims: [ 1 ] }'
+    model("wrong", None, TOLD + incomplete)
+    (model("right", None, TOLD + incomplete) / "complete.json").write_text(json.dumps(COMPLETION))
+    server = serve(*options(folder), "--exit-on-error=false", "--strict-readiness=false")
+    with closing(server.client()) as client:
+        reasons = {row["name"]: row.get("reason", "") for row in client.get_model_repository_index()}
+    assert reasons["wrong"] == "Invalid argument: model input 'INPUT0' must specify 'data_type'"
+    assert ask(server, "instance", "right", (1,)).startswith("right_")
 
 
 def test_completion_is_not_wanted(serve, model, folder):

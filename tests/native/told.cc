@@ -3,7 +3,8 @@
 
 // Answers with the information that its backend gets: INPUT0 (BYTES [1], as on the wire) is a question, OUTPUT0 (BYTES
 // [1]) the answer, and unknown questions are errors. Questions: "config", "backend_config", "host_policy", "location",
-// "instance" (its name, kind and device), "together" (the largest number of instances that were initialized at a time).
+// "instance" (its name, kind and device), "together" (the largest number of instances that were initialized at a time),
+// "completed" (the configuration that it read at once after it had set one).
 //
 // Parameter TOGETHER: an instance waits in its initialization until so many do. A model with a file complete.json is
 // completed with its contents, if the server allows that. Settings of the command line: GROUP, the number of instances
@@ -17,6 +18,7 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "common.h"
 
@@ -60,10 +62,13 @@ std::string Location(TRITONBACKEND_Model* model) {
   return location;
 }
 
-// Counts the instances of a model that are being initialized.
+// The state of a model: the configuration that was read after it was set, and the number of its instances that are being
+// initialized.
 class Initializing {
  public:
-  explicit Initializing(int wanted) : wanted_(wanted) {}
+  Initializing(int wanted, std::string completed) : completed(std::move(completed)), wanted_(wanted) {}
+
+  const std::string completed;
 
   // Whether as many as expected were there at a time.
   bool Enter() {
@@ -123,6 +128,8 @@ TRITONSERVER_Error* Reply(const std::string& question, TRITONBACKEND_ModelInstan
     *answer = Describe(instance);
   } else if (question == "together") {
     *answer = std::to_string(StateOf<Initializing>(model)->most());
+  } else if (question == "completed") {
+    *answer = StateOf<Initializing>(model)->completed;
   } else {
     return Fail("nobody has told the backend about '" + question + "'", TRITONSERVER_ERROR_NOT_FOUND);
   }
@@ -143,7 +150,8 @@ TRITONSERVER_Error* Answer(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_
                               element.size());
 }
 
-TRITONSERVER_Error* Complete(TRITONBACKEND_Model* model) {
+// Sets the configuration, and reads it again at once, as backends do that build the rest of their state of it.
+TRITONSERVER_Error* Complete(TRITONBACKEND_Model* model, std::string* completed) {
   bool wanted = false;
   RETURN_IF_ERROR(TRITONBACKEND_ModelAutoCompleteConfig(model, &wanted));
   const std::ifstream file(Location(model) + "/complete.json");
@@ -155,6 +163,7 @@ TRITONSERVER_Error* Complete(TRITONBACKEND_Model* model) {
   RETURN_IF_ERROR(TRITONSERVER_MessageNewFromSerializedJson(&message, json.data(), json.size()));
   TRITONSERVER_Error* error = TRITONBACKEND_ModelSetConfig(model, 1, message);
   Must(TRITONSERVER_MessageDelete(message));
+  *completed = testing::Config(model).json();
   return error;
 }
 
@@ -173,8 +182,10 @@ TRITONSERVER_Error* TRITONBACKEND_GetBackendAttribute(TRITONBACKEND_Backend* bac
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
-  RETURN_IF_ERROR(Complete(model));
-  auto state = std::make_unique<Initializing>(std::stoi(testing::Config(model).Parameter("TOGETHER", "1")));
+  std::string completed;
+  RETURN_IF_ERROR(Complete(model, &completed));
+  const int wanted = std::stoi(testing::Config(model).Parameter("TOGETHER", "1"));
+  auto state = std::make_unique<Initializing>(wanted, std::move(completed));
   RETURN_IF_ERROR(TRITONBACKEND_ModelSetState(model, state.get()));
   state.release();
   return nullptr;

@@ -203,25 +203,29 @@ struct TRITONBACKEND_Model {
   bool iterative = false;
   std::vector<pyruntime::StateSpec> states;
 
-  // Any thread. The current configuration, and the one that the backend has set, if any.
+  // Merges what a backend sets into the configuration, and replaces it by the result; or returns why that is not
+  // possible.
+  using Complete = std::function<std::optional<pyruntime::Failure>(std::string* config)>;
+
+  // Any thread. The current configuration.
   std::string Config();
-  std::optional<std::string> CompletedConfig();
   void SetConfig(std::string config);
   // Called by the backend: fails unless the model is being initialised.
-  std::optional<pyruntime::Failure> CompleteConfig(const std::string& config);
+  std::optional<pyruntime::Failure> CompleteConfig(std::string config);
 
   // The thread of the instances on a GPU of a device-blocking backend.
   std::shared_ptr<pyruntime::Worker> WorkerOf(int32_t device_id, const std::string& instance_name);
 
-  // See TRITONBACKEND_Backend.
-  std::optional<pyruntime::Failure> Initialize();
+  // See TRITONBACKEND_Backend. `complete` is called while the backend initialises the model; it may be null.
+  std::optional<pyruntime::Failure> Initialize(Complete complete);
   std::optional<pyruntime::Failure> Finalize();
 
  private:
   std::mutex mutex_;
   std::string config_;
-  bool initializing_ = false;
-  bool completed_ = false;
+  // Locked before `mutex_`, and while `complete_` runs, which takes the GIL: never lock it with the GIL.
+  std::mutex completing_;
+  Complete complete_;
   std::unordered_map<int32_t, std::weak_ptr<pyruntime::Worker>> workers_;
 };
 

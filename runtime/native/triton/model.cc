@@ -33,26 +33,20 @@ std::string TRITONBACKEND_Model::Config() {
   return config_;
 }
 
-std::optional<std::string> TRITONBACKEND_Model::CompletedConfig() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (!completed_) return std::nullopt;
-  return config_;
-}
-
 void TRITONBACKEND_Model::SetConfig(std::string config) {
   const std::lock_guard<std::mutex> lock(mutex_);
   config_ = std::move(config);
 }
 
-std::optional<Failure> TRITONBACKEND_Model::CompleteConfig(const std::string& config) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (!initializing_) {
+std::optional<Failure> TRITONBACKEND_Model::CompleteConfig(std::string config) {
+  const std::lock_guard<std::mutex> lock(completing_);
+  if (!complete_) {
     return Failure{
         TRITONSERVER_ERROR_UNSUPPORTED,
         "the configuration of model '" + name + "' can be set by TRITONBACKEND_ModelInitialize only"};
   }
-  config_ = config;
-  completed_ = true;
+  if (auto failure = complete_(&config)) return failure;
+  SetConfig(std::move(config));
   return std::nullopt;
 }
 
@@ -64,19 +58,19 @@ std::shared_ptr<pyruntime::Worker> TRITONBACKEND_Model::WorkerOf(int32_t device_
   return worker;
 }
 
-std::optional<Failure> TRITONBACKEND_Model::Initialize() {
+std::optional<Failure> TRITONBACKEND_Model::Initialize(Complete complete) {
   phase = Phase::kInitialized;
   ++backend->models;
   if (backend->library.model_initialize == nullptr) return std::nullopt;
   const pyruntime::CallerScope caller(name, nullptr);
-  const auto set_initializing = [this](bool initializing) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    initializing_ = initializing;
+  const auto set_complete = [this](Complete complete) {
+    const std::lock_guard<std::mutex> lock(completing_);
+    complete_ = std::move(complete);
   };
-  set_initializing(true);
+  set_complete(std::move(complete));
   std::optional<Failure> failure =
       Guarded("TRITONBACKEND_ModelInitialize", [this] { return backend->library.model_initialize(this); });
-  set_initializing(false);
+  set_complete(nullptr);
   if (failure) Finalize();
   return failure;
 }

@@ -4,6 +4,7 @@
 // _triton.Model
 
 #include <new>
+#include <utility>
 
 #include "backend_objects.h"
 #include "host.h"
@@ -88,9 +89,36 @@ void ModelDealloc(PyObject* self) {
   FreeObject(self);
 }
 
-PyObject* ModelInitialize(PyObject* self, PyObject* /*unused*/) {
+// What `complete` makes of a configuration that the backend sets. Any thread, without the GIL.
+std::optional<Failure> Complete(PyObject* complete, std::string* config) {
+  const PyGILState_STATE state = PyGILState_Ensure();
+  std::optional<Failure> failure;
+  {
+    const HoldsGil holds_gil;
+    const Ref text(ToPython(*config));
+    const Ref result(text ? PyObject_CallFunctionObjArgs(complete, text.get(), nullptr) : nullptr);
+    int code = 0;
+    const char* message = nullptr;
+    if (result && PyTuple_Check(result.get()) && PyArg_ParseTuple(result.get(), "is", &code, &message) != 0) {
+      failure = Failure{static_cast<TRITONSERVER_Error_Code>(code), message};
+    } else if (!result || PyErr_Occurred() != nullptr || !FromPython(result.get(), config)) {
+      PyErr_WriteUnraisable(complete);
+      failure = Failure{TRITONSERVER_ERROR_INTERNAL, "the configuration cannot be completed: see the server's log"};
+    }
+  }
+  PyGILState_Release(state);
+  return failure;
+}
+
+PyObject* ModelInitialize(PyObject* self, PyObject* arguments) {
+  PyObject* complete = Py_None;
+  if (PyArg_ParseTuple(arguments, "|O:initialize", &complete) == 0) return nullptr;
   TRITONBACKEND_Model& model = *ModelOf(self);
-  return NoneOrRaise(WithoutGil([&] { return model.Initialize(); }));
+  TRITONBACKEND_Model::Complete function;
+  if (complete != Py_None) {
+    function = [complete](std::string* config) { return Complete(complete, config); };
+  }
+  return NoneOrRaise(WithoutGil([&] { return model.Initialize(std::move(function)); }));
 }
 
 PyObject* ModelFinalize(PyObject* self, PyObject* /*unused*/) {
@@ -113,22 +141,15 @@ PyObject* ModelConfigure(PyObject* self, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
-PyObject* ModelConfig(PyObject* self, void* /*closure*/) {
-  const std::optional<std::string> config = ModelOf(self)->CompletedConfig();
-  if (!config) Py_RETURN_NONE;
-  return ToPython(*config);
-}
-
 PyObject* ModelMemoryUsage(PyObject* self, void* /*closure*/) { return ToPython(ModelOf(self)->memory_usage.Get()); }
 
 PyMethodDef model_methods[] = {
-    {"initialize", Caught<ModelInitialize>, METH_NOARGS, "Initialise the model. Blocks."},
+    {"initialize", Caught<ModelInitialize>, METH_VARARGS, "Initialise the model. Blocks."},
     {"finalize", Caught<ModelFinalize>, METH_NOARGS, "Finalise the model. Blocks."},
     {"configure", Caught<ModelConfigure>, METH_VARARGS, "Set the final configuration."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyGetSetDef model_getters[] = {
-    {"config", ModelConfig, nullptr, "The configuration that the backend has completed, or None.", nullptr},
     {"memory_usage", ModelMemoryUsage, nullptr, "The memory that the model takes, as its backend says.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };

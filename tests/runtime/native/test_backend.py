@@ -146,21 +146,40 @@ class TestModel:
         assert told["Model state at the end"] == "some"
 
     def test_completes_its_configuration(self, lifecycle, backend):
-        """The backend sees at once the configuration that it has set. It must use a supported version."""
-        model = lifecycle.model(backend, auto_complete=True)
-        assert model.config is None
-        model.initialize()
+        """The backend reads at once what was made of the configuration that it has set, in a supported version."""
+        model, given = lifecycle.model(backend, auto_complete=True), []
+        model.initialize(lambda config: given.append(config) or '{"max_batch_size":8,"input":[]}')
         told, _ = lifecycle.learned()
         assert told["Model completes"] == "yes"
         assert told["Model completion 2"].endswith("supported versions are: 1")
-        assert told["Model completed"] == model.config == '{"max_batch_size":8}'
+        assert given == ['{"max_batch_size":8}']
+        assert told["Model completed"] == '{"max_batch_size":8,"input":[]}'
+        model.finalize()
+
+    @pytest.mark.parametrize(
+        ("complete", "error"),
+        [
+            (lambda config: (int(Code.INVALID_ARG), f"not {config}"), 'Invalid argument: not {"max_batch_size":8}'),
+            (lambda config: 1 / 0, "Internal: the configuration cannot be completed: see the server's log"),
+            (lambda config: 7, "Internal: the configuration cannot be completed: see the server's log"),
+            (lambda config: ("no", "code"), "Internal: the configuration cannot be completed: see the server's log"),
+            (None, "Unsupported: the configuration of model 'model' can be set by TRITONBACKEND_ModelInitialize only"),
+        ],
+    )
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_completes_in_vain(self, lifecycle, backend, complete, error):
+        """A refused configuration is an error of the function, and the backend reads the one that it had."""
+        model = lifecycle.model(backend, auto_complete=True)
+        model.initialize(complete)
+        told, _ = lifecycle.learned()
+        assert told["Model completion"] == error
+        assert told["Model completed"] == '{"name":"model"}'
         model.finalize()
 
     def test_has_its_final_configuration(self, lifecycle, backend):
         """Its instances see this configuration, and cannot set another one."""
         model = lifecycle.model(backend)
         model.initialize()
-        assert model.config is None
         model.configure('{"name":"final"}', True, ["OUT", "MORE"])
         instance = lifecycle.instance(model)
         instance.initialize()

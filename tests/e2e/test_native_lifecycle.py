@@ -86,6 +86,28 @@ def test_coming_and_going(serve, model, backends, wait_until):
     assert found[2] < size + GROWTH_BYTES_MAX
 
 
+@pytest.mark.parametrize("at", ["instance_initialize", "instance_finalize", ""])
+def test_threads_end_with_their_instances(serve, model, backends, wait_until, at):
+    """Those of an unloaded model are gone at once, also if its backend fails to begin or to end."""
+    model("thread", None, MISUSE, "instance_group { count: 2 }\n" + parameter("AT", at) + parameter("DO", "error"))
+    server = serve(backends, EXPLICIT)
+
+    def threads():
+        tasks = Path(f"/proc/{server.process.pid}/task").glob("*/comm")
+        return sum(task.read_text().startswith("thread_") for task in tasks)
+
+    with closing(server.client()) as client:
+        if at == "instance_initialize":
+            with pytest.raises(InferenceServerException, match="failed at instance_initialize"):
+                client.load_model("thread")
+        else:
+            client.load_model("thread")
+            assert answer(server, "thread") == [1]
+            assert threads() == 2
+            client.unload_model("thread")
+    wait_until(lambda: not threads())
+
+
 def test_failures_at_load_leave_nothing(serve, model, backends):
     """A model that fails to load may be tried as often as one likes, and is served once its fault is mended."""
     path = model("m", None, MISUSE, parameter("AT", "instance_initialize") + parameter("DO", "error")) / "config.pbtxt"

@@ -114,7 +114,6 @@ class NativeInstance:
             await self._threads.end(self._handle.finalize)
         except LoadError as exc:
             _LOG.error("%s: failed to finalize: %s", self.name, exc)
-            _ABANDONED.append(self._handle)
         # Its thread ends with the handle. The handle and the batches refer to each other, so without this the thread
         # would stay until the garbage collector finds them.
         del self._handle, self.inflight.handle

@@ -70,7 +70,9 @@ class NativeThreads:
         try:
             return future.result()
         except self._failure as exc:
-            raise LoadError(exc.args[1], Code(exc.args[0])) from exc
+            # Without its traceback, whose frames have the step: they would keep an instance and its thread until the
+            # garbage collector finds them.
+            raise LoadError(exc.args[1], Code(exc.args[0])) from exc.with_traceback(None)
 
     def ask(self, question: Callable[[], object], timeout_s: float, call_back: Callable[[object], None]) -> None:
         """Call back with the answer to `question`; with a text if it fails, or takes longer than `timeout_s` seconds.

@@ -125,7 +125,10 @@ std::optional<Failure> TRITONBACKEND_ModelInstance::Initialize() {
       failure = Guarded("TRITONBACKEND_ModelInstanceInitialize", [&] { return initialize(this); });
     });
   }
-  if (failure) Finalize();
+  if (failure) {
+    Finalize();
+    worker_ = nullptr;  // nobody uses it yet, and the object may stay for long
+  }
   return failure;
 }
 

@@ -13,6 +13,7 @@ from ctypes import byref, c_char_p, c_int, c_void_p
 from typing import Any
 
 from pyruntime.backends.custom import abi
+from pyruntime.runtime.native.libraries import explain_missing, provide
 from pyruntime.utils.errors import LoadError, PyruntimeError
 
 NO_ERROR_STRING = "<no error string>"
@@ -32,10 +33,14 @@ class CustomLibrary:
 
     def __init__(self, path: str) -> None:
         """Raises LoadError."""
+        try:
+            provide(path)
+        except OSError as exc:
+            raise _unloadable(str(exc), path) from exc
         # Not ctypes.CDLL, which resolves all symbols at once: libraries may lack functions that they never call.
         self._handle = _dl.dlopen(os.fsencode(path), os.RTLD_LAZY | os.RTLD_LOCAL)
         if not self._handle:
-            raise LoadError(f"unable to load custom library: {_last_error()}")
+            raise _unloadable(_last_error(), path)
         self.initialize = abi.Initialize(self._find("CustomInitialize"))
         self.finalize = abi.Finalize(self._find("CustomFinalize"))
         self.error_string = abi.ErrorString(self._find("CustomErrorString"))
@@ -106,6 +111,11 @@ class CustomInstance:
         error = self._library.finalize(context) if context else 0
         # Without the library's message, which needs a context.
         return f"finalize error for '{self.name}': error code {error}" if error else ""
+
+
+def _unloadable(reason: str, path: str) -> LoadError:
+    advice = explain_missing(reason, path)
+    return LoadError(f"unable to load custom library: {reason}" + (f": {advice}" if advice else ""))
 
 
 def _last_error() -> str:

@@ -19,6 +19,7 @@ import platform
 import re
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pyruntime.runtime.native.elf import ElfError, SharedObject, Symbols
@@ -80,12 +81,27 @@ def prepare(path: str, *, model: str, preload: Sequence[str] = (), entry_point: 
         raise LoadError(explain(str(error), path, model), Code.NOT_FOUND) from error
 
 
+def provide(path: str) -> None:
+    """Load the dependencies of a library that does not call the server. Raises OSError if one cannot be loaded.
+
+    Blocks. Ignores a library that it cannot read: the loader will report it.
+    """
+    with suppress(ElfError):
+        _provide(path, *read_library(path))
+
+
+def explain_missing(dlerror: str, path: str) -> str:
+    """The advice about a dependency of `path` that the loader did not find, "" if its error is another one."""
+    found = _NOT_FOUND.search(dlerror)
+    return _explain_library(found[1], path) if found else ""
+
+
 def explain(dlerror: str, path: str, model: str) -> str:
     """The loader's error for `path`, with advice on how to resolve it."""
     dlerror = dlerror.removeprefix(_UNABLE)  # the message has it already
     advice = ""
-    if found := _NOT_FOUND.search(dlerror):
-        advice = _explain_library(found[1], path)
+    if _NOT_FOUND.search(dlerror):
+        advice = explain_missing(dlerror, path)
     elif found := _UNDEFINED.search(dlerror):
         advice = _explain_symbol(found[1])
     elif found := _VERSION.search(dlerror):

@@ -4,6 +4,7 @@
 
 import os
 import shutil
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
@@ -179,6 +180,32 @@ class TestLoading:
         (tmp_path / "models/m/1/libcustom.so").write_text("no library, and long enough for the loader to look into it")
         with pytest.raises(LoadError, match=r"^unable to load custom library: .*libcustom\.so: .+"):
             custom(None, FAULTY)
+
+    @pytest.mark.processes
+    def test_library_of_a_framework(self, custom, tmp_path, monkeypatch):
+        """The library of a framework is that of its Python package; if it lacks it, the message says so."""
+        packages, folder = tmp_path / "packages/onnxruntime/capi", tmp_path / "models/m/1"
+        for path in (packages, folder):
+            path.mkdir(parents=True)
+        monkeypatch.syspath_prepend(tmp_path / "packages")
+
+        def compile_with(name, filename):
+            """Compile a framework's library, and a custom library that needs it."""
+            shared = ["gcc", "-shared", "-fPIC"]
+            subprocess.run([*shared, "-x", "c", "/dev/null", f"-Wl,-soname,{name}", "-o", packages / name], check=True)
+            needs = [f"-I{LIBRARIES.parents[2] / 'include'}", "-Wl,--no-as-needed", packages / name]
+            subprocess.run([*shared, LIBRARIES / "faulty.c", *needs, "-o", folder / filename], check=True)
+
+        compile_with("libonnxruntime.so.77", "libcustom.so")
+        assert custom(None, FAULTY).infer(do(NOTHING_WRONG))["OUT"].tolist() == [[NOTHING_WRONG]]
+        compile_with("libonnxruntime.so.78", "other.so")
+        (packages / "libonnxruntime.so.78").unlink()
+        with pytest.raises(
+            LoadError,
+            match=r"^unable to load custom library: libonnxruntime\.so\.78: cannot open shared object file: .*: "
+            r"onnxruntime is installed, but has libonnxruntime\.so\.77: install the version that has ",
+        ):
+            custom(None, FAULTY + 'default_model_filename: "other.so"')
 
     def test_symbol_that_is_nowhere(self, custom):
         """A library that needs a symbol which no library has cannot be loaded."""

@@ -62,8 +62,13 @@ def _instances(group: Config) -> list[InstanceSpec]:
     """The group's instances: `count` per GPU, or `count` in all without GPUs. Numbers run through the whole group."""
     kind = group.Kind.Name(group.kind).removeprefix("KIND_")
     devices = [gpu for gpu in group.gpus or [0] for _ in range(group.count)]
+    settings = type(group)()
+    settings.CopyFrom(group)
+    settings.ClearField("name")
+    settings.ClearField("count")
+    alike = settings.SerializeToString(deterministic=True)
     return [
-        InstanceSpec(name=f"{group.name}_{index}", kind=kind, device_id=device_id, passive=group.passive)
+        InstanceSpec(f"{group.name}_{index}", kind, device_id, group.passive, (alike, device_id))
         for index, device_id in enumerate(devices)
     ]
 

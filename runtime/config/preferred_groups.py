@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Applies the instance groups that a C++ backend prefers to models that configure none. (pure)"""
+"""Exchanges the instance groups of configurations, and applies those that a C++ backend prefers. (pure)"""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ from pyruntime.runtime.config.schema import Config, new_model_config
 _GPU = 2
 # TRITONSERVER_InstanceGroupKind, whose numbers differ from those of the enum in a configuration.
 _KINDS = {0: "KIND_AUTO", 1: "KIND_CPU", _GPU: "KIND_GPU", 3: "KIND_MODEL"}
+
+
+def with_groups_of(config: Config, other: Config) -> Config:
+    """A copy of `config` with the instance groups of another configuration."""
+    changed = new_model_config()
+    changed.CopyFrom(config)
+    changed.ClearField("instance_group")
+    changed.instance_group.extend(other.instance_group)
+    return changed
 
 
 def with_preferred_groups(

@@ -7,7 +7,7 @@ They are built once, when a model loads, and read for every request: attributes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -31,12 +31,16 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """One instance: `kind` is "CPU", "GPU", "MODEL" or "AUTO"; `name` is `<group>_<i>`."""
+    """One instance: `kind` is "CPU", "GPU", "MODEL" or "AUTO"; `name` is `<group>_<i>`.
+
+    Instances with equal `signature` differ in nothing but the name.
+    """
 
     name: str
     kind: str
     device_id: int
     passive: bool = False
+    signature: Hashable = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 
 from pyruntime.runtime.ensembles.request import Ensemble, EnsembleRequest
@@ -85,6 +85,7 @@ class EnsembleExecutor:
     """See the module, and Executor."""
 
     down = ""
+    signature: Hashable = ()
     restarts = 0
     response_bytes = 0
     known: KnownRequestExecutor | None = None

@@ -11,7 +11,7 @@ All methods belong to the event loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Protocol
 
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
@@ -83,11 +83,13 @@ NO_BATCHES = NoBatches()
 class Executor(Protocol):
     """Executes batches of one model version.
 
-    `down` is why no request may wait for it until its process is ready again, or "". `restarts` is how often its
-    process was started again.
+    `signature` is that of its instance, or of its process: see InstanceSpec and InstanceProcess. `down` is why no
+    request may wait for it until its process is ready again, or "". `restarts` is how often its process was started
+    again.
     """
 
     name: str
+    signature: Hashable
     down: str
     restarts: int
 

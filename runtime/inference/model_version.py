@@ -73,6 +73,8 @@ class ModelVersion:
         self._sequence_ids = count(1)
         self.scheduler = create_scheduler(spec, self.review_instances, self.statistics, memory, strategy)
         self._instances: Sequence[Executor] = ()
+        # The instances that leave, with what tells that they have ended.
+        self._leaving: dict[Executor, asyncio.Event] = {}
         self._active: Sequence[Executor] = ()
         self._on_lost = on_lost
         self._expected = 0
@@ -100,20 +102,55 @@ class ModelVersion:
 
     @property
     def instances(self) -> Sequence[Executor]:
-        """All instances; empty until they are loaded."""
+        """All instances but those that leave; empty until they are loaded."""
         return self._instances
+
+    @property
+    def leaving(self) -> Sequence[Executor]:
+        """The instances that `exchange` has removed and that have not ended yet."""
+        return list(self._leaving)
 
     @property
     def pending(self) -> int:
         """How many accepted requests wait for their execution."""
         looked_up = 0 if self._cached is None else len(self._cached)
-        return looked_up + len(self.scheduler) + sum(instance.inflight.waiting for instance in self._instances)
+        every = (*self._instances, *self._leaving)
+        return looked_up + len(self.scheduler) + sum(instance.inflight.waiting for instance in every)
 
     def serve(self, instances: Sequence[Executor], load_s: float = 0.0) -> None:
         """Serve with these instances, which are ready. The load took `load_s` seconds."""
-        self._instances = instances
         self.load_s = load_s
         self.since_ms = time.time_ns() // 1_000_000
+        self._serve(instances)
+
+    def exchange(self, spec: ModelSpec, instances: Sequence[Executor]) -> list[Executor]:
+        """Serve with these instances from now on; `spec` differs from the former one in them only.
+
+        Returns those that leave: they get no new work, and the caller lets each of them end with `release`.
+        """
+        leaving = [instance for instance in self._instances if instance not in instances]
+        self._leaving.update((instance, asyncio.Event()) for instance in leaving)
+        self.spec = spec
+        self._serve(instances)
+        self.review_instances()
+        return leaving
+
+    async def release(self, instance: Executor, timeout_s: float) -> None:
+        """Wait until the sequences on an instance that leaves have ended, then stop it.
+
+        It is killed if it takes longer than `timeout_s` seconds for the requests that it has then. Cancelling it leaves
+        the instance stopping.
+        """
+        ended = self._leaving[instance]
+        try:
+            await self.scheduler.wait_left(instance)
+            await instance.stop(timeout_s)
+        finally:
+            del self._leaving[instance]
+            ended.set()
+
+    def _serve(self, instances: Sequence[Executor]) -> None:
+        self._instances = instances
         passive = {instance.name for instance in self.spec.instances if instance.passive}
         self._active = [instance for instance in instances if instance.name not in passive]
         self.scheduler.serve(self._active)
@@ -238,7 +275,7 @@ class ModelVersion:
     @property
     def workers(self) -> Sequence[Waiting]:
         """The workers that execute its requests: see execution/deadlock.py."""
-        return [worker for instance in self._active for worker in instance.workers()]
+        return [worker for instance in self.scheduler.executors for worker in instance.workers()]
 
     def check_ready(self, call_back: Callable[[bool], None]) -> None:
         """Call back, at once or later, with whether instances are ready, and the model in each of them."""
@@ -269,9 +306,12 @@ class ModelVersion:
         if self.is_ready:
             await self.scheduler.wait_empty(timeout_s - (time.monotonic() - begun))
         timeout_s = max(min(FINALIZE_S_MIN, timeout_s), timeout_s - (time.monotonic() - begun))
+        self.scheduler.hurry()
         async with asyncio.TaskGroup() as tasks:
             for instance in self._instances:
                 tasks.create_task(instance.stop(timeout_s), name=f"stop {instance.name}")
+            for instance, ended in self._leaving.items():
+                tasks.create_task(_wait_ended(instance, ended, timeout_s), name=f"wait for {instance.name}")
         if self._gone is None:
             self.is_gone = True
             self._gone = InferenceError(f"Model '{self.spec.name}' was unloaded", Code.UNAVAILABLE)
@@ -290,7 +330,7 @@ class ModelVersion:
 
     def kill(self) -> None:
         """End all instances at once."""
-        for instance in self._instances:
+        for instance in (*self._instances, *self._leaving):
             instance.kill()
 
     def review_instances(self) -> None:
@@ -309,3 +349,13 @@ class ModelVersion:
             self.is_gone = self._is_lost = False
             self._gone = None
             self._on_lost(self, "")
+
+
+async def _wait_ended(instance: Executor, ended: asyncio.Event, timeout_s: float) -> None:
+    """Wait for the end of an instance that is being stopped already; kill it after `timeout_s` seconds."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await ended.wait()
+    except TimeoutError:
+        instance.kill()
+        await ended.wait()

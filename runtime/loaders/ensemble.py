@@ -18,7 +18,14 @@ from pyruntime.runtime.ensembles.executor import EnsembleExecutor
 from pyruntime.runtime.ensembles.graph import Graph
 from pyruntime.runtime.ensembles.request import Ensemble
 from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.loaders.version_loader import LoadedVersion, VersionFactory, final_config, final_spec
+from pyruntime.runtime.loaders.version_loader import (
+    Exchange,
+    LoadedVersion,
+    VersionFactory,
+    final_config,
+    final_spec,
+    nothing_to_configure,
+)
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import Draft
 from pyruntime.utils.errors import InferenceError, LoadError
@@ -51,3 +58,13 @@ class EnsembleLoader:
             model.spec, version, Graph(model.spec, models), memory, model.statistics, self._find, self._tracer
         )
         return model, [EnsembleExecutor(ensemble, model.scheduler)]
+
+    def regrouped(self, draft: Draft, model: ModelVersion, config: Config) -> Config:
+        """See VersionLoader. An ensemble has no instance groups."""
+        return config
+
+    async def regroup(
+        self, draft: Draft, model: ModelVersion, backend: Backend, config: Config, undo: AsyncExitStack
+    ) -> Exchange:
+        """See VersionLoader."""
+        return Exchange(model, model.spec, model.instances, (), nothing_to_configure)

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from typing import TypeVar
 
 from pyruntime.runtime.caching.cache import ResponseCache
 from pyruntime.runtime.config.schema import Config
@@ -23,13 +24,15 @@ from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.loaders.ensemble import EnsembleLoader
 from pyruntime.runtime.loaders.native import NativeLoader
 from pyruntime.runtime.loaders.python import PythonLoader
-from pyruntime.runtime.loaders.version_loader import VersionFactory, VersionLoader
+from pyruntime.runtime.loaders.version_loader import Exchange, VersionFactory, VersionLoader, final_config
 from pyruntime.runtime.repository.backends import Backend, BackendKind, find_backend
 from pyruntime.runtime.repository.draft import GPUS, Draft
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.utils.errors import Code, LoadError, OutOfMemoryError
 
 _LOG = logging.getLogger("pyruntime.repository")
+
+T = TypeVar("T")
 
 
 def create_loader(
@@ -97,21 +100,65 @@ class ModelLoader:
             for version in versions:
                 tasks.create_task(load_version(version), name=f"load {draft.folder.name} {version}")
 
+    def regrouped(self, draft: Draft, model: ModelVersion, config: Config) -> Config:
+        """`config`, the final configuration of a version that serves, with the instance groups of `draft`.
+
+        Raises LoadError.
+        """
+        return self._loaders[self.backend_of(draft, model.version).kind].regrouped(draft, model, config)
+
+    async def regroup(
+        self,
+        draft: Draft,
+        models: Iterable[ModelVersion],
+        config: Config,
+        report: Callable[[int, Exchange | LoadError], None],
+    ) -> None:
+        """Start the instances that versions which serve lack for the instance groups of `config`, all in parallel.
+
+        Each version is reported as soon as they are ready, or one of them has failed. The caller must exchange the
+        instances of a version, or stop the new ones. Cancelling this kills those that are not reported.
+        """
+
+        async def regroup_version(model: ModelVersion) -> None:
+            try:
+                exchange = await self._tried(
+                    draft, model.version, lambda: self._regroup(draft, model, config), lambda: False
+                )
+            except (LoadError, OutOfMemoryError) as exc:
+                report(model.version, _load_error(exc))
+            else:
+                report(model.version, exchange)
+
+        async with asyncio.TaskGroup() as tasks:
+            for model in models:
+                tasks.create_task(regroup_version(model), name=f"regroup {draft.folder.name} {model.version}")
+
+    async def _tried(
+        self, draft: Draft, version: int, step: Callable[[], Awaitable[T]], is_hopeless: Callable[[], bool]
+    ) -> T:
+        """The result of a step, which is retried as often as the operator allows. Raises the last error."""
+        tries_left = self._retry_count
+        while True:
+            try:
+                return await step()
+            except (LoadError, OutOfMemoryError) as exc:
+                if not tries_left or is_hopeless():
+                    raise
+                tries_left -= 1
+                reason = str(exc)
+            name = draft.folder.name
+            _LOG.warning("failed to load '%s' version %d, which is tried again: %s", name, version, reason)
+
     async def _try_version(self, draft: Draft, version: int, completed: asyncio.Future[Config]) -> ModelVersion:
         """Load a version; retry as often as the operator allows. Raises the last error."""
-        tries_left = self._retry_count
+
+        def is_hopeless() -> bool:
+            # Without the configuration that the newest version failed to complete, no version can load.
+            return completed.done() and completed.exception() is not None
+
         try:
-            while True:
-                try:
-                    return await self._load_version(draft, version, completed)
-                except (LoadError, OutOfMemoryError) as exc:
-                    # Without the configuration that the newest version failed to complete, no version can load.
-                    if not tries_left or (completed.done() and completed.exception()):
-                        raise
-                    tries_left -= 1
-                    reason = str(exc)
-                name = draft.folder.name
-                _LOG.warning("failed to load '%s' version %d, which is tried again: %s", name, version, reason)
+            return await self._tried(draft, version, lambda: self._load_version(draft, version, completed), is_hopeless)
         except BaseException as exc:
             if version == draft.newest and not completed.done():
                 completed.set_exception(_load_error(exc))
@@ -127,6 +174,15 @@ class ModelLoader:
             undo.pop_all()
         model.serve(instances, time.monotonic() - begun)
         return model
+
+    async def _regroup(self, draft: Draft, model: ModelVersion, config: Config) -> Exchange:
+        validate_devices(draft.config, GPUS)
+        backend = self.backend_of(draft, model.version)
+        final_config(config, is_native=backend.kind == "native")
+        async with AsyncExitStack() as undo:
+            exchange = await self._loaders[backend.kind].regroup(draft, model, backend, config, undo)
+            undo.pop_all()
+        return exchange
 
 
 def _load_error(exc: BaseException) -> LoadError:

@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ import orjson
 
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.completion import Completion
-from pyruntime.runtime.config.preferred_groups import with_preferred_groups
+from pyruntime.runtime.config.preferred_groups import with_groups_of, with_preferred_groups
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
@@ -30,9 +31,18 @@ from pyruntime.runtime.instances.native.strategy import NativeStrategy
 from pyruntime.runtime.loaders.batch_strategies import find_strategy, load_strategy
 from pyruntime.runtime.loaders.model_files import with_initial_states
 from pyruntime.runtime.loaders.native_options import command_line, preloads
-from pyruntime.runtime.loaders.version_loader import LoadedVersion, VersionFactory, final_config, final_spec
+from pyruntime.runtime.loaders.regrouping import regroup
+from pyruntime.runtime.loaders.version_loader import (
+    Exchange,
+    LoadedVersion,
+    VersionFactory,
+    final_config,
+    final_spec,
+    regrouped_spec,
+)
 from pyruntime.runtime.loaders.warmup import warm_up_of
 from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.observe.statistics import MemoryUsage
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import GPUS, Draft
 from pyruntime.runtime.settings import ServerSettings
@@ -42,6 +52,19 @@ if TYPE_CHECKING:  # the extension is loaded with the first model that needs it
     from pyruntime.runtime.native import _triton
 
 _LOG = logging.getLogger("pyruntime.native")
+
+
+@dataclass(slots=True, eq=False)
+class _Served:
+    """The model of a version in the extension, its backend, and its instances, also those that leave."""
+
+    model: _triton.Model
+    library: _triton.Backend
+    instances: list[NativeInstance] = field(default_factory=list)
+
+    def memory_usage(self) -> Iterable[MemoryUsage]:
+        """The memory that the version uses, as its backend reports it."""
+        return chain(self.model.memory_usage, *(each.memory_usage for each in self.instances))
 
 
 class NativeLoader:
@@ -54,6 +77,8 @@ class NativeLoader:
         self._backend_directory = backend_directory
         self._host = host
         self._factory = factory
+        # The versions that have not ended.
+        self._served: dict[ModelVersion, _Served] = {}
 
     async def load(
         self, draft: Draft, version: int, backend: Backend, completed: asyncio.Future[Config], undo: AsyncExitStack
@@ -69,22 +94,44 @@ class NativeLoader:
         model, config = await self._model(draft, version, library, completed, resources)
         spec = with_initial_states(final_spec(draft, config), draft.folder.path)
         strategy = await self._strategy(spec, draft, version, backend, model, memory, resources)
-        instances: list[NativeInstance] = []
-        served = self._factory.version(
-            spec,
-            version,
-            memory,
-            strategy,
-            lambda: chain(model.memory_usage, *(each.memory_usage for each in instances)),
-            resources.aclose,
-        )
-        instances.extend(self._instances(served, model, config, warm_up_of(served, draft.folder.path)))
-        for each in instances:
-            resources.callback(self._host.stacks.open(spec.name, version, each.name, each.tell))
-        for each in reversed(instances):
-            undo.push_async_callback(each.stop, 0)
-        await _start(instances, at_once=library.parallel_loading)
-        return served, instances
+        served = _Served(model, library)
+        made = self._factory.version(spec, version, memory, strategy, served.memory_usage, resources.aclose)
+        self._served[made] = served
+        resources.callback(self._served.pop, made)
+        warm_up = warm_up_of(made, draft.folder.path)
+        groups = zip(spec.instances, _groups(config), strict=True)
+        served.instances = [self._instance(made, spec, model, *each, warm_up) for each in groups]
+        await _start(served.instances, undo, at_once=library.parallel_loading)
+        return made, served.instances
+
+    def regrouped(self, draft: Draft, model: ModelVersion, config: Config) -> Config:
+        """See VersionLoader."""
+        config = with_groups_of(config, draft.config)
+        if not draft.default_instances:
+            return config
+        return with_preferred_groups(config, self._served[model].library.preferred_groups, GPUS)
+
+    async def regroup(
+        self, draft: Draft, model: ModelVersion, backend: Backend, config: Config, undo: AsyncExitStack
+    ) -> Exchange:
+        """See VersionLoader. Cancelling it waits for the backend, because that cannot be interrupted."""
+        served = self._served[model]
+        wanted = model_spec(config).instances
+        places = regroup([each for each in served.instances if each in model.instances], wanted)
+        spec = regrouped_spec(model, config, {each.name: name for each, (name, _) in zip(wanted, places, strict=True)})
+        warm_up = warm_up_of(model, draft.folder.path)
+        instances = [
+            stays or self._instance(model, spec, served.model, instance, group, warm_up)
+            for (_, stays), instance, group in zip(places, spec.instances, _groups(config), strict=True)
+        ]
+        new = [each for each in instances if each not in served.instances]
+        await _start(new, undo, at_once=served.library.parallel_loading)
+
+        def configure() -> None:
+            served.instances = [*instances, *(each for each in served.instances if each in model.leaving)]
+            served.model.set_config(spec.json.decode())
+
+        return Exchange(model, spec, instances, new, configure)
 
     async def _library(self, draft: Draft, backend: Backend) -> _triton.Backend:
         library: _triton.Backend = await self._host.load(
@@ -149,25 +196,30 @@ class NativeLoader:
         resources.push_async_callback(self._end, strategy.finalize)
         return NativeStrategy(strategy, host.native.NativeError, spec.name, memory)
 
-    def _instances(
-        self, served: ModelVersion, model: _triton.Model, config: Config, warm_up: WarmUp | None
-    ) -> list[NativeInstance]:
-        instances = []
-        for instance, group in zip(served.spec.instances, _groups(config), strict=True):
-            plan = NativeInstanceSpec(
-                instance,
-                served.spec,
-                served.version,
-                model,
-                served.memory,
-                served.statistics,
-                _host_policy(instance, group, self._settings.host_policies),
-                tuple(group.profile),
-                tuple((each.SecondaryDeviceKind.Name(each.kind), each.device_id) for each in group.secondary_devices),
-                warm_up,
-            )
-            instances.append(NativeInstance(plan, self._host.native, served.scheduler, self._host.threads))
-        return instances
+    def _instance(
+        self,
+        version: ModelVersion,
+        spec: ModelSpec,
+        model: _triton.Model,
+        instance: InstanceSpec,
+        group: Config,
+        warm_up: WarmUp | None,
+    ) -> NativeInstance:
+        """An instance that is not started yet; `spec` is, or will be, that of the version."""
+        plan = NativeInstanceSpec(
+            instance,
+            spec,
+            version.version,
+            model,
+            version.memory,
+            version.statistics,
+            _host_policy(instance, group, self._settings.host_policies),
+            tuple(group.profile),
+            tuple((each.SecondaryDeviceKind.Name(each.kind), each.device_id) for each in group.secondary_devices),
+            warm_up,
+        )
+        host = self._host
+        return NativeInstance(plan, host.native, version.scheduler, host.threads, host.stacks)
 
     async def _end(self, finalize: Callable[[], None]) -> None:
         """Finalize a model or a strategy. Logs errors."""
@@ -204,8 +256,10 @@ def _groups(config: Config) -> list[Config]:
     return [group for group in config.instance_group for _ in group.gpus or [0] for _ in range(group.count)]
 
 
-async def _start(instances: list[NativeInstance], *, at_once: bool) -> None:
-    """Initialise all instances: in parallel if `at_once`, else one after the other."""
+async def _start(instances: list[NativeInstance], undo: AsyncExitStack, *, at_once: bool) -> None:
+    """Initialise all instances: in parallel if `at_once`, else one after the other. `undo` stops them."""
+    for instance in reversed(instances):
+        undo.push_async_callback(instance.stop, 0)
     if not at_once:
         for instance in instances:
             await instance.start()

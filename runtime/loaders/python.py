@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -23,8 +23,10 @@ from typing import TypeVar
 import orjson
 
 from pyruntime.runtime.config.autocomplete import complete
+from pyruntime.runtime.config.preferred_groups import with_groups_of
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.environments.forms import PARAMETER
 from pyruntime.runtime.environments.prepare import environment_path, prepare
@@ -34,7 +36,16 @@ from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.loaders.native_options import stub_location
-from pyruntime.runtime.loaders.version_loader import LoadedVersion, VersionFactory, final_config, final_spec
+from pyruntime.runtime.loaders.regrouping import regroup
+from pyruntime.runtime.loaders.version_loader import (
+    Exchange,
+    LoadedVersion,
+    VersionFactory,
+    final_config,
+    final_spec,
+    nothing_to_configure,
+    regrouped_spec,
+)
 from pyruntime.runtime.loaders.warmup import warm_up_of
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.repository.backends import Backend
@@ -87,11 +98,35 @@ class PythonLoader:
             completed.set_result(await self._complete(draft, location, leader))
         spec = final_spec(draft, await asyncio.shield(completed))
         model = self._factory.version(spec, version, memory)
-        instances = self._instances(model, draft, location, environment)
-        for instance in reversed(instances):
-            undo.push_async_callback(instance.stop, 0)
-        await _all(instance.start(connections[instance.name]) for instance in instances)
+        instances = self._instances(model, spec, draft.processes, location, environment)
+        await _start(instances, connections, undo)
         return model, instances
+
+    def regrouped(self, draft: Draft, model: ModelVersion, config: Config) -> Config:
+        """See VersionLoader."""
+        return with_groups_of(config, draft.config)
+
+    async def regroup(
+        self, draft: Draft, model: ModelVersion, backend: Backend, config: Config, undo: AsyncExitStack
+    ) -> Exchange:
+        """See VersionLoader. Safe to cancel."""
+        places = list(zip(draft.processes, regroup(model.instances, draft.processes), strict=True))
+        spec = regrouped_spec(model, config, {process.name: name for process, (name, _) in places})
+        lacking = [
+            replace(process, instance=replace(process.instance, name=name))
+            for process, (name, stays) in places
+            if stays is None
+        ]
+        location = self._location(draft, model.version, backend)
+        environment = await self._environment(draft, location) if lacking else None
+        connections: dict[str, StubConnection] = {}
+        undo.push_async_callback(_kill, connections)
+        await self._open_stubs(lacking, model.memory, environment, connections)
+        new = self._instances(model, spec, lacking, location, environment)
+        await _start(new, connections, undo)
+        started = iter(new)
+        instances = [next(started) if stays is None else stays for _, (_, stays) in places]
+        return Exchange(model, spec, instances, new, nothing_to_configure)
 
     async def _memory(self, draft: Draft) -> RequestMemory:
         return self._factory.memory(draft)
@@ -149,18 +184,24 @@ class PythonLoader:
         return config
 
     def _instances(
-        self, model: ModelVersion, draft: Draft, location: dict[str, str], environment: Environment | None
+        self,
+        model: ModelVersion,
+        spec: ModelSpec,
+        processes: Sequence[InstanceProcess],
+        location: dict[str, str],
+        environment: Environment | None,
     ) -> list[PythonInstance]:
-        spec = model.spec
+        """Instances that are not started yet, one for each process."""
+        warm_up = warm_up_of(model, location["model_dir"])
         instances = []
-        for process in draft.processes:
+        for process in processes:
             instance = process.instance
             args = {
                 "model_config": spec.json.decode(),
                 "model_instance_kind": instance.kind,
                 "model_instance_name": instance.name,
                 "model_instance_device_id": str(instance.device_id),
-                "model_repository": draft.folder.path,
+                "model_repository": location["model_dir"],
                 "model_version": str(model.version),
                 "model_name": spec.name,
             }
@@ -176,10 +217,20 @@ class PythonLoader:
                 self._server,
                 process.concurrency,
                 environment,
-                warm_up_of(model, draft.folder.path),
+                warm_up,
+                process.signature,
             )
             instances.append(PythonInstance(plan, model.scheduler, self._tasks))
         return instances
+
+
+async def _start(
+    instances: Sequence[PythonInstance], connections: Mapping[str, StubConnection], undo: AsyncExitStack
+) -> None:
+    """Start all instances in parallel, each in its stub. `undo` stops them. Raises LoadError and OutOfMemoryError."""
+    for instance in reversed(instances):
+        undo.push_async_callback(instance.stop, 0)
+    await _all(instance.start(connections[instance.name]) for instance in instances)
 
 
 async def _patiently(step: Callable[[], Awaitable[T]]) -> T:

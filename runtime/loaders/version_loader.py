@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pyruntime.runtime.caching.cache import ResponseCache
@@ -36,6 +36,20 @@ _LOG = logging.getLogger("pyruntime.repository")
 LoadedVersion = tuple[ModelVersion, Sequence[Executor]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchange:
+    """The instances of a version that serves, as they are to be: all are ready, and `new` are not used yet.
+
+    `spec` is the version's with these instances; `configure` is called when they serve.
+    """
+
+    model: ModelVersion
+    spec: ModelSpec
+    instances: Sequence[Executor]
+    new: Sequence[Executor]
+    configure: Callable[[], None]
+
+
 class VersionLoader(Protocol):
     """Loads versions of models that one kind of backend executes."""
 
@@ -47,6 +61,17 @@ class VersionLoader(Protocol):
         The newest version sets `completed`, the final configuration of the model, unless that is set; all others wait
         for it. The loader pushes onto `undo` all that must end if the version is not loaded; the caller unwinds it on
         an error and on cancellation. Raises LoadError and OutOfMemoryError.
+        """
+
+    def regrouped(self, draft: Draft, model: ModelVersion, config: Config) -> Config:
+        """`config`, the final configuration of a version that serves, with the instance groups of `draft`."""
+
+    async def regroup(
+        self, draft: Draft, model: ModelVersion, backend: Backend, config: Config, undo: AsyncExitStack
+    ) -> Exchange:
+        """Start the instances that a version lacks for the instance groups of `config`, and wait until they are ready.
+
+        The loader pushes onto `undo` all that must end if they are not used. Raises LoadError and OutOfMemoryError.
         """
 
 
@@ -88,6 +113,10 @@ class VersionFactory:
         return ModelVersion(spec, version, memory, self._on_lost, statistics, cache, strategy, finalize)
 
 
+def nothing_to_configure() -> None:
+    """Configure nothing: a stub has got its configuration with its start, and an ensemble has no instance groups."""
+
+
 def final_config(config: Config, *, is_native: bool = False) -> Config:
     """`config`, which the model's own code has completed. Raises LoadError if it is not valid or not supported."""
     validate(config, GPUS)
@@ -101,3 +130,10 @@ def final_spec(draft: Draft, config: Config) -> ModelSpec:
     """The spec of the final configuration, with the labels of its label files. Raises LoadError."""
     spec = model_spec(config)
     return replace(spec, labels=read_labels(draft.folder.path, spec.outputs.values()))
+
+
+def regrouped_spec(model: ModelVersion, config: Config, names: Mapping[str, str]) -> ModelSpec:
+    """The spec of a version with the instances of `config`. `names` are the names of those that have others there."""
+    wanted = model_spec(config)
+    instances = tuple(replace(each, name=names.get(each.name, each.name)) for each in wanted.instances)
+    return replace(model.spec, instances=instances, json=wanted.json)

@@ -178,6 +178,9 @@ class Model:
     ) -> None:
         """Set the final configuration: normalised after the backend completed it."""
 
+    def set_config(self, config: str, /) -> None:
+        """Replace the text of the configuration, also while instances execute: only its instance groups changed."""
+
     @property
     def memory_usage(self) -> list[tuple[int, int, int]]:
         """The memory of the model, as its backend reports it: (kind as TRITONSERVER_MemoryType, id, bytes)."""

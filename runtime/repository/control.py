@@ -31,7 +31,7 @@ from pyruntime.runtime.repository.override import check_files, parse_override
 from pyruntime.runtime.repository.override_folder import OverrideFolder
 from pyruntime.runtime.repository.request import Found, LoadRequest, Override, Sight, look, read, unknown
 from pyruntime.runtime.repository.scan import scan
-from pyruntime.runtime.repository.update import Loader, ModelUpdate, Served
+from pyruntime.runtime.repository.update import Failure, Loader, ModelUpdate, Served
 from pyruntime.runtime.repository.waits import WaitGraph
 from pyruntime.runtime.settings import ALL_MODELS, ServerSettings
 from pyruntime.utils.errors import Code, InferenceError, LoadError
@@ -306,7 +306,7 @@ class ModelControl:
 
     async def _load_by_agents(
         self, model: _Model, sight: Sight, folder: OverrideFolder | None, begun: Callable[[], None]
-    ) -> dict[int, str]:
+    ) -> dict[int, Failure]:
         """Run a model's repository agents, and load the resulting model, unless all of it is served already."""
         name, served = sight.folder.name, model.served
         fingerprint = await asyncio.to_thread(whole_fingerprint, sight.folder, sight.config)
@@ -471,6 +471,8 @@ def _not_ready(name: str) -> str:
     return f"Failed for execute the inference request. Model '{name}' is not ready."
 
 
-def _load_failed(name: str, failures: Mapping[int, str]) -> InferenceError:
-    reasons = [f"version {version} is at UNAVAILABLE state: {reason};" for version, reason in sorted(failures.items())]
+def _load_failed(name: str, failures: Mapping[int, Failure]) -> InferenceError:
+    reasons = [
+        f"version {version} is at {each.state} state: {each.reason};" for version, each in sorted(failures.items())
+    ]
     return InferenceError(f"load failed for model '{name}': {''.join(reasons)}\n", Code.INVALID_ARG)

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes fingerprints of the files and the configuration that a version is loaded from.
 
-A version with an unchanged fingerprint need not be loaded again.
+A version with an unchanged fingerprint need not be loaded again. If it differs in the instances alone, they are
+exchanged while the version serves.
 
 Files count by path, size and time of change, and are not read. Python's caches, temporary files of editors and versions
 that are not served do not count.
@@ -12,11 +13,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 
-from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.config.preferred_groups import with_groups_of
+from pyruntime.runtime.config.schema import Config, new_model_config
 from pyruntime.runtime.repository.scan import ModelFolder
 from pyruntime.runtime.repository.versions import version_numbers
 
@@ -25,30 +27,50 @@ _CONFIGURATION = ("config.pbtxt", "configs")
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """See the module. `shared` is for the files that all versions of a model share, `own` for those of one version."""
+    """See the module. `shared` is for the files that all versions of a model share, `own` for those of one version.
+
+    `config` is for the configuration without its instance groups, and `instances` for these.
+    """
 
     path: str
     config: bytes
     shared: bytes
     own: bytes
+    instances: bytes = b""
+
+    def differs_in_instances_only(self, other: Fingerprint) -> bool:
+        """Whether a version with one of the two fingerprints becomes one with the other by an exchange of instances."""
+        return self != other and replace(self, instances=other.instances) == other
 
 
-def fingerprints(folder: ModelFolder, config: Config, versions: tuple[int, ...]) -> dict[int, Fingerprint]:
-    """The fingerprint of each of `versions` of a model; `config` is its configuration before the model completes it."""
+def fingerprints(
+    folder: ModelFolder, config: Config, versions: tuple[int, ...], *, default_instances: bool = False
+) -> dict[int, Fingerprint]:
+    """The fingerprint of each of `versions` of a model; `config` is its configuration before the model completes it.
+
+    With `default_instances` it sets no instances, so that the model's backend may choose their number.
+    """
     root = Path(folder.path)
     text = config_of_versions(config).SerializeToString(deterministic=True)
     shared = _stamp(root, _is_shared)
+    instances = (
+        b"" if default_instances else with_groups_of(new_model_config(), config).SerializeToString(deterministic=True)
+    )
     return {
-        version: Fingerprint(folder.path, text, shared, _stamp(root / str(version), lambda name: True))
+        version: Fingerprint(folder.path, text, shared, _stamp(root / str(version), lambda name: True), instances)
         for version in versions
     }
 
 
 def config_of_versions(config: Config) -> Config:
-    """The part of a configuration that versions are loaded with: the version policy changes no version it selects."""
+    """The part of a configuration for which a version must be loaded again if it changes.
+
+    The version policy changes no version that it selects, and instances are exchanged while a version serves.
+    """
     relevant = type(config)()
     relevant.CopyFrom(config)
     relevant.ClearField("version_policy")
+    relevant.ClearField("instance_group")
     return relevant
 
 

@@ -9,6 +9,7 @@ which executes as many batches at a time as there are instances, in threads that
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
@@ -25,6 +26,16 @@ class InstanceProcess:
 
     instance: InstanceSpec
     concurrency: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name of the process."""
+        return self.instance.name
+
+    @property
+    def signature(self) -> Hashable:
+        """Processes with equal signatures differ in nothing but the name."""
+        return self.instance.signature, self.concurrency
 
 
 def instance_processes(spec: ModelSpec) -> tuple[InstanceProcess, ...]:

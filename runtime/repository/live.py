@@ -14,6 +14,7 @@ import logging
 from typing import Protocol
 
 from pyruntime.runtime.inference.model_version import FINALIZE_S_MIN, ModelVersion
+from pyruntime.runtime.loaders.version_loader import Exchange
 from pyruntime.runtime.repository.lifecycle import LifecycleTable, State
 
 _LOG = logging.getLogger("pyruntime.repository")
@@ -83,6 +84,33 @@ class LiveVersions:
             self.retire(old)
         self._review(model)
         self.changed(name)
+
+    def exchange(self, exchange: Exchange) -> None:
+        """A version that serves does so with other instances from now on. Those that leave end in the background."""
+        model = exchange.model
+        name, version = model.spec.name, model.version
+        leaving = model.exchange(exchange.spec, exchange.instances)
+        exchange.configure()
+        for instance in leaving:
+            # Sequences on it may go on for as long as their clients like, and end with the version at the latest.
+            step = model.release(instance, max(FINALIZE_S_MIN, self._drain_s))
+            self._tasks.create_task(step, name=f"release {instance.name}")
+        self._table.ready(name, version, model)
+        self._review(model)
+        self.changed(name)
+        _LOG.info(
+            "'%s' version %d has %d new instances; %d stay and %d leave",
+            name,
+            version,
+            len(exchange.new),
+            len(exchange.instances) - len(exchange.new),
+            len(leaving),
+        )
+
+    def give_up(self, exchange: Exchange) -> None:
+        """A version goes on with the instances that it has. The new ones end in the background."""
+        for instance in exchange.new:
+            self._tasks.create_task(instance.stop(0), name=f"stop {instance.name}")
 
     # Ending.
 

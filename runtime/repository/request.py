@@ -98,7 +98,9 @@ def read(sight: Sight, settings: ServerSettings) -> Found:
     draft = read_draft(sight.folder, settings, sight.config)
     loaded_from = {}
     if settings.model_control_mode != "none":  # in mode "none" nothing is ever loaded again
-        loaded_from = fingerprints(sight.folder, draft.config, draft.versions)
+        loaded_from = fingerprints(
+            sight.folder, draft.config, draft.versions, default_instances=draft.default_instances
+        )
     return Found(draft, loaded_from)
 
 

@@ -52,6 +52,11 @@ class JobScheduler(ABC):
         self._instances = instances
         self._only = instances[0] if len(instances) == 1 else None
 
+    @property
+    def executors(self) -> Sequence[Executor]:
+        """The instances that requests may go to, also those that go on with sequences until they have left."""
+        return self._instances
+
     @abstractmethod
     async def wait_left(self, instance: Executor) -> None:
         """Wait until no more requests can go to an instance that `serve` has removed. Safe to cancel."""

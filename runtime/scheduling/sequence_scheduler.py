@@ -87,6 +87,11 @@ class SequenceScheduler(JobScheduler):
             self._leaving.setdefault(instance, asyncio.Event())
         self._dispatch()
 
+    @property
+    def executors(self) -> Sequence[Executor]:
+        """See JobScheduler."""
+        return self._seated
+
     async def wait_left(self, instance: Executor) -> None:
         """See JobScheduler. Its sequences end, expire, begin again elsewhere, or are lost with it."""
         if (left := self._leaving.get(instance)) is not None:

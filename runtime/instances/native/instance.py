@@ -12,11 +12,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
 from pyruntime.runtime.execution.executor import IS_READY_TIMEOUT_S, CallBack, ExecutorOwner, KnownRequestExecutor
 from pyruntime.runtime.instances.native.instance_spec import NativeExtension, NativeHandle, NativeInstanceSpec
 from pyruntime.runtime.instances.native.known import KnownBatches
+from pyruntime.runtime.instances.native.stacks import NativeStacks
 from pyruntime.runtime.instances.native.threads import NativeThreads
 from pyruntime.runtime.observe.statistics import MemoryUsage
 from pyruntime.utils.errors import InferenceError, LoadError
@@ -36,14 +38,23 @@ class NativeInstance:
     response_bytes = 0
 
     def __init__(
-        self, spec: NativeInstanceSpec, native: NativeExtension, owner: ExecutorOwner, threads: NativeThreads
+        self,
+        spec: NativeInstanceSpec,
+        native: NativeExtension,
+        owner: ExecutorOwner,
+        threads: NativeThreads,
+        stacks: NativeStacks,
     ) -> None:
         self.name = spec.instance.name
+        self.signature = spec.instance.signature
         self.down = ""
         self.is_ready = False
         self._spec = spec
         self._native = native
         self._threads = threads
+        self._stacks = stacks
+        # What goes when the instance has stopped.
+        self._resources = ExitStack()
         self.inflight = KnownBatches(spec, owner, native, asyncio.get_running_loop().call_soon)
         self._handle = self.inflight.handle
         self.known: KnownRequestExecutor = self.inflight
@@ -86,6 +97,8 @@ class NativeInstance:
 
         A cancelled call still waits for the backend: see NativeThreads.run.
         """
+        spec = self._spec
+        self._resources.callback(self._stacks.open(spec.spec.name, spec.version, self.name, self.tell))
         await self._threads.run(self._handle.initialize, undo=self._handle.finalize)
         self._initialized = True
         if self._spec.warm_up is not None:
@@ -96,9 +109,12 @@ class NativeInstance:
     async def stop(self, timeout_s: float) -> None:
         """Let the backend finish its batches, and finalize. After `timeout_s` seconds the backend is abandoned."""
         self.is_ready = False
-        if not self._initialized:
-            return
-        self._initialized = False
+        with self._resources:
+            if self._initialized:
+                self._initialized = False
+                await self._end(timeout_s)
+
+    async def _end(self, timeout_s: float) -> None:
         drained = asyncio.Event()
         self.inflight.close(drained.set)
         self._native.set_hurried(True)

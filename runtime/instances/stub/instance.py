@@ -70,6 +70,7 @@ class PythonInstance:
 
     def __init__(self, instance_spec: StubInstanceSpec, owner: ExecutorOwner, tasks: asyncio.TaskGroup) -> None:
         self.name = instance_spec.name
+        self.signature = instance_spec.signature
         self.down = ""
         self.restarts = 0
         self._spec = instance_spec

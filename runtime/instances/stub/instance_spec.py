@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from pyruntime.runtime.config.spec import ModelSpec
@@ -16,7 +17,7 @@ from pyruntime.runtime.observe.statistics import ModelStatistics
 
 @dataclass(frozen=True, slots=True)
 class StubInstanceSpec:
-    """All parameters of an instance of one model version.
+    """All parameters of an instance of one model version; `signature` is that of its process, see InstanceProcess.
 
     `concurrency` is how many threads of the process execute; `environment` is the Python that the model wants instead
     of the host's; `warm_up` is what it does before it is ready, in each life of its process.
@@ -34,3 +35,4 @@ class StubInstanceSpec:
     concurrency: int = 1
     environment: Environment | None = None
     warm_up: WarmUp | None = None
+    signature: Hashable = ()

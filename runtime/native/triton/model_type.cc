@@ -141,12 +141,20 @@ PyObject* ModelConfigure(PyObject* self, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+PyObject* ModelSetConfig(PyObject* self, PyObject* text) {
+  std::string json;
+  if (!FromPython(text, &json)) return nullptr;
+  ModelOf(self)->SetConfig(std::move(json));
+  Py_RETURN_NONE;
+}
+
 PyObject* ModelMemoryUsage(PyObject* self, void* /*closure*/) { return ToPython(ModelOf(self)->memory_usage.Get()); }
 
 PyMethodDef model_methods[] = {
     {"initialize", Caught<ModelInitialize>, METH_VARARGS, "Initialise the model. Blocks."},
     {"finalize", Caught<ModelFinalize>, METH_NOARGS, "Finalise the model. Blocks."},
-    {"configure", Caught<ModelConfigure>, METH_VARARGS, "Set the final configuration."},
+    {"configure", Caught<ModelConfigure>, METH_VARARGS, "Set the final configuration, before instances execute."},
+    {"set_config", Caught<ModelSetConfig>, METH_O, "Replace the text of the configuration while instances execute."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyGetSetDef model_getters[] = {

@@ -61,6 +61,9 @@ class Instance:
     def cancel(self, job):
         self.cancelled.append(job)
 
+    def workers(self):
+        return [self]
+
     def check_ready(self, call_back):
         self.checks.append(call_back)
 
@@ -383,6 +386,101 @@ class TestLoss:
         lost = []
         model(memory, lost=lost).scheduler.executor_changed()
         assert lost == []
+
+
+class TestExchange:
+    def spec(self, count):
+        return spec_from(CONFIG + f"instance_group [ {{ count: {count} }} ]")
+
+    def test_instances_join_and_leave(self, memory):
+        """Those that stay are left alone; a new one gets what waits; one that leaves gets nothing, and is stopped."""
+
+        async def run():
+            staying, leaving, new = Instance("m_0_0"), Instance("m_0_1"), Instance("m_0_2", capacity=1)
+            made = model(memory, staying, leaving, text="instance_group [ { count: 2 } ]")
+            job = made.infer(request(), ignore)
+            spec = self.spec(2)
+            assert made.exchange(spec, [staying, new]) == [leaving]
+            assert made.spec is spec
+            assert (made.instances, made.leaving) == ([staying, new], [leaving])
+            assert new.batches == [[job]]
+            assert (staying.stops, leaving.stops) == ([], [])
+            await made.release(leaving, 7)
+            assert (staying.stops, leaving.stops) == ([], [7])
+            assert made.leaving == []
+
+        asyncio.run(run())
+
+    def test_passive_ones(self, memory):
+        """A new instance of a passive group gets no work."""
+        active, passive = Instance("m_0_0"), Instance("m_1_0", capacity=1)
+        made = model(memory, active, text="instance_group [ { } ]")
+        made.infer(request(), ignore)
+        made.exchange(spec_from(CONFIG + "instance_group [ { }, { passive: true } ]"), [active, passive])
+        assert passive.batches == []
+
+    def test_brings_a_lost_model_back(self, memory):
+        """If the last instance went down meanwhile, the new ones serve."""
+        lost = []
+        old, new = Instance("m_0_0"), Instance("m_0_1")
+        made = model(memory, old, lost=lost)
+        old.down = "it died"
+        made.scheduler.executor_changed()
+        made.exchange(self.spec(2), [old, new])
+        assert lost == [(made, "instance m_0_0 is down: it died"), (made, "")]
+        made.check_serving()
+
+    def test_stop_waits_for_what_leaves(self):
+        """A version ends with its instances that leave; sequences on them are not waited for."""
+
+        async def run():
+            memory = RequestMemory("m", 1 << 16, 1 << 16)
+            leaving, staying = Instance("m_0_0", capacity=1), Instance("m_0_1")
+            made = model(memory, leaving, text="sequence_batching {}")
+            first = request()
+            first.sequence_id, first.sequence_start = 7, True
+            made.infer(first, ignore)
+            made.exchange(self.spec(1), [staying])
+            assert made.workers == [staying, leaving]
+            release = asyncio.ensure_future(made.release(leaving, 5))
+            await asyncio.sleep(0)
+            assert leaving.stops == []
+            await made.stop(PATIENCE_S)
+            assert release.done()
+            assert (len(leaving.stops), len(staying.stops)) == (1, 1)
+
+        asyncio.run(run())
+
+    def test_stop_kills_what_leaves(self):
+        """An instance that leaves has no more time than the others when the version ends."""
+
+        async def run():
+            memory = RequestMemory("m", 1 << 16, 1 << 16)
+            leaving, staying = Instance("m_0_0"), Instance("m_0_1")
+            made = model(memory, leaving)
+            killed = asyncio.Event()
+            leaving.kill = killed.set
+
+            async def stop(timeout_s):
+                await killed.wait()
+
+            leaving.stop = stop
+            made.exchange(self.spec(1), [staying])
+            release = asyncio.ensure_future(made.release(leaving, PATIENCE_S))
+            await asyncio.sleep(0)
+            await made.stop(0)
+            await release
+            assert killed.is_set()
+
+        asyncio.run(run())
+
+    def test_kill(self, memory):
+        """Instances that leave are killed with the others."""
+        leaving, staying = Instance("m_0_0"), Instance("m_0_1")
+        made = model(memory, leaving)
+        made.exchange(self.spec(1), [staying])
+        made.kill()
+        assert (leaving.kills, staying.kills) == (1, 1)
 
 
 class TestStop:

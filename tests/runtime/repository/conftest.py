@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from pyruntime.runtime.config.build import model_spec
+from pyruntime.runtime.config.preferred_groups import with_groups_of
+from pyruntime.runtime.loaders.version_loader import Exchange
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
@@ -18,6 +20,18 @@ from pyruntime.utils.errors import LoadError
 
 # A test that waits for this long waits for ever.
 PATIENCE_S = 60
+
+
+class NewInstance:
+    """Stands for an instance that a version does not use yet."""
+
+    name = "m_0_1"
+
+    def __init__(self):
+        self.stops = []
+
+    async def stop(self, timeout_s):
+        self.stops.append(timeout_s)
 
 
 class Version:
@@ -33,8 +47,22 @@ class Version:
         self.finished = asyncio.Event()
         self.finished.set()
 
+        self.instances = ["old"]
+        self.released = []
+
     def busy(self):
         self.finished.clear()
+
+    def configure(self, config):
+        self.config = config
+
+    def exchange(self, spec, instances):
+        leaving = [each for each in self.instances if each not in instances]
+        self.instances = instances
+        return leaving
+
+    async def release(self, instance, timeout_s):
+        self.released.append(instance)
 
     async def stop(self, timeout_s):
         self.stops.append(timeout_s)
@@ -48,13 +76,15 @@ class Version:
 class Loader:
     """Stands for a ModelLoader. `steps` maps a model to a coroutine function for its versions.
 
-    `log` lists the loads in the order of their beginning; `complete` completes the configuration for the newest
-    version. `going_on` are the models that load now, and `most` is their largest number so far.
+    `log` lists the loads in the order of their beginning, and the exchanges of instances; `complete` completes the
+    configuration for the newest version. `new` are the instances that were started for versions that serve. `going_on`
+    are the models that load now, and `most` is their largest number so far.
     """
 
     def __init__(self):
         self.steps = {}
         self.log = []
+        self.new = []
         self.going_on = []
         self.most = 0
 
@@ -63,6 +93,26 @@ class Loader:
 
     def complete(self, config):
         return config
+
+    def regrouped(self, draft, model, config):
+        return with_groups_of(config, draft.config)
+
+    async def regroup(self, draft, models, config, report):
+        for model in models:
+            await self._regroup(model, config, report)
+
+    async def _regroup(self, model, config, report):
+        name, count = model.spec.name, config.instance_group[0].count
+        self.log.append(f"{name}:{model.version} has {count}")
+        try:
+            if name in self.steps:
+                await self.steps[name](model.version)
+        except LoadError as exc:
+            report(model.version, exc)
+        else:
+            new = [NewInstance() for _ in range(count - 1)]
+            self.new += new
+            report(model.version, Exchange(model, model.spec, ["old", *new], new, lambda: model.configure(config)))
 
     async def load(self, draft, versions, completed, report):
         name = draft.folder.name

@@ -34,6 +34,32 @@ def touch(path):
     os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (CONFIG, False),
+        (CONFIG + " instance_group [ { count: 2 } ]", True),
+        (CONFIG + " max_batch_size: 4", False),
+        (CONFIG + " max_batch_size: 4 instance_group [ { count: 2 } ]", False),
+    ],
+)
+def test_instance_groups_only(model, text, expected):
+    """Instance groups are told apart from all other changes."""
+    before, after = look(model), look(model, text)
+    assert before[1].differs_in_instances_only(after[1]) is expected
+    assert (before == after) is (text == CONFIG)
+    touch(model / "1" / "model.py")
+    assert not before[1].differs_in_instances_only(look(model, text)[1])
+    assert before[2].differs_in_instances_only(look(model, text)[2]) is expected
+
+
+def test_default_instances(model):
+    """A configuration without groups is another one than that with the default group: the backend may choose."""
+    folder = find_model([str(model.parent)], "m")
+    config = parse_model_config(CONFIG + " instance_group [ { } ]", "config.pbtxt")
+    assert fingerprints(folder, config, (1,)) != fingerprints(folder, config, (1,), default_instances=True)
+
+
 def test_nothing_changed(model):
     """A model that is as it was has the fingerprints that it had; versions differ from each other."""
     assert look(model) == look(model)

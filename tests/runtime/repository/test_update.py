@@ -186,6 +186,221 @@ def test_what_the_newest_version_says(world):
     world(test)
 
 
+def counts(world):
+    """How many instances the versions that serve have, by their configuration and in fact."""
+    return [(model.config.instance_group[0].count, len(model.instances)) for model in handles(world).values()]
+
+
+class TestInstanceGroups:
+    """A change of nothing but the instance groups."""
+
+    def write(self, world, count, more="", rest=""):
+        (world.repository / "m" / "config.pbtxt").write_text(
+            f"{ALL} instance_group [ {{ count: {count} {more} }} ] {rest}"
+        )
+
+    def test_versions_stay(self, world):
+        """Versions serve on, with other instances; an instance that leaves ends."""
+
+        async def test(world):
+            world.add("m", versions=(1, 2), config=ALL)
+            await world.control.load("m")
+            before = handles(world)
+            self.write(world, 3)
+            await world.control.load("m")
+            assert handles(world) == before
+            assert counts(world) == [(3, 3), (3, 3)]
+            self.write(world, 1)
+            await world.control.load("m")
+            assert counts(world) == [(1, 1), (1, 1)]
+            await world.until(lambda: all(len(model.released) == 2 for model in before.values()))
+            await world.control.load("m")
+            assert world.loader.log == ["m:1", "m:2", "m:1 has 3", "m:2 has 3", "m:1 has 1", "m:2 has 1"]
+            assert all(model.stops == [] for model in before.values())
+
+        world(test)
+
+    def test_the_same_in_other_words(self, world):
+        """Groups that only look different are no change."""
+
+        async def test(world):
+            world.add("m", config=ALL + " instance_group [ { } ]")
+            await world.control.load("m")
+            self.write(world, 1, "name: 'm_0' kind: KIND_CPU")
+            await world.control.load("m")
+            assert world.loader.log == ["m:1"]
+
+        world(test)
+
+    def test_as_a_configuration_of_a_request(self, world):
+        """It makes no difference where the configuration comes from."""
+
+        async def test(world):
+            world.add("m")
+            await world.control.load("m")
+            before = handles(world)
+            await world.control.load("m", '{"backend": "python", "instance_group": [{"count": 2}]}')
+            assert handles(world) == before
+            assert counts(world) == [(2, 2)]
+            await world.control.load("m")
+            assert counts(world) == [(2, 2)]
+            self.write(world, 3)
+            await world.control.load("m")
+            assert counts(world) == [(3, 3)]
+            assert handles(world) == before
+
+        world(test)
+
+    def test_with_another_change(self, world):
+        """Whatever else changes, the versions are loaded again."""
+
+        async def test(world):
+            world.add("m", versions=(1, 2), config=ALL)
+            await world.control.load("m")
+            self.write(world, 2, rest=" max_batch_size: 4")
+            await world.control.load("m")
+            assert world.loader.log == ["m:1", "m:2", "m:1", "m:2"]
+
+        world(test)
+
+    @pytest.mark.parametrize("changed", [1, 2])
+    def test_with_a_changed_version(self, world, changed):
+        """A version whose files changed is loaded again; the other one stays with other instances."""
+
+        async def test(world):
+            world.add("m", versions=(1, 2), config=ALL)
+            await world.control.load("m")
+            before = handles(world)
+            self.write(world, 2)
+            world.touch(f"m/{changed}/model.py")
+            await world.control.load("m")
+            other = 3 - changed
+            assert world.loader.log[2:] == [f"m:{changed}", f"m:{other} has 2"]
+            assert handles(world)[other] is before[other]
+            assert handles(world)[changed] is not before[changed]
+            assert [model.config.instance_group[0].count for model in handles(world).values()] == [2, 2]
+
+        world(test)
+
+    def test_with_a_new_version(self, world):
+        """A new version begins with the new instances, and one that is not wanted any more is left alone."""
+
+        async def test(world):
+            world.add("m", config="backend: 'python'")
+            await world.control.load("m")
+            world.add("m", versions=(2,), config="backend: 'python' instance_group [ { count: 2 } ]")
+            await world.control.load("m")
+            assert world.loader.log == ["m:1", "m:2"]
+            assert world.table.ready_versions("m") == (2,)
+
+        world(test)
+
+    @pytest.mark.parametrize("fails", [1, 2])
+    def test_fails(self, world, fails):
+        """If an instance of any version cannot be started all stays as it was, and the next load tries again."""
+
+        async def test(world):
+            world.add("m", versions=(1, 2), config=ALL)
+            await world.control.load("m")
+            before = handles(world)
+            self.write(world, 2)
+            world.fail("m", fails)
+            error = await refused(world, "m")
+            assert error.message == (
+                f"load failed for model 'm': version {fails} is at READY state: Internal: ValueError: no;\n"
+            )
+            assert handles(world) == before
+            assert counts(world) == [(1, 1), (1, 1)]
+            assert world.states("m") == {1: "READY", 2: "READY"}
+            older = f"an older configuration serves, because the latest failed to load: version {fails}: Internal: "
+            assert [row.reason for row in world.table.index()] == [older + "ValueError: no"] * 2
+            await world.until(lambda: [each.stops for each in world.loader.new] == [[0]])
+            del world.loader.steps["m"]
+            await world.control.load("m")
+            assert handles(world) == before
+            assert counts(world) == [(2, 2), (2, 2)]
+            assert [row.reason for row in world.table.index()] == ["", ""]
+
+        world(test)
+
+    def test_with_a_version_that_fails(self, world):
+        """A version that cannot be loaded leaves the instances of the others as they were."""
+
+        async def test(world):
+            world.add("m", versions=(1, 2), config=ALL)
+            await world.control.load("m")
+            self.write(world, 2)
+            world.touch("m/2/model.py")
+            world.fail("m", 2)
+            error = await refused(world, "m")
+            assert "version 2 is at UNAVAILABLE state" in error.message
+            assert world.loader.log == ["m:1", "m:2", "m:2"]
+            assert counts(world) == [(1, 1), (1, 1)]
+
+        world(test)
+
+    def test_with_a_version_that_was_lost(self, world):
+        """A version whose instances are all down is loaded again, with the new groups."""
+
+        async def test(world):
+            world.add("m", versions=(1, 2), config=ALL)
+            await world.control.load("m")
+            world.live.lost(world.table.resolve("m", 1), "it died")
+            self.write(world, 2)
+            await world.control.load("m")
+            assert world.loader.log[2:] == ["m:1", "m:2 has 2"]
+            assert world.states("m") == {1: "READY", 2: "READY"}
+
+        world(test)
+
+    @pytest.mark.parametrize("fails", [True, False])
+    def test_a_version_that_is_lost_meanwhile(self, world, fails):
+        """It serves until the new instances are there, and is lost if they are not."""
+
+        async def test(world):
+            world.add("m")
+            await world.control.load("m")
+            model, gate = world.table.resolve("m"), asyncio.Event()
+
+            async def step(version):
+                await gate.wait()
+                if fails:
+                    raise LoadError("no")
+
+            world.loader.steps["m"] = step
+            self.write(world, 2)
+            load = asyncio.ensure_future(world.control.load("m"))
+            await world.until(lambda: world.states("m") == {1: "RELOADING"})
+            world.live.lost(model, "it died")
+            assert world.table.resolve("m") is model
+            gate.set()
+            if fails:
+                with pytest.raises(InferenceError, match="is at READY state: Internal: no"):
+                    await load
+                assert world.states("m") == {1: "UNAVAILABLE"}
+            world.live.lost(model, "")
+            await asyncio.wait([load])
+            assert world.table.resolve("m") is model
+            assert len(model.instances) == (1 if fails else 2)
+
+        world(test)
+
+    def test_unload(self, world):
+        """A version with exchanged instances is unloaded, and loaded again, like any other."""
+
+        async def test(world):
+            world.add("m")
+            await world.control.load("m")
+            self.write(world, 2)
+            await world.control.load("m")
+            await world.control.unload("m")
+            await world.live.wait_unloaded("m")
+            await world.control.load("m")
+            assert world.loader.log == ["m:1", "m:1 has 2", "m:1"]
+
+        world(test)
+
+
 def test_first_load_version_by_version(world):
     """A model that serves nothing yet serves each version that is ready; failed ones are tried again."""
 

@@ -83,15 +83,15 @@ class ServerMetrics:
                 built_in.STUB_RESTARTS.sample(labels_text({**labels, "instance": instance.name}), instance.restarts)
                 for instance in model.instances
             ]
-            counts = Counter(map(state_of, model.instances))
+            counts = Counter({**Counter(map(state_of, model.instances)), "leaving": len(model.leaving)})
             states += [
                 built_in.INSTANCES.sample(labels_text({**labels, "state": state}), counts[state])
-                for state in ("ready", "starting", "down")
+                for state in ("ready", "starting", "down", "leaving")
             ]
             queued.append(built_in.QUEUED_REQUESTS.sample(labels_text(labels), len(model.scheduler)))
             regions = {
                 "requests": model.memory.region.used_bytes,
-                "responses": sum(instance.response_bytes for instance in model.instances),
+                "responses": sum(instance.response_bytes for instance in (*model.instances, *model.leaving)),
             }
             shared += [
                 built_in.SHARED_MEMORY.sample(labels_text({**labels, "region": region}), size)

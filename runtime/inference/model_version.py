@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 
 from pyruntime.runtime.caching.cache import ResponseCache
@@ -349,6 +350,20 @@ class ModelVersion:
             self.is_gone = self._is_lost = False
             self._gone = None
             self._on_lost(self, "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchange:
+    """The instances of a version that serves, as they are to be: all are ready, and `new` are not used yet.
+
+    `spec` is the version's with these instances; `configure` is called when they serve.
+    """
+
+    model: ModelVersion
+    spec: ModelSpec
+    instances: Sequence[Executor]
+    new: Sequence[Executor]
+    configure: Callable[[], None]
 
 
 async def _wait_ended(instance: Executor, ended: asyncio.Event, timeout_s: float) -> None:

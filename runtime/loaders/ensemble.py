@@ -17,9 +17,8 @@ from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.ensembles.executor import EnsembleExecutor
 from pyruntime.runtime.ensembles.graph import Graph
 from pyruntime.runtime.ensembles.request import Ensemble
-from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.loaders.version_loader import (
-    Exchange,
     LoadedVersion,
     VersionFactory,
     final_config,

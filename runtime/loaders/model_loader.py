@@ -18,13 +18,13 @@ from typing import TypeVar
 from pyruntime.runtime.caching.cache import ResponseCache
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.validate import validate_devices
-from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.loaders.ensemble import EnsembleLoader
 from pyruntime.runtime.loaders.native import NativeLoader
 from pyruntime.runtime.loaders.python import PythonLoader
-from pyruntime.runtime.loaders.version_loader import Exchange, VersionFactory, VersionLoader, final_config
+from pyruntime.runtime.loaders.version_loader import VersionFactory, VersionLoader, final_config
 from pyruntime.runtime.repository.backends import Backend, BackendKind, find_backend
 from pyruntime.runtime.repository.draft import GPUS, Draft
 from pyruntime.runtime.settings import ServerSettings

@@ -23,7 +23,7 @@ from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
 from pyruntime.runtime.execution.executor import WarmUp
-from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.instances.native.instance import NativeInstance
 from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec, facts
@@ -33,7 +33,6 @@ from pyruntime.runtime.loaders.model_files import with_initial_states
 from pyruntime.runtime.loaders.native_options import command_line, preloads
 from pyruntime.runtime.loaders.regrouping import regroup
 from pyruntime.runtime.loaders.version_loader import (
-    Exchange,
     LoadedVersion,
     VersionFactory,
     final_config,

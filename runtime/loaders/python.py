@@ -30,7 +30,7 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.environments.forms import PARAMETER
 from pyruntime.runtime.environments.prepare import environment_path, prepare
-from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
@@ -38,7 +38,6 @@ from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.loaders.native_options import stub_location
 from pyruntime.runtime.loaders.regrouping import regroup
 from pyruntime.runtime.loaders.version_loader import (
-    Exchange,
     LoadedVersion,
     VersionFactory,
     final_config,

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from pyruntime.runtime.caching.cache import ResponseCache
@@ -19,7 +19,7 @@ from pyruntime.runtime.config.unsupported import refuse_unsupported, unsupported
 from pyruntime.runtime.config.validate import validate
 from pyruntime.runtime.execution.executor import Executor
 from pyruntime.runtime.execution.job import Job
-from pyruntime.runtime.inference.model_version import ModelVersion, nothing_to_finalize
+from pyruntime.runtime.inference.model_version import Exchange, ModelVersion, nothing_to_finalize
 from pyruntime.runtime.loaders.model_files import read_labels
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.model_families import new_statistics
@@ -34,20 +34,6 @@ _LOG = logging.getLogger("pyruntime.repository")
 
 # A version, and its instances, which are not added to it yet.
 LoadedVersion = tuple[ModelVersion, Sequence[Executor]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Exchange:
-    """The instances of a version that serves, as they are to be: all are ready, and `new` are not used yet.
-
-    `spec` is the version's with these instances; `configure` is called when they serve.
-    """
-
-    model: ModelVersion
-    spec: ModelSpec
-    instances: Sequence[Executor]
-    new: Sequence[Executor]
-    configure: Callable[[], None]
 
 
 class VersionLoader(Protocol):

@@ -141,7 +141,8 @@ STUB_RESTARTS = _counter(
     "pyruntime_stub_restarts_total", "Number of times that the stub of an instance was started again"
 )
 INSTANCES = _gauge(
-    "pyruntime_instances", "Number of instances in a state: ready, starting (again), or down after too many deaths"
+    "pyruntime_instances",
+    "Number of instances in a state: ready, starting (again), down after too many deaths, or leaving",
 )
 QUEUED_REQUESTS = _gauge("pyruntime_queued_requests", "Number of requests that no instance has been given yet")
 SHARED_MEMORY = _gauge(

@@ -13,8 +13,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from pyruntime.runtime.inference.model_version import FINALIZE_S_MIN, ModelVersion
-from pyruntime.runtime.loaders.version_loader import Exchange
+from pyruntime.runtime.inference.model_version import FINALIZE_S_MIN, Exchange, ModelVersion
 from pyruntime.runtime.repository.lifecycle import LifecycleTable, State
 
 _LOG = logging.getLogger("pyruntime.repository")

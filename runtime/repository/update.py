@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from pyruntime.runtime.config.schema import Config
-from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.loaders.version_loader import Exchange
+from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.repository.fingerprint import Fingerprint, config_of_versions
 from pyruntime.runtime.repository.lifecycle import LifecycleTable

@@ -10,7 +10,7 @@ import pytest
 
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.preferred_groups import with_groups_of
-from pyruntime.runtime.loaders.version_loader import Exchange
+from pyruntime.runtime.inference.model_version import Exchange
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.lifecycle import LifecycleTable

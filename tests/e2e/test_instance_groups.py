@@ -1,0 +1,343 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Instance groups that change while a model serves: what stays, what comes and what goes, with real processes."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
+CLIENTS = 4
+# Answers with the process and the name of its instance. It waits at a gate, and fails to start, where files say so;
+# their names begin with dots, so that they are no change of the model.
+WHO = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.name, self.folder = args["model_instance_name"], args["model_repository"]
+        if os.path.exists(self.folder + "/.fails"):
+            raise ValueError("no such file")
+
+    def execute(self, requests):
+        if requests[0].inputs()[0].as_numpy().flat[0] == -1:
+            open(f"{self.folder}/.at_gate_{self.name}", "w").close()
+            while not os.path.exists(self.folder + "/.go"):
+                time.sleep(0.01)
+        told = {"pid": os.getpid(), "instance": self.name}
+        array = np.array([1], np.int32)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)], parameters=told) for _ in requests]
+
+    def finalize(self):
+        open(f"{self.folder}/.finalized_{self.name}", "w").close()
+"""
+CONFIG = """
+backend: "python"
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+"""
+# Adds up what a sequence sends.
+SUM = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.name, self.sums = args["model_instance_name"], {}
+
+    def execute(self, requests):
+        return [self.one(request) for request in requests]
+
+    def one(self, request):
+        id = request.correlation_id()
+        if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+            self.sums[id] = 0
+        self.sums[id] += int(request.inputs()[0].as_numpy()[0])
+        told = {"sum": self.sums[id], "instance": self.name}
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([1], np.int32))], parameters=told)
+"""
+SEQUENCES = "sequence_batching { max_sequence_idle_microseconds: 100000000 %s }\n"
+IDENTITY = """
+backend: "identity"
+input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] } ]
+"""
+
+
+def groups(*texts):
+    return "instance_group [ " + ", ".join(f"{{ {text} }}" for text in texts) + " ]\n"
+
+
+def load(server, name="m", **options):
+    with closing(server.client()) as client:
+        client.load_model(name, **options)
+
+
+def told(server, value=1, **options):
+    """The parameters of one response of `m`."""
+    return server.infer("m", {"IN": np.array([value], np.int32)}, **options).get_response()["parameters"]
+
+
+def instances(server):
+    """The processes of the instances, by name."""
+    stubs = server.stubs()
+    by_name = {stub.title.rpartition(" ")[2]: stub.pid for stub in stubs}
+    assert len(by_name) == len(stubs)
+    return by_name
+
+
+def index(server):
+    (row,) = json.loads(server.request("POST", "/v2/repository/index", b"{}").body)
+    return row
+
+
+@contextmanager
+def load_on(infer) -> Iterator[list[object]]:
+    """Clients that infer all the time; yields their answers so far. A request that fails fails the test."""
+    over, answers = threading.Event(), []
+
+    def work():
+        while not over.is_set():
+            answers.append(infer())
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        clients = [pool.submit(work) for _ in range(CLIENTS)]
+        try:
+            yield answers
+        finally:
+            over.set()
+        for client in clients:
+            client.result()
+
+
+class TestPython:
+    def test_more_and_fewer(self, serve, model, wait_until):
+        """Under load, from one instance to three and back: no request fails, and the one that stays is left alone."""
+        config = model("m", WHO, CONFIG, groups("count: 1")) / "config.pbtxt"
+        server = serve(*EXPLICIT)
+        first = instances(server)
+        assert first.keys() == {"m_0_0"}
+        with load_on(lambda: told(server)) as answers:
+            config.write_text(CONFIG + groups("count: 3"))
+            load(server)
+            three = instances(server)
+            wait_until(lambda: {answer["pid"] for answer in answers} == set(three.values()))
+            config.write_text(CONFIG + groups("count: 1"))
+            load(server)
+            wait_until(lambda: instances(server) == first)
+        assert three.keys() == {"m_0_0", "m_0_1", "m_0_2"}
+        assert three["m_0_0"] == first["m_0_0"]
+        assert {answer["instance"] for answer in answers} == set(three)
+        # They were finalized, as at an unload.
+        assert {path.name for path in config.parent.glob(".fin*")} == {".finalized_m_0_1", ".finalized_m_0_2"}
+        with closing(server.client()) as client:
+            statistics = client.get_inference_statistics("m")["model_stats"][0]
+            assert statistics["inference_stats"]["success"]["count"] == len(answers)
+            assert client.get_model_config("m")["instance_group"][0]["count"] == 1
+        assert "failed" not in server.log
+        assert "'m' version 1 has 2 new instances; 1 stay and 0 leave" in server.log
+
+    def test_metrics(self, serve, model, wait_until):
+        """The metrics are of the instances that there are."""
+        config = model("m", WHO, CONFIG) / "config.pbtxt"
+        server = serve(*EXPLICIT)
+
+        def counts():
+            text = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+            restarts = [line for line in text.splitlines() if line.startswith("pyruntime_stub_restarts_total{")]
+            ready = [line for line in text.splitlines() if line.startswith("pyruntime_instances{") and "ready" in line]
+            return len(restarts), ready[0].rpartition(" ")[2]
+
+        for count in (3, 2):
+            config.write_text(CONFIG + groups(f"count: {count}"))
+            load(server)
+            assert counts() == (count, str(count))
+
+    def test_a_configuration_of_a_request(self, serve, model):
+        """A load request may bring the groups, too."""
+        model("m", WHO, CONFIG)
+        server = serve(*EXPLICIT)
+        before = instances(server)
+        with closing(server.client()) as client:
+            config = client.get_model_config("m")
+            config["instance_group"] = [{"name": "g", "count": 2, "kind": "KIND_CPU"}]
+            client.load_model("m", config=json.dumps(config))
+        assert instances(server) == {**before, "g_1": instances(server)["g_1"]}
+
+    def test_what_runs(self, serve, model, wait_until):
+        """An instance that leaves answers what it has, and then ends; new requests do not wait for it."""
+        folder = model("m", WHO, CONFIG, groups("count: 2"))
+        server = serve(*EXPLICIT)
+        with ThreadPoolExecutor(2) as pool:
+            running = [pool.submit(told, server, -1) for _ in range(2)]
+            wait_until(lambda: len(list(folder.glob(".at_gate_*"))) == 2)
+            (folder / "config.pbtxt").write_text(CONFIG + groups("count: 1", "passive: true"))
+            load(server)
+            # Its model is to be unloaded now, but it executes.
+            (folder / "config.pbtxt").write_text(CONFIG + groups("count: 2 name: 'other'", "passive: true"))
+            load(server)
+            assert told(server)["instance"] == "other_1"
+            assert not [each for each in running if each.done()]
+            assert "m_0_1" in instances(server)
+            (folder / ".go").touch()
+            assert {each.result()["instance"] for each in running} == {"m_0_0", "m_0_1"}
+        wait_until(lambda: instances(server).keys() == {"m_0_0", "other_1", "m_1_0"})
+        assert (folder / ".finalized_m_0_1").exists()
+
+    def test_a_new_instance_that_fails(self, serve, model):
+        """All stays as it was, and the error and the index say why; the next load tries again."""
+        folder = model("m", WHO, CONFIG)
+        server = serve(*EXPLICIT)
+        before = instances(server)
+        (folder / "config.pbtxt").write_text(CONFIG + groups("count: 1 name: 'm'", "count: 2"))
+        (folder / ".fails").touch()
+        with load_on(lambda: told(server)), pytest.raises(InferenceServerException) as caught:
+            load(server)
+        assert "version 1 is at READY state: Internal: ValueError: no such file" in caught.value.message()
+        assert instances(server) == before
+        assert index(server)["state"] == "READY"
+        assert "an older configuration serves" in index(server)["reason"]
+        (folder / ".fails").unlink()
+        load(server)
+        assert instances(server).items() > before.items()
+        assert index(server) == {"name": "m", "version": "1", "state": "READY"}
+
+    def test_one_that_is_down(self, serve, model, wait_until):
+        """An instance that is down stays, if it is wanted, and goes with what it was if not."""
+        folder = model("m", WHO, CONFIG, groups("count: 2"))
+        server = serve(*EXPLICIT)
+        (folder / ".fails").touch()
+        os.kill(server.stub("m_0_1").pid, signal.SIGKILL)
+        wait_until(lambda: "m_0_1: restarts in 15 s" in server.log)
+        (folder / ".fails").unlink()
+        (folder / "config.pbtxt").write_text(CONFIG + groups("count: 3"))
+        load(server)
+        assert instances(server).keys() == {"m_0_0", "m_0_2"}
+        assert "m_0_1 is down" in index(server)["reason"]
+        (folder / "config.pbtxt").write_text(CONFIG + groups("count: 1"))
+        load(server)
+        wait_until(lambda: instances(server).keys() == {"m_0_0"})
+        assert index(server) == {"name": "m", "version": "1", "state": "READY"}
+        assert told(server)["instance"] == "m_0_0"
+
+    def test_another_change(self, serve, model):
+        """Where anything else changes, everything is loaded again."""
+        config = model("m", WHO, CONFIG) / "config.pbtxt"
+        server = serve(*EXPLICIT)
+        before = instances(server)
+        config.write_text(CONFIG + groups("count: 2") + "version_policy { all { } }")
+        load(server)
+        assert instances(server).items() > before.items()
+        config.write_text(CONFIG + groups("count: 1") + "max_batch_size: 4")
+        load(server)
+        assert not instances(server).keys() & before.keys()
+
+    def test_threads(self, serve, model, wait_until):
+        """A process of several threads is replaced if their number changes."""
+        threads = 'parameters { key: "INSTANCE_MODE" value { string_value: "thread" } }\n'
+        config = model("m", WHO, CONFIG, threads + groups("count: 2")) / "config.pbtxt"
+        server = serve(*EXPLICIT)
+        before = instances(server)["m_0_0"]
+        with load_on(lambda: told(server)):
+            config.write_text(CONFIG + threads + groups("count: 3"))
+            load(server)
+            assert told(server)["pid"] != before
+            wait_until(lambda: before not in [stub.pid for stub in server.stubs()])
+        after = instances(server)
+        assert after.keys() == {"m_0_0"}
+        config.write_text(CONFIG + threads + groups("count: 3", "count: 2"))
+        load(server)
+        assert instances(server).keys() == {"m_0_0", "m_1_0"}
+        assert instances(server)["m_0_0"] == after["m_0_0"]
+
+    def test_poll(self, serve, model, wait_until):
+        """In poll mode an edit of the groups is enough; one that cannot be used changes nothing."""
+        config = model("m", WHO, CONFIG) / "config.pbtxt"
+        server = serve("--model-control-mode=poll", "--repository-poll-secs=1")
+        before = instances(server)
+        with load_on(lambda: told(server)):
+            config.write_text(CONFIG + groups("count: 2"))
+            wait_until(lambda: len(instances(server)) == 2)
+            config.write_text(CONFIG + groups("kind: KIND_GPU"))
+            wait_until(lambda: "older configuration" in index(server).get("reason", ""))
+            config.write_text(CONFIG + "instance_group [")
+            wait_until(lambda: "config.pbtxt" in index(server).get("reason", ""))
+            assert len(instances(server)) == 2
+            config.write_text(CONFIG + groups("count: 1"))
+            wait_until(lambda: instances(server) == before)
+        wait_until(lambda: "reason" not in index(server))
+
+
+class TestSequences:
+    @pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 4 }"])
+    def test_drain(self, serve, model, wait_until, strategy):
+        """A sequence ends on the instance where it began; new ones go to those that stay."""
+        config = model("m", SUM, CONFIG, SEQUENCES % strategy + groups("count: 2")) / "config.pbtxt"
+        server = serve(*EXPLICIT)
+        began = {id: told(server, id, sequence_id=id, sequence_start=True)["instance"] for id in (1, 2)}
+        assert set(began.values()) == {"m_0_0", "m_0_1"}
+        leaving = next(id for id, name in began.items() if name == "m_0_1")
+        config.write_text(CONFIG + SEQUENCES % strategy + groups("count: 1"))
+        load(server)
+        for id in began:
+            assert told(server, 10, sequence_id=id) == {"sum": id + 10, "instance": began[id]}
+        assert instances(server).keys() == {"m_0_0", "m_0_1"}
+        if strategy.startswith("oldest"):
+            assert told(server, 5, sequence_id=3, sequence_start=True) == {"sum": 5, "instance": "m_0_0"}
+        last = told(server, 100, sequence_id=leaving, sequence_end=True)
+        assert last == {"sum": leaving + 110, "instance": "m_0_1"}
+        wait_until(lambda: instances(server).keys() == {"m_0_0"})
+        assert told(server, 100, sequence_id=3 - leaving)["sum"] == 3 - leaving + 110
+
+    def test_unload(self, serve, model, wait_until):
+        """A sequence that goes on does not keep its instance when the model is unloaded."""
+        config = model("m", SUM, CONFIG, SEQUENCES % "" + groups("count: 2")) / "config.pbtxt"
+        server = serve(*EXPLICIT)
+        for id in (1, 2):
+            told(server, id, sequence_id=id, sequence_start=True)
+        config.write_text(CONFIG + SEQUENCES % "" + groups("count: 1"))
+        load(server)
+        with closing(server.client()) as client:
+            client.unload_model("m")
+        wait_until(lambda: index(server).get("reason") == "unloaded")
+        assert instances(server) == {}
+
+
+class TestNative:
+    @pytest.fixture
+    def backends(self, install_backends):
+        return f"--backend-directory={install_backends('identity', 'misuse', 'gate')}"
+
+    def infer(self, server, model="m"):
+        return server.infer(model, {"INPUT0": np.array([7], np.int32)}).as_numpy("OUTPUT0").tolist()
+
+    def test_more_and_fewer(self, serve, model, backends, wait_until):
+        """As with Python models: no request fails."""
+        config = model("m", None, IDENTITY, groups("count: 1")) / "config.pbtxt"
+        server = serve(backends, *EXPLICIT)
+        assert threads_of(server) == ["m_0_0"]
+        with load_on(lambda: self.infer(server)) as answers:
+            for _ in range(3):
+                config.write_text(IDENTITY + groups("count: 3"))
+                load(server)
+                assert threads_of(server) == ["m_0_0", "m_0_1", "m_0_2"]
+                count = len(answers)
+                wait_until(lambda count=count: len(answers) > count + 100)
+                config.write_text(IDENTITY + groups("count: 1"))
+                load(server)
+                wait_until(lambda: threads_of(server) == ["m_0_0"])
+        assert answers == [[7]] * len(answers)
+        with closing(server.client()) as client:
+            statistics = client.get_inference_statistics("m")["model_stats"][0]
+            assert statistics["inference_stats"]["success"]["count"] == len(answers)
+            assert client.get_model_config("m")["instance_group"][0]["count"] == 1
+
+
+def threads_of(server):
+    """The names of the threads of a server that are those of instances of `m`."""
+    names = [path.read_text().strip() for path in Path(f"/proc/{server.process.pid}").glob("task/*/comm")]
+    return sorted(name for name in names if name.startswith("m_"))

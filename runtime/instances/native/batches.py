@@ -19,7 +19,7 @@ from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.capacity import AdaptiveCapacity
 from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.native.instance_spec import NativeExtension, NativeInstanceSpec, create_handle
-from pyruntime.runtime.instances.native.memory import base_of, is_inline, resolved
+from pyruntime.runtime.instances.native.memory import base_of, free_copies, is_inline, resolved
 from pyruntime.runtime.instances.native.responses import (
     NO_RESPONSE,
     NativeOutput,
@@ -229,6 +229,7 @@ class NativeBatches(InflightBatches[int]):
             if not isinstance(job.respond, RescheduledResponses):
                 job.respond = RescheduledResponses(job.respond, self._responses, self._spec.spec.decoupled)
             job.respond.kept = self._kept.pop(job, None) or job.respond.kept
+            free_copies(job)
             self._reschedule(job)
             return
         if job in self._answered:

@@ -58,6 +58,19 @@ def resolved(job: Job, memory: RequestMemory, base: int) -> list[TensorRef]:
     return tensors
 
 
+def free_copies(job: Job) -> None:
+    """Free what `resolved` has copied for an execution after which the job is executed again."""
+    clients = {region.number for region in job.regions if isinstance(region, ClientRegion)}
+    count = sum(
+        isinstance(at, bytes) or (size > 0 and split(at)[0] in clients) for _, _, _, at, size, _, _ in job.tensors
+    )
+    if count:
+        copies = job.slots[-count:]
+        del job.slots[-count:]
+        for slot in copies:
+            slot.free()
+
+
 def _copied(job: Job, memory: RequestMemory, region: ClientRegion, offset: int, size: int) -> int:
     if not size:
         return 0

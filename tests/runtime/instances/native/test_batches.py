@@ -331,6 +331,23 @@ def test_reschedule(backend):
     assert not len(backend.batches)
 
 
+def test_copies_of_a_rescheduled_request(backend):
+    """What was copied for one execution is freed before the next one, however often there is one."""
+    made = backend(ITERATIVE)
+    request = Request(tensors=[("S", "INT32", [1], b"abcd", 4, 0, 0), ("T", "INT32", [0], b"", 0, 0, 0)])
+    for _ in range(5):
+        made.execute(request)
+        assert len(request.job.slots) == 3
+        made.batches.released(request.job, True, None)
+        assert request.job.slots == [request.slot]
+    assert not request.slot.freed
+    made.execute(request)
+    made.batches.responded(request.job, True, None, OUT, None)
+    made.batches.released(request.job, False, None)
+    assert request.slot.freed
+    assert not made.memory.live
+
+
 def rescheduled(batches, number=3):
     """A request that its backend has released to have it executed again."""
     request = Request()

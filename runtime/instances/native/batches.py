@@ -41,6 +41,13 @@ _LOG = logging.getLogger("pyruntime.native")
 
 # More than a stub's, because batches of a thread cost far less.
 CAPACITY_MAX = 64
+# A backend may compute after it has released a request, but hardly for that long.
+UNANSWERED_WARNING_S = 60
+
+_UNANSWERED = (
+    "%s: request '%s' was released %d s ago and has no response, so its client waits. A backend must send each "
+    "response that it makes, or delete it"
+)
 
 
 class NativeBatches(InflightBatches[int]):
@@ -63,11 +70,12 @@ class NativeBatches(InflightBatches[int]):
         self.worker = NativeWorker(spec.name, self.expect_calls)
         self._base = base_of(instance_spec.memory.region)
         self._responses = NativeResponses(spec, instance_spec.version)
-        # The jobs of the backend, with the time when it was given each; and those of them that have their final
-        # response, or are released. A job with both is removed.
+        # The jobs of the backend, with the time when it was given each; those of them that have their final response;
+        # and those that are released, with the time of that. A job with both is removed.
         self._jobs: dict[Job, int] = {}
         self._answered: set[Job] = set()
-        self._released: set[Job] = set()
+        self._released: dict[Job, int] = {}
+        self._has_told = False
         # For models that are not decoupled: the response, until the backend says that it is the last.
         self._kept: dict[Job, Outcome | None] = {}
         # The last responses to jobs that are traced, until their times are known.
@@ -236,7 +244,7 @@ class NativeBatches(InflightBatches[int]):
             self._answered.discard(job)
             del self._jobs[job]
         else:
-            self._released.add(job)
+            self._released[job] = time.monotonic_ns()
         if times is None:
             now_ns = time.monotonic_ns()
             times = job not in self._failures, sent_ns, sent_ns, now_ns, now_ns
@@ -254,6 +262,8 @@ class NativeBatches(InflightBatches[int]):
         if rows is None:
             return
         self.worker.returned()
+        if self._released:
+            self._tell_of_unanswered(end_ns)
         self._limit.observe(end_ns - start_ns)
         if reported is not False:
             self.times.batch(reported or (rows, start_ns, start_ns, end_ns, end_ns), time.time_ns() // 1_000_000)
@@ -284,13 +294,24 @@ class NativeBatches(InflightBatches[int]):
             self._statistics.failure(time.monotonic_ns() - job.arrived_ns, reason_of(failure, job.cancelled))
             job.respond(failure, True)
 
+    def _tell_of_unanswered(self, now_ns: int) -> None:
+        """Warn once of a request that was released long ago and has no response, which its backend may have lost.
+
+        The models of such requests must not be decoupled: those may respond for hours.
+        """
+        job, released_ns = next(iter(self._released.items()))
+        since_s = (now_ns - released_ns) // 1_000_000_000
+        if since_s >= UNANSWERED_WARNING_S and not self._has_told and not self._spec.spec.decoupled:
+            self._has_told = True
+            _LOG.warning(_UNANSWERED, self._spec.instance.name, job.id or "<id_unknown>", since_s)
+
     def _is_unanswered(self, job: Job) -> bool:
         return job in self._jobs and job not in self._answered
 
     def _answer(self, job: Job) -> None:
         """Note that a job has its final response."""
         if job in self._released:
-            self._released.discard(job)
+            del self._released[job]
             del self._jobs[job]
         else:
             self._answered.add(job)

@@ -10,7 +10,7 @@ import pytest
 
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.capacity import CAPACITY_MIN
-from pyruntime.runtime.instances.native.batches import CAPACITY_MAX
+from pyruntime.runtime.instances.native.batches import CAPACITY_MAX, UNANSWERED_WARNING_S
 from pyruntime.runtime.instances.native.instance_spec import NativeInstanceSpec
 from pyruntime.runtime.instances.native.known import LENDING_NS_MAX, KnownBatches
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -329,6 +329,26 @@ def test_reschedule(backend):
     assert request.job.instance is None
     assert not request.slot.freed
     assert not len(backend.batches)
+
+
+@pytest.mark.parametrize(("config", "warnings"), [("", 1), (DECOUPLED, 0)])
+def test_requests_without_a_response(backend, caplog, config, warnings):
+    """A backend that has released a request of a model that is not decoupled, and answers others, is told of once."""
+    made, lost = backend(config), [Request(), Request()]
+    for request in lost:
+        made.execute(request)
+        made.batches.released(request.job, False, None)
+    second_ns = 1_000_000_000
+    now_ns = time.monotonic_ns()
+    for since_s in (UNANSWERED_WARNING_S - 1, UNANSWERED_WARNING_S + 1, UNANSWERED_WARNING_S + 2):
+        serial = made.execute(other := Request())
+        made.batches.responded(other.job, True, None, OUT, None)
+        made.batches.released(other.job, False, None)
+        made.batches.executed(serial, now_ns, now_ns + since_s * second_ns)
+    found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(found) == warnings
+    assert all("request '7' was released 6" in each for each in found)
+    assert not lost[0].outcomes
 
 
 def test_copies_of_a_rescheduled_request(backend):

@@ -1,15 +1,20 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The long version: malformed requests without number, between attacks in a random order, on one server.
+"""The long version: malformed requests without number, attacks in a random order on one server, models that attack
+their descriptors, and crashes without descriptors to spare.
 
-Not collected without --attack-minutes.
+Each test can be run alone: scripts/attack MINUTES -k NAME. Not collected without --attack-minutes.
 """
 
 import time
 from functools import partial
+from itertools import cycle, islice
+from random import Random
 
 import pytest
 
+from ..e2e.harness.descriptors import DescriptorAttack
+from .harness import crowds
 from .harness.attacks import ATTACKS, malformed_grpc, malformed_http
 from .harness.bombs import MIB
 from .harness.instruments import descriptors, used_bytes
@@ -20,6 +25,8 @@ REQUESTS = 1_000_000
 # Of each round: three of four go to HTTP.
 ROUND = 20_000
 GROWTH_BYTES_MAX = 64 * MIB
+SEQUENCES = 1000
+LAUNCHES = 100
 
 
 def test_malformed_without_end(start_target, run_attack, request):
@@ -55,3 +62,28 @@ def test_attacks_in_any_order(start_target, run_attack, request, seed):
             rounds += 1
         print(f"{rounds} attacks: {used_bytes(server) - before[0]} bytes more")
         assert descriptors(server) <= before[1]
+
+
+def test_system_calls(start_target, seed):
+    """A thousand random sequences of system calls of a model on its descriptors end no server and harm no model."""
+    print(f"seed {seed}: repeat this with --attack-seed={seed}")
+    random = Random(seed)
+    attacks = []
+    with start_target(*DescriptorAttack.OPTIONS, write=lambda to: attacks.append(DescriptorAttack(to))) as server:
+        (attack,) = attacks
+        for number in range(SEQUENCES):
+            chosen = random.getrandbits(32)
+            attack.run(server, seed=chosen, hang_up=chosen % 4 == 0)
+            if number % 100 == 99:
+                print(f"{number + 1} sequences, {len(server.stubs('attacker_0'))} attacker")
+
+
+def test_launches(start_target, run_attack, seed):
+    """A hundred launches while clients hold all descriptors lose no other model."""
+    names = [f"{name}_0" for name in crowds.MODELS]
+    Random(seed).shuffle(names)
+    with start_target(wrapper=crowds.FEW_DESCRIPTORS, write=crowds.write) as server:
+        crashed = list(islice(cycle(names), LAUNCHES))
+        found = run_attack(server, "launches without descriptors", partial(crowds.crash, crashed))
+        crowds.check(server)
+    assert found.failures == 0

@@ -7,20 +7,18 @@ Junk for TLS is here because it needs servers of its own.
 
 import os
 import re
-import signal
 import ssl
 import struct
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from http.client import HTTPSConnection
 
-import numpy as np
 import pytest
 import trustme
 
 from ..e2e.harness.cgroups import memory_cgroup
-from ..e2e.harness.models import write_model
 from ..e2e.harness.waiting import LIMIT_S, wait_until
-from .harness import attacks, http1, repository
+from .harness import attacks, crowds, http1, repository
 from .harness.bombs import MIB
 from .harness.clients import Target
 from .harness.instruments import descriptors, used_bytes
@@ -176,31 +174,11 @@ def test_little_memory(start_target, run_attack, cgroup_of):
 
 def test_few_descriptors(start_target, run_attack):
     """Stubs can be started again while clients hold descriptors, and only the models that crash are lost."""
-    more = 24
-
-    def write(folder):
-        repository.write_repository(folder)
-        for number in range(more):
-            write_model(folder, f"more{number}", repository.ECHO)
-
-    with start_target(wrapper=("prlimit", "--nofile=400:400"), write=write) as server:
-        others = {stub.title: stub for stub in server.stubs()}
+    with start_target(wrapper=crowds.FEW_DESCRIPTORS, write=crowds.write) as server:
+        before = {stub.title: stub for stub in server.stubs()}
         crashed = ("numbers_0", "steps_0", "more0_0", "more7_0")
-
-        def attack(target):
-            with ExitStack() as stack:
-                for number in range(500):
-                    port = (server.port, server.grpc_port)[number % 2]
-                    with suppress(ConnectionError):
-                        stack.enter_context(target.connect(port))
-                for name in crashed:
-                    stub = server.stub(name)
-                    os.kill(stub.pid, signal.SIGKILL)
-                    wait_until(lambda stub=stub, name=name: [each for each in server.stubs(name) if each != stub])
-
-        found = run_attack(server, "few descriptors", attack)
-        for number in range(more):
-            assert server.infer(f"more{number}", {"IN": np.arange(3)}).as_numpy("OUT").tolist() == [0, 1, 2]
-        lost = {title for title, stub in others.items() if stub not in server.stubs()}
+        found = run_attack(server, "few descriptors", partial(crowds.crash, crashed))
+        crowds.check(server)
+        lost = {title for title, stub in before.items() if stub not in server.stubs()}
         assert {title.split()[-1] for title in lost} == set(crashed)
     assert found.failures == 0

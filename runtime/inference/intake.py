@@ -63,8 +63,7 @@ class IncomingRequest(Protocol[O]):
 
     `slot` is the memory that it arrived in, until a job owns the slot; `job` is set just before the job is queued.
     `options` is the form of the response, in the frontend's terms. `received_ns` is when it began to arrive, on the
-    monotonic clock, 0 if that is unknown. `is_ordered`: later requests must not overtake it, so a thread may take none
-    of the steps.
+    monotonic clock, 0 if that is unknown. `is_ordered`: later requests must not overtake it.
     """
 
     activities: Activities
@@ -83,6 +82,9 @@ class IncomingRequest(Protocol[O]):
     @property
     def abandoned(self) -> bool:
         """Whether the client no longer waits for a response."""
+
+    def hold_back(self) -> Callable[[], None]:
+        """A thread takes a step. Hold later requests back that must not overtake it, until the result is called."""
 
     def decode(self, model: ModelVersion) -> tuple[InferRequest, O]:
         """The request and its options. Raises InferenceError."""
@@ -186,8 +188,8 @@ class Intake:
         if slot is not None:
             request.slots.append(slot)
             incoming.slot = None
-        if not incoming.is_ordered and has_many_strings(request):
-            then = partial(self._strings_checked, incoming, model, request)
+        if has_many_strings(request):
+            then = partial(self._strings_checked, incoming, model, request, incoming.hold_back())
             in_thread(self._tasks(), partial(check_strings, request), then, "count strings")
             return None
         job = model.accept(request, incoming.respond)
@@ -197,6 +199,17 @@ class Intake:
         return job
 
     def _strings_checked(
+        self,
+        incoming: IncomingRequest[O],
+        model: ModelVersion,
+        request: InferRequest,
+        resume: Callable[[], None],
+        failure: InferenceError | None,
+    ) -> None:
+        self._queue_checked(incoming, model, request, failure)
+        resume()
+
+    def _queue_checked(
         self, incoming: IncomingRequest[O], model: ModelVersion, request: InferRequest, failure: InferenceError | None
     ) -> None:
         if failure is not None or incoming.abandoned:
@@ -206,6 +219,7 @@ class Intake:
             return
         try:
             incoming.job = job = model.accept(request, incoming.respond)
+            job.takes_first = incoming.is_ordered
             if self._tracer.active:
                 self._begin_trace(incoming, model, job)
             model.start(job)

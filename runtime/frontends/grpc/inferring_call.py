@@ -10,7 +10,7 @@ see unpacking.py.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from pyruntime.runtime.config.inputs import check_names
@@ -44,6 +44,11 @@ _UNREADABLE = "the message is no ModelInferRequest: it cannot be parsed"
 _DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
 _NO_CONTENTS: Mapping[int, TypedContents] = {}
+
+
+def nothing_to_resume() -> None:
+    """Ends what holds nothing back."""
+
 
 Places = Sequence[tuple[int, int]]
 Outcome = InferResponse | InferenceError | None
@@ -90,6 +95,10 @@ class CallRequest:
         if self.model is not None:
             return self.model.spec.name, str(self.model.version)
         return (self.target.model, self.target.message.model_version) if self.target is not None else ("", "")
+
+    def hold_back(self) -> Callable[[], None]:
+        """See IncomingRequest."""
+        return self._call.hold_back()
 
     def decode(self, model: ModelVersion) -> tuple[InferRequest, InferOptions]:
         """See IncomingRequest."""
@@ -179,15 +188,22 @@ class InferringCall(Call):
 
     def _unpack(self, message: bytes, encoding: str) -> None:
         """Unpack a message in its turn."""
+        try:
+            self._begin_unpacking().add(message, encoding)
+        except PendingBytesError as exc:
+            self.refuse_message(exc)
+
+    def _begin_unpacking(self) -> Unpacking:
         unpacking = self._unpacking
         if unpacking is None:
             state = self._state
             self._unpacking = unpacking = Unpacking(self, state.tasks, self._connection.share, state.turns, state.soon)
             self._state.in_flight += 1
-        try:
-            unpacking.add(message, encoding)
-        except PendingBytesError as exc:
-            self.refuse_message(exc)
+        return unpacking
+
+    def hold_back(self) -> Callable[[], None]:
+        """See IncomingRequest. A call of one request has no later one."""
+        return nothing_to_resume
 
     def all_unpacked(self) -> None:
         """See UnpackingCall."""

@@ -10,6 +10,7 @@ unreleased responses, a slow client slows it down.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.classification import classified
@@ -82,6 +83,13 @@ class StreamInferCall(InferringCall):
             self._client_ended = True
         self._unpack(message, encoding)
         self._hold_or_resume()
+
+    def hold_back(self) -> Callable[[], None]:
+        """See InferringCall. The client may send no more than its window meanwhile."""
+        unpacking = self._begin_unpacking()
+        unpacking.pause()
+        self._hold_or_resume()
+        return unpacking.resume
 
     def all_unpacked(self) -> None:
         """See InferringCall."""

@@ -108,6 +108,7 @@ class Unpacking:
         self._current: _Message | None = None
         self._decompression: Decompression | None = None
         self._working = False
+        self._paused = False
 
     def add(self, data: bytes, encoding: str) -> None:
         """Unpack a message, once those before it are unpacked. `encoding` is "" for one that is not compressed.
@@ -117,6 +118,15 @@ class Unpacking:
         claim = self._share.claim()
         claim.take(len(data))
         self._waiting.append(_Message(data, encoding, claim))
+        self._work()
+
+    def pause(self) -> None:
+        """Begin with no other message until `resume`: the last request is checked in a thread."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Go on after `pause`, also if the call is over meanwhile."""
+        self._paused = False
         self._work()
 
     def end(self) -> None:
@@ -134,10 +144,10 @@ class Unpacking:
         if self._working:
             return
         self._working = True
-        while self._waiting and self._current is None:
+        while self._waiting and self._current is None and not self._paused:
             self._begin(self._waiting.popleft())
         self._working = False
-        if self._current is None:
+        if self._current is None and not self._paused:
             self._call.all_unpacked()
 
     def _begin(self, message: _Message) -> None:

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import Generic, TypeVar
 
 from pyruntime.runtime.execution.job import Job
-from pyruntime.runtime.frontends.http.exchange import ACTIVITIES, Exchange
+from pyruntime.runtime.frontends.http.exchange import ACTIVITIES, Exchange, nothing_to_release
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.requests import CountedSlot, RequestSlot
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
@@ -72,6 +73,10 @@ class ModelExchange(Exchange, Generic[O]):
             return slot
         claim.give_back(claim.held - grown)
         return CountedSlot(slot, partial(self._state.soon, claim.end))
+
+    def hold_back(self) -> Callable[[], None]:
+        """See IncomingRequest. Requests may overtake each other; the connection sends their answers in order."""
+        return nothing_to_release
 
     @abstractmethod
     def decode(self, model: ModelVersion) -> tuple[InferRequest, O]:

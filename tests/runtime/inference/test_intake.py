@@ -84,6 +84,13 @@ class Incoming:
     abandoned = False
     is_ordered = False
 
+    def hold_back(self):
+        self.note("held back")
+        return lambda: self.note(f"resumed with {self.job is not None:d} jobs")
+
+    def note(self, event):
+        self.events.append(event)
+
     def __init__(self, slot=None, contents=TWO, id="", datatype="FP32", count=2, forwarded=(), sends_in_respond=False):
         self.activities = Activities("BEGIN", "END", "SEND", "SENT", sends_in_respond)
         self.head = SimpleNamespace(forwarded=forwarded, traceparent="")
@@ -91,6 +98,7 @@ class Incoming:
         self.decoded = 0
         self.outcomes = []
         self.rejected = []
+        self.events = []
         self._contents = contents
         self._id = id
         self._datatype = datatype
@@ -194,8 +202,9 @@ class TestSubmit:
 class TestStrings:
     COUNT = STRINGS_AT_ONCE_BYTES_MAX
 
-    def submit(self, world, contents, during=lambda incoming: None, **more):
-        incoming = Incoming(contents=contents, datatype="BYTES", count=self.COUNT, **more)
+    def submit(self, world, contents, during=lambda incoming: None, is_ordered=False):
+        incoming = Incoming(contents=contents, datatype="BYTES", count=self.COUNT)
+        incoming.is_ordered = is_ordered
 
         async def main():
             async with asyncio.TaskGroup() as world.tasks:
@@ -223,12 +232,16 @@ class TestStrings:
         incoming = self.submit(world, bytes(4 * self.COUNT), lambda incoming: setattr(incoming, "abandoned", True))
         assert (world.instance.jobs, incoming.rejected, world.memory.live) == ([], [], 0)
 
+    @pytest.mark.parametrize("surplus", [0, 4])
+    def test_later_requests_are_held_back(self, world, surplus):
+        """Until it is queued or refused."""
+        incoming = self.submit(world, bytes(4 * self.COUNT + surplus), lambda incoming: incoming.note("counting"))
+        assert incoming.events == ["held back", "counting", "resumed with 0 jobs" if surplus else "resumed with 1 jobs"]
+
     def test_ordered(self, world):
-        """A request that none may overtake is checked at once."""
-        incoming = Incoming(contents=bytes(4 * self.COUNT), datatype="BYTES", count=self.COUNT)
-        incoming.is_ordered = True
-        world.intake.submit(incoming, world.model)
-        assert world.instance.jobs == [incoming.job]
+        """The client of a stream takes the first response, wherever strings were counted."""
+        assert self.submit(world, bytes(4 * self.COUNT), is_ordered=True).job.takes_first
+        assert not self.submit(world, bytes(4 * self.COUNT)).job.takes_first
 
 
 class TestReserve:

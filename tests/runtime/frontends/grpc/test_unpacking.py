@@ -11,6 +11,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
+from pyruntime.runtime.config.inputs import STRINGS_AT_ONCE_BYTES_MAX
 from pyruntime.runtime.frontends.grpc import repository_methods
 from pyruntime.runtime.frontends.grpc.method import REQUEST_BYTES_MAX
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
@@ -197,6 +198,85 @@ class TestStream:
         peer.connection.close_idle()
         peer.pump()
         assert echoes(peer[stream]) == [0.0]
+        assert peer[stream].status[0] == 14
+
+
+STRINGS = (
+    "name: 's' input { name: 'IN' data_type: TYPE_STRING dims: -1 } output { name: 'OUT' data_type: TYPE_INT8 dims: 1 }"
+)
+MANY_STRINGS = STRINGS_AT_ONCE_BYTES_MAX // 4 + 1
+
+
+class TestStrings:
+    """A thread counts many of them, and what the client sends meanwhile waits."""
+
+    @pytest.fixture
+    def peer(self, dial, server):
+        server.instance.waits = True
+        server._serve("s", STRINGS, server.instance)
+        return dial()
+
+    def ask(self, count=MANY_STRINGS, size=4 * MANY_STRINGS, id=""):
+        request = service_pb2.ModelInferRequest(model_name="s", id=id)
+        request.inputs.add(name="IN", datatype="BYTES", shape=[count])
+        request.raw_input_contents.append(bytes(size))
+        return request
+
+    def feed(self, peer, stream, *messages, flags=None, ended=False):
+        """Have messages arrive within one turn of the loop."""
+        data = b""
+        for flag, message in zip(flags or [0] * len(messages), messages, strict=True):
+            data += bytes([flag]) + len(message).to_bytes(4, "big") + message
+        for at in range(0, len(data), 16384):
+            peer.h2.send_data(stream, data[at : at + 16384], end_stream=ended and at + 16384 >= len(data))
+        peer.transport.feed(peer.h2.data_to_send())
+
+    @pytest.mark.parametrize("compressed", [True, False])
+    def test_order(self, peer, server, ask, loop, compressed):
+        """Later messages do not overtake it, wherever its strings arrived."""
+        stream = peer.call(peer.STREAM, ended=False, grpc_encoding="gzip")
+        strings = self.ask().SerializeToString()
+        messages = [gzip.compress(strings) if compressed else strings, ask(1.0).SerializeToString()]
+        self.feed(peer, stream, *messages, flags=[int(compressed), 0], ended=True)
+        assert server.instance.jobs == []
+        while loop.turn():
+            pass
+        assert [job.tensors[0][1] for job in server.instance.jobs] == ["BYTES", "FP32"]
+        server.instance.answer()
+        server.instance.answer()
+        peer.pump()
+        assert len(peer[stream].messages) == 2
+        assert peer[stream].status == OK
+
+    def test_wrong_count(self, peer, server, ask):
+        """The error takes the place of the answer."""
+        server.instance.waits = False
+        bad = self.ask(MANY_STRINGS + 1)
+        first, refused, last = echoes(peer[peer.call(peer.STREAM, ask(1.0), bad, ask(2.0))])
+        assert (first, last) == (1.0, 2.0)
+        assert f"expected {MANY_STRINGS + 1} string elements for inference input 'IN', got {MANY_STRINGS}" in refused
+
+    def test_client_cancels(self, peer, server, loop):
+        """The model never hears of it."""
+        stream = peer.call(peer.STREAM, ended=False)
+        self.feed(peer, stream, self.ask().SerializeToString(), b"")
+        assert server.memory.live == 1
+        peer.cancel(stream)
+        while loop.turn():
+            pass
+        assert server.instance.jobs == []
+        assert server.memory.live == 0
+
+    def test_server_drains(self, peer, server, loop):
+        """A stream whose strings are being counted is not idle."""
+        stream = peer.call(peer.STREAM, ended=False)
+        self.feed(peer, stream, self.ask().SerializeToString())
+        peer.connection.close_idle()
+        while loop.turn():
+            pass
+        server.instance.answer()
+        peer.pump()
+        assert len(peer[stream].messages) == 1
         assert peer[stream].status[0] == 14
 
 

@@ -123,6 +123,8 @@ GRPC_BOMBS = [
         Attack(f"gRPC stream: {name}", partial(_call, messages.infer_bombs()[name], STREAM))
         for name in ("empty bytes_contents", "packed int_contents", "empty inputs")
     ),
+    Attack("gRPC: raw strings", partial(_call, messages.raw_strings(), INFER)),
+    Attack("gRPC stream: raw strings", partial(_call, messages.raw_strings(), STREAM)),
     *(
         Attack(f"gRPC {path.rpartition('/')[2]}", partial(_call, runs, path))
         for path, runs in messages.other_bombs().items()

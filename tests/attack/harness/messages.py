@@ -63,6 +63,12 @@ def repeated_empty(number: int, size: int = SIZE) -> Run:
     return fill(tag(number) + b"\0", size)
 
 
+def raw_strings(size: int = SIZE) -> list[Run]:
+    """A request of empty strings in raw contents, one fewer than its shape says: all of them are counted."""
+    head = tensor(datatype="BYTES", shape=varint(size // 4 + 1))
+    return infer(*head, *field(RAWS, fill(bytes(4), size)), model="texts")
+
+
 def infer_bombs(size: int = SIZE) -> dict[str, list[Run]]:
     """Requests for ModelInfer and ModelStreamInfer, by the field that is repeated."""
     zeros = fill(b"\0", size)

@@ -358,10 +358,10 @@ class Transport(asyncio.Transport):
 
 
 class Server:
-    def __init__(self):
+    def __init__(self, input_bytes_max=INPUT_BYTES_MAX):
         self.memory = RequestMemory("m", 1 << 16, 1 << 16)
         self.instance, self.decoupled = Instance(self.memory), Instance(self.memory)
-        settings = ServerSettings(model_repositories=("/models",), http_max_input_size=INPUT_BYTES_MAX)
+        settings = ServerSettings(model_repositories=("/models",), http_max_input_size=input_bytes_max)
         self.state = new_state(settings, settle=self.instance.settle)
         self.state.soon = lambda call_back: call_back()
         self.state.loaded = True

@@ -76,18 +76,21 @@ class ServerMetrics:
         )
 
     def _own_model_lines(self, models: Sequence[ModelVersion]) -> str:
-        restarts, states, queued, shared = [], [], [], []
+        restarts, states, queued, shared, copied = [], [], [], [], []
         for model in models:
             labels = {"model": model.spec.name, "version": str(model.version)}
-            restarts += [
-                built_in.STUB_RESTARTS.sample(labels_text({**labels, "instance": instance.name}), instance.restarts)
-                for instance in model.instances
-            ]
-            counts = Counter({**Counter(map(state_of, model.instances)), "leaving": len(model.leaving)})
-            states += [
-                built_in.INSTANCES.sample(labels_text({**labels, "state": state}), counts[state])
-                for state in ("ready", "starting", "down", "leaving")
-            ]
+            if model.spec.ensemble is not None:  # it has no instances
+                copied.append(built_in.COPIED_BYTES.sample(labels_text(labels), model.statistics.copied_bytes))
+            else:
+                restarts += [
+                    built_in.STUB_RESTARTS.sample(labels_text({**labels, "instance": instance.name}), instance.restarts)
+                    for instance in model.instances
+                ]
+                counts = Counter({**Counter(map(state_of, model.instances)), "leaving": len(model.leaving)})
+                states += [
+                    built_in.INSTANCES.sample(labels_text({**labels, "state": state}), counts[state])
+                    for state in ("ready", "starting", "down", "leaving")
+                ]
             queued.append(built_in.QUEUED_REQUESTS.sample(labels_text(labels), len(model.scheduler)))
             regions = {
                 "requests": model.memory.region.used_bytes,
@@ -102,6 +105,7 @@ class ServerMetrics:
             + built_in.INSTANCES.lines(states)
             + built_in.QUEUED_REQUESTS.lines(queued)
             + built_in.SHARED_MEMORY.lines(shared)
+            + built_in.COPIED_BYTES.lines(copied)
         )
 
     async def _turn_summaries(self) -> None:

@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 
-from pyruntime.runtime.ensembles.request import Ensemble, EnsembleRequest
+from pyruntime.runtime.ensembles.ensemble import Ensemble
+from pyruntime.runtime.ensembles.request import EnsembleRequest, WaitingStart
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
 from pyruntime.runtime.execution.executor import Batch, CallBack, ExecutorOwner, KnownRequestExecutor
 from pyruntime.runtime.execution.job import Job
@@ -23,7 +24,7 @@ class EnsembleRequests:
 
     waiting = 0
 
-    def __init__(self, ensemble: Ensemble, owner: ExecutorOwner) -> None:
+    def __init__(self, ensemble: Ensemble[WaitingStart], owner: ExecutorOwner) -> None:
         self.capacity = REQUESTS_MAX
         self._ensemble = ensemble
         self._owner = owner
@@ -90,7 +91,7 @@ class EnsembleExecutor:
     response_bytes = 0
     known: KnownRequestExecutor | None = None
 
-    def __init__(self, ensemble: Ensemble, owner: ExecutorOwner) -> None:
+    def __init__(self, ensemble: Ensemble[WaitingStart], owner: ExecutorOwner) -> None:
         self.name = ensemble.spec.name
         self.inflight = EnsembleRequests(ensemble, owner)
         self._ensemble = ensemble

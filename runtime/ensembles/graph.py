@@ -11,17 +11,19 @@ from pyruntime.runtime.config.spec import ModelSpec, StepSpec
 
 # How many selections of outputs are remembered for one ensemble.
 PLANS_KEPT_MAX = 256
-# Stands for the outputs, where steps are meant by their index.
+# Stands for the outputs, where readers of tensors are steps, by their index.
 OUTPUTS = -1
+# Stands for the inputs of the ensemble, where tensors originate from decoupled steps, by their index.
+NOT_DECOUPLED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step. `inputs` are pairs of a name of the model and a tensor of the ensemble, and so are `outputs`.
 
-    An output that would replace an input of the ensemble is none of them: clients set that.
-    `reads` are the tensors of the inputs, each once, and `requires` those of them without which the model cannot run.
-    `dims` are the dims of the model's inputs, by name, without a batch dimension.
+    An output that would replace an input of the ensemble is none of them: clients set that. `reads` are the tensors of
+    the inputs, each once, and `requires` those of them without which the model cannot run. `dims` are the dims of the
+    model's inputs, by name, without a batch dimension. `requested` are the model's names of the outputs.
     """
 
     index: int
@@ -32,6 +34,7 @@ class Step:
     reads: tuple[str, ...]
     requires: frozenset[str]
     dims: dict[str, tuple[int, ...]]
+    requested: list[str]
     is_batching: bool
     is_decoupled: bool
 
@@ -40,18 +43,23 @@ class Step:
 class Plan:
     """What a request needs: `steps`, by their index, and `outputs`.
 
-    `uses` is how often each tensor is used: by steps that read it, and as an output. `readers` are these steps.
-    `skippable` are the steps that are skipped if a tensor that they require is absent. `origins` are, by decoupled
-    step, the decoupled step whose responses it reads, if there is one; and by OUTPUTS the one whose responses lead to
-    the outputs.
+    `readers` are, by tensor, the steps that read it, and OUTPUTS if it is an output. `skippable` are the steps that are
+    skipped if a tensor that they require is absent.
+
+    The origin of a tensor is the decoupled step whose responses it is made of, or NOT_DECOUPLED. `origins` are those of
+    the tensors that a step reads, and of the outputs; `counts` are, by origin, the readers of its tensors, and how many
+    of them each reads. `written` are, by step, those of its outputs that somebody reads, and `shared` the model's names
+    of those that other steps read.
     """
 
     steps: dict[int, Step]
     outputs: tuple[str, ...]
-    uses: dict[str, int]
-    readers: dict[str, tuple[Step, ...]]
+    readers: dict[str, tuple[int, ...]]
     skippable: frozenset[int]
     origins: dict[int, int]
+    counts: dict[int, dict[int, int]]
+    written: dict[int, tuple[tuple[str, str], ...]]
+    shared: dict[int, frozenset[str]]
 
 
 class Graph:
@@ -81,6 +89,7 @@ class Graph:
             reads=tuple(dict.fromkeys(step.inputs.values())),
             requires=frozenset(tensor for name, tensor in step.inputs.items() if not model.inputs[name].optional),
             dims={name: model.inputs[name].dims for name in step.inputs},
+            requested=list(step.outputs),
             is_batching=model.max_batch_size > 0,
             is_decoupled=model.decoupled,
         )
@@ -103,41 +112,47 @@ class Graph:
             if step is not None and step.index not in steps:
                 steps[step.index] = step
                 wanted.extend(step.reads)
-        uses = dict.fromkeys(outputs, 1)
-        readers: dict[str, tuple[Step, ...]] = {}
-        for step in steps.values():
-            for tensor in step.reads:
-                uses[tensor] = uses.get(tensor, 0) + 1
-                readers[tensor] = (*readers.get(tensor, ()), step)
-        return Plan(
-            steps, outputs, uses, readers, self._skippable(steps, outputs, readers), self._origins(steps, outputs)
-        )
+        reads = {step.index: step.reads for step in steps.values()} | {OUTPUTS: outputs}
+        readers: dict[str, tuple[int, ...]] = {}
+        for reader, tensors in reads.items():
+            for tensor in tensors:
+                readers[tensor] = (*readers.get(tensor, ()), reader)
+        origins = {reader: self._origin(tensors) for reader, tensors in reads.items()}
+        counts: dict[int, dict[int, int]] = {NOT_DECOUPLED: {}}
+        for reader, tensors in reads.items():
+            counts.setdefault(origins[reader], {})[reader] = len(tensors)
+        written = {
+            step.index: tuple((name, tensor) for name, tensor in step.outputs if tensor in readers)
+            for step in steps.values()
+        }
+        shared = {
+            index: frozenset(name for name, tensor in tensors if readers[tensor] != (OUTPUTS,))
+            for index, tensors in written.items()
+        }
+        skippable = self._skippable(steps, readers)
+        return Plan(steps, outputs, readers, skippable, origins, counts, written, shared)
 
-    def _skippable(
-        self, steps: dict[int, Step], outputs: tuple[str, ...], readers: dict[str, tuple[Step, ...]]
-    ) -> frozenset[int]:
+    def _skippable(self, steps: dict[int, Step], readers: dict[str, tuple[int, ...]]) -> frozenset[int]:
         """The steps whose outputs may be absent: all that read them can do without, or are skipped themselves."""
         found = set(steps)
+
+        def is_needed(tensor: str) -> bool:
+            return any(
+                tensor not in self._optional
+                if reader == OUTPUTS
+                else tensor in steps[reader].requires and reader not in found
+                for reader in readers.get(tensor, ())
+            )
+
         changed = True
         while changed:
-            needed = [
-                index
-                for index in found
-                for _, tensor in steps[index].outputs
-                if (tensor in outputs and tensor not in self._optional)
-                or any(tensor in step.requires and step.index not in found for step in readers.get(tensor, ()))
-            ]
+            needed = [index for index in found for _, tensor in steps[index].outputs if is_needed(tensor)]
             changed = bool(needed)
             found.difference_update(needed)
         return frozenset(found)
 
-    def _origins(self, steps: dict[int, Step], outputs: tuple[str, ...]) -> dict[int, int]:
-        readers = {step.index: step.reads for step in steps.values() if step.is_decoupled} | {OUTPUTS: outputs}
-        found = {reader: self._origin(tensors) for reader, tensors in readers.items()}
-        return {reader: origin for reader, origin in found.items() if origin is not None}
-
-    def _origin(self, tensors: Sequence[str]) -> int | None:
-        """The decoupled step that these tensors originate from, directly; None for none."""
+    def _origin(self, tensors: Sequence[str]) -> int:
+        """The decoupled step that these tensors originate from, directly."""
         seen: set[str] = set()
         queue = list(tensors)
         while queue:
@@ -148,7 +163,7 @@ class Graph:
                 if step.is_decoupled:
                     return step.index
                 queue.extend(step.reads)
-        return None
+        return NOT_DECOUPLED
 
 
 def fitting(shape: list[int], batch: int, dims: Sequence[int], *, is_batching: bool) -> list[int]:

@@ -4,16 +4,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from pyruntime.runtime.calls.call_request import CallRequest, Version
 from pyruntime.runtime.calls.model_call import Callee, CallTracer, ModelCall
-from pyruntime.runtime.calls.tensors import CallInputs
 from pyruntime.runtime.ensembles.graph import Step
 from pyruntime.runtime.ensembles.run import Start
-from pyruntime.runtime.ensembles.tensors import Source, Tensor
+from pyruntime.runtime.ensembles.tensors import StepInputs, Tensor
 from pyruntime.runtime.ensembles.times import StepTimes
 from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.regions import ClientRegion, GrantedRegion
@@ -30,7 +29,7 @@ class StepOwner(Protocol):
 
 
 class StepRequest(CallRequest):
-    """The request of a step. `times` are those of its job."""
+    """The request of a step. `times` are those of its job, None until there is one."""
 
     __slots__ = ("_priority", "times")
 
@@ -46,20 +45,21 @@ class StepRequest(CallRequest):
         """`job` is that of the ensemble."""
         super().__init__(step.model, step.version, job.id, options, parameters, tensors, regions, job.trace_context)
         self._priority = job.priority
+        self.times: StepTimes | None = None
 
     def job(self, callee: Version, slots: list[Slot], respond: Respond) -> Job:
         """See CallRequest."""
         job = super().job(callee, slots, respond)
-        for region in job.regions:
+        job.priority = self._priority
+        for region in self.regions:
             if isinstance(region, ClientRegion):
                 job.places = {}  # the inputs are a client's, the outputs are not
-        job.priority = self._priority
         self.times = job.trace = StepTimes(job.arrived_ns)
         return job
 
 
-class _Tracer:
-    """Has the times of a step recorded besides its trace."""
+class TimedTracer:
+    """Traces the calls of steps, and has their times recorded as well."""
 
     def __init__(self, tracer: CallTracer) -> None:
         self._tracer = tracer
@@ -74,37 +74,16 @@ class _Tracer:
 
 
 class StepCall(ModelCall):
-    """See the module. `batch` is the batch size of what the step makes, 0 if its model does not batch.
+    """See the module. `has_responded`: the model has sent a response."""
 
-    `has_responded`: the model has sent a response.
-    """
+    __slots__ = ("has_responded", "iteration", "made", "step")
 
-    __slots__ = ("_made", "_owner", "_sources", "has_responded", "iteration", "step")
-
-    def __init__(self, owner: StepOwner, tracer: CallTracer, start: Start[Tensor], request: StepRequest) -> None:
-        self._sources: list[Source] = [tensor.source for tensor in start.tensors.values() if tensor is not None]
-        inputs = CallInputs(request.regions, self._end_use)
-        super().__init__(_Tracer(tracer), request, [inputs], self._respond)
-        self._owner = owner
-        self._made = request
-        self.step: Step = start.step
+    def __init__(
+        self, owner: StepOwner, tracer: CallTracer, start: Start[Tensor], request: StepRequest, inputs: StepInputs
+    ) -> None:
+        """`request` stays as `made`."""
+        super().__init__(tracer, request, [inputs], partial(owner.responded, self))
+        self.made = request
+        self.step = start.step
         self.iteration = start.iteration
         self.has_responded = False
-
-    @property
-    def batch(self) -> int:
-        """See the class."""
-        return self.job.rows if self.job is not None and self.step.is_batching else 0
-
-    def ended(self) -> StepTimes:
-        """The times of the step, which has ended."""
-        times = self._made.times
-        times.ended(time.monotonic_ns())
-        return times
-
-    def _end_use(self) -> None:
-        for source in self._sources:
-            source.end_use()
-
-    def _respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
-        self._owner.responded(self, outcome, final)

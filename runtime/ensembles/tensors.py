@@ -8,59 +8,82 @@ the last use of its tensors has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from pyruntime.runtime.calls.tensors import HeldResponse
+from pyruntime.runtime.calls.tensors import CallInputs, HeldResponse
+from pyruntime.runtime.ensembles.marks import SequenceMark
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.regions import ClientRegion, GrantedRegion
+from pyruntime.runtime.regions import ClientRegion, GrantedRegion, SharedRegion
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.addresses import address, split
-from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
-
-# A correlation id, and the flags of a request in its sequence.
-SequenceMark = tuple[int | str, int]
 
 
 class Source:
-    """Memory that tensors lie in, with so many uses left. The end of the last one frees it."""
+    """Memory that tensors lie in, with so many uses left. The end of the last one frees it.
 
-    __slots__ = ("_free", "_uses")
+    Its regions stay open until then.
+    """
 
-    def __init__(self, uses: int, free: Callable[[], None]) -> None:
+    __slots__ = ("_free", "_regions", "_uses")
+
+    def __init__(self, uses: int, regions: Sequence[GrantedRegion], free: Callable[[], None]) -> None:
         """`free` is called at once if there are no uses."""
         self._uses = uses
+        self._regions = regions
         self._free = free
         if not uses:
+            self._regions = ()
             free()
+            return
+        for region in regions:
+            region.count_on()
 
     def end_use(self) -> None:
         """One use has ended."""
         self._uses -= 1
         if not self._uses:
             self._free()
+            for region in self._regions:
+                region.close()
+
+
+class StepInputs(CallInputs):
+    """The inputs of a step, as a slot of its job. The sources keep their regions open."""
+
+    __slots__ = ("_sources",)
+
+    def __init__(self, sources: list[Source]) -> None:
+        self._sources = sources
+
+    def free(self) -> None:
+        """See CallInputs."""
+        for source in self._sources:
+            source.end_use()
 
 
 class Tensor:
     """One tensor. `at` is its address in `region`; or its contents, which came with the request or are in no region.
 
     `batch` is the batch size of the request that made it, 0 if its model does not batch. `mark` is what the step that
-    wrote it has set for the steps behind it; None for an input of the ensemble.
+    wrote it has set for the steps behind it; None for an input of the ensemble. `output` is the step's output, None for
+    an input.
     """
 
-    __slots__ = ("at", "batch", "datatype", "mark", "region", "shape", "size", "source")
+    __slots__ = ("at", "batch", "datatype", "mark", "output", "region", "shape", "size", "source")
 
     def __init__(
         self,
         datatype: str,
         shape: list[int],
-        at: int | bytes | memoryview,
+        at: int | bytes,
         size: int,
         region: GrantedRegion | None,
         batch: int,
         source: Source,
         mark: SequenceMark | None = None,
+        output: OutputTensor | None = None,
     ) -> None:
         self.datatype = datatype
         self.shape = shape
@@ -70,17 +93,14 @@ class Tensor:
         self.batch = batch
         self.source = source
         self.mark = mark
-
-    def as_input(self, name: str, shape: list[int]) -> TensorRef:
-        """The tensor as an input of a step, with the shape that the step's model wants."""
-        at = self.at
-        assert not isinstance(at, memoryview)  # an output that a step reads lies in a region
-        return (name, self.datatype, shape, at, self.size, MEMORY_CPU, 0)
+        self.output = output
 
     def as_output(self, name: str, shape: list[int]) -> OutputTensor:
         """The tensor as an output of the ensemble."""
+        if self.output is not None:
+            return OutputTensor(name, self.datatype, shape, self.output.data, self.output.address)
         at, region = self.at, self.region
-        if not isinstance(at, int):
+        if isinstance(at, bytes):
             return OutputTensor(name, self.datatype, shape, at)
         assert region is not None
         offset = split(at)[1]
@@ -89,65 +109,47 @@ class Tensor:
         return OutputTensor(name, self.datatype, shape, region.view[offset : offset + self.size], at)
 
 
-def read_inputs(job: Job, memory: RequestMemory, uses: Mapping[str, int], batch: int) -> dict[str, Tensor]:
-    """The inputs of a job that are used, by name. Their memory is freed when their uses have ended.
+def read_inputs(job: Job, memory: RequestMemory, readers: Mapping[str, Sequence[int]], batch: int) -> dict[str, Tensor]:
+    """The inputs of a job that somebody reads, by name. Their memory is freed when the readers are done with them.
 
-    `memory` is the ensemble's, and `uses` is how often each tensor is used.
+    `memory` is the ensemble's.
     """
-    used = [tensor for tensor in job.tensors if tensor[0] in uses]
-    source = Source(sum(uses[tensor[0]] for tensor in used), job.free)
     own = memory.region
-    regions: dict[int, GrantedRegion] = {region.number: region for region in job.regions} if job.regions else {}
+    used, uses = [], 0
+    for tensor in job.tensors:
+        name = tensor[0]
+        if name in readers:
+            used.append(tensor)
+            uses += len(readers[name])
+    regions: dict[int, GrantedRegion] = {}
+    if job.regions:
+        regions = {region.number: region for region in job.regions}
+    source = Source(uses, (own, *job.regions), job.free)
+    base = address(own.number, 0)
     tensors = {}
     for name, datatype, shape, at, size, _, _ in used:
         region: GrantedRegion | None = None
         if not isinstance(at, bytes):
-            region = regions.get(split(at)[0])
+            region = regions.get(split(at)[0]) if regions else None
             if region is None:
-                region, at = own, address(own.number, split(at)[1])
+                region, at = own, base + split(at)[1]
         tensors[name] = Tensor(datatype, shape, at, size, region, batch, source)
     return tensors
 
 
-class StepOutputs:
-    """The outputs of one response of a step. Those that other steps read lie in memory that all of them can read.
+def shared_outputs(
+    response: InferResponse, memory: RequestMemory, shared: frozenset[str]
+) -> tuple[InferResponse, Sequence[SharedRegion], Callable[[], None], int]:
+    """A response whose outputs in `shared`, by name, lie in memory that other processes can read.
 
-    `copied_bytes` is how much of them lay in private memory of the host, and had to be copied.
+    Returns it with its regions, the function that releases it, and the number of bytes that had to be copied, from
+    private memory of the host to `memory`. Raises InferenceError UNAVAILABLE if there is no room for the copy; the
+    response is not released then.
     """
-
-    def __init__(self, response: InferResponse, memory: RequestMemory, read: frozenset[str]) -> None:
-        """`memory` is that of the step's model, and `read` are the outputs that are inputs of other steps.
-
-        Raises InferenceError UNAVAILABLE if there is no room for the copy; the response is not released then.
-        """
-        outputs = {output.name: output for output in response.outputs}
-        private = [output for output in response.outputs if not output.address and output.name in read]
-        held = HeldResponse(replace(response, outputs=private), memory) if private else None
-        if held is None:
-            for region in response.regions:
-                region.count_on()
-        else:
-            outputs |= {output.name: output for output in held.response.outputs}
-        self.outputs = outputs
-        self.copied_bytes = sum(len(output.data) for output in private)
-        self._held = held
-        self._response = response
-        self._regions = {region.number: region for region in (response if held is None else held).regions}
-
-    def tensor(self, name: str, batch: int, source: Source, mark: SequenceMark) -> Tensor:
-        """One of the outputs."""
-        output = self.outputs[name]
-        at = output.address
-        if not at:
-            return Tensor(output.datatype, output.shape, output.data, len(output.data), None, batch, source, mark)
-        region = self._regions[split(at)[0]]
-        return Tensor(output.datatype, output.shape, at, len(output.data), region, batch, source, mark)
-
-    def free(self) -> None:
-        """No output is used any longer."""
-        if self._held is not None:
-            self._held.release()
-            return
-        self._response.release()
-        for region in self._response.regions:
-            region.close()
+    private = [output for output in response.outputs if not output.address and output.name in shared]
+    if not private:
+        return response, response.regions, response.release, 0
+    held = HeldResponse(replace(response, outputs=private), memory)
+    copies = {output.name: output for output in held.response.outputs}
+    made = replace(response, outputs=[copies.get(output.name, output) for output in response.outputs])
+    return made, held.regions, held.release, sum(len(output.data) for output in private)

@@ -14,9 +14,11 @@ from contextlib import AsyncExitStack
 from pyruntime.runtime.calls.model_call import CallTracer
 from pyruntime.runtime.config.ensemble_steps import inherited_labels
 from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.ensembles.ensemble import Ensemble
 from pyruntime.runtime.ensembles.executor import EnsembleExecutor
 from pyruntime.runtime.ensembles.graph import Graph
-from pyruntime.runtime.ensembles.request import Ensemble
+from pyruntime.runtime.ensembles.request import WaitingStart
+from pyruntime.runtime.ensembles.step_call import TimedTracer
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.loaders.version_loader import (
     LoadedVersion,
@@ -35,7 +37,7 @@ class EnsembleLoader:
 
     def __init__(self, find: Callable[[str, int], ModelVersion], tracer: CallTracer, factory: VersionFactory) -> None:
         self._find = find
-        self._tracer = tracer
+        self._tracer = TimedTracer(tracer)
         self._factory = factory
 
     async def load(
@@ -53,7 +55,7 @@ class EnsembleLoader:
         memory = self._factory.memory(draft)
         undo.callback(memory.close)
         model = self._factory.version(inherited_labels(spec, models), version, memory)
-        ensemble = Ensemble(
+        ensemble: Ensemble[WaitingStart] = Ensemble(
             model.spec, version, Graph(model.spec, models), memory, model.statistics, self._find, self._tracer
         )
         return model, [EnsembleExecutor(ensemble, model.scheduler)]

@@ -148,6 +148,10 @@ QUEUED_REQUESTS = _gauge("pyruntime_queued_requests", "Number of requests that n
 SHARED_MEMORY = _gauge(
     "pyruntime_shared_memory_bytes", "Shared memory that a model's requests and its instances' responses use, in bytes"
 )
+COPIED_BYTES = _counter(
+    "pyruntime_ensemble_copied_bytes_total",
+    "Bytes of tensors between the steps of an ensemble that had to be copied, because only the server could read them",
+)
 CONNECTIONS = _gauge("pyruntime_connections", "Number of open connections of clients")
 IN_FLIGHT = _gauge("pyruntime_requests_in_flight", "Number of requests of clients that are not answered yet")
 PENDING_BYTES = _gauge(

@@ -131,7 +131,8 @@ class ModelStatistics:
     `success_count` counts successful requests, `failures` failed ones by reason, `inference_count` the rows of the
     successful ones, and `execution_count` the executed batches. The times of a batch count in full for every request in
     it. `latencies` and `first_responses` are None unless the settings enable these metrics; `cache` is None for models
-    without a response cache. `memory_usage` returns the memory that the version uses, as far as known.
+    without a response cache. `memory_usage` returns the memory that the version uses, as far as known. `copied_bytes`
+    is how much of the tensors between the steps of an ensemble had to be copied.
     """
 
     __slots__ = (
@@ -140,6 +141,7 @@ class ModelStatistics:
         "compute_infer_ns",
         "compute_input_ns",
         "compute_output_ns",
+        "copied_bytes",
         "execution_count",
         "failure_ns",
         "failures",
@@ -168,6 +170,7 @@ class ModelStatistics:
         self.success_count = self.success_ns = self.failure_ns = 0
         self.queue_ns = self.compute_input_ns = self.compute_infer_ns = self.compute_output_ns = 0
         self.inference_count = self.execution_count = self.last_inference_ms = 0
+        self.copied_bytes = 0
         self.failures = dict.fromkeys(FailureReason, 0)
         self.batches: dict[int, BatchStatistics] = {}
         self.responses: dict[int, ResponseStatistics] = {}

@@ -4,11 +4,16 @@
 
 import json
 from contextlib import closing
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
 
 from .harness.ensembles import chain, ensemble, step
+from .harness.models import parameters
+from .harness.waiting import wait_until
 
 ADD = """
 class TritonPythonModel:
@@ -65,6 +70,65 @@ class TritonPythonModel:
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
+# Answers with LARGE or SMALL, whichever the number is.
+ROUTE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            read = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            name = "LARGE" if read[0] > 10 else "SMALL"
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor(name, read)]))
+        return responses
+"""
+ROUTE_CONFIG = """
+backend: "python"
+input [ { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] } ]
+output [ { name: "LARGE" data_type: TYPE_INT64 dims: [ -1 ] }, { name: "SMALL" data_type: TYPE_INT64 dims: [ -1 ] } ]
+"""
+# Answers with the number of its requests that were under way at the same time as this one.
+CROWD = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.lock = threading.Lock()
+        self.now = 0
+
+    def execute(self, requests):
+        with self.lock:
+            self.now += len(requests)
+            seen = self.now
+        time.sleep(0.01)
+        with self.lock:
+            seen = max(seen, self.now)
+            self.now -= len(requests)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([seen]))]) for _ in requests]
+"""
+THREADS = """
+instance_group { count: 4 }
+parameters { key: "INSTANCE_MODE" value { string_value: "thread" } }
+"""
+LOOP = """
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            call = pb_utils.InferenceRequest(model_name="looped", requested_output_names=["OUT"],
+                                             inputs=request.inputs())
+            responses.append(call.exec())
+        return responses
+"""
+STREAM_CALLER = """
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            call = pb_utils.InferenceRequest(model_name="counting", requested_output_names=["OUT"],
+                                             inputs=request.inputs())
+            read = [response.output_tensors()[0].as_numpy()[0] for response in call.exec(decoupled=True)
+                    if response.output_tensors()]
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array(read))]))
+        return responses
+"""
 CALLER = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -94,7 +158,22 @@ def server(tmp_path_factory, write_model, serving):
     write_model(repository, "fail", FAIL)
     write_model(repository, "count", COUNT, more=DECOUPLED)
     write_model(repository, "caller", CALLER)
+    write_model(repository, "route", ROUTE, ROUTE_CONFIG)
+    write_model(repository, "crowd", CROWD, more=THREADS)
+    write_model(repository, "loop", LOOP)
+    write_model(repository, "stream_caller", STREAM_CALLER)
+    branches = (
+        step("route", {"IN": "IN"}, {"LARGE": "large", "SMALL": "small"}),
+        step("first", {"IN": "large"}, {"OUT": "BIG"}),
+        step("second", {"IN": "small"}, {"OUT": "x"}),
+        step("third", {"IN": "x"}, {"OUT": "LITTLE"}),
+    )
     ensembles = {
+        "branches": ensemble(*branches, outputs=("BIG", "LITTLE"), more=parameters(OPTIONAL_OUTPUTS="BIG, LITTLE")),
+        "strict_branches": ensemble(*branches, outputs=("BIG", "LITTLE")),
+        "crowded": chain("count", "crowd"),
+        "lonely": chain("count", "crowd", scheduling="max_inflight_requests: 1"),
+        "looped": chain("loop"),
         "pipeline": chain("first", "second", "third"),
         "nested": chain("pipeline", "first"),
         "telling": chain("tell"),
@@ -198,3 +277,119 @@ def test_statistics(server):
     assert after["inference_count"] == before["inference_count"] + 1
     assert after["execution_count"] == before["execution_count"] + 1
     assert after["inference_stats"]["compute_infer"]["ns"] > before["inference_stats"]["compute_infer"]["ns"]
+
+
+def test_decoupled_ensemble_called_by_a_model(server):
+    """A Python model reads the stream of an ensemble."""
+    assert infer(server, "stream_caller", 3) == [2, 3, 4]
+
+
+def test_skipped_steps(server):
+    """Steps of a branch that is not taken are skipped, with those behind them, if the outputs may be absent."""
+    small, large = server.infer("branches", numbers(1)), server.infer("branches", numbers(11))
+    assert (small.as_numpy("LITTLE").tolist(), small.as_numpy("BIG")) == ([3], None)
+    assert (large.as_numpy("BIG").tolist(), large.as_numpy("LITTLE")) == ([12], None)
+
+
+def test_absent_inputs_without_optional_outputs(server):
+    """Otherwise the model of such a step refuses the request, as in Triton."""
+    status, message = server.refusal("strict_branches", numbers(1))
+    assert status == 400
+    assert message.startswith("in ensemble 'strict_branches', [request id: <id_unknown>] expected 1 inputs but got 0")
+
+
+def test_max_inflight_requests(server):
+    """A step is under way as often as the configuration allows, for all responses of the step before."""
+    assert [event["OUT"] for event in server.stream("lonely", IN=[20])] == [1] * 20
+    assert max(event["OUT"] for event in server.stream("crowded", IN=[20])) > 1
+
+
+def test_circle_of_calls(server):
+    """An ensemble that a step's model calls again, and that could never be served, is refused."""
+    status, message = server.refusal("loop", numbers(1))
+    assert status == 503
+    assert "would wait for ever" in message
+    assert "looped -> loop -> looped" in message
+
+
+def test_step_times(server):
+    """A client that asks for it gets the time of each step, in order of their ends."""
+    result = server.infer("pipeline", numbers(1), parameters={"pyruntime_step_times": True})
+    times = json.loads(result.get_response()["parameters"]["pyruntime_step_times"])
+    assert [(each["step"], each["model"], each["version"]) for each in times] == [
+        (0, "first", 1),
+        (1, "second", 1),
+        (2, "third", 1),
+    ]
+    moments = [each[name] for each in times for name in ("start_us", "execute_us", "end_us")]
+    assert moments == sorted(moments)
+
+
+def test_over_grpc(server):
+    """An ensemble over gRPC, with its parameters; a stream of a decoupled one ends with the final response."""
+    with closing(server.grpc()) as client:
+        result = client.infer("pipeline", [tensor(1)])
+        assert result.as_numpy("OUT").tolist() == [4]
+        assert dict(result.get_response().parameters).keys() == {"sequence_id", "sequence_start", "sequence_end"}
+        answers = SimpleQueue()
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.async_stream_infer("counting", [tensor(2)], enable_empty_final_response=True)
+        values, is_final = [], False
+        while not is_final:
+            result, error = answers.get(timeout=60)
+            assert error is None
+            is_final = result.get_response().parameters["triton_final_response"].bool_param
+            values += [] if result.as_numpy("OUT") is None else result.as_numpy("OUT").tolist()
+        client.stop_stream()
+    assert values == [2, 3]
+
+
+def tensor(*values):
+    made = tritonclient.grpc.InferInput("IN", [len(values)], "INT64")
+    made.set_data_from_numpy(np.array(values))
+    return made
+
+
+def test_readiness_follows_the_steps(serving, tmp_path, write_model):
+    """An ensemble is ready while the models of its steps are; it goes and comes back with them."""
+    write_model(tmp_path, "m", ADD)
+    write_model(tmp_path, "e", None, chain("m", "m"))
+    with (
+        serving(tmp_path, "--model-control-mode=explicit", "--load-model=e") as server,
+        closing(server.client()) as client,
+    ):
+        assert client.is_model_ready("e")
+        assert client.is_model_ready("m")
+        client.unload_model("m")
+        assert not client.is_model_ready("e")
+        client.load_model("m")
+        wait_until(lambda: client.is_model_ready("e"))
+        assert infer(server, "e", 1) == [3]
+        client.unload_model("e", unload_dependents=True)
+        assert client.is_model_ready("m")  # it was loaded by name
+        write_model(tmp_path, "f", None, chain("nobody"))
+        with pytest.raises(
+            InferenceServerException, match="load failed for model 'f': ensemble f contains models that"
+        ):
+            client.load_model("f")
+
+
+def test_traces(serving, tmp_path, write_model):
+    """The steps have traces of their own below that of the ensemble, which has no times of execution."""
+    file = tmp_path / ".trace.json"
+    write_model(tmp_path, "m", ADD)
+    write_model(tmp_path, "e", None, chain("m", "m"))
+    options = (f"--trace-config=triton,file={file}", "--trace-config=level=TIMESTAMPS", "--trace-config=rate=1")
+    with serving(tmp_path, *options) as server:
+        infer(server, "e", 1)
+    records = json.loads(file.read_text())
+    models = {record["id"]: record for record in records if "model_name" in record}
+    (top,) = [id for id, record in models.items() if record["model_name"] == "e"]
+    steps = [record for record in models.values() if record["model_name"] == "m"]
+    assert [record["parent_id"] for record in steps] == [top, top]
+    activities = {
+        id: {stamp["name"] for record in records if record["id"] == id for stamp in record.get("timestamps", ())}
+        for id in models
+    }
+    assert not any(name.startswith("COMPUTE") for name in activities[top])
+    assert all({"COMPUTE_START", "COMPUTE_END"} <= activities[record["id"]] for record in steps)

@@ -35,26 +35,33 @@ class Shell:
                 read = tuple(command.tensors[tensor] for _, tensor in sorted(command.step.inputs))
                 self.runs.append((command.step.index, read))
                 self.under_way.append([command, 0, read])
-                self.uses.subtract(tensor for tensor in command.tensors.values() if tensor is not None)
+                self.use(command.tensors[name] for name in command.step.reads)
             elif isinstance(command, Send):
                 assert command.iteration == len(self.sent)
-                self.sent.append(dict(command.outputs))
-                self.uses.subtract(tensor for tensor in command.outputs.values() if tensor is not None)
+                self.sent.append({name: command.tensors[name] for name in self.plan.outputs})
+                self.use(self.sent[-1].values())
                 self.is_last = command.is_last
             elif isinstance(command, Drop):
                 self.uses[command.tensor] -= 1
             else:
                 assert isinstance(command, Skipped)
 
+    def use(self, tensors):
+        self.uses.subtract(tensor for tensor in tensors if tensor is not None)
+
     def begin(self):
-        tensors = {name: ("in", name) if name in self.ensemble.given else None for name in self.ensemble.inputs}
+        tensors = {
+            name: ("in", name) if name in self.ensemble.given else None
+            for name in self.ensemble.inputs
+            if name in self.plan.readers
+        }
         self.count(tensors)
         self.perform(self.run.begin(tensors))
 
     def count(self, tensors):
         for name, tensor in tensors.items():
             if tensor is not None:
-                self.uses[tensor] += self.plan.uses.get(name, 0)
+                self.uses[tensor] += len(self.plan.readers[name])
 
     def answer(self):
         """One of the steps under way sends its next response, or ends."""
@@ -63,7 +70,7 @@ class Shell:
         node = self.ensemble.nodes[start.step.index]
         if node.responses == sent:  # the end of a decoupled step, without a response
             self.under_way.remove(each)
-            self.perform(self.run.ended())
+            self.run.ended()
             return
         each[1] += 1
         if node.responses is None:
@@ -71,7 +78,7 @@ class Shell:
         tensors = {
             tensor: None if tensor in node.absent else ("out", start.step.index, tensor, read, sent)
             for tensor in node.writes
-            if tensor in self.plan.uses
+            if tensor in self.plan.readers
         }
         self.count(tensors)
         commands = self.run.responded(start.step, start.iteration, tensors, is_last=node.responses is None)
@@ -186,6 +193,5 @@ def test_repr():
     """What is under way can be read."""
     shell = run_of(Node([("in", False)], ["out"]))
     shell.begin()
-    assert repr(shell.run) == "<Run [0 tensors, 1 steps under way, 0 responses]>"
+    assert repr(shell.run) == "<Run [1 tensors, 1 steps under way, 0 responses]>"
     shell.answer()
-    assert shell.run.sent == 1

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pyruntime.runtime.config.schema import Config
 from pyruntime.utils.errors import ConfigError
 
+# The value of `runtime` for backends in Python.
+PYTHON_RUNTIME = "model.py"
+
 # The most names of files in an error message.
 NAMES_SHOWN_MAX = 5
 
@@ -65,7 +68,11 @@ def fill_backend(config: Config, files: Collection[str]) -> None:
     if format is not None:
         config.backend = config.backend or format.backend
         config.platform = config.platform or format.platform
-        config.default_model_filename = config.default_model_filename or format.filename
+        if (config.backend, config.runtime) != (
+            "pytorch",
+            PYTHON_RUNTIME,
+        ):  # its file is that of a Python-based backend
+            config.default_model_filename = config.default_model_filename or format.filename
     elif not (config.backend or config.platform or config.default_model_filename):
         backend = config.name.partition(".")[2]
         if not backend:

@@ -56,6 +56,9 @@ def read_draft(folder: ModelFolder, settings: ServerSettings, config: Config) ->
     """Normalise a model's configuration, and find the versions to load. Raises LoadError."""
     if folder.problem:
         raise LoadError(folder.problem)
+    selection = select_versions(VersionPolicy.from_config(config), map(str, folder.version_dirs), folder.name)
+    if selection.problem:
+        raise LoadError(selection.problem)
     default_instances = not config.instance_group
     config = normalize(config, directory_name=folder.name, files=_version_files(folder), gpus=GPUS)
     if config.HasField("ensemble_scheduling"):
@@ -63,9 +66,6 @@ def read_draft(folder: ModelFolder, settings: ServerSettings, config: Config) ->
     else:
         validate_instances(config)
     refuse_unsupported(config)
-    selection = select_versions(VersionPolicy.from_config(config), map(str, folder.version_dirs), folder.name)
-    if selection.problem:
-        raise LoadError(selection.problem)
     identity = type(config)()
     identity.CopyFrom(config)
     identity.ClearField("input")

@@ -65,6 +65,7 @@ def test_of_the_wrong_kind(name):
         ("backend: 'onnxruntime'", [], ONNX),
         ("backend: 'onnxruntime' default_model_filename: 'a.onnx'", [], ("onnxruntime", "onnxruntime_onnx", "a.onnx")),
         ("backend: 'pytorch'", ["model.onnx"], PT),
+        ("backend: 'pytorch' runtime: 'model.py'", [], ("pytorch", "pytorch_libtorch", "")),
         ("backend: 'tensorrt'", [], PLAN),
         ("backend: 'openvino'", [], XML),
         ("backend: 'python'", [], PYTHON),

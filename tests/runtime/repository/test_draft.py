@@ -100,3 +100,5 @@ class TestBackend:
             read("1/model.bin", "1/weights/", "2/readme")
         with pytest.raises(LoadError, match=r"Its version has no files, and none of "):
             read("1/", name="empty")
+        with pytest.raises(LoadError, match=r"^at least one version must be available under the version policy of "):
+            read("readme", name="no_version")

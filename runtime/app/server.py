@@ -19,7 +19,7 @@ import uvloop
 from pyruntime.runtime.app.metrics import ServerMetrics
 from pyruntime.runtime.app.services import ModelServices
 from pyruntime.runtime.app.state import VERSION, LentConnections, ServerState
-from pyruntime.runtime.caching.cache import create_cache
+from pyruntime.runtime.caching.factory import create_cache
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.native.host import NativeHost
 from pyruntime.runtime.instances.stub.launch import close_launcher

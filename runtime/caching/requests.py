@@ -63,7 +63,8 @@ class CachedRequests:
         """Answer a job, or queue it. In any case its `respond` is called."""
         begun_ns = time.monotonic_ns()
         self._jobs.add(job)
-        self._cache.post(lambda: self._look(job), lambda done: self._looked(job, begun_ns, done))
+        size = sum(tensor[4] for tensor in job.tensors)
+        self._cache.post(lambda: self._look(job), lambda done: self._looked(job, begun_ns, done), size)
 
     def cancel(self, job: Job) -> bool:
         """Cancel a job in lookup. False if the job is not in lookup."""
@@ -170,7 +171,8 @@ class CachedRequests:
                 respond(response, final)
 
             self._inserting += 1
-            self._cache.post(lambda: self._cache.insert(key, encode(response.outputs)), inserted)
+            size = sum(output.byte_size for output in response.outputs)
+            self._cache.post(lambda: self._cache.insert(key, encode(response.outputs)), inserted, size)
 
         return insert
 

@@ -5,8 +5,10 @@
 import json
 import re
 import shutil
+import socket
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 
 import numpy as np
 import pytest
@@ -313,7 +315,9 @@ def test_a_server_without_a_cache(serve, write_model, tmp_path):
     [
         (["--cache-config=none,size=1"], "unable to find 'libtritoncache_none.so' for cache. Searched: {}"),
         (["--cache-config=../x,size=1"], "unable to find 'libtritoncache_../x.so' for cache. Searched: {}"),
-        (["--response-cache-byte-size=1000"], "is NVIDIA's libtritoncache_local.so, and does not come with pyruntime"),
+        (["--cache-config=local,sizes=1"], "config didn't contain a valid 'size' field"),
+        (["--cache-config=redis,host=localhost"], "didn't specify address"),
+        (["--cache-config=redis,host=127.0.0.1", "--cache-config=redis,port=1"], "Failed to initialize RedisCache"),
         (["--cache-config=tested,fail=begin"], "no begin"),
         (
             ["--cache-config=wrong,size=1"],
@@ -348,3 +352,59 @@ def test_traces(server, model, tmp_path, levels):
     assert {"REQUEST_START", "COMPUTE_START", "REQUEST_END"} <= found["miss"]
     assert {"REQUEST_START", "REQUEST_END"} <= found["hit"]
     assert "COMPUTE_START" not in found["hit"]
+
+
+@pytest.fixture
+def redis_options(tmp_path_factory, reserve_ports, wait_until):
+    """The options for a Redis server."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("redis-server is not installed")
+    folder = tmp_path_factory.mktemp("redis")
+    with reserve_ports(1) as (port,):
+        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            wait_until(lambda: is_open(port))
+            yield ["--cache-config=redis,host=127.0.0.1", f"--cache-config=redis,port={port}"]
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def is_open(port):
+    with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+LOCAL = ["--cache-config=local,size=1000000"]
+
+
+@pytest.mark.parametrize("cache", ["local", "older option", "redis"])
+def test_ours(serve, model, request, cache):
+    """The caches that come with the server answer as a library does: at once, and with large tensors."""
+    options = {"local": LOCAL, "older option": ["--response-cache-byte-size=1000000"]}
+    model()
+    server = serve(*(options.get(cache) or request.getfixturevalue("redis_options")))
+    large = np.arange(20_000)
+    for _ in range(3):
+        assert server.infer("m", {"IN": np.array([1, 2])}).as_numpy("OUT").tolist() == [3, 1]
+        assert server.infer("m", {"IN": large}).as_numpy("OUT").tolist() == [large.sum(), 2]
+    assert server.refusal("m", {"IN": np.array([-1])})[0] == 500
+    (found,) = json.loads(server.request("GET", "/v2/models/m/stats").body)["model_stats"]
+    assert found["execution_count"] == 3
+    assert [found["inference_stats"][key]["count"] for key in ("cache_hit", "cache_miss", "success")] == [4, 3, 6]
+
+
+def test_redis_that_ends(serve, model, redis_options, wait_until):
+    """Without its Redis server requests are executed, with a line in the log for each; nothing waits for long."""
+    model()
+    server = serve(*redis_options)
+    assert server.infer("m", {"IN": np.array([5])}).as_numpy("OUT").tolist() == [5, 1]
+    port = redis_options[1].rpartition("=")[2]
+    with socket.create_connection(("127.0.0.1", int(port))) as control:
+        control.sendall(b"SHUTDOWN NOSAVE\r\n")
+        assert control.recv(1) == b""
+    assert server.infer("m", {"IN": np.array([5])}).as_numpy("OUT").tolist() == [5, 2]
+    assert "redis: lookup of a response of 'm' failed" in server.log

@@ -39,7 +39,7 @@ class Cache:
     def insert(self, key, entry):
         self.kept = memoryview(entry)
 
-    def post(self, step, call_back):
+    def post(self, step, call_back, size):
         self.steps.append((step, call_back))
 
     def go(self):

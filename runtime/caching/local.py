@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The response cache `local`, in the memory of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from pyruntime.runtime.caching.cache import ResponseCache
+from pyruntime.runtime.caching.lru import LeastRecentlyUsed
+from pyruntime.utils.errors import LoadError, LocalError
+
+_LOG = logging.getLogger("pyruntime.caching")
+
+_T = TypeVar("_T")
+
+# A request or a response up to this size, in bytes, is digested and copied on the event loop: a thread costs more.
+AT_ONCE_MAX = 64 << 10
+
+
+class LocalCache(ResponseCache):
+    """See the module. Its only setting is `size`, in bytes."""
+
+    failure = LocalError
+
+    def __init__(self, name: str, config: Mapping[str, str]) -> None:
+        super().__init__(name)
+        self._size = config.get("size", "")
+        self._entries = LeastRecentlyUsed(0)
+        # Threads look up and insert what is large.
+        self._lock = threading.Lock()
+
+    async def open(self) -> None:
+        """See ResponseCache."""
+        size = self._size
+        if not (size.isascii() and size.isdecimal() and int(size) > 0):
+            raise LoadError("Failed to initialize LocalCache: config didn't contain a valid 'size' field.")
+        self._entries = LeastRecentlyUsed(int(size))
+        _LOG.info("Response cache '%s' has %d bytes of the server's memory", self.name, int(size))
+
+    def lookup(self, key: str) -> memoryview | None:
+        """See ResponseCache. Never blocks for long."""
+        with self._lock:
+            entry = self._entries.find(key)
+        return None if entry is None else memoryview(entry)
+
+    def insert(self, key: str, entry: bytes) -> None:
+        """See ResponseCache. Never blocks for long."""
+        with self._lock:
+            self._entries.add(key, entry)
+
+    def post(self, step: Callable[[], _T], call_back: Callable[[asyncio.Future[_T]], None], size: int) -> None:
+        """See ResponseCache."""
+        if size > AT_ONCE_MAX:
+            super().post(step, call_back, size)
+            return
+        done: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        try:
+            done.set_result(step())
+        except Exception as exc:
+            done.set_exception(exc)
+        done.add_done_callback(call_back)

@@ -81,11 +81,17 @@ class Job:
 
 
 class Batches:
-    """See the module. `handle` is the extension's instance; `run` runs a function in a thread that may block."""
+    """See the module."""
 
-    handle: _triton.Instance
-
-    def __init__(self, events: Events, host: Host, decoupled: bool, run: Callable[..., object]) -> None:
+    def __init__(
+        self,
+        events: Events,
+        host: Host,
+        decoupled: bool,
+        run: Callable[..., object],
+        create: Callable[[Batches], _triton.Instance],
+    ) -> None:
+        """`run` runs a function in a thread that may block; `create` makes the extension's instance."""
         self._events = events
         self._host = host
         self._decoupled = decoupled
@@ -97,6 +103,7 @@ class Batches:
         self._number = 1
         self._is_executing = False
         self._open: dict[Job, None] = {}
+        self.handle = create(self)
 
     def execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse | None] | None:
         """Have the backend execute a batch. Returns the result of TritonPythonModel.execute."""

@@ -87,11 +87,14 @@ class NativeModel:
         )
 
     def instance(self, owner: object, config: Mapping[str, Any], args: Mapping[str, str]) -> _triton.Instance:
-        """Create an instance and initialise it."""
+        """Create an instance, which is not initialised yet."""
         policies = json.loads(self._location["host_policies"])
         handle: _triton.Instance = self.native.Instance(self.handle, owner, *arguments.instance(config, args, policies))
-        self._call(handle.initialize)
         return handle
+
+    def begin(self, instance: _triton.Instance) -> None:
+        """Initialise an instance."""
+        self._call(instance.initialize)
 
     def finalize(self, instance: _triton.Instance | None) -> list[str]:
         """Finalise the instance, if there is one, the model and the backend. Returns their errors."""

@@ -53,8 +53,11 @@ class TritonPythonModel:
         self._instance: Any = None
         try:
             self._model.configure(config, args["model_config"])
-            self._batches = self._server.serve(arguments.is_decoupled(config))
-            self._instance = self._batches.handle = self._model.instance(self._batches, config, args)
+            self._batches = self._server.serve(
+                arguments.is_decoupled(config), lambda batches: self._model.instance(batches, config, args)
+            )
+            self._instance = self._batches.handle
+            self._model.begin(self._instance)
             self._server.settle()
         except BaseException:
             self.finalize()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pyruntime.backends.native.batches import Batches
 from pyruntime.backends.native.calls import Calls
@@ -15,6 +16,9 @@ from pyruntime.backends.native.library import import_extension
 from pyruntime.backends.native.metrics import NativeMetrics
 from pyruntime.runtime.native.process import prepare_process
 from pyruntime.stub.host import Host, get_host
+
+if TYPE_CHECKING:
+    from pyruntime.runtime.native import _triton
 
 # The levels of TRITONSERVER_LogMessage, verbose last.
 _LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
@@ -49,10 +53,10 @@ class Server:
             acts[kind] = _ignore
         self._events = Events(native, acts, self._look)
 
-    def serve(self, decoupled: bool) -> Batches:
-        """Begin to serve: the host exists now. Returns the batches, which requests go to."""
+    def serve(self, decoupled: bool, create: Callable[[Batches], _triton.Instance]) -> Batches:
+        """Begin to serve: the host exists now. Returns the batches, which requests go to; for `create` see there."""
         self._host = get_host()
-        self._batches = Batches(self._events, self._host, decoupled, self._calls.run)
+        self._batches = Batches(self._events, self._host, decoupled, self._calls.run, create)
         return self._batches
 
     def settle(self) -> None:

@@ -60,7 +60,7 @@ def _metadata(state: ServerState) -> bytes:
 
 
 def _model_metadata(state: ServerState, name: str, version: int) -> bytes:
-    return documents.model_metadata(state.table.resolve(name, version).spec, state.table.ready_versions(name))
+    return documents.model_metadata(state.table.resolve(name, version).spec, state.table.ready_versions(name, version))
 
 
 def _model_config(state: ServerState, name: str, version: int, form: int) -> bytes:

@@ -30,7 +30,7 @@ SIZE_MAX = 2**63 - 1
 _unpack_length = Struct("<I").unpack_from
 
 _BATCHING_NOTE = (
-    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
     "input shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
     "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
 )
@@ -47,7 +47,7 @@ def check_request(spec: ModelSpec, request: InferRequest) -> None:
     if request.requested_outputs is not None:
         for name in request.requested_outputs:
             if name not in spec.outputs:
-                raise _failure(request, f"unexpected inference output '{name}' for model '{spec.name}'")
+                raise _invalid(f"unexpected inference output '{name}' for model '{spec.name}'")
     inputs = request.inputs
     expected = spec.inputs
     if len(inputs) != len(expected) or {tensor.name for tensor in inputs} != expected.keys():
@@ -125,7 +125,7 @@ def check_names(spec: ModelSpec, request: InferRequest, input_names: Iterable[st
         raise _wrong_count(spec, request, names, missing)
     for name in names:
         if name not in spec.inputs:
-            raise _failure(request, f"unexpected inference input '{name}' for model '{spec.name}'")
+            raise _invalid(f"unexpected inference input '{name}' for model '{spec.name}'")
     if missing:
         raise _wrong_count(spec, request, names, missing)
 
@@ -166,11 +166,9 @@ def _check_bytes(request: InferRequest, name: str, data: memoryview | bytes, cou
     if count > SIZE_MAX:
         raise _too_many(name, "element count")
     if offset > end:
-        raise _failure(
-            request,
+        raise _invalid(
             f"incomplete string data for inference input '{name}', expecting string of length {length} but only "
-            f"{end - offset + length} bytes available. Expecting {count} string elements for inference input "
-            f"'{name}'.",
+            f"{end - offset + length} bytes available"
         )
     if found > count:
         raise _failure(
@@ -181,11 +179,18 @@ def _check_bytes(request: InferRequest, name: str, data: memoryview | bytes, cou
     if offset < end:
         raise _failure(
             request,
-            f"incomplete string length indicator for inference input '{name}', expecting {BYTES_PREFIX_SIZE} bytes "
-            f"but only {end - offset} bytes available. Expecting {count} string elements for inference input "
-            f"'{name}'.",
+            f"incomplete string length indicator for inference input '{name}' for model '{request.model_name}', "
+            f"expecting {BYTES_PREFIX_SIZE} bytes but only {end - offset} bytes available. Please make sure the string "
+            "length indicator is in one buffer.",
         )
-    raise _failure(request, f"expected {count} string elements for inference input '{name}', got {found}")
+    raise _failure(
+        request,
+        f"expected {count} string elements for inference input '{name}' for model '{request.model_name}', got {found}",
+    )
+
+
+def _invalid(message: str) -> InferenceError:
+    return InferenceError(message, Code.INVALID_ARG)
 
 
 def _failure(request: InferRequest, message: str) -> InferenceError:
@@ -208,9 +213,10 @@ def _wrong_count(spec: ModelSpec, request: InferRequest, names: Collection[str],
 def _wrong_datatype(
     spec: ModelSpec, request: InferRequest, tensor: InputTensor, tensor_spec: TensorSpec
 ) -> InferenceError:
+    datatype = tensor.datatype if tensor.datatype in _SIZES else "<invalid>"
     return _failure(
         request,
-        f"inference input '{tensor.name}' data-type is '{tensor.datatype}', but model '{spec.name}' expects "
+        f"inference input '{tensor.name}' data-type is '{datatype}', but model '{spec.name}' expects "
         f"'{tensor_spec.datatype}'",
     )
 
@@ -222,7 +228,7 @@ def _wrong_shape(
     return _failure(
         request,
         f"unexpected shape for input '{tensor.name}' for model '{spec.name}'. Expected "
-        f"{_dims(tensor_spec.shape)}, got {_dims(tensor.shape)}.{note}",
+        f"{_dims(tensor_spec.shape)}, got {_dims(tensor.shape)}. {note}",
     )
 
 
@@ -238,7 +244,7 @@ def _wrong_byte_size(spec: ModelSpec, request: InferRequest, tensor: InputTensor
 
 
 def _too_many(name: str, what: str) -> InferenceError:
-    return InferenceError(f"{what} for tensor '{name}' exceeds maximum size of {SIZE_MAX}", Code.INVALID_ARG)
+    return _invalid(f"{what} for tensor '{name}' exceeds maximum size of {SIZE_MAX}")
 
 
 def _quoted(names: Iterable[str]) -> str:

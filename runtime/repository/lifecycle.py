@@ -163,9 +163,10 @@ class LifecycleTable(Generic[H]):
         """The state of every version for which a load was ever begun; empty for unknown models."""
         return {version: entry.state for version, entry in self._models.get(model, {}).items()}
 
-    def ready_versions(self, model: str) -> tuple[int, ...]:
-        """The versions that serve, ascending."""
-        return tuple(sorted(version for version, state in self.states(model).items() if state in _SERVING))
+    def ready_versions(self, model: str, only: int = LATEST) -> tuple[int, ...]:
+        """The versions that serve, ascending; if `only` is a version, none but that one."""
+        ready = sorted(version for version, state in self.states(model).items() if state in _SERVING)
+        return tuple(ready) if only == LATEST else tuple(version for version in ready if version == only)
 
     def index(self) -> list[IndexRow]:
         """The repository index, in order of name and version."""

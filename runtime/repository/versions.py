@@ -19,6 +19,10 @@ SPECIFIC_VERSIONS_MAX = 1000
 VERSION_MAX = (1 << 63) - 1
 VERSION_DIGITS_MAX = 19
 _VERSION = re.compile(r"[1-9][0-9]*", re.ASCII)
+# What C++ reads as a number, if more or less of it.
+_NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}(?![0-9]).*", re.ASCII | re.DOTALL)
+# The part of a wrong version that a message shows.
+SHOWN_LENGTH_MAX = 64
 
 
 def parse_version(text: str) -> int:
@@ -26,13 +30,15 @@ def parse_version(text: str) -> int:
     if not text:
         return LATEST
     version = int(text) if text.isascii() and text.isdigit() and len(text) <= VERSION_DIGITS_MAX else 0
-    if not 0 < version <= VERSION_MAX:
-        raise InferenceError(
-            f"failed to get model version from specified version string '{text[:VERSION_DIGITS_MAX]}', "
-            "version should be an integral value > 0",
-            Code.INVALID_ARG,
-        )
-    return version
+    if 0 < version <= VERSION_MAX:
+        return version
+    # Triton names the function of C++ that could not read it.
+    details = "" if _NUMBER.fullmatch(text) else " (details: stol)"
+    raise InferenceError(
+        f"failed to get model version from specified version string '{text[:SHOWN_LENGTH_MAX]}'{details}, "
+        "version should be an integral value > 0",
+        Code.INVALID_ARG,
+    )
 
 
 @dataclass(frozen=True, slots=True)

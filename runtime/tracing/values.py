@@ -45,7 +45,7 @@ def read_rate(text: str) -> int:
 def read_count(text: str) -> int:
     """The number of requests to trace, UNLIMITED for all."""
     if _INTEGER.fullmatch(text) and int(text) < UNLIMITED:
-        raise ValueError(f"Unable to parse 'trace_count'. Expecting value >= -1, got: {text}")
+        raise ValueError(f"Unable to parse 'trace_count'. Expecting value >= -1, got:{text}")
     return _integer("trace_count", text, UNLIMITED, COUNT_MAX)
 
 

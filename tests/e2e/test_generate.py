@@ -312,7 +312,7 @@ class TestErrors:
         assert server.request("GET", "/v2/models/tokens/generate_stream").status == 405
         duplicate = server.request("POST", "/v2/models/tokens/generate", '{"PROMPT": "a", "PROMPT": "b"}')
         assert (duplicate.status, json.loads(duplicate.body)["error"]) == (
-            400, "input 'PROMPT' already exists in request",
+            400, "[request id: <id_unknown>] input 'PROMPT' already exists in request",
         )  # fmt: skip
 
     def test_death(self, tmp_path, model, serve, wait_until):

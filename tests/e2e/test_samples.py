@@ -218,6 +218,7 @@ def test_every_sample_is_ready(samples):
         assert all(row["state"] == "READY" for row in index)
         assert all(client.is_model_ready(row["name"], row["version"]) for row in index)
         assert client.get_model_metadata("versions")["versions"] == ["1", "3"]
+        assert client.get_model_metadata("versions", "3")["versions"] == ["3"]
 
 
 def test_json_and_binary_inputs_in_one_request(samples):

@@ -143,14 +143,21 @@ class TestRequests:
         assert model.infer({"IN": [1, 2, 3, 4]})["OUT"].tolist() == [1, 3, 2, 4]
 
 
+ID = "[request id: 7] "
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("inputs", "options", "message"),
         [
-            ({}, {}, "expected 1 inputs but got 0 inputs for model 'm'."),
+            ({}, {}, f"{ID}expected 1 inputs but got 0 inputs for model 'm'."),
             ({"X": [1]}, {}, "unexpected inference input 'X' for model 'm'"),
-            ({"IN": np.array([1.0])}, {}, "inference input 'IN' data-type is 'FP64', but model 'm' expects 'INT64'"),
-            ({"IN": [[1]]}, {}, "unexpected shape for input 'IN' for model 'm'. Expected [-1], got [1,1]."),
+            (
+                {"IN": np.array([1.0])},
+                {},
+                f"{ID}inference input 'IN' data-type is 'FP64', but model 'm' expects 'INT64'",
+            ),
+            ({"IN": [[1]]}, {}, f"{ID}unexpected shape for input 'IN' for model 'm'. Expected [-1], got [1,1]. "),
             ({"IN": [1]}, {"requested_outputs": ["X"]}, "unexpected inference output 'X' for model 'm'"),
         ],
     )
@@ -158,7 +165,7 @@ class TestRefusals:
         """A request that the server would refuse does not reach the model, and fails with the server's message."""
         model = execute("raise AssertionError('it was asked')")
         failure = failure_of(model, inputs, request_id="7", **options)
-        assert failure.message.startswith(f"[request id: 7] {message}")
+        assert failure.message.startswith(message)
         assert failure.code is Code.INVALID_ARG
 
     def test_parameters(self, execute):

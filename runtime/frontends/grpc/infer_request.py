@@ -187,6 +187,8 @@ def _read_input(
 def _check_shape(request: InferRequest, name: str, shape: list[int]) -> None:
     if len(shape) > DIMS_MAX:
         raise _invalid(f"'shape' of input '{name}' has {len(shape)} dimensions, expected at most {DIMS_MAX}")
+    if shape and min(shape) < -1:
+        raise _invalid(f"tensor '{name}' contains an invalid dimension [{','.join(map(str, shape))}]")
     if shape and min(shape) < 0:
         raise request.failure(
             f"All input dimensions should be specified for input '{name}' for model '{request.model_name}', got "

@@ -42,10 +42,11 @@ def model_ready(state: ServerState, request: Message, reply: Reply) -> None:
 
 def model_metadata(state: ServerState, request: Message) -> Message:
     """The metadata, with the same contents as over HTTP."""
-    spec = state.resolve(request.name, parse_version(request.version)).spec
+    version = parse_version(request.version)
+    spec = state.resolve(request.name, version).spec
     return ModelMetadataResponse(
         name=spec.name,
-        versions=map(str, state.table.ready_versions(request.name)),
+        versions=map(str, state.table.ready_versions(request.name, version)),
         platform=spec.platform,
         inputs=map(_tensor, spec.inputs.values()),
         outputs=map(_tensor, spec.outputs.values()),

@@ -30,7 +30,7 @@ def _server_metadata(state: ServerState, route: Route, body: bytes) -> bytes:
 
 def _model_metadata(state: ServerState, route: Route, body: bytes) -> bytes:
     model = state.resolve(route.model, route.version)
-    return documents.model_metadata(model.spec, state.table.ready_versions(route.model))
+    return documents.model_metadata(model.spec, state.table.ready_versions(route.model, route.version))
 
 
 def _model_config(state: ServerState, route: Route, body: bytes) -> bytes:

@@ -23,6 +23,7 @@ from pyruntime.runtime.frontends.common.request_parameters import read_custom_pa
 from pyruntime.runtime.frontends.http.json_tensors import flatten, pack
 from pyruntime.runtime.json_types import JsonObject
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
+from pyruntime.utils.errors import Code, InferenceError
 
 # Inputs are lists of the document, so it has more values than others. orjson parses as many in some 50 ms, in which no
 # other thread runs.
@@ -44,14 +45,19 @@ def parsed_bytes(text: bytes | bytearray) -> int:
 def decode_generate(text: bytes | bytearray, spec: ModelSpec) -> InferRequest:
     """The request in `text` for the model of `spec`. Raises InferenceError (INVALID_ARG) for every mistake."""
     document = parse_document(text, VALUES_MAX)
-    _refuse_duplicate(find_duplicate(text, document), spec)
     request = InferRequest(spec.name)
+    twice = find_duplicate(text, document)
     if "id" in document:
         request.id = read_id(document.pop("id"))
+    if twice is not None:
+        raise _duplicate(request, twice, spec)
     nested = document.pop("parameters", {})
     if type(nested) is not dict:
         raise invalid(f"Expected JSON object for keyword: 'parameters', got {json_name(nested)}")
-    _refuse_duplicate(next((name for name in nested if name in document), None), spec)
+    for name in nested:
+        if name in document:
+            failure = _duplicate(request, name, spec)
+            raise invalid(f"Converting keyword: 'parameters': {failure.message}")
     parameters: JsonObject = {"id": request.id} if request.id else {}
     for name, value in (document | nested).items():
         tensor = spec.inputs.get(name)
@@ -65,9 +71,9 @@ def decode_generate(text: bytes | bytearray, spec: ModelSpec) -> InferRequest:
     return request
 
 
-def _refuse_duplicate(name: str | None, spec: ModelSpec) -> None:
-    if name is not None:
-        raise invalid(f"{'input' if name in spec.inputs else 'parameter'} '{name}' already exists in request")
+def _duplicate(request: InferRequest, name: str, spec: ModelSpec) -> InferenceError:
+    what = "input" if name in spec.inputs else "parameter"
+    return request.failure(f"{what} '{name}' already exists in request", Code.INVALID_ARG)
 
 
 def _read_input(tensor: TensorSpec, value: object) -> InputTensor:

@@ -265,7 +265,9 @@ def _bad_name(request: InferRequest, name: object, what: str) -> InferenceError:
 
 
 def _bad_datatype(name: str, datatype: object) -> InferenceError:
-    return invalid(f"input '{name}' has unknown datatype {shown(datatype)}, expected one of {', '.join(BY_NAME)}")
+    if type(datatype) is not str:
+        return invalid(f"'datatype' of input '{name}' must be a string, got {shown(datatype)}")
+    return invalid(f"invalid datatype for input {name}")
 
 
 def _bad_shape(name: str, shape: object) -> InferenceError:
@@ -302,5 +304,5 @@ def _unreadable(entry: Mapping[str, object], parameters: Mapping[str, object]) -
     given += [f"'{key}'" for key in ("binary_data_size", "shared_memory_region") if key in parameters]
     return invalid(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
-        f"'shared_memory_region' in 'parameters'. But {'set ' + ' '.join(given) if given else 'no field is set'}."
+        f"'shared_memory_region' in 'parameters'. But {'set ' + ' '.join(given) if given else 'no field is set'}"
     )

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.frontends.common.json_document import invalid
-from pyruntime.runtime.requests.types import InferRequest, InputTensor
+from pyruntime.runtime.requests.types import InferRequest, InputTensor, request_failure
 from pyruntime.utils.dtypes import BY_NAME, BYTES_PREFIX_SIZE
+from pyruntime.utils.errors import Code, InferenceError
 
 
 def decode_raw(body: memoryview, spec: ModelSpec, base: int) -> InferRequest:
@@ -22,7 +22,7 @@ def decode_raw(body: memoryview, spec: ModelSpec, base: int) -> InferRequest:
     variable and follows from the size. Raises InferenceError (INVALID_ARG) where this does not make a shape.
     """
     if len(spec.inputs) != 1:
-        raise invalid(
+        raise _invalid(
             f"Raw request must only have 1 input (found 1) to be deduced but got {len(spec.inputs)} inputs in "
             f"'{spec.name}' model configuration"
         )
@@ -30,7 +30,7 @@ def decode_raw(body: memoryview, spec: ModelSpec, base: int) -> InferRequest:
     batch = [1] if spec.max_batch_size > 0 else []
     if tensor.datatype == "BYTES":
         if tensor.dims != (1,):
-            raise invalid(f"For BYTE datatype raw input '{tensor.name}', the model must have input shape [1]")
+            raise _invalid(f"For BYTE datatype raw input '{tensor.name}', the model must have input shape [1]")
         # The client sends the bare string, so its length has yet to come before it.
         contents = len(body).to_bytes(BYTES_PREFIX_SIZE, "little") + body
         return InferRequest(spec.name, inputs=[InputTensor(tensor.name, "BYTES", [*batch, 1], contents)])
@@ -45,15 +45,20 @@ def _deduce(name: str, dims: tuple[int, ...], element_size: int, size: int) -> l
     if not variable:
         return shape
     if len(variable) > 1:
-        raise invalid(
+        raise _invalid(
             f"The shape of the raw input '{name}' can not be deduced because there are more than one "
             "variable-sized dimension"
         )
     step = element_size * math.prod(dim for dim in dims if dim >= 0)
     if step == 0 or size % step:
-        raise invalid(
+        raise _invalid(
             f"The shape of the raw input '{name}' can not be deduced: its size must be a multiple of {step} bytes, "
             f"got {size}"
         )
     shape[variable[0]] = size // step
     return shape
+
+
+def _invalid(message: str) -> InferenceError:
+    # Nothing in such a request could be its id.
+    return request_failure("", message, Code.INVALID_ARG)

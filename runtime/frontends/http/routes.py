@@ -249,7 +249,7 @@ def _match_model(method: str, name: bytes, rest: list[bytes]) -> Route:
     if len(rest) > 1 and rest[0] == b"versions":
         digits = rest[1]
         rest = rest[2:]
-        if not digits:
+        if not digits.isdigit():
             return NOT_FOUND
     # Versions have no trace settings of their own.
     if tuple(rest) not in _MODEL or (digits and rest[:1] == [b"trace"]):
@@ -259,18 +259,10 @@ def _match_model(method: str, name: bytes, rest: list[bytes]) -> Route:
         return METHOD_NOT_ALLOWED
     try:
         # It is not decoded: a version needs no escapes.
-        version = parse_version(digits.decode("latin-1"))
-    except InferenceError:
-        return _bad_version(digits)
+        version = parse_version(digits.decode())
+    except InferenceError as exc:
+        return Route(Endpoint.REFUSED, status=400, error=exc.message)
     return Route(endpoint, _text(name), version)
-
-
-def _bad_version(digits: bytes) -> Route:
-    error = (
-        f"failed to get model version from specified version string '{_text(digits)}', "
-        "version should be an integral value > 0"
-    )
-    return Route(Endpoint.REFUSED, status=400, error=error)
 
 
 def _text(segment: bytes) -> str:

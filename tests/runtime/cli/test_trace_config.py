@@ -84,7 +84,7 @@ def test_older_options():
     [
         ("trace-config=rate=x", "--trace-config=rate: Unable to parse 'trace_rate', got: x"),
         ("trace-rate=0", "--trace-rate: Attempting to set invalid trace setting :sample rate must be non-zero"),
-        ("trace-count=-2", "--trace-count: Unable to parse 'trace_count'. Expecting value >= -1, got: -2"),
+        ("trace-count=-2", "--trace-count: Unable to parse 'trace_count'. Expecting value >= -1, got:-2"),
         (
             "trace-config=level=BAD",
             "--trace-config=level: Unknown trace level 'BAD': expecting OFF, TIMESTAMPS or TENSORS",

@@ -160,6 +160,7 @@ class TestHandles:
         table.begin_load("m", 9)
         table.begin_unload("m", 1)
         assert table.ready_versions("m") == (9, 10)
+        assert [table.ready_versions("m", version) for version in (9, 8)] == [(9,), ()]
         assert table.ready_versions("other") == ()
 
 

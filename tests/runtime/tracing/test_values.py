@@ -69,7 +69,7 @@ def test_numbers(read, text, value):
         ),
         (read_rate, "-5", "Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: -5"),
         (read_count, "x", "Unable to parse 'trace_count', got: x"),
-        (read_count, "-2", "Unable to parse 'trace_count'. Expecting value >= -1, got: -2"),
+        (read_count, "-2", "Unable to parse 'trace_count'. Expecting value >= -1, got:-2"),
         (
             read_count,
             "2147483648",

@@ -137,6 +137,9 @@ def test_shapes():
     assert refusal(message) == (
         "[request id: 7] All input dimensions should be specified for input 'IN' for model 'm', got [2,-1,3]"
     )
+    message = infer(id="7")
+    tensor(message, shape=[2, -1, -2], raw=b"")
+    assert refusal(message) == "tensor 'IN' contains an invalid dimension [2,-1,-2]"
     message = infer()
     tensor(message, shape=[1] * 33, raw=b"")
     assert refusal(message) == "'shape' of input 'IN' has 33 dimensions, expected at most 32"

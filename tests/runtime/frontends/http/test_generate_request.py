@@ -145,10 +145,16 @@ def test_shapes_always_fit(dims, count):
         ({"STREAM": 1}, "the data of input 'STREAM' must hold true or false for BOOL, got an integer"),
         ({"PROMPT": ["a", "b"]}, "The schema can not convert input 'PROMPT' to tensor with proper shape"),
         ({"PROMPT": []}, "The schema can not convert input 'PROMPT' to tensor with proper shape"),
-        (b'{"PROMPT": "a", "PROMPT": "b"}', "input 'PROMPT' already exists in request"),
-        (b'{"PROMPT": "a", "parameters": {"PROMPT": "b"}}', "input 'PROMPT' already exists in request"),
-        (b'{"x": 1, "x": 1}', "parameter 'x' already exists in request"),
-        (b'{"x": 1, "parameters": {"x": 1}}', "parameter 'x' already exists in request"),
+        (b'{"PROMPT": "a", "PROMPT": "b"}', "[request id: <id_unknown>] input 'PROMPT' already exists in request"),
+        (
+            b'{"id": "7", "PROMPT": "a", "parameters": {"PROMPT": "b"}}',
+            "Converting keyword: 'parameters': [request id: 7] input 'PROMPT' already exists in request",
+        ),
+        (b'{"id": "7", "x": 1, "x": 1}', "[request id: 7] parameter 'x' already exists in request"),
+        (
+            b'{"x": 1, "parameters": {"x": 1}}',
+            "Converting keyword: 'parameters': [request id: <id_unknown>] parameter 'x' already exists in request",
+        ),
         ({"x": None}, "parameter 'x' has invalid type. It should be either 'int', 'bool', or 'string'."),
         (
             {"parameters": {"x": None}},

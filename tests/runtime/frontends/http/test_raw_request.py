@@ -15,11 +15,15 @@ def spec(*inputs, max_batch_size=0):
     )
 
 
+PREFIX = "[request id: <id_unknown>] "
+
+
 def refusal(body, model):
     with pytest.raises(InferenceError) as caught:
         decode_raw(memoryview(body), model, -1)
     assert caught.value.code is Code.INVALID_ARG
-    return caught.value.message
+    assert caught.value.message.startswith(PREFIX)
+    return caught.value.message.removeprefix(PREFIX)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Why answers differ on purpose: parts of docs/explanation/differences.md, word for word."""
+
+# When something fails.
+GENERATE_STATUS = "The status of an error in `generate` and `generate_stream` is that of its code"
+UNKNOWN_OUTPUT = "An output that the configuration does not have fails its request"
+
+# Over HTTP.
+JSON = "JSON that is wrong, or of the wrong kind, is 400, and mostly 500 in Triton"
+RANGE = "Integers out of a datatype's range are refused; Triton wraps them around"
+COUNT = "Elements and shape must agree in number"
+UTF8 = "Strings that are not UTF-8 are refused in JSON, both ways"
+ORDER = "The names in `expected 2 inputs but got 3 inputs` have the request's order"
+RAW_NAME = "a raw request's input has the name that it has in the configuration"
+HEADER_LENGTH = "An `Inference-Header-Content-Length` that is no number is -1 in the message"
+EMPTY_BATCH = "A batch without rows is executed; Triton refuses it"
+EMPTY_BINARY = "Where binary data are asked for an empty tensor is binary, too"
+LISTED = "listed outputs are binary unless they say otherwise"
+DAMAGED = "Damaged compressed bodies are refused; Triton decompresses what it can"
+COMPRESSED = "`generate` and all other endpoints take compressed bodies as well"
+EMPTY_BODY = "An empty body without `Inference-Header-Content-Length` is an error"
+NESTED = "A list for an input of `generate` may be nested"
+REPEATED = "A repeated parameter is refused"
+JSON_TEXT = "A list or an object that is no input is a parameter with its JSON text"
+FORWARDED = "Forwarded headers are parameters in `generate`, too"
+CHUNKS = "with `Transfer-Encoding: chunked` and a `Content-Length` ends with its response"
+NO_REQUEST = "Bytes that are no request have an answer, 400"
+TRAILERS = "Extensions of chunks and trailers are read"
+HTTP_1_0 = "HTTP/1.0 is answered and closed, also with `Connection: keep-alive`"
+TWO_LENGTHS = "Two `Content-Length` are refused, also if they are equal"
+PAGE = "in Triton it is 404"
+LOAD_BODY = "A load whose body cannot be read, and a wrong value for `/v2/logging`, is 400, in Triton 500 or 503"
+EXTENSIONS = "The extensions in the server's metadata are those that work"
+
+# Over gRPC.
+VERSIONS = "Versions are numbers above 0"
+UNSIGNED = "Parameters that are `uint64_param` are accepted; Triton refuses them"
+TYPED_RANGE = "Typed contents out of a datatype's range are refused"
+STREAM_ERRORS = "Errors in a stream about requests that were refused name the model"
+STREAM_VERSIONS = "Errors of a model and empty final responses have its version"
+PLACES = "An output in a client's memory has its place in its parameters, as over HTTP"
+
+# Shared memory, traces and statistics, sequences, loading.
+ONE_KEY = "A registration opens the object that has the key now"
+NOT_MAPPED = "The server does not map a client's object"
+LEVELS = "Unknown trace levels, a rate like `5x` and negative rates are refused"
+LEVEL_TEXT = "A trace level may be a text instead of a list"
+FAILURES = "A response that is an error makes its request a failure"
+TEXT_IDS = "A text as an id is refused where the `CORRID` input is a number"
+BROKEN_CONFIG = "The error of a broken configuration in a load says what is wrong"
+UNLOAD_BODY = "The body of an unload must be right; Triton does not read a wrong one"
+IN_INDEX = "A model whose files came with its load is in the index"
+
+# What 2.51 does otherwise than the newest release.
+TWICE = "An output that is requested twice is sent once"
+NOT_READY = "A model that does not serve is not ready over HTTP for no reason"
+TOO_MANY = "Too many elements or bytes in all are not refused as such"
+DEPTH = "JSON that is nested deeper than 100 levels is read"
+CLASSES = "The classes of an output of more than 1 000 000 elements are given"
+FP16 = "Messages about FP16 in JSON have no quotes around the name of the input"
+VERSION_MESSAGE = "The one about the version `-1` is another one"
+REQUIRED = "A required input may be missing if the number of inputs is right"
+RESPONSE_STATS = "Decoupled models have no `response_stats`"
+NAMES = "Names of models that are empty or lead elsewhere, and keys of shared memory that are empty"
+POLL = "is always `failed to poll from model repository`, 500"

@@ -8,12 +8,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
+
+from .harness.server import to_input
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 CLIENTS = 4
@@ -88,6 +90,13 @@ def instances(server):
     by_name = {stub.title.rpartition(" ")[2]: stub.pid for stub in stubs}
     assert len(by_name) == len(stubs)
     return by_name
+
+
+def leaving(server):
+    """How many instances leave, by the metric."""
+    text = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    (line,) = [line for line in text.splitlines() if line.startswith("pyruntime_instances{") and "leaving" in line]
+    return int(line.rpartition(" ")[2])
 
 
 def index(server):
@@ -293,6 +302,38 @@ class TestSequences:
         wait_until(lambda: instances(server).keys() == {"m_0_0"})
         assert told(server, 100, sequence_id=3 - leaving)["sum"] == 3 - leaving + 110
 
+    def test_one_of_the_same_name(self, serve, model, wait_until):
+        """An instance may begin while one of its name still leaves; each has its own sequences."""
+        config = model("m", SUM, CONFIG, SEQUENCES % "" + groups("count: 2")) / "config.pbtxt"
+        server = serve(*EXPLICIT)
+        began = {told(server, id, sequence_id=id, sequence_start=True)["instance"]: id for id in (1, 2)}
+        for count in (1, 2):
+            config.write_text(CONFIG + SEQUENCES % "" + groups(f"count: {count}"))
+            load(server)
+        assert len(server.stubs("m_0_1")) == 2
+        assert leaving(server) == 1
+        assert told(server, 30, sequence_id=3, sequence_start=True) == {"sum": 30, "instance": "m_0_1"}
+        old = began["m_0_1"]
+        assert told(server, 10, sequence_id=old, sequence_end=True) == {"sum": old + 10, "instance": "m_0_1"}
+        wait_until(lambda: len(server.stubs("m_0_1")) == 1)
+        wait_until(lambda: leaving(server) == 0)
+        assert told(server, 1, sequence_id=3) == {"sum": 31, "instance": "m_0_1"}
+
+    def test_dies_while_it_leaves(self, serve, model, wait_until):
+        """Its sequences are lost, as with any other; it is not started again."""
+        config = model("m", SUM, CONFIG, SEQUENCES % "" + groups("count: 2")) / "config.pbtxt"
+        server = serve(*EXPLICIT)
+        began = {told(server, id, sequence_id=id, sequence_start=True)["instance"]: id for id in (1, 2)}
+        config.write_text(CONFIG + SEQUENCES % "" + groups("count: 1"))
+        load(server)
+        os.kill(server.stub("m_0_1").pid, signal.SIGKILL)
+        wait_until(lambda: leaving(server) == 0)
+        wait_until(lambda: instances(server).keys() == {"m_0_0"})
+        status, message = server.refusal("m", {"IN": np.array([1], np.int32)}, sequence_id=began["m_0_1"])
+        assert (status, "must specify the START flag" in message) == (400, True)
+        assert told(server, 10, sequence_id=began["m_0_0"])["sum"] == began["m_0_0"] + 10
+        assert index(server) == {"name": "m", "version": "1", "state": "READY"}
+
     def test_unload(self, serve, model, wait_until):
         """A sequence that goes on does not keep its instance when the model is unloaded."""
         config = model("m", SUM, CONFIG, SEQUENCES % "" + groups("count: 2")) / "config.pbtxt"
@@ -310,7 +351,7 @@ class TestSequences:
 class TestNative:
     @pytest.fixture
     def backends(self, install_backends):
-        return f"--backend-directory={install_backends('identity', 'misuse', 'gate')}"
+        return f"--backend-directory={install_backends('identity', 'lifecycle')}"
 
     def infer(self, server, model="m"):
         return server.infer(model, {"INPUT0": np.array([7], np.int32)}).as_numpy("OUTPUT0").tolist()
@@ -335,6 +376,81 @@ class TestNative:
             statistics = client.get_inference_statistics("m")["model_stats"][0]
             assert statistics["inference_stats"]["success"]["count"] == len(answers)
             assert client.get_model_config("m")["instance_group"][0]["count"] == 1
+
+    def test_connections_that_last(self, serve, model, backends, wait_until):
+        """Clients that repeat a request do not notice, though instances may read their connections."""
+        config = model("m", None, IDENTITY) / "config.pbtxt"
+        server = serve(backends, *EXPLICIT)
+        with ExitStack() as stack:
+            clients = [stack.enter_context(closing(server.client())) for _ in range(CLIENTS)]
+            idle = list(clients)
+
+            def infer():
+                client = idle.pop()
+                result = client.infer("m", [to_input("INPUT0", np.array([7], np.int32))])
+                idle.append(client)
+                return result.as_numpy("OUTPUT0").tolist()
+
+            with load_on(infer) as answers:
+                for turn in range(8):
+                    count = len(answers)
+                    wait_until(lambda count=count: len(answers) > count + 100)
+                    config.write_text(IDENTITY + groups(f"count: {1 + turn % 2}"))
+                    load(server)
+                wait_until(lambda: threads_of(server) == ["m_0", "m_0_1"])
+        assert answers == [[7]] * len(answers)
+
+    def test_the_model_stays(self, serve, model, backends, wait_until):
+        """Instances begin and end on the same model, which has their configuration; its memory is reported as it is."""
+        text = IDENTITY.replace("identity", "lifecycle")
+        config = model("m", None, text, groups("count: 2")) / "config.pbtxt"
+        server = serve(backends, *EXPLICIT)
+
+        def usage():
+            statistics = json.loads(server.request("GET", "/v2/models/m/stats").body)["model_stats"][0]
+            return {each["type"]: each["byte_size"] for each in statistics["memory_usage"]}
+
+        before = usage()
+        for count in (3, 1):
+            config.write_text(text + groups(f"count: {count}"))
+            load(server)
+        wait_until(lambda: server.log.count("ModelInstanceFinalize m_0_") == 2)
+        assert [server.log.count(f"{step} m") for step in ("ModelInitialize", "ModelFinalize")] == [1, 0]
+        assert server.log.count("ModelInstanceInitialize m_0_") == 3
+        wait_until(lambda: threads_of(server) == ["m_0_0"])
+        assert usage()["CPU_PINNED"] < before["CPU_PINNED"]
+        with closing(server.client()) as client:
+            client.unload_model("m")
+        wait_until(lambda: index(server).get("reason") == "unloaded")
+        assert server.log.count("ModelInstanceFinalize m_0_") == 3
+
+    def test_a_new_instance_that_fails(self, serve, model, backends):
+        """The backend refuses one: those that it has begun end again, and all stays as it was."""
+        text = IDENTITY.replace("identity", "lifecycle")
+        config = model("m", None, text, groups("count: 1")) / "config.pbtxt"
+        server = serve(backends, *EXPLICIT)
+        config.write_text(text + groups("count: 2", "name: 'fails in ModelInstanceInitialize' kind: KIND_MODEL"))
+        with pytest.raises(InferenceServerException) as caught:
+            load(server)
+        assert "version 1 is at READY state: Unavailable: no ModelInstanceInitialize" in caught.value.message()
+        assert threads_of(server) == ["m_0_0"]
+        config.write_text(text + groups("count: 2"))
+        load(server)
+        assert threads_of(server) == ["m_0_0", "m_0_1"]
+
+    def test_processes(self, serve, model, backends, wait_until):
+        """Instances that are processes come and go as those of a Python model."""
+        text = IDENTITY + 'parameters { key: "EXECUTION_MODE" value { string_value: "process" } }\n'
+        config = model("m", None, text, groups("count: 1")) / "config.pbtxt"
+        server = serve(backends, *EXPLICIT)
+        before = instances(server)
+        with load_on(lambda: self.infer(server)):
+            config.write_text(text + groups("count: 2"))
+            load(server)
+            assert instances(server).keys() == {"m_0_0", "m_0_1"}
+            config.write_text(text + groups("count: 1"))
+            load(server)
+            wait_until(lambda: instances(server) == before)
 
 
 def threads_of(server):

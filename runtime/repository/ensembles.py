@@ -37,11 +37,11 @@ def prepare(found: Found, table: LifecycleTable[ModelVersion], changes: tuple[in
     try:
         completed.model_transaction_policy.decoupled = check_steps(spec, models)
     except EnsembleError as exc:
-        raise StepsError(str(exc)) from exc
+        raise StepsError(str(exc if found.source is None else found.source.located(exc))) from exc
     fingerprints = {
         version: replace(found, own=b"%s %r" % (found.own, changes)) for version, found in found.fingerprints.items()
     }
-    return Found(replace(found.draft, config=completed), fingerprints)
+    return replace(found, draft=replace(found.draft, config=completed), fingerprints=fingerprints)
 
 
 def _models(ensemble: str, steps: tuple[StepSpec, ...], table: LifecycleTable[ModelVersion]) -> list[ModelSpec]:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pyruntime.runtime.config.ensembles import EnsembleError
+from pyruntime.runtime.config.positions import line_of
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.repository.draft import Draft, read_config, read_draft
 from pyruntime.runtime.repository.fingerprint import Fingerprint, config_stamp, fingerprints
@@ -54,11 +56,25 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigSource:
+    """The file that a configuration comes from."""
+
+    name: str
+    text: str
+
+    def located(self, error: EnsembleError) -> EnsembleError:
+        """The same error, with the line in this file."""
+        line = line_of(self.text, error.place)
+        return EnsembleError(f"{error} ({self.name}:{line})", error.place) if line else error
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
-    """A model with everything that its load needs."""
+    """A model with everything that its load needs. `source` is known for ensembles from the repository."""
 
     draft: Draft
     fingerprints: dict[int, Fingerprint]
+    source: ConfigSource | None = None
 
     def of_load(self, number: int) -> Found:
         """The same, with fingerprints unique to one load, so that every version is loaded again."""
@@ -95,13 +111,27 @@ def look(
 
 def read(sight: Sight, settings: ServerSettings) -> Found:
     """The model as it is to be loaded. Raises LoadError if it is invalid."""
-    draft = read_draft(sight.folder, settings, sight.config)
+    source = _source_of(sight)
+    try:
+        draft = read_draft(sight.folder, settings, sight.config)
+    except EnsembleError as exc:
+        raise exc if source is None else source.located(exc) from exc
     loaded_from = {}
     if settings.model_control_mode != "none":  # in mode "none" nothing is ever loaded again
         loaded_from = fingerprints(
             sight.folder, draft.config, draft.versions, default_instances=draft.default_instances
         )
-    return Found(draft, loaded_from)
+    return Found(draft, loaded_from, source)
+
+
+def _source_of(sight: Sight) -> ConfigSource | None:
+    path = sight.folder.config_path
+    if path is None or sight.override is not None or not sight.config.HasField("ensemble_scheduling"):
+        return None
+    try:
+        return ConfigSource(Path(path).name, Path(path).read_text())
+    except (OSError, UnicodeDecodeError):  # it was there a moment ago
+        return None
 
 
 def unknown(name: str) -> InferenceError:

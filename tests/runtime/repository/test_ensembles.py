@@ -111,7 +111,7 @@ class TestLoad:
             (
                 ensemble("m").replace("INT8", "INT16"),
                 "in ensemble e, ensemble tensor I: inconsistent data type: TYPE_INT16 is inferred from model e while "
-                "TYPE_INT8 is inferred from model m",
+                "TYPE_INT8 is inferred from model m (config.pbtxt:1)",
             ),
         ],
     )

@@ -87,6 +87,9 @@ def _is_direct(headers: Mapping[bytes, bytes]) -> bool:
         return False
     if _OWN_NAME.fullmatch(headers.get(b"host", b"")) is None:
         return False  # a site whose name leads to this machine would be the page's own site for a browser
+    site = headers.get(b"sec-fetch-site")
+    if site is not None:  # browsers set it, no page can, and it says what `Origin` says, which may be hidden as `null`
+        return site == b"same-origin"
     origin = headers.get(b"origin")
     return origin is None or _OWN_NAME.fullmatch(origin.partition(b"://")[2]) is not None
 

@@ -94,6 +94,9 @@ def test_access_by_headers(headers, access):
         ({b"host": b"127.0.0.1.example.org"}, False),
         ({b"host": b"localhost:8000", b"origin": b"http://example.org"}, False),
         ({b"host": b"localhost:8000", b"origin": b"null"}, False),
+        ({b"host": b"localhost:8000", b"origin": b"null", b"sec-fetch-site": b"same-origin"}, True),
+        ({b"host": b"localhost:8000", b"origin": b"http://localhost:9", b"sec-fetch-site": b"same-site"}, False),
+        ({b"host": b"localhost:8000", b"sec-fetch-site": b"cross-site"}, False),
         *(
             ({b"host": b"localhost:8000", name: b"1.2.3.4"}, False)
             for name in (b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip")

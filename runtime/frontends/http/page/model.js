@@ -37,6 +37,7 @@ export async function modelView(name, version, watch, again) {
   };
   const panels = PANELS.filter(({ needs }) => needs.every((what) => model[what])).map(({ make }) => make(model, watch));
   const states = html("div", { class: "states" });
+  const problems = html("div", { class: "problems" }, ...found.problems.map((message) => problem(new Error(message))));
   const control = controls(name, watch);
   let shown = "";
   let loaded = loadsOf(name, watch);
@@ -49,6 +50,8 @@ export async function modelView(name, version, watch, again) {
       shown = now;
       states.replaceChildren(...stateParts(model, rows));
     }
+    // The reason of a state says more than that there is no such model now.
+    problems.hidden = rows.some(({ reason }) => reason) && found.problems.every((message) => message.startsWith("404"));
     control.update(news, rows);
     panels.forEach((panel) => panel.update?.(news));
     const loads = loadsOf(name, news);
@@ -70,7 +73,7 @@ export async function modelView(name, version, watch, again) {
       html("h2", { tabindex: "-1" }, name),
       states,
       control.element,
-      ...found.problems.map((message) => problem(new Error(message))),
+      problems,
       ...panels.map(({ element }) => element),
     ],
     update,
@@ -167,8 +170,11 @@ function activity({ name }) {
     { name: "in the model", of: ({ compute }) => compute },
   ], duration);
   const element = html("section", { class: "card charts", "aria-label": "The last minutes" }, rates.element, latencies.element);
-  const update = ({ document, history }) => {
-    element.hidden = !document?.versions;
+  const update = (watch) => {
+    const { document, history } = watch;
+    const versions = watch.versions(name);
+    // A model that has never served has nothing to be drawn.
+    element.hidden = !document?.versions || !(history.points(name).length || versions.length);
     if (document) {
       rates.update(history.points(name), document.server.now_ms);
       latencies.update(history.points(name), document.server.now_ms);

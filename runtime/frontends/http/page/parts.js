@@ -37,7 +37,7 @@ export function tile(title) {
 
 /** A table that becomes a list of blocks where there is no room, with a line for each cell, or "compact" ones; `head` are the titles, and cells are elements. */
 export function stackedTable(caption, head, rows, kind = "stacked") {
-  const cells = (row) => row.map((cell, at) => html("td", { "data-title": head[at] }, cell));
+  const cells = (row) => row.map((cell, at) => html("td", { "data-title": head[at], "data-none": cell === "–" }, cell));
   return html(
     "table",
     { class: kind },

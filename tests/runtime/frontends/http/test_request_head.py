@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyruntime.runtime.frontends.common.restrictions import Access
 from pyruntime.runtime.frontends.http.request_head import (
     CHUNK_STEPS_MAX,
     HEAD_BYTES_MAX,
@@ -33,7 +34,7 @@ class TestHead:
     def test_of_little(self):
         """A head that says nothing has defaults."""
         head = parse()
-        assert head[1:] == (0, False, None, "", False, True, True, "", "", (), "POST /v2/models/m/infer")
+        assert head[1:] == (0, False, None, "", False, True, True, "", "", (), "POST /v2/models/m/infer", Access())
         assert (head.route.endpoint, head.route.model, head.route.version) == (Endpoint.MODEL_INFER, "m", -1)
 
     def test_of_everything(self):
@@ -42,7 +43,20 @@ class TestHead:
             b"content-length: 12", b"INFERENCE-HEADER-CONTENT-LENGTH: 7", b"Content-Encoding: GZip",
             b"expect: 100-Continue", b"connection: close", b"accept-Encoding: Deflate",
         )  # fmt: skip
-        assert head[1:] == (12, False, 7, "gzip", True, False, True, "deflate", "", (), "POST /v2/models/m/infer")
+        assert head[1:] == (
+            12,
+            False,
+            7,
+            "gzip",
+            True,
+            False,
+            True,
+            "deflate",
+            "",
+            (),
+            "POST /v2/models/m/infer",
+            Access(),
+        )
 
     def test_blanks(self):
         """Blanks around a value are no part of it."""

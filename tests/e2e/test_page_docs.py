@@ -103,7 +103,7 @@ def test_parameters(open_docs, samples):
     assert send(page, operation) == ("not sent", ["model: a value is needed."])
     operation.find_element("css selector", "input[type=text]").send_keys("a/b")
     status, (answer,) = send(page, operation)
-    assert status.startswith("503 ") or status.startswith("4") or status.startswith("501"), answer
+    assert status.startswith("503 Service Unavailable after "), answer
     (copy,) = [each for each in operation.find_elements("css selector", "button") if each.text == "Copy as curl"]
     copy.click()
     page.wait(lambda: operation.find_element("css selector", ".copied pre").text)
@@ -119,7 +119,7 @@ def test_schemas(open_docs, samples):
         "return Array.from(arguments[0].querySelector('.schema').children, (each) => each.textContent)", operation
     )
     assert lines[0].strip() == "object"
-    assert "inputs [any] required" in lines or any(line.startswith("inputs ") and "required" in line for line in lines)
+    assert any(line.startswith("inputs [") and line.endswith(" required") for line in lines)
     assert any(line.startswith("INPUT0 ") for line in lines)
 
 

@@ -74,7 +74,8 @@ class Json {
       value.text_ = ReadText(text, at);
     } else {
       value.kind_ = first == 't' || first == 'f' ? 't' : '0';
-      while (*at < text.size() && std::string(",:]} \n").find(text[*at]) == std::string::npos) value.text_ += text[(*at)++];
+      const std::string ends = ",:]} \n";
+      while (*at < text.size() && ends.find(text[*at]) == std::string::npos) value.text_ += text[(*at)++];
     }
     return value;
   }

@@ -201,7 +201,7 @@ class Worker:
                 self._load(message)
                 answer = Ready(callable(getattr(self._model, "is_ready", None)))
         except LoadError as exc:
-            self.link.send(LoadFailed(str(exc)))
+            self.link.send(LoadFailed(str(exc), int(exc.code)))
             return False
         except BaseException as exc:
             log_failure("the model cannot be loaded", exc, self._root)

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from typing import Any, Dict, Final, List, NamedTuple, Optional, Tuple, Type, Union
 
+from pyruntime.utils.errors import Code
 from pyruntime.utils.request_codec import TensorRef
 
 # Increased whenever the meaning of a message changes: the host refuses the Hello of a stub with another version.
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 OK = -1
 NO_SLOT = -1
@@ -88,9 +89,13 @@ class Ready(NamedTuple):
 
 
 class LoadFailed(NamedTuple):
-    """Stub to host: importing, auto-completing or initialising the model failed. `reason` is for its author."""
+    """Stub to host: importing, auto-completing or initialising the model failed. `reason` is for its author.
+
+    `code` is one of utils/errors.Code.
+    """
 
     reason: str
+    code: int = int(Code.INTERNAL)
 
 
 class Infer(NamedTuple):
@@ -344,7 +349,7 @@ FIELDS: Tuple[Tuple[Any, ...], ...] = (
     (str,),
     (dict, dict, int, int),
     (bool,),
-    (str,),
+    (str, int),
     (int, list, list),
     (list,),
     (int, list, list, int, int),

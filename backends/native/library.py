@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyruntime.backends.native import arguments
 from pyruntime.runtime.native.libraries import explain, prepare
 from pyruntime.runtime.native.linker import read_library
-from pyruntime.utils.errors import LoadError
+from pyruntime.utils.errors import Code, LoadError
 
 if TYPE_CHECKING:
     from pyruntime.runtime.native import _triton
@@ -64,7 +64,7 @@ class NativeModel:
         try:
             self._call(self._backend.open)
         except LoadError as exc:
-            raise LoadError(explain(str(exc), path, name)) from exc
+            raise LoadError(explain(str(exc), path, name), exc.code) from exc
         self._call(self._backend.initialize)
 
     @property
@@ -141,7 +141,7 @@ class NativeModel:
         try:
             step()
         except self.native.NativeError as exc:
-            raise LoadError(exc.args[1]) from exc
+            raise LoadError(exc.args[1], Code(exc.args[0])) from exc
 
 
 def _completion(config: Mapping[str, Any]) -> Callable[[str], str | tuple[int, str]]:

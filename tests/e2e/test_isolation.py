@@ -263,6 +263,15 @@ class TestCrashes:
         assert "killed by SIGSEGV" in rows["mortal"]["reason"]
         assert server.infer("bystander", ONE).as_numpy("OUTPUT0").tolist() == [1]
 
+    @pytest.mark.parametrize("at", ["instance_initialize", "model_initialize"])
+    def test_errors_at_load(self, serve, model, backends, at):
+        """The reason of a failed load has the backend's error, with its code, as in the server's process."""
+        faulty(model, "mortal", AT=at, DO="error")
+        server = serve(backends, "--exit-on-error=false", "--strict-readiness=false")
+        with closing(server.client()) as client:
+            (row,) = client.get_model_repository_index()
+        assert row["reason"] == f"Unavailable: failed at {at}"
+
     def test_processes_that_it_leaves_behind(self, serve, model, backends, wait_until):
         """A process that a backend forks without executing a program ends with its stub, as with a Python model."""
         faulty(model, "parent", AT="execute", DO="fork")

@@ -25,7 +25,7 @@ from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.model_log import ModelLog
 from pyruntime.runtime.regions import GrantedRegion, SharedRegion, create_region
 from pyruntime.utils.channel import HostChannel, State
-from pyruntime.utils.errors import LaunchError, LoadError, LocalError, PeerError
+from pyruntime.utils.errors import Code, LaunchError, LoadError, LocalError, PeerError
 from pyruntime.utils.messages import (
     PROTOCOL_VERSION,
     AutoComplete,
@@ -46,6 +46,7 @@ from pyruntime.utils.messages import (
 )
 
 _LOG = logging.getLogger("pyruntime.instances")
+_CODES = frozenset(Code)
 
 # Response slots that wait for the next Infer, which takes them back; beyond either limit they have their own frame.
 RELEASES_WAITING_MAX = 64
@@ -405,7 +406,9 @@ class StubConnection(asyncio.Protocol):
             exit = await self.wait_exited()
             raise LoadError(f"the stub process of {self.name} {_was(exit)} while it loaded the model")
         if isinstance(reply, LoadFailed):
-            raise LoadError(reply.reason)
+            # The stub ends either way, so an unknown code is worth no other failure.
+            code = Code(reply.code) if reply.code in _CODES else Code.INTERNAL
+            raise LoadError(reply.reason, code)
         return reply
 
 

@@ -19,6 +19,8 @@ from .harness.server import to_input
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 CLIENTS = 4
+# How often something is done that must leave nothing behind. Pools of threads and connections may grow by some.
+TURNS = 8
 # Answers with the process and the name of its instance. It waits at a gate, and fails to start, where files say so;
 # their names begin with dots, so that they are no change of the model.
 WHO = """
@@ -334,6 +336,17 @@ class TestSequences:
         assert told(server, 10, sequence_id=began["m_0_0"])["sum"] == began["m_0_0"] + 10
         assert index(server) == {"name": "m", "version": "1", "state": "READY"}
 
+    def test_end(self, serve, model):
+        """A sequence that goes on does not hold up the end of the server."""
+        config = model("m", SUM, CONFIG, SEQUENCES % "" + groups("count: 2")) / "config.pbtxt"
+        server = serve(*EXPLICIT, "--exit-timeout-secs=600")
+        for id in (1, 2):
+            told(server, id, sequence_id=id, sequence_start=True)
+        config.write_text(CONFIG + SEQUENCES % "" + groups("count: 1"))
+        load(server)
+        assert leaving(server) == 1
+        server.stop()
+
     def test_unload(self, serve, model, wait_until):
         """A sequence that goes on does not keep its instance when the model is unloaded."""
         config = model("m", SUM, CONFIG, SEQUENCES % "" + groups("count: 2")) / "config.pbtxt"
@@ -424,6 +437,19 @@ class TestNative:
         wait_until(lambda: index(server).get("reason") == "unloaded")
         assert server.log.count("ModelInstanceFinalize m_0_") == 3
 
+    def test_without_groups(self, serve, model, backends):
+        """A configuration that sets no instances any more leaves their number to the backend, as at a load."""
+        text = IDENTITY.replace("identity", "lifecycle")
+        config = model("m", None, text, groups("count: 1")) / "config.pbtxt"
+        server = serve(backends, *EXPLICIT)
+        config.write_text(text)
+        load(server)
+        assert threads_of(server) == ["m_0_0", "m_1", "m_2"]
+        assert "ModelInstanceFinalize" not in server.log
+        with closing(server.client()) as client:
+            (group,) = client.get_model_config("m")["instance_group"]
+        assert (group["name"], group["kind"], group["count"]) == ("m", "KIND_CPU", 3)
+
     def test_a_new_instance_that_fails(self, serve, model, backends):
         """The backend refuses one: those that it has begun end again, and all stays as it was."""
         text = IDENTITY.replace("identity", "lifecycle")
@@ -451,6 +477,28 @@ class TestNative:
             config.write_text(text + groups("count: 1"))
             load(server)
             wait_until(lambda: instances(server) == before)
+
+
+@pytest.mark.parametrize("kind", ["python", "native"])
+def test_nothing_is_left(serve, model, install_backends, wait_until, kind):
+    """However often instances come and go, the server holds no more descriptors and threads than before."""
+    code, text = (WHO, CONFIG) if kind == "python" else (None, IDENTITY)
+    config = model("m", code, text, groups("count: 1")) / "config.pbtxt"
+    server = serve(f"--backend-directory={install_backends('identity')}", *EXPLICIT)
+    folder = Path(f"/proc/{server.process.pid}")
+
+    def held_after(turns):
+        for _ in range(turns):
+            for count in (3, 1):
+                config.write_text(text + groups(f"count: {count}"))
+                load(server)
+            wait_until(lambda: leaving(server) == 0)
+        return len(list((folder / "fd").iterdir())), len(list((folder / "task").iterdir()))
+
+    before = held_after(3)
+    after = held_after(TURNS)
+    assert after[0] < before[0] + TURNS
+    assert after[1] < before[1] + TURNS
 
 
 def threads_of(server):

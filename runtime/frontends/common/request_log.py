@@ -57,6 +57,9 @@ class CallConnection(Protocol[S_co]):
     @property
     def share(self) -> Share: ...
 
+    @property
+    def unread(self) -> Claim: ...
+
     def said(self) -> None: ...
 
     def over(self, stream: int) -> None: ...
@@ -121,6 +124,11 @@ class LoggedCalls(Generic[S_co]):
     def share(self) -> Share:
         """See Connection."""
         return self._connection.share
+
+    @property
+    def unread(self) -> Claim:
+        """See Connection."""
+        return self._connection.unread
 
     def over(self, stream: int) -> None:
         """See Connection. Every call ends exactly once."""

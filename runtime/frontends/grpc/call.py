@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, Protocol
 
 from pyruntime.runtime.app.state import ServerState
@@ -16,7 +17,7 @@ from pyruntime.runtime.frontends.common.compression import decompress
 from pyruntime.runtime.frontends.common.request_log import LoggedCalls, log_failed_call
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.status import HEAD, STATUS_OF, Status, trailers, trailers_only
-from pyruntime.runtime.inference.pending_bytes import Share
+from pyruntime.runtime.inference.pending_bytes import Claim, PendingBytesError, Share
 from pyruntime.runtime.native._http2 import Session
 from pyruntime.utils.errors import InferenceError
 
@@ -30,6 +31,8 @@ MESSAGE_BYTES_MAX = 2**31 - 1
 # A client may take this long to send a message that a call waits for, plus the time for its size at this rate.
 MESSAGE_S_MAX = 60.0
 BYTES_PER_S_MIN = 64 << 10
+# The bytes of documents that may wait for a client which does not read them, on all calls of a connection together.
+UNREAD_BYTES_MAX = 16 << 20
 
 
 class Connection(Protocol):
@@ -41,6 +44,10 @@ class Connection(Protocol):
     @property
     def share(self) -> Share:
         """The connection's share of the pending bytes."""
+
+    @property
+    def unread(self) -> Claim:
+        """Counts the bytes of documents that the client has not read yet."""
 
     def said(self) -> None:
         """The session has something to send."""
@@ -161,6 +168,35 @@ class Call(ABC):
     def fail_too_large(self, size: int) -> None:
         """End the call because of a message of `size` bytes."""
         self.fail(Status.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {self._message_bytes_max})")
+
+    def _client_reads(self) -> bool:
+        """Whether there may be one more document for the client. If it does not read them, the call fails."""
+        if self._connection.unread.held <= UNREAD_BYTES_MAX:
+            return True
+        self.fail(Status.RESOURCE_EXHAUSTED, f"more than {UNREAD_BYTES_MAX} bytes wait for the client")
+        return False
+
+    def _write_document(self, document: bytes) -> bool:
+        """Send a message that counts among the pending bytes. Returns False, and fails the call, for lack of room."""
+        release = self._count_unread(len(document))
+        if release is None:
+            return False
+        self._begin()
+        self._connection.session.message(self._stream, [document], release)
+        return True
+
+    def _count_unread(self, size: int) -> Callable[[], None] | None:
+        """Count `size` bytes of a message among the pending ones. Returns the message's release.
+
+        Without room for them the call fails, and there is no release.
+        """
+        unread = self._connection.unread
+        try:
+            unread.take(size)
+        except PendingBytesError as exc:
+            self.fail(Status.RESOURCE_EXHAUSTED, exc.message)
+            return None
+        return partial(unread.give_back, size)
 
     def _begin(self) -> None:
         if not self._begun:

@@ -88,6 +88,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self.share = state.pending_bytes.share()
         # For the bytes of incomplete messages in the heap.
         self._gathered = self.share.claim()
+        self.unread = self.share.claim()
         self.session = Session(
             self._place,
             max_streams=STREAMS_MAX,
@@ -134,6 +135,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         for release in [*self._on_drained, *releases]:
             release()  # type: ignore[operator]  # what calls gave
         self._on_drained.clear()
+        self.unread.end()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _READ_BUFFER

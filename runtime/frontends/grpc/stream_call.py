@@ -14,9 +14,6 @@ from pyruntime.runtime.frontends.grpc.schema import Message
 from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, STATUS_OF, Status
 from pyruntime.utils.errors import InferenceError
 
-# Bytes of responses that may wait for a client that does not read them.
-WAITING_BYTES_MAX = 16 << 20
-
 
 class StreamCall(Call):
     """See the module."""
@@ -36,6 +33,8 @@ class StreamCall(Call):
         """See Call."""
         if len(message) > self._message_bytes_max:  # it came with the head, before the limit was known
             self.fail_too_large(len(message))
+            return
+        if not self._client_reads():
             return
         try:
             request = self._method.request.FromString(message)
@@ -57,13 +56,8 @@ class StreamCall(Call):
     def _send(self, message: Message) -> None:
         if self._over:
             return
-        session = self._connection.session
-        self._begin()
-        session.message(self._stream, [message.SerializeToString()])
-        if session.queued(self._stream) > WAITING_BYTES_MAX:
-            self.fail(Status.RESOURCE_EXHAUSTED, f"more than {WAITING_BYTES_MAX} bytes wait for the client")
-            return
-        self._connection.said()
+        if self._write_document(message.SerializeToString()):
+            self._connection.said()
 
     def _end(self, failure: InferenceError | None) -> None:
         if self._over:

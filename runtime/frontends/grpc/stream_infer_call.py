@@ -184,7 +184,10 @@ class StreamInferCall(InferringCall):
                 return
             said_final = None if request.model is None else final
             event = encode_error_event(outcome.message, *request.model_name, request.id, said_final)
-            self._write([event], None)
+            release = self._count_unread(len(event))
+            if release is None:
+                return
+            self._write([event], release)
             if session.queued(stream) > WAITING_BYTES_MAX:
                 self.fail(Status.RESOURCE_EXHAUSTED, f"more than {WAITING_BYTES_MAX} bytes wait for the client")
                 return
@@ -192,16 +195,15 @@ class StreamInferCall(InferringCall):
         self._connection.said()
 
     def _send_message(self, parts: Parts, response: InferResponse | None) -> None:
-        self._write(encode_event(parts), response)
+        self._write(encode_event(parts), None if response is None else response.release)
 
-    def _write(self, parts: Parts, response: InferResponse | None) -> None:
+    def _write(self, parts: Parts, release: Callable[[], None] | None) -> None:
         session = self._connection.session
         if self._encoding is None:
-            session.message(self._stream, parts, None if response is None else response.release)
+            session.message(self._stream, parts, release)
             return
         # Released only once sent, although it was copied: otherwise a model would go on for a client that does not
         # read.
-        release = None if response is None else response.release
         session.message(self._stream, [compress(b"".join(parts), *self._encoding)], release, True)
 
     def _end_if_done(self) -> None:

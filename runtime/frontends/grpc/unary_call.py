@@ -77,6 +77,8 @@ class UnaryCall(Call):
             self.fail(Status.INTERNAL, "a call of one request has a second message")
             return False
         self._asked = True
+        if not self.is_prompt and not self._client_reads():
+            return False
         if self._message_bytes_max > REQUEST_BYTES_MAX:
             self._claim = self._connection.share.claim()
             try:
@@ -134,7 +136,13 @@ class UnaryCall(Call):
         if isinstance(outcome, InferenceError):
             self.fail(STATUS_OF[outcome.code], outcome.message)
             return
-        self._connection.session.respond(self._stream, HEAD, [outcome.SerializeToString()], OK_TRAILERS)
+        message, session = outcome.SerializeToString(), self._connection.session
+        if self.is_prompt:
+            session.respond(self._stream, HEAD, [message], OK_TRAILERS)
+        elif self._write_document(message):
+            session.end(self._stream, OK_TRAILERS)
+        else:
+            return
         self._leave()
         self._cancel()
         self._connection.said()

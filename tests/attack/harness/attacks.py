@@ -183,5 +183,6 @@ MALFORMED = [
     Attack("malformed, behind known requests", _malformed_to_native),
 ]
 FLOODS = [Attack(name, run) for name, run in floods.FLOODS.items()]
-AMPLIFIED = [Attack(name, run, long="14" in name) for name, run in amplified.AMPLIFIED.items()]
+LONG = ("14", "not read: calls")
+AMPLIFIED = [Attack(name, run, long=any(part in name for part in LONG)) for name, run in amplified.AMPLIFIED.items()]
 ATTACKS = [*GRPC_BOMBS, *JSON_BOMBS, *COMPRESSION, *MALFORMED, *FLOODS, *AMPLIFIED]

@@ -7,6 +7,7 @@ A conversation mostly begins correctly: a server that rejects the first bytes te
 
 from functools import cache
 from random import Random
+from socket import socket
 
 import hpack
 from hyperframe.frame import (
@@ -27,6 +28,7 @@ from .bombs import plain
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 OPENING = PREFACE + SettingsFrame(0).serialize()
+END_STREAM = 1
 SERVICE = "/inference.GRPCInferenceService/"
 PATHS = [*(SERVICE + name for name in ("ModelInfer", "ModelStreamInfer", "ServerLive", "RepositoryIndex")), "/", "/x"]
 EXTRA = [
@@ -65,6 +67,21 @@ def data(stream: int, content: bytes, ended: bool = False) -> bytes:
     if ended:
         frames[-1].flags.add("END_STREAM")
     return b"".join(frame.serialize() for frame in frames)
+
+
+def last_call(stream: int) -> bytes:
+    """A call whose answer the client reads, whatever it does with others."""
+    window = bytes(WindowUpdateFrame(stream, 1000).serialize())
+    return head(stream, SERVICE + "ServerLive") + window + data(stream, framed(b""), ended=True)
+
+
+def read_to_end(sock: socket, stream: int) -> None:
+    """Read frames until a call ends, or the connection."""
+    with sock.makefile("rb") as frames:
+        while len(start := frames.read(9)) == 9:
+            frames.read(int.from_bytes(start[:3], "big"))
+            if int.from_bytes(start[5:], "big") == stream and start[4] & END_STREAM:
+                return
 
 
 def _message(random: Random) -> bytes:

@@ -127,13 +127,15 @@ class Arena:
         self._live[offset] = slot
         return offset
 
-    def allocate_bare(self, size: int) -> Tuple[int, int]:
+    def allocate_bare(self, size: int, bare_bytes_min: int = BARE_BYTES_MIN) -> Tuple[int, int]:
         """As `allocate`, but the slot may be bare. Returns its offset, and the bytes there that the caller must commit.
 
-        Raises OutOfMemoryError if these bytes could not be committed now.
+        A slot of fewer than `bare_bytes_min` bytes, which are LARGE_BYTES at least, is not bare.
+
+        Raises OutOfMemoryError if the bytes could not be committed now.
         """
         slot = slot_bytes(size)
-        if slot < BARE_BYTES_MIN or self._warm.get(slot):
+        if slot < bare_bytes_min or self._warm.get(slot):
             return self.allocate(size), 0
         try:
             self._backing.check(slot)

@@ -136,7 +136,7 @@ class Intake:
         """Memory for a body of which `size` bytes are still to arrive; None if too much is reserved already.
 
         A body that has arrived, of which 0 bytes are still to, always gets it: the thread that copies it there commits
-        the memory first (see BareSlot).
+        the memory first (see BareSlot). That of one which is still to arrive grows with it (see GrowingSlot).
 
         The slot has `slot_size` bytes, byte `lead` of which is aligned. Raises InferenceError if the model no longer
         serves, or has no memory left.
@@ -145,7 +145,7 @@ class Intake:
         if size and expected and expected + size > EXPECTED_BYTES_MAX:
             return None
         model.check_serving()
-        allocate = model.memory.allocate if size else model.memory.allocate_bare
+        allocate = model.memory.allocate_growing if size else model.memory.allocate_bare
         return Reservation(self, model, allocate(slot_size, lead), size)
 
     def submit(

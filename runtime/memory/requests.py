@@ -9,11 +9,15 @@ from functools import partial
 
 from pyruntime.runtime.regions import SharedRegion, create_region
 from pyruntime.runtime.requests.types import InferRequest, Slot
-from pyruntime.utils.arena import ALIGNMENT, Arena
+from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES, PAGE_BYTES, Arena
 from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError
 
 # A copy is made in pieces of this size, in bytes: less than a millisecond's work.
 COPIED_BYTES = 1 << 20
+# The memory of a body that is still to arrive exists as far as the body has come, and about as much again: at least so
+# many bytes more, and at most so many, which take two milliseconds to commit.
+GROWTH_BYTES_MIN = 64 << 10
+GROWTH_BYTES_MAX = 8 << 20
 
 
 class RequestSlot:
@@ -43,6 +47,10 @@ class RequestSlot:
     def commit(self) -> None:
         """Have the memory exist before anything is written. See BareSlot: that of other slots exists."""
 
+    def grow(self, nbytes: int) -> int:
+        """Have the first `nbytes` bytes exist, at least. Returns how many do. All of them, but in a GrowingSlot."""
+        return self.size
+
     def free(self) -> None:
         """Free the slot; another request may then get its memory."""
         self._arena.free(self._start)
@@ -67,6 +75,40 @@ class BareSlot(RequestSlot):
     def free(self) -> None:
         """See RequestSlot."""
         self._arena.free(self._start, is_bare=self._commit is not None)
+
+
+class GrowingSlot(RequestSlot):
+    """A slot for a body that is still to arrive: its memory does not exist until `grow`.
+
+    So a client gets no memory by announcing a body alone. Belongs to the event loop's thread.
+    """
+
+    __slots__ = ("_bare", "_commit", "_ready")
+
+    def __init__(self, slot: RequestSlot, bare: int, commit: Callable[[int, int], None]) -> None:
+        """It takes the place of `slot`, which is no longer used and has `bare` bytes from its start on.
+
+        `commit`, with a range of the region, raises InferenceError.
+        """
+        super().__init__(slot._arena, slot._region, slot._start, slot.offset, slot.size)
+        self._bare = bare
+        self._commit = commit
+        # The bytes that exist, from the start on.
+        self._ready = 0
+
+    def grow(self, nbytes: int) -> int:
+        """See RequestSlot. Raises InferenceError UNAVAILABLE if there is no memory."""
+        skew, ready = self.offset - self._start, self._ready
+        if skew + nbytes > ready:
+            end = max(ready + min(max(ready, GROWTH_BYTES_MIN), GROWTH_BYTES_MAX), skew + nbytes)
+            end = self._bare if end >= skew + self.size else -(-end // PAGE_BYTES) * PAGE_BYTES
+            self._commit(self._start + ready, end - ready)
+            self._ready = end
+        return min(self._ready - skew, self.size)
+
+    def free(self) -> None:
+        """See RequestSlot."""
+        self._arena.free(self._start, is_bare=self._ready < self._bare)
 
 
 class CountedSlot(RequestSlot):
@@ -166,6 +208,16 @@ class RequestMemory:
             raise self._no_room(size, exc) from exc
         slot = RequestSlot(self._arena, self._view, start, start + skew, size)
         return BareSlot(slot, partial(self._commit, size, start, bare)) if bare else slot
+
+    def allocate_growing(self, size: int, lead: int = 0) -> RequestSlot:
+        """As `allocate`, for a body that is still to arrive: see GrowingSlot."""
+        skew = -lead % ALIGNMENT
+        try:
+            start, bare = self._arena.allocate_bare(size + skew, LARGE_BYTES)
+        except OutOfMemoryError as exc:
+            raise self._no_room(size, exc) from exc
+        slot = RequestSlot(self._arena, self._view, start, start + skew, size)
+        return GrowingSlot(slot, bare, partial(self._commit, size)) if bare else slot
 
     def _commit(self, size: int, start: int, bare: int) -> None:
         try:

@@ -163,12 +163,14 @@ class InferringCall(Call):
             # Each of the raw contents is aligned.
             size = left + ALIGNMENT * (len(target.message.inputs) + 1)
             reservation = self._state.intake.reserve(model, left, size)
+            if reservation is None:
+                return None
+            self._reservation = reservation
+            reservation.slot.grow(size)
         except InferenceError as exc:
+            self._drop_reservation()
             self.reject(request, exc)
             return False
-        if reservation is None:
-            return None
-        self._reservation = reservation
         self._named = target.model, target.version
         self._waiting_since = None
         self._message_s_max = MESSAGE_S_MAX + left / BYTES_PER_S_MIN
@@ -327,6 +329,9 @@ class InferringCall(Call):
         if unpacking is not None:
             unpacking.end()
             self._state.end_request()
+        self._drop_reservation()
+
+    def _drop_reservation(self) -> None:
         reservation, self._reservation = self._reservation, None
         if reservation is not None:
             reservation.end().free()

@@ -90,6 +90,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     _current: Exchange | None = None
     _direct: memoryview | None = None
     _chunked: ChunkedBody | None = None
+    # The bytes of a body that are still to come, but for those that `_direct` has room for.
     _missing = 0
     _discarded = 0
     # The beginning of a head, or bytes that were read while too many requests were due, or wait for a turn.
@@ -197,8 +198,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._direct is not None:
             self._direct = self._direct[nbytes:]
             if not self._direct:
-                self._direct = None
-                self._complete()
+                if self._missing:
+                    self._grow_direct()
+                else:
+                    self._direct = None
+                    self._complete()
             return
         data = _READ_BUFFER[:nbytes].tobytes()
         if self.exchanges:
@@ -295,6 +299,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._owes_continue = head.expects_continue
         self._continue()
         self._direct = exchange.direct_body()
+        if self._direct is not None:
+            self._missing -= len(self._direct)
 
     def _continue(self) -> None:
         """Tell the client to send its body, once all earlier requests are answered."""
@@ -307,9 +313,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         exchange = self._current
         assert exchange is not None  # `_received` checked it
         if self._direct is not None:  # the read that brought the head brought this much of the body
-            self._direct[: len(data)] = data
-            self._direct = self._direct[len(data) :]
-            return b""
+            size = min(len(data), len(self._direct))
+            self._direct[:size] = data[:size]
+            self._direct = self._direct[size:]
+            if not self._direct:
+                self._grow_direct()  # the body is not complete
+            return data[size:]
         if not exchange.admit(len(data) if self._chunked is not None else min(len(data), self._missing)):
             self._rest = data  # no longer than one read; `has_room` goes on with it
             self._waits_for_room = True
@@ -330,6 +339,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         if not self._missing:
             self._complete()
         return rest
+
+    def _grow_direct(self) -> None:
+        """Get memory for the next part of the body."""
+        assert self._current is not None  # its body is arriving
+        self._direct = self._current.more_direct()
+        if self._direct is not None:
+            self._missing -= len(self._direct)
 
     def _complete(self) -> None:
         exchange, self._current, self._chunked = self._current, None, None
@@ -432,7 +448,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """A number that grows by the received bytes of a body."""
         if self._chunked is not None:
             return self._chunked.taken
-        return -self._missing if self._direct is None else -len(self._direct)
+        return -self._missing if self._direct is None else -self._missing - len(self._direct)
 
     def shut_down(self) -> None:
         """Do nothing: HTTP/1.1 cannot announce the shutdown. The next request is answered with 503."""

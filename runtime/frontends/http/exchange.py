@@ -155,8 +155,15 @@ class Exchange(ABC):
         return self._refusal is None
 
     def direct_body(self) -> memoryview | None:
-        """After `check_head`: the memory into which the socket may read the body, or None."""
+        """After `check_head`: the memory into which the socket may read the body, or the beginning of it, or None."""
         return None
+
+    def more_direct(self) -> memoryview | None:
+        """The memory for the next part of the body, when all before is filled.
+
+        None if there is none: the request is refused, and `take` discards the rest.
+        """
+        raise AssertionError("no memory was given for a part of the body")
 
     def admit(self, nbytes: int) -> bool:
         """Make room for `nbytes` of a body, of which `take` brings at most so many next.

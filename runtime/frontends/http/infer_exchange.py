@@ -44,6 +44,8 @@ class InferExchange(ModelExchange[OutputOptions]):
 
     options = ALL_JSON
     _reservation: Reservation | None = None
+    # The bytes of a body in reserved memory that `direct_body` and `more_direct` gave memory for.
+    _prepared = 0
     # The request's document, if a thread has parsed it.
     _document: Mapping[str, object] | None = None
 
@@ -61,7 +63,19 @@ class InferExchange(ModelExchange[OutputOptions]):
             self._reservation = self._state.intake.reserve(model, size, size, lead)
         except InferenceError as exc:
             self._refusal = exc
-        return None if self._reservation is None else self._reservation.slot.view
+        return None if self._reservation is None else self.more_direct()
+
+    def more_direct(self) -> memoryview | None:
+        """See Exchange."""
+        assert self._reservation is not None  # it has the memory
+        slot, begin = self._reservation.slot, self._prepared
+        try:
+            self._prepared = slot.grow(begin + 1)
+        except InferenceError as exc:
+            self._end_reservation().free()
+            self._refusal = exc
+            return None
+        return slot.view[begin : self._prepared]
 
     def _act(self) -> None:
         """Queue the request, once its tensors are in request memory. Threads copy and parse what is large."""

@@ -15,7 +15,8 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from . import http2
+from . import http2, messages
+from .bombs import plain
 from .clients import Target, at_once
 
 INFER = http2.SERVICE + "ModelInfer"
@@ -129,6 +130,21 @@ def bodies_announced(target: Target) -> None:
         target.server.settle()
 
 
+def tensors_announced(target: Target) -> None:
+    """Raw contents of gRPC of almost 16 MiB each, of which a few bytes come."""
+    contents = messages.infer(*messages.tensor(shape=messages.varint(2_000_000)), *messages.field(messages.RAWS))
+    size = (16 << 20) - 100
+    message = plain(*contents)[:-1] + messages.varint(size - 100) + b"12345678"
+    calls = [http2.head(stream, INFER) for stream in range(1, 801, 2)]
+    begun = [http2.data(stream, http2.framed(message, length=size)) for stream in range(1, 801, 2)]
+    with target.connect(target.server.grpc_port) as sock:
+        for stream, frames in [(801, [http2.OPENING, *calls]), (803, begun)]:
+            data = b"".join([*frames, http2.last_call(stream)])
+            sock.sendall(data)
+            target.count(len(data))
+            http2.read_to_end(sock, stream)
+
+
 def heads_of_one_byte(target: Target) -> None:
     """Many clients that send their heads a byte at a time."""
     request = target.post("/v2/models/numbers/infer", KNOWN)
@@ -194,6 +210,7 @@ FLOODS = {
     "HTTP/2: header bomb": header_bomb,
     "HTTP/2: windows of one byte": windows_of_one_byte,
     "gRPC: messages announced": messages_announced,
+    "gRPC: tensors announced": tensors_announced,
     "HTTP: bodies announced": bodies_announced,
     "HTTP: heads byte by byte": heads_of_one_byte,
     "HTTP: chunks of one byte": chunks_of_one_byte,

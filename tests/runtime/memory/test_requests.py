@@ -4,14 +4,15 @@
 
 import os
 from functools import partial
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.memory.requests import GROWTH_BYTES_MAX, GROWTH_BYTES_MIN, RequestMemory
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
-from pyruntime.utils.arena import ALIGNMENT, BARE_BYTES_MIN
+from pyruntime.utils.arena import ALIGNMENT, BARE_BYTES_MIN, LARGE_BYTES, slot_bytes
 from pyruntime.utils.errors import Code, InferenceError, LocalError, OutOfMemoryError
 
 GROWTH = 1 << 20
@@ -139,6 +140,93 @@ class TestAllocateBare:
         slot = memory.allocate_bare(100, lead=10)
         slot.commit()
         slot.fill(bytes(100))
+        slot.free()
+
+
+class TestAllocateGrowing:
+    """A region that has no memory in advance, so that what is used can be compared."""
+
+    SIZE = 40 * GROWTH_BYTES_MIN
+
+    @pytest.fixture
+    def memory(self):
+        made = RequestMemory("m", 0, 4096)
+        yield made
+        made.close()
+
+    def test_grow(self, memory):
+        """Its memory exists as far as it is asked for, and about as much again; all of it at the end."""
+        before = memory.region.used_bytes
+        slot = memory.allocate_growing(self.SIZE, lead=1)
+        assert (slot.offset + 1) % ALIGNMENT == 0
+        assert memory.region.used_bytes == before
+        ready, steps = 0, 0
+        while ready < self.SIZE:
+            asked = ready + 1
+            ready = slot.grow(asked)
+            assert asked <= ready <= min(2 * asked + GROWTH_BYTES_MIN, self.SIZE)
+            slot.view[asked - 1 : ready] = bytes(ready - asked + 1)
+            assert memory.region.used_bytes - before <= 2 * asked + 2 * GROWTH_BYTES_MIN
+            steps += 1
+        assert 3 < steps < 8
+        assert slot.grow(self.SIZE) == self.SIZE
+        used = memory.region.used_bytes
+        slot.free()
+        assert memory.region.used_bytes == used  # it is as warm as any other
+        assert memory.allocate_growing(self.SIZE, lead=1).grow(1) == self.SIZE
+
+    @pytest.mark.parametrize(
+        "size", [LARGE_BYTES - 100, LARGE_BYTES, GROWTH_BYTES_MIN + 1, 10**6, 3 * GROWTH_BYTES_MAX]
+    )
+    @pytest.mark.parametrize("lead", [0, 1, 63])
+    def test_all_of_a_slot(self, memory, size, lead):
+        """When its last byte exists, so does the rest of it, which others may use later."""
+        slot = memory.allocate_growing(size, lead)
+        assert slot.grow(size) == size
+        used = memory.region.used_bytes
+        memory.region.commit(slot._start, slot_bytes(size + (slot.offset - slot._start)))
+        assert memory.region.used_bytes == used
+        slot.free()
+        assert memory.live == 0
+
+    def test_steps_have_a_limit(self, memory):
+        """No step takes long."""
+        slot = memory.allocate_growing(8 * GROWTH_BYTES_MAX)
+        ready = [0]
+        while ready[-1] < slot.size:
+            ready.append(slot.grow(ready[-1] + 1))
+        assert max(after - before for before, after in pairwise(ready)) == GROWTH_BYTES_MAX
+        slot.free()
+
+    def test_that_never_arrives(self, memory):
+        """It leaves nothing behind."""
+        before = memory.region.used_bytes
+        slot = memory.allocate_growing(self.SIZE)
+        slot.grow(1)
+        slot.free()
+        assert memory.live == 0
+        assert memory.region.used_bytes <= before
+        slot = memory.allocate_growing(self.SIZE)
+        assert slot.grow(1) < self.SIZE
+        slot.free()
+
+    def test_no_memory(self, memory, monkeypatch):
+        """The request is UNAVAILABLE, whether that is known at once or when its body has come half-way."""
+        slot = memory.allocate_growing(self.SIZE)
+        ready = slot.grow(1)
+        full(memory, monkeypatch)
+        assert slot.grow(ready) == ready
+        with pytest.raises(InferenceError, match=f"no room for a request of {self.SIZE} bytes to model 'm'"):
+            slot.grow(ready + 1)
+        slot.free()
+        with pytest.raises(InferenceError, match=f"no room for a request of {self.SIZE} bytes to model 'm'"):
+            memory.allocate_growing(self.SIZE)
+        assert memory.live == 0
+
+    def test_small(self, memory):
+        """There is memory for small ones."""
+        slot = memory.allocate_growing(100, lead=10)
+        assert slot.grow(1) == 100
         slot.free()
 
 

@@ -11,7 +11,7 @@ from pyruntime.runtime.frontends.http import connection
 from pyruntime.runtime.frontends.http.connection import PIPELINED_MAX
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX
 from pyruntime.runtime.frontends.http.request_head import HEAD_BYTES_MAX
-from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.errors import Code, InferenceError, OutOfMemoryError
 
 # A body of more bytes than the server of conftest.py accepts.
 TOO_LARGE = (1 << 20) + 1
@@ -532,12 +532,81 @@ class TestDirect:
         transport = server.connect()
         data = infer_binary(*range(1000))
         with monkeypatch.context() as patch:
-            patch.setattr(server.memory, "allocate", allocate)
+            patch.setattr(server.memory, "allocate_growing", allocate)
             transport.feed(data[:300])
             transport.feed(data[300:])
         assert transport.statuses() == [503]
         transport.feed(infer_json(1))
         assert transport.statuses() == [503, 200]
+
+
+class TestGrowingBody:
+    """Memory for a large body exists as far as the body has come."""
+
+    COUNT = 250_000
+    DATA = infer_binary(*range(COUNT))
+
+    def test_body_in_parts(self, server):
+        """The socket reads part after part of it into the request region."""
+        transport = server.connect()
+        transport.feed(self.DATA[:300])
+        used, rest = server.memory.region.used_bytes, len(self.DATA) - 300
+        assert len(transport._connection.get_buffer(-1)) < rest / 4
+        transport.feed(self.DATA[300 : 300 + rest // 3])
+        assert used < server.memory.region.used_bytes < used + rest
+        transport.feed(self.DATA[300 + rest // 3 :])
+        assert outputs(transport.responses()[0]) == list(range(self.COUNT))
+        assert server.is_idle()
+
+    @pytest.mark.parametrize("size", [1000, 100_000, 400_000])
+    def test_beginning_that_comes_with_the_head(self, server, size):
+        """However much of it is read with the head."""
+        transport = server.connect()
+        transport._incoming = self.DATA[:size]
+        transport._pump()
+        transport.feed(self.DATA[size:])
+        transport.feed(get("/v2/health/live"))
+        assert outputs(transport.responses()[0]) == list(range(self.COUNT))
+        assert transport.statuses() == [200, 200]
+        assert server.is_idle()
+
+    def test_clients_that_announce(self, server):
+        """Bodies that are announced take no memory, and leave none behind."""
+        before = server.memory.region.used_bytes
+        transports = [server.connect() for _ in range(20)]
+        for transport in transports:
+            transport.feed(self.DATA[:300])
+        assert server.memory.live == 20
+        assert server.memory.region.used_bytes - before < 20 * len(self.DATA) / 4
+        for transport in transports:
+            transport.lose()
+        assert server.memory.region.used_bytes <= before
+        assert server.is_idle()
+
+    def test_no_memory_for_the_rest(self, server, monkeypatch):
+        """When memory runs out the request is UNAVAILABLE, and the connection goes on behind its body."""
+
+        def commit(offset, size):
+            raise OutOfMemoryError("no shared memory left")
+
+        transport = server.connect()
+        transport.feed(self.DATA[:300])
+        with monkeypatch.context() as patch:
+            patch.setattr(server.memory.region, "commit", commit)
+            transport.feed(self.DATA[300:])
+        assert transport.statuses() == [503]
+        transport.feed(infer_json(1))
+        assert transport.statuses() == [503, 200]
+        assert server.is_idle()
+
+    def test_slow_client(self, server):
+        """Each byte of it is progress."""
+        transport = server.connect()
+        taken = []
+        for at in range(0, len(self.DATA), 10_000):
+            transport.feed(self.DATA[at : at + 10_000])
+            taken.append(transport._connection._taken())
+        assert taken[:-1] == sorted(set(taken[:-1]))
 
 
 class TestExiting:

@@ -101,7 +101,8 @@ class GrowingSlot(RequestSlot):
         skew, ready = self.offset - self._start, self._ready
         if skew + nbytes > ready:
             end = max(ready + min(max(ready, GROWTH_BYTES_MIN), GROWTH_BYTES_MAX), skew + nbytes)
-            end = self._bare if end >= skew + self.size else -(-end // PAGE_BYTES) * PAGE_BYTES
+            # With its last bytes, of which a message may need fewer, all of it exists: it is warm when it is freed.
+            end = self._bare if end >= self.size - GROWTH_BYTES_MIN else -(-end // PAGE_BYTES) * PAGE_BYTES
             self._commit(self._start + ready, end - ready)
             self._ready = end
         return min(self._ready - skew, self.size)

@@ -56,9 +56,9 @@ Typed: TypeAlias = tuple[tuple[int, int, int, int, int, int], ...]
 # It is called once for such a message, when the first raw contents (field 7) begin: `meta` are the top-level fields
 # before them, `left` is how many bytes of the message are left, their tag included. It answers with a writable buffer
 # (each of the raw contents is put into it at the next multiple of `alignment`; if they do not fit, the event is
-# MALFORMED); with None, for a MESSAGE like any other; or with False, to drop the rest of the message, of which no event
-# tells. It may call any method of the session but receive, send and close (RuntimeError). An exception that it raises
-# comes out of `receive`, and the session is of no use any more.
+# MALFORMED), or with one that grows; with None, for a MESSAGE like any other; or with False, to drop the rest of the
+# message, of which no event tells. It may call any method of the session but receive, send and close (RuntimeError). An
+# exception that it raises comes out of `receive`, and the session is of no use any more.
 #
 # By then all that came on the stream before the message, its head too, was told by a call of `receive` that is over.
 # A message that has more than 4 MiB before its raw contents is a MESSAGE like any other, too. Of one that announces
@@ -66,7 +66,11 @@ Typed: TypeAlias = tuple[tuple[int, int, int, int, int, int], ...]
 #
 # Of a message that came too early for that, what comes together with those is kept (and copied once more). If that is
 # all of it, it is a MESSAGE like any other.
-Place: TypeAlias = Callable[[int, bytes, int], Buffer | Literal[False] | None]
+Place: TypeAlias = Callable[[int, bytes, int], Buffer | Growing | Literal[False] | None]
+# A buffer that grows, `(buffer, ready, grow)`: its first `ready` bytes may be written. Before more are, `receive` calls
+# `grow` with the number of bytes that must be ready, and it returns how many are; if these are fewer, the rest of the
+# message is dropped. For `grow` holds what is said of Place.
+Growing: TypeAlias = tuple[Buffer, int, Callable[[int], int]]
 
 class Http2Error(Exception):
     """The client does not speak HTTP/2, or floods the server. The next `send` returns the last frames for the client.

@@ -23,6 +23,9 @@ from pyruntime.utils.errors import InferenceError
 
 UNKNOWN_ENCODING = "a message is compressed, and the header grpc-encoding does not say how"
 
+# The answers to Place in native/_http2.pyi.
+Place = memoryview | tuple[memoryview, int, Callable[[int], int]] | Literal[False] | None
+
 # For each of the raw contents of a message: its offset in the buffer, and its length, in bytes.
 Raws = tuple[tuple[int, int], ...]
 
@@ -110,7 +113,7 @@ class Call(ABC):
             return
         self.message(message, ended)
 
-    def place(self, meta: bytes, left: int) -> memoryview | Literal[False] | None:
+    def place(self, meta: bytes, left: int) -> Place:
         """Where a large message may go: see Place in native/_http2.pyi. Only inference calls have such a place."""
         return None
 

@@ -9,11 +9,11 @@ import logging
 import random
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Literal
+from typing import Any
 
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common.connection_limits import LIMIT, report_unsent
-from pyruntime.runtime.frontends.grpc.call import MESSAGE_BYTES_MAX, Call
+from pyruntime.runtime.frontends.grpc.call import MESSAGE_BYTES_MAX, Call, Place
 from pyruntime.runtime.frontends.grpc.calls import begin_call
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.keepalive import STALLED_S_MAX, Action, Keepalive
@@ -261,7 +261,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self.session.terminate(_ENHANCE_YOUR_CALM, b"too_many_pings")
             self._close()
 
-    def _place(self, stream: int, meta: bytes, left: int) -> memoryview | Literal[False] | None:
+    def _place(self, stream: int, meta: bytes, left: int) -> Place:
         call = self._calls.get(stream)
         if call is None:
             return False

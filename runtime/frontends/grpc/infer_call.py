@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress
-from pyruntime.runtime.frontends.grpc.call import Raws
+from pyruntime.runtime.frontends.grpc.call import Place, Raws
 from pyruntime.runtime.frontends.grpc.head import Encoding, response_encoding
 from pyruntime.runtime.frontends.grpc.infer_response import Parts, encode_infer
 from pyruntime.runtime.frontends.grpc.inferring_call import CallRequest, InferringCall, Outcome
@@ -56,7 +55,7 @@ class InferCall(InferringCall):
         self._state.in_flight += 1
         self._unpack(message, encoding)
 
-    def place(self, meta: bytes, left: int) -> memoryview | Literal[False] | None:
+    def place(self, meta: bytes, left: int) -> Place:
         """See Call."""
         if self._counted:
             self.fail(Status.INTERNAL, _SECOND)

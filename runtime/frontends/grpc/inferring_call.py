@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from functools import partial
 
 from pyruntime.runtime.config.inputs import check_names
 from pyruntime.runtime.execution.job import Job
-from pyruntime.runtime.frontends.grpc.call import BYTES_PER_S_MIN, MESSAGE_S_MAX, UNKNOWN_ENCODING, Call, Raws
+from pyruntime.runtime.frontends.grpc.call import BYTES_PER_S_MIN, MESSAGE_S_MAX, UNKNOWN_ENCODING, Call, Place, Raws
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.infer_request import (
     PLAIN,
@@ -33,7 +33,7 @@ from pyruntime.runtime.inference.intake import Activities, Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.pending_bytes import PendingBytesError
 from pyruntime.runtime.memory.clients import ClientMemory
-from pyruntime.runtime.memory.requests import RequestSlot
+from pyruntime.runtime.memory.requests import GrowingSlot, RequestSlot
 from pyruntime.runtime.native._http2 import pack, scatter, split
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.runtime.tracing.trace import Trace
@@ -145,7 +145,7 @@ class InferringCall(Call):
         """See Call."""
         return self._reservation is not None
 
-    def place(self, meta: bytes, left: int) -> memoryview | Literal[False] | None:
+    def place(self, meta: bytes, left: int) -> Place:
         """See Call. The fields before the tensors suffice to refuse a message."""
         request = CallRequest(self, self._head)
         try:
@@ -165,16 +165,25 @@ class InferringCall(Call):
             reservation = self._state.intake.reserve(model, left, size)
             if reservation is None:
                 return None
-            self._reservation = reservation
-            reservation.slot.grow(size)
         except InferenceError as exc:
-            self._drop_reservation()
             self.reject(request, exc)
             return False
+        self._reservation = reservation
         self._named = target.model, target.version
         self._waiting_since = None
         self._message_s_max = MESSAGE_S_MAX + left / BYTES_PER_S_MIN
-        return reservation.slot.view
+        slot = reservation.slot
+        return (slot.view, 0, partial(self._grow, request)) if isinstance(slot, GrowingSlot) else slot.view
+
+    def _grow(self, request: CallRequest, nbytes: int) -> int:
+        """See Growing in native/_http2.pyi. Refuses the request if there is no memory for the rest of it."""
+        assert self._reservation is not None  # it gave the place
+        try:
+            return self._reservation.slot.grow(nbytes)
+        except InferenceError as exc:
+            self._drop_reservation()
+            self.reject(request, exc)
+            return 0
 
     def compressed(self, message: bytes, ended: bool) -> None:
         """See Call."""

@@ -79,6 +79,8 @@ typedef struct {
     Bytes meta;
     size_t field; /* where in meta this field began */
     Py_buffer destination;
+    size_t ready;   /* bytes of the destination that may be written */
+    PyObject *grow; /* asked for more of them; NULL if all are ready */
     size_t end; /* of what is in the destination */
     Raw *raws;
     size_t count;

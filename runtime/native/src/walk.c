@@ -22,6 +22,7 @@ void walk_leave(Stream *stream)
         return;
     if (walk->destination.obj != NULL)
         PyBuffer_Release(&walk->destination);
+    Py_XDECREF(walk->grow);
     bytes_free(&walk->meta);
     PyMem_Free(walk->raws);
     PyMem_Free(walk);
@@ -32,6 +33,52 @@ static void gather(Session *self, Stream *stream)
 {
     framing_gather(self, stream, &stream->walk->meta);
     walk_leave(stream);
+}
+
+/* Drop the rest of the message, of which nothing is told. */
+static void refuse(Session *self, Stream *stream)
+{
+    stream->in = IN_REFUSE;
+    walk_leave(stream);
+    framing_count(self, stream, 0);
+}
+
+/* Take the answer of `place`: a buffer, or a buffer of which only a part is ready. */
+static int take_place(Walk *walk, PyObject *answer)
+{
+    PyObject *buffer = answer, *grow = NULL;
+    Py_ssize_t ready = PY_SSIZE_T_MAX;
+
+    if (PyTuple_Check(answer) && !PyArg_ParseTuple(answer, "OnO:place", &buffer, &ready, &grow))
+        return -1;
+    walk->placed = true;
+    if (PyObject_GetBuffer(buffer, &walk->destination, PyBUF_WRITABLE) < 0)
+        return -1;
+    walk->ready = (size_t)(ready < walk->destination.len ? ready : walk->destination.len);
+    Py_XINCREF(grow);
+    walk->grow = grow;
+    return 0;
+}
+
+/* Have more of the destination ready, up to `end` at least. If it is refused, the stream is in another state
+ * afterwards. */
+static int grow(Session *self, Stream *stream, size_t end)
+{
+    Walk *walk = stream->walk;
+    PyObject *answer = PyObject_CallFunction(walk->grow, "n", (Py_ssize_t)end);
+    Py_ssize_t ready;
+
+    if (answer == NULL)
+        return -1;
+    ready = PyLong_AsSsize_t(answer);
+    Py_DECREF(answer);
+    if (ready == -1 && PyErr_Occurred() != NULL)
+        return -1;
+    if (stream->over || stream->ended || ready < (Py_ssize_t)end)
+        refuse(self, stream);
+    else
+        walk->ready = (size_t)(ready < walk->destination.len ? ready : walk->destination.len);
+    return 0;
 }
 
 /* Call `place` for the destination of the raw contents whose tag has arrived and is in meta. If it returns no buffer,
@@ -47,14 +94,11 @@ static int ask(Session *self, Stream *stream)
     if (answer == NULL)
         return -1;
     if (stream->over || stream->ended || answer == Py_False) {
-        stream->in = IN_REFUSE;
-        walk_leave(stream);
-        framing_count(self, stream, 0);
+        refuse(self, stream);
     } else if (answer == Py_None) {
         gather(self, stream);
     } else {
-        failed = PyObject_GetBuffer(answer, &walk->destination, PyBUF_WRITABLE);
-        walk->placed = true;
+        failed = take_place(walk, answer);
     }
     Py_DECREF(answer);
     return failed;
@@ -168,6 +212,12 @@ static Py_ssize_t take_bytes(Session *self, Stream *stream, const uint8_t *data,
     if (stream->come + walk->left > stream->length) {
         /* Only fields of a fixed size: a length is handled when it is complete. */
         return framing_malformed(self, stream, "the message has a field that is longer than it") < 0 ? -1 : 0;
+    }
+    if (walk->at == IN_RAW && walk->end + taken > walk->ready) {
+        if (grow(self, stream, walk->end + taken) < 0)
+            return -1;
+        if (stream->in != IN_WALK)
+            return 0;
     }
     if (walk->at == IN_RAW) {
         memcpy((char *)walk->destination.buf + walk->end, data, taken);

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 from pyruntime.runtime.frontends.grpc import stream_infer_call, unpacking
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
-from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.errors import InferenceError, OutOfMemoryError
 
 OK = (0, "")
 LARGE = [float(n) for n in range(LARGE_BYTES // 4 + 100)]
@@ -214,6 +214,49 @@ class TestUnary:
         table.ready("m", 1, other)
         peer.send(stream, raw=framed[-10:], ended=True)
         assert values(infer_response(peer[stream])) == LARGE
+
+    def test_memory_of_a_large_message(self, dial, ask, server):
+        """It exists as far as the message has come, and is as warm as any other later."""
+        region = server.memory.region
+        numbers = [float(n) for n in range(500_000)]
+        message = ask(*numbers).SerializeToString()
+        framed = b"\0" + len(message).to_bytes(4, "big") + message
+        before = region.used_bytes
+        peer = dial()
+        streams = [peer.call(peer.INFER, ended=False, raw=framed[:500]) for _ in range(10)]
+        assert server.memory.live == 10
+        assert region.used_bytes - before < len(message)
+        for stream in streams[1:]:
+            peer.cancel(stream)
+        peer.send(streams[0], raw=framed[500:], ended=True)
+        assert values(infer_response(peer[streams[0]])) == numbers
+        assert region.used_bytes - before < 2 * len(message)
+
+    @pytest.mark.parametrize("streams", [False, True])
+    def test_large_message_without_memory(self, dial, ask, server, monkeypatch, streams):
+        """When memory runs out in the middle of it, its request is UNAVAILABLE. A stream goes on."""
+
+        def commit(offset, size):
+            raise OutOfMemoryError("no shared memory left")
+
+        peer = dial()
+        message = ask(*range(500_000), id="7").SerializeToString()
+        framed = b"\0" + len(message).to_bytes(4, "big") + message
+        stream = peer.call(peer.STREAM if streams else peer.INFER, ended=False, raw=framed[:500])
+        with monkeypatch.context() as patch:
+            patch.setattr(server.memory.region, "commit", commit)
+            peer.send(stream, raw=framed[500:])
+        assert server.memory.live == 0
+        if not streams:
+            assert peer[stream].status[0] == 14
+            assert "no room for a request of " in peer[stream].status[1]
+            return
+        peer.send(stream, ask(1.0, id="8"), ended=True)
+        first, second = [service_pb2.ModelStreamInferResponse.FromString(data) for _, data in peer[stream].messages]
+        assert "no room for a request of " in first.error_message
+        assert first.infer_response.id == "7"
+        assert second.infer_response.id == "8"
+        assert not second.error_message
 
     def test_draining(self, dial, ask, server):
         """Draining answers complete requests and fails incomplete ones."""

@@ -336,6 +336,76 @@ def test_dropped(connect):
     assert taken(client, stream, data[:-20]) == [(END, stream, None, True)]
 
 
+def test_place_that_grows(connect):
+    """Before bytes are written that are not ready, more are asked for, in any split."""
+    message, meta = infer_request(*RAWS)
+    data = framed(message)
+    for cut in range(1, len(data)):
+        buffer, ready, asked = bytearray(len(message) + 10 * ALIGNMENT), [10], []
+
+        def grow(nbytes, buffer=buffer, ready=ready, asked=asked):
+            assert nbytes > ready[0]
+            assert not any(buffer[ready[0] :])  # nothing was written there
+            asked.append(nbytes)
+            ready[0] = nbytes + 7
+            return ready[0]
+
+        events, _, _ = placed(connect, message, pieces=[data[:cut], data[cut:]], answer=(buffer, ready[0], grow))
+        assert events == [(PLACED, 1, (meta, OFFSETS), True)]
+        assert contents(buffer, OFFSETS) == list(RAWS)
+        assert asked == sorted(asked)
+        assert ready[0] >= 193
+        buffer.clear()
+
+
+def test_place_that_is_ready(connect):
+    """Nothing is asked for while enough is ready, even if more is said to be ready than there is."""
+    message, meta = infer_request(*RAWS)
+    buffer = bytearray(len(message) + 10 * ALIGNMENT)
+    events, _, _ = placed(connect, message, answer=(buffer, 1 << 40, None))
+    assert events == [(PLACED, 1, (meta, OFFSETS), True)]
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_place_that_does_not_grow(connect, refuses):
+    """The rest of the message is dropped, and the place is free; the next message is told if the call goes on."""
+    message, _ = infer_request(b"x" * 1000)
+    buffer = bytearray(2000)
+
+    def grow(nbytes):
+        if refuses:
+            client.session.refuse(stream, client.REFUSAL)
+        return 2000 if refuses else 0
+
+    client = connect(lambda stream, meta, left: (buffer, 600, grow), large_bytes=LARGE)
+    stream = client.open()
+    data = framed(message)
+    expected = [] if refuses else [(MESSAGE, stream, b"next", True)]
+    assert taken(client, stream, data[:500], data[500:800], data[800:] + framed(b"next")) == expected
+    assert not any(buffer[600:])
+    buffer.append(0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ((bytearray(2000), 0), TypeError),
+        ((bytearray(2000), "x", None), TypeError),
+        ((5, 0, None), TypeError),
+        ((bytearray(2000), 0, None), TypeError),
+        ((bytearray(2000), 0, lambda nbytes: "x"), TypeError),
+        ((bytearray(2000), 0, lambda nbytes: {}[nbytes]), KeyError),
+    ],
+)
+def test_place_that_grows_wrongly(connect, answer, error):
+    """What is no such answer comes out of `receive`."""
+    message, _ = infer_request(b"x" * 1000)
+    client = connect(lambda stream, meta, left: answer, large_bytes=LARGE)
+    stream = client.open()
+    with pytest.raises(error):
+        taken(client, stream, framed(message))
+
+
 def test_place_refuses(connect):
     """`place` can refuse the stream at once."""
     message, _ = infer_request(b"x" * 1000)

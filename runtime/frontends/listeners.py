@@ -19,7 +19,8 @@ from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.frontends.common import unix_sockets
 from pyruntime.runtime.frontends.common.connection_limits import ConnectionChecks
 from pyruntime.runtime.frontends.common.tls import server_context
-from pyruntime.runtime.frontends.http.connection import HttpConnection, MetricsConnection
+from pyruntime.runtime.frontends.http.connection import HttpConnection
+from pyruntime.runtime.frontends.http.metrics_connection import MetricsConnection
 from pyruntime.runtime.frontends.http.request_head import HeadReader
 from pyruntime.runtime.settings import UNIX_PREFIX, ServerSettings, SettingsError
 

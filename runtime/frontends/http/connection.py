@@ -32,7 +32,6 @@ from pyruntime.runtime.frontends.http.request_head import (
     BadRequest,
     ChunkedBody,
     Head,
-    parse_metrics_head,
     too_long,
 )
 from pyruntime.runtime.frontends.http.response_head import CONTINUE
@@ -57,8 +56,6 @@ CLIENT_SOCKETS_SHARE = 0.5
 # having many clients.
 HEALTH_CONNECTIONS_MAX = 16
 _HEALTH = (Endpoint.SERVER_LIVE, Endpoint.SERVER_READY)
-# The metrics port always accepts this many connections, so that metrics can be read when connections run out.
-METRICS_CONNECTIONS_MAX = 16
 
 _LOG = logging.getLogger("pyruntime.frontends")
 
@@ -600,17 +597,3 @@ class HttpConnection(asyncio.BufferedProtocol):
     def take_back(self) -> None:
         """See LentConnection."""
         self._lending.take_back()
-
-
-class MetricsConnection(HttpConnection):
-    """One client of the metrics port."""
-
-    def __init__(self, state: ServerState, connections: set[object]) -> None:
-        super().__init__(state, connections, parse_metrics_head)
-
-    def _has_room(self) -> bool:
-        of_metrics = sum(type(each) is MetricsConnection for each in self._connections)
-        return of_metrics < METRICS_CONNECTIONS_MAX or super()._has_room()
-
-    def _use_reserve(self) -> bool:
-        return False  # it is for HTTP

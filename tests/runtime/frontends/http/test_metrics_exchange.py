@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pyruntime.runtime.frontends.http.connection import MetricsConnection
+from pyruntime.runtime.frontends.http.metrics_connection import MetricsConnection
 from pyruntime.runtime.frontends.http.request_head import HEAD_BYTES_MAX
 
 PAGE = b"# TYPE n counter\nn 0\n"

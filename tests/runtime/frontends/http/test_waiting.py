@@ -11,10 +11,9 @@ from pyruntime.runtime.frontends.common.client_timeouts import BODY_STALLED_S_MA
 from pyruntime.runtime.frontends.common.connection_limits import ConnectionLimit
 from pyruntime.runtime.frontends.http.connection import (
     HEALTH_CONNECTIONS_MAX,
-    METRICS_CONNECTIONS_MAX,
     HttpConnection,
-    MetricsConnection,
 )
+from pyruntime.runtime.frontends.http.metrics_connection import METRICS_CONNECTIONS_MAX, MetricsConnection
 from pyruntime.runtime.frontends.http.request_head import HeadReader
 from pyruntime.runtime.inference import intake
 

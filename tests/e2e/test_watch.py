@@ -6,6 +6,8 @@ import json
 
 import numpy as np
 
+from .harness.ensembles import chain
+
 SLEEPER = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -93,3 +95,14 @@ def test_server_of_somebody_else(model, serve, serving, tmp_path_factory, write_
         pids = {server.port: {each["pid"] for each in stacks(server, "sleeper")} for server in (first, second)}
     assert len(pids[first.port]) == len(pids[second.port]) == 1
     assert pids[first.port] != pids[second.port]
+
+
+def test_ensemble(model, serve):
+    """An ensemble is followed as any other model; it has no process with stacks."""
+    model("sleeper", SLEEPER)
+    model("twice", None, chain("sleeper", "sleeper"))
+    server = serve()
+    server.infer("twice", {"IN": np.ones(1, np.int64)})
+    versions = {version["name"]: version for version in watch(server)["versions"]}
+    assert (versions["twice"]["success"], versions["sleeper"]["success"]) == (1, 2)
+    assert stacks(server, "twice") == []

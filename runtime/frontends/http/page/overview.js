@@ -51,6 +51,7 @@ export function overview() {
     rates.update(points, server.now_ms);
     latencies.update(points, server.now_ms);
     showProblems(problems, groups);
+    // A link that has the focus keeps it: the table is drawn anew only while nobody is in it.
     const now = JSON.stringify([news.models, versions, last?.at]);
     if (now !== listed && !models.contains(document.activeElement)) {
       listed = now;

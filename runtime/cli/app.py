@@ -140,6 +140,7 @@ def infer(
     stream: Annotated[
         bool, typer.Option("--stream", help="Show each response of a decoupled model as it comes.")
     ] = False,
+    timing: Annotated[bool, typer.Option("--timing", help="Show the time of each step of an ensemble.")] = False,
     as_json: _Json = False,
     url: _Url = _URL,
     headers: _Headers = None,
@@ -147,7 +148,8 @@ def infer(
     from pyruntime.runtime.cli.commands.client import ServerClient
     from pyruntime.runtime.cli.commands.infer import run_infer
 
-    _leave(lambda: run_infer(ServerClient(url, headers or ()), model, inputs or [], outputs or [], stream, as_json))
+    client = ServerClient(url, headers or ())
+    _leave(lambda: run_infer(client, model, inputs or [], outputs or [], stream, timing, as_json))
 
 
 @app.command(help="Show the models of a server.")

@@ -19,6 +19,7 @@ from pyruntime.runtime.ensembles.graph import OUTPUTS, Step, fitting
 from pyruntime.runtime.ensembles.marks import SequenceMark, changed_mark, mark_parameters
 from pyruntime.runtime.ensembles.run import Command, Drop, Run, Send, Start
 from pyruntime.runtime.ensembles.step_call import StepCall, StepRequest
+from pyruntime.runtime.ensembles.step_times import STEP_TIMES, StepTime, encode_step_times
 from pyruntime.runtime.ensembles.tensors import (
     Source,
     StepInputs,
@@ -26,7 +27,7 @@ from pyruntime.runtime.ensembles.tensors import (
     read_inputs,
     shared_outputs,
 )
-from pyruntime.runtime.ensembles.times import STEP_TIMES, StepTime, StepTimes, encode_step_times
+from pyruntime.runtime.ensembles.times import StepTimes
 from pyruntime.runtime.execution.deadlock import Waiting
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.native.memory import put_in_place
@@ -209,7 +210,7 @@ class EnsembleRequest:
     def _note_times(self, step: Step, times: StepTimes) -> None:
         assert self._times is not None  # the client has asked for them
         version = self._callees[step.index].version
-        self._times.append(StepTime.of(step.index, step.model, version, times, self._job.arrived_ns))
+        self._times.append(times.shown(step.index, step.model, version, self._job.arrived_ns))
 
     # What the policy decides.
 

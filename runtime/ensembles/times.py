@@ -1,20 +1,13 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""The times of the steps of one request: for the statistics of the ensemble, and for a client that asks. (pure)"""
+"""Records the times of one step of a request: for the statistics of the ensemble, and for a client that asks. (pure)"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
-import orjson
-
+from pyruntime.runtime.ensembles.step_times import StepTime
 from pyruntime.runtime.execution.job import Respond
 from pyruntime.runtime.tracing.trace import JobTrace
 from pyruntime.utils.errors import InferenceError
-
-# The parameter with which a client asks for the time of each step, and that of the response which has them.
-STEP_TIMES = "pyruntime_step_times"
 
 
 class StepTimes:
@@ -67,38 +60,9 @@ class StepTimes:
         if self.begin_ns and not self.output_ns:
             self.output_ns = max(0, now_ns - self.begin_ns - self.input_ns - self.infer_ns)
 
-
-@dataclass(slots=True)
-class StepTime:
-    """The time of one step, as a client reads it: offsets from the arrival of the request, in microseconds.
-
-    The step was started at `start_us`, its model began to execute it at `execute_us`, and it ended at `end_us`.
-    """
-
-    step: int
-    model: str
-    version: int
-    start_us: int
-    execute_us: int
-    end_us: int
-
-    @staticmethod
-    def of(step: int, model: str, version: int, times: StepTimes, arrived_ns: int) -> StepTime:
-        """The time of a step that has ended, for a request that arrived at `arrived_ns`."""
+    def shown(self, step: int, model: str, version: int, request_ns: int) -> StepTime:
+        """The times for a client whose request arrived at `request_ns`, after the end of the step."""
         start, begin, end = (
-            max(0, ns - arrived_ns) // 1000 for ns in (times.arrived_ns, times.begin_ns or times.end_ns, times.end_ns)
+            max(0, ns - request_ns) // 1000 for ns in (self.arrived_ns, self.begin_ns or self.end_ns, self.end_ns)
         )
         return StepTime(step, model, version, start, begin, end)
-
-
-def encode_step_times(times: Iterable[StepTime]) -> str:
-    """The value of the parameter of the response: JSON."""
-    return orjson.dumps(list(times)).decode()
-
-
-def decode_step_times(text: str) -> list[StepTime]:
-    """The times in a parameter of a response. Raises ValueError."""
-    try:
-        return [StepTime(**each) for each in orjson.loads(text)]
-    except TypeError as exc:
-        raise ValueError("these are no times of steps") from exc

@@ -6,12 +6,15 @@ import os
 import re
 import shutil
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
 import tritonclient.grpc
+import tritonclient.http
+import tritonclient.utils.shared_memory as system_memory
 
 from .harness.ensembles import ensemble, step
 from .harness.models import parameters
@@ -148,3 +151,82 @@ def test_memory_stays_flat(server):
     before = server.shared_bytes()
     ask(100)
     assert server.shared_bytes() <= before * 1.25
+
+
+class TestMemoryOfClients:
+    @pytest.fixture
+    def shared(self, repository, serving):
+        """A server that takes shared memory of clients, a client of it, and a region of 8 numbers in and out."""
+        with (
+            serving(repository, "--allow-client-shm=true") as server,
+            closing(server.client()) as client,
+            closing_region("ensemble_region", 64) as region,
+        ):
+            client.register_system_shared_memory("region", "/ensemble_region", 64)
+            yield client, region
+
+    @pytest.mark.parametrize("name", ["pythons", "mixed", "ends_native"])
+    def test_in_and_out(self, shared, name):
+        """A step reads the client's memory where it is, and the last output is written there."""
+        client, region = shared
+        system_memory.set_shared_memory_region(region, [np.arange(8, dtype=np.int32)])
+        given = tritonclient.http.InferInput("IN", [8], "INT32")
+        given.set_shared_memory("region", 32)
+        wanted = tritonclient.http.InferRequestedOutput("OUT")
+        wanted.set_shared_memory("region", 32, 32)
+        for _ in range(3):
+            client.infer(name, [given], outputs=[wanted])
+            result = system_memory.get_contents_as_numpy(region, np.int32, [8], 32)
+            added = 1 if name == "ends_native" else 3
+            assert result.tolist() == [each + added for each in range(8)]
+
+
+@contextmanager
+def closing_region(name, size):
+    region = system_memory.create_shared_memory_region(name, f"/{name}", size)
+    try:
+        yield region
+    finally:
+        system_memory.destroy_shared_memory_region(region)
+
+
+def test_a_step_is_replaced_under_load(serving, tmp_path, write_model):
+    """Requests that have begun end with the models of their beginning; none fails while a step is loaded again."""
+    for name in STEPS:
+        write_model(tmp_path, name, ADD, PYTHON)
+    write_model(tmp_path, "e", None, pipeline(*STEPS))
+    with serving(tmp_path, "--model-control-mode=explicit", "--load-model=e") as server:
+        stop = threading.Event()
+
+        def ask():
+            count = 0
+            while not stop.is_set():
+                assert server.infer("e", values()).as_numpy("OUT").tolist() == [3]
+                count += 1
+            return count
+
+        with ThreadPoolExecutor(4) as threads, closing(server.client()) as client:
+            asking = [threads.submit(ask) for _ in range(4)]
+            try:
+                for name in STEPS:
+                    (tmp_path / name / "1" / "changed").touch()
+                    client.load_model(name)
+            finally:
+                stop.set()
+            assert all(each.result() for each in asking)
+
+
+def test_responses_from_a_cache(serving, tmp_path, write_model):
+    """An ensemble and its steps may have response caches."""
+    cached = "response_cache { enable: true }\n"
+    write_model(tmp_path, "first", ADD, PYTHON, cached)
+    write_model(tmp_path, "second", ADD, PYTHON)
+    write_model(tmp_path, "steps", None, pipeline("first", "second"))
+    write_model(tmp_path, "whole", None, pipeline("first", "second"), cached)
+    with serving(tmp_path, "--cache-config=local,size=10000000") as server, closing(server.client()) as client:
+        for name, hits in (("steps", 0), ("steps", 0), ("whole", 0), ("whole", 1)):
+            assert server.infer(name, values(3)).as_numpy("OUT").tolist() == [2, 3, 4]
+            (found,) = client.get_inference_statistics(name)["model_stats"]
+            assert found["inference_stats"]["cache_hit"]["count"] == hits
+        (found,) = client.get_inference_statistics("first")["model_stats"]
+        assert found["inference_stats"]["cache_hit"]["count"] == 2

@@ -3,6 +3,9 @@
 """Ensembles, by the models of their steps."""
 
 import json
+import re
+import subprocess
+import sys
 from contextlib import closing
 from queue import SimpleQueue
 
@@ -393,3 +396,15 @@ def test_traces(serving, tmp_path, write_model):
     }
     assert not any(name.startswith("COMPUTE") for name in activities[top])
     assert all({"COMPUTE_START", "COMPUTE_END"} <= activities[record["id"]] for record in steps)
+
+
+def test_timing_on_the_command_line(server):
+    """`pyruntime infer --timing` has a row for each step, with its time, and refuses models without steps."""
+    command = (sys.executable, "-m", "pyruntime", "infer", "--url", f"http://127.0.0.1:{server.port}", "-i", "IN=[1]")
+    done = subprocess.run([*command, "pipeline", "--timing"], capture_output=True, text=True, check=True)
+    for name in ("first", "second", "third"):
+        assert re.search(rf"\b{name}\b.*\d\.\d\d\d.*#", done.stdout)
+    done = subprocess.run([*command, "pipeline", "--timing", "--json"], capture_output=True, text=True, check=True)
+    assert [each["model"] for each in json.loads(done.stdout)["step_times"]] == ["first", "second", "third"]
+    done = subprocess.run([*command, "first", "--timing"], capture_output=True, text=True, check=False)
+    assert (done.returncode, "--timing is for ensembles" in done.stderr) == (2, True)

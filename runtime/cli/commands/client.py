@@ -62,6 +62,7 @@ class TensorMetadata(TypedDict):
 class ModelMetadata(TypedDict):
     """A model's metadata, as far as commands read it."""
 
+    platform: str
     inputs: list[TensorMetadata]
     outputs: list[TensorMetadata]
 

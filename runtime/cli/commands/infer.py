@@ -16,6 +16,7 @@ from pyruntime.runtime.cli.commands.show import print_json, show_table
 from pyruntime.runtime.cli.commands.tensors import Array, TensorError, TensorSpec, texts
 from pyruntime.runtime.cli.parse import did_you_mean
 from pyruntime.runtime.cli.text import printable, printable_lines
+from pyruntime.runtime.ensembles.step_times import STEP_TIMES, decode_step_times
 from pyruntime.runtime.json_types import JsonObject, JsonValue
 
 # Of a tensor with more elements only the corners are shown; --json shows all.
@@ -23,13 +24,22 @@ ELEMENTS_SHOWN_MAX = 100
 # The most characters that are shown of one BYTES element.
 TEXT_SHOWN_MAX = 1000
 
+# The width of the longest bar of a step's time, in characters.
+BAR_WIDTH = 40
+
 # The members of an event of a stream that are not outputs.
 _ABOUT = ("model_name", "model_version", "id")
 _ONLY_STREAMS = "decoupled transaction policy"
 
 
 def run_infer(
-    client: ServerClient, model: str, inputs: Sequence[str], outputs: Sequence[str], stream: bool, as_json: bool
+    client: ServerClient,
+    model: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    stream: bool,
+    timing: bool,
+    as_json: bool,
 ) -> int:
     """Send the request and print its responses. Raises CommandError."""
     with client.about(model):
@@ -37,18 +47,47 @@ def run_infer(
     specs = {spec.name: spec for spec in map(TensorSpec.parse, metadata["inputs"])}
     _check_outputs(outputs, [spec["name"] for spec in metadata["outputs"]])
     arrays = read_inputs(inputs, specs)
+    if timing and (stream or metadata["platform"] != "ensemble"):
+        raise WrongUsage("--timing is for ensembles, without --stream: it shows the time of each step")
     if stream:
         return _stream(client, model, arrays, outputs, as_json)
-    response = _infer(client, model, arrays, specs, outputs)
+    response = _infer(client, model, arrays, specs, outputs, {STEP_TIMES: True} if timing else {})
     if as_json:
-        print_json(response.to_json())
+        times: JsonObject = {"step_times": json.loads(_step_times_of(response))} if timing else {}
+        print_json(response.to_json() | times)
     else:
         rows = [
             (spec.name, spec.datatype, str(list(spec.shape)), shown(array, spec.datatype))
             for spec, array in response.outputs
         ]
         show_table(("Output", "Datatype", "Shape", "Value"), rows)
+        if timing:
+            show_table(("Step", "Model", "Start (ms)", "Waited (ms)", "Ran (ms)", "Time"), timing_rows(response))
     return 0
+
+
+def _step_times_of(response: Response) -> str:
+    text = response.parameters.get(STEP_TIMES)
+    if not isinstance(text, str):
+        raise Refused("the server sends no times of steps")
+    return text
+
+
+def timing_rows(response: Response) -> list[tuple[str, ...]]:
+    """A row for each step, with a bar for its time: dots while it waits, and then blocks. Raises Refused."""
+    try:
+        steps = decode_step_times(_step_times_of(response))
+    except ValueError as exc:
+        raise Refused(str(exc)) from exc
+    end_us = max((step.end_us for step in steps), default=0)
+    unit_us = max(1, -(-end_us // BAR_WIDTH))
+    rows = []
+    for step in sorted(steps, key=lambda step: (step.start_us, step.step)):
+        start, execute, end = (us // unit_us for us in (step.start_us, step.execute_us, step.end_us))
+        bar = " " * start + "." * (execute - start) + "#" * max(1, end - execute)
+        times = step.start_us, step.execute_us - step.start_us, step.end_us - step.execute_us
+        rows.append((str(step.step), step.model, *(f"{us / 1000:.3f}" for us in times), bar))
+    return rows
 
 
 def _check_outputs(wanted: Sequence[str], known: Sequence[str]) -> None:
@@ -64,8 +103,9 @@ def _infer(
     arrays: Mapping[str, Array],
     specs: Mapping[str, TensorSpec],
     outputs: Sequence[str],
+    parameters: Mapping[str, JsonValue],
 ) -> Response:
-    body, headers = encode_request(arrays, specs, outputs)
+    body, headers = encode_request(arrays, specs, outputs, parameters)
     try:
         answer = client.request("POST", f"{model_path(model)}/infer", body, headers)
     except Refused as exc:

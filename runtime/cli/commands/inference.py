@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pyruntime.runtime.cli.commands.tensors import Array, TensorError, TensorSpec, decode, encode, to_array, to_json
@@ -20,6 +21,7 @@ class Response(NamedTuple):
     model: str
     version: str
     outputs: list[tuple[TensorSpec, Array]]
+    parameters: Mapping[str, JsonValue] = MappingProxyType({})
 
     def to_json(self) -> JsonObject:
         """The response in the protocol's JSON, with nested lists as data."""
@@ -31,17 +33,20 @@ class Response(NamedTuple):
 
 
 def encode_request(
-    arrays: Mapping[str, Array], specs: Mapping[str, TensorSpec], outputs: Sequence[str]
+    arrays: Mapping[str, Array],
+    specs: Mapping[str, TensorSpec],
+    outputs: Sequence[str],
+    parameters: Mapping[str, JsonValue] = MappingProxyType({}),
 ) -> tuple[bytes, dict[str, str]]:
     """The body and headers of a request. All tensors are binary, because JSON cannot express all datatypes."""
     inputs, contents = [], []
     for name, array in arrays.items():
         datatype = specs[name].datatype
         data = encode(datatype, array)
-        parameters = {"binary_data_size": len(data)}
-        inputs.append({"name": name, "shape": list(array.shape), "datatype": datatype, "parameters": parameters})
+        size = {"binary_data_size": len(data)}
+        inputs.append({"name": name, "shape": list(array.shape), "datatype": datatype, "parameters": size})
         contents.append(data)
-    document: dict[str, object] = {"inputs": inputs, "parameters": {"binary_data_output": True}}
+    document: dict[str, object] = {"inputs": inputs, "parameters": {"binary_data_output": True, **parameters}}
     if outputs:
         document["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
     head = json.dumps(document).encode()
@@ -69,7 +74,7 @@ def decode_response(headers: Mapping[str, str], body: bytes) -> Response:
             array = decode(spec, body[length : length + size])
             length += size
         outputs.append((spec, array))
-    return Response(document["model_name"], document["model_version"], outputs)
+    return Response(document["model_name"], document["model_version"], outputs, document.get("parameters", {}))
 
 
 def encode_generate(arrays: Mapping[str, Array]) -> JsonObject:

@@ -432,10 +432,17 @@ class TestNative:
         assert server.log.count("ModelInstanceInitialize m_0_") == 3
         wait_until(lambda: threads_of(server) == ["m_0_0"])
         assert usage()["CPU_PINNED"] < before["CPU_PINNED"]
+        config.write_text(text + groups("count: 1", "kind: KIND_MODEL"))
+        load(server)
+        seen = [
+            line.partition("Instance config: ")[2] for line in server.log.splitlines() if "Instance config: " in line
+        ]
+        # As in Triton an instance sees the configuration that serves while it begins.
+        assert [group["count"] for group in json.loads(seen[-1])["instance_group"]] == [1]
         with closing(server.client()) as client:
             client.unload_model("m")
         wait_until(lambda: index(server).get("reason") == "unloaded")
-        assert server.log.count("ModelInstanceFinalize m_0_") == 3
+        assert server.log.count("ModelInstanceFinalize m_") == 4
 
     def test_without_groups(self, serve, model, backends):
         """A configuration that sets no instances any more leaves their number to the backend, as at a load."""

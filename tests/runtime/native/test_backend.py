@@ -191,6 +191,23 @@ class TestModel:
         instance.finalize()
         model.finalize()
 
+    def test_has_another_configuration_meanwhile(self, lifecycle, backend):
+        """The text may be replaced while there are instances: later ones see the new one."""
+        model = lifecycle.model(backend)
+        model.initialize()
+        model.configure('{"name":"final"}', True, ["OUT", "MORE"])
+        first, second = lifecycle.instance(model), lifecycle.instance(model)
+        first.initialize()
+        model.set_config('{"name":"later"}')
+        with pytest.raises(TypeError):
+            model.set_config(b"bytes")
+        lifecycle.learned()
+        second.initialize()
+        told, _ = lifecycle.learned()
+        assert told["Instance config"] == '{"name":"later"}'
+        for each in (first, second, model):
+            each.finalize()
+
     def test_says_what_memory_it_takes(self, lifecycle, backend):
         """The memory usage is the one that the backend reported last."""
         model = lifecycle.model(backend)

@@ -1,0 +1,344 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to ensembles, with models that answer when and how the test wants."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyruntime.runtime.calls.call_request import ValidatedSignatures
+from pyruntime.runtime.ensembles.ensemble import Ensemble
+from pyruntime.runtime.ensembles.executor import EnsembleRequests
+from pyruntime.runtime.execution.deadlock import FREE
+from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.observe.statistics import ModelStatistics
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor
+from pyruntime.utils.addresses import address
+from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import MEMORY_CPU, RequestOptions
+
+from .graphs import Ensemble as Graphs
+from .graphs import Node, ensembles
+
+GONE = InferenceError("gone", Code.UNAVAILABLE)
+
+
+class Region:
+    """A region that counts its uses."""
+
+    def __init__(self, number):
+        self.number = number
+        self.view = memoryview(bytes(64))
+        self.uses = 0
+
+    def count_on(self):
+        self.uses += 1
+
+    def close(self):
+        self.uses -= 1
+        assert self.uses >= 0
+
+
+class Slot:
+    """Memory of the request, which is freed once."""
+
+    def __init__(self):
+        self.freed = 0
+
+    def free(self):
+        self.freed += 1
+
+
+class Model:
+    """The model of a step. It takes jobs, and refuses the next one if `refuses`."""
+
+    version = 1
+    memory = None
+    is_ready = True
+
+    def __init__(self, world, node, spec, region):
+        self.world = world
+        self.node = node
+        self.spec = spec
+        self.region = region
+        self.validated = ValidatedSignatures()
+        self.workers = [FREE]
+        self.pins = 0
+        self.refuses = False
+
+    def expect(self):
+        self.pins += 1
+
+    def arrived(self):
+        self.pins -= 1
+        assert self.pins >= 0
+
+    def start(self, job):
+        if self.refuses:
+            self.refuses = False
+            job.free()
+            raise InferenceError("Exceeds maximum queue size", Code.UNAVAILABLE)
+        self.world.open.append([self, job, 0])
+
+    def cancel(self, job):
+        job.cancelled = True
+
+
+class World:
+    """One ensemble and its models. `open` are the jobs of steps: the model, the job, and its responses so far."""
+
+    def __init__(self, graphs, limit=0):
+        self.open = []
+        self.answers = []
+        self.responses = 0
+        self.released = 0
+        self.models = {}
+        for index, node in enumerate(graphs.nodes):
+            self.models[f"m{index}"] = Model(self, node, node.model(index), Region(index + 2))
+        spec = graphs.spec()
+        spec = replace(
+            spec,
+            decoupled=any(node.responses is not None for node in graphs.nodes),
+            ensemble=replace(spec.ensemble, max_inflight_requests=limit),
+        )
+        self.memory = type("Memory", (), {"region": Region(1)})()
+        self.statistics = ModelStatistics()
+        made = Ensemble(
+            spec, 1, graphs.graph(), self.memory, self.statistics, lambda name, version: self.models[name], None
+        )
+        self.ensemble = made
+        self.requests = EnsembleRequests(made, self)
+        self.graphs = graphs
+        self.jobs = []
+
+    def capacity_freed(self):
+        pass
+
+    def request(self):
+        slot = Slot()
+        answers = []
+        tensors = [(name, "INT8", [1], 0, 1, MEMORY_CPU, 0) for name in sorted(self.graphs.given)]
+        options = RequestOptions(requested_outputs=self.graphs.requested)
+
+        def respond(outcome, final):
+            assert not any(each[1] for each in answers), "nothing follows the last response"
+            answers.append((outcome, final))
+            if isinstance(outcome, InferResponse):
+                outcome.take()
+                outcome.release()
+
+        job = Job("7", options, tensors, 1, None, [slot], respond, 0)
+        self.jobs.append((job, slot, answers))
+        self.requests.execute([job])
+        return job
+
+    def answer(self, index, failure=None):
+        """A model answers one of its jobs: with its next response, with an error, or with the end."""
+        each = self.open[index]
+        model, job, sent = each
+        node = model.node
+        if job.cancelled:
+            failure = InferenceError("", Code.CANCELLED)
+        if failure is not None or node.responses == sent:
+            self.open.remove(each)
+            job.free()
+            job.respond(failure, True)
+            return
+        each[2] += 1
+        if node.responses is None:
+            self.open.remove(each)
+            job.free()
+        outputs = [
+            OutputTensor(f"o{n}", "INT8", [1], b"x", address(model.region.number, 0))
+            for n, tensor in enumerate(node.writes)
+            if tensor not in node.absent
+        ]
+        self.responses += 1
+
+        def release():
+            self.released += 1
+
+        job.respond(
+            InferResponse(model.spec.name, 1, "7", outputs, release=release, regions=(model.region,)),
+            node.responses is None,
+        )
+
+    def check_over(self):
+        """Every request is answered to its end, and all that was held is released, once."""
+        assert len(self.requests) == 0
+        assert self.released == self.responses
+        assert all(model.pins == 0 and model.region.uses == 0 for model in self.models.values())
+        assert self.memory.region.uses == 0
+        for _, slot, answers in self.jobs:
+            assert slot.freed == 1
+            assert [final for _, final in answers].count(True) == 1
+        statistics = self.statistics
+        assert statistics.success_count + statistics.failure_count == len(self.jobs)
+        if self.ensemble.credits is not None:
+            assert "[0 taken, 0 waiting]" in repr(self.ensemble.credits)
+
+
+@given(ensembles(), st.integers(0, 2), st.data())
+def test_whatever_happens(graphs, limit, data):
+    """Steps answer, fail and refuse in any order, and requests are cancelled and given up: nothing is left."""
+    world = World(graphs, limit)
+    for _ in range(data.draw(st.integers(1, 3))):
+        world.request()
+    for action in data.draw(st.lists(st.sampled_from(["answer"] * 6 + ["fail", "refuse", "cancel", "give up", "new"]))):
+        if action == "new":
+            world.request()
+        elif action == "cancel":
+            world.requests.cancel(data.draw(st.sampled_from(world.jobs))[0])
+        elif action == "give up":
+            world.requests.give_up(GONE)
+        elif action == "refuse":
+            data.draw(st.sampled_from(list(world.models.values()))).refuses = True
+        elif world.open:
+            index = data.draw(st.integers(0, len(world.open) - 1))
+            world.answer(index, InferenceError("no") if action == "fail" else None)
+    while world.open:
+        world.answer(data.draw(st.integers(0, len(world.open) - 1)))
+    world.check_over()
+
+
+CHAIN = (Node([("in", False)], ["a"]), Node([("a", False)], ["out"]))
+
+
+def chain(*nodes, limit=0):
+    return World(Graphs(["in"], {"in"}, list(nodes or CHAIN), ["out"], set(), ["out"]), limit)
+
+
+def answers_of(world, index=0):
+    return world.jobs[index][2]
+
+
+def test_first_failure_counts():
+    """A step that fails ends the request with its code; the text names the step."""
+    world = chain()
+    world.request()
+    world.answer(0, InferenceError("no", Code.UNSUPPORTED))
+    ((failure, final),) = answers_of(world)
+    assert (failure.message, failure.code, final) == (
+        "in ensemble 'e', no (step 0, model 'm0')",
+        Code.UNSUPPORTED,
+        True,
+    )
+    world.check_over()
+
+
+def test_step_that_is_refused():
+    """So does a step whose model does not take the request."""
+    world = chain()
+    world.models["m1"].refuses = True
+    world.request()
+    world.answer(0)
+    ((failure, _),) = answers_of(world)
+    assert failure.message == "in ensemble 'e', Exceeds maximum queue size (step 1, model 'm1')"
+    world.check_over()
+
+
+def test_cancelled_while_it_waits_for_a_credit():
+    """A request leaves the queue of a step at once when it is cancelled."""
+    world = chain(limit=1)
+    first, second = world.request(), world.request()
+    assert len(world.open) == 1
+    world.requests.cancel(second)
+    assert answers_of(world, 1)[0][0].code is Code.CANCELLED
+    world.requests.cancel(first)
+    world.answer(0)
+    world.check_over()
+
+
+def test_credits_go_on():
+    """The next start has the credit as soon as the one before has ended."""
+    world = chain(limit=1)
+    for _ in range(3):
+        world.request()
+    while world.open:
+        assert len(world.open) <= 2  # one for each step
+        world.answer(0)
+    assert [len(answers) for _, _, answers in world.jobs] == [1, 1, 1]
+    world.check_over()
+
+
+def test_slow_client():
+    """A decoupled step gets no credit for a response before the client has taken what became of it."""
+    world = chain(Node([("in", False)], ["a"], responses=2), CHAIN[1])
+    kept = []
+    world.request()
+    request = next(iter(world.requests._requests.values()))
+    request._job.respond = lambda outcome, final: kept.append(outcome)
+    world.answer(0)
+    world.answer(1)
+    assert (len(kept), world.released) == (1, 0)
+    kept[0].take()
+    assert world.released == 1
+    kept[0].release()
+    assert world.released == 2
+    request.give_up(GONE)
+    while world.open:
+        world.answer(0)
+
+
+def test_model_that_is_not_there():
+    """A request to an ensemble whose model is gone fails with the reason."""
+    world = chain()
+
+    def find(name, version):
+        raise InferenceError(f"Request for unknown model: '{name}' is not found", Code.NOT_FOUND)
+
+    world.ensemble.find = find
+    world.request()
+    ((failure, _),) = answers_of(world)
+    assert failure.message == "in ensemble 'e', Request for unknown model: 'm1' is not found"
+    assert not world.ensemble.is_step_ready(world.ensemble.graph.steps[0])
+    world.check_over()
+
+
+@pytest.mark.parametrize("responses", [0, 3])
+def test_nothing_to_send(responses):
+    """A step that was not decoupled when the ensemble was loaded, and sends nothing, or more than one response."""
+    world = chain(CHAIN[0], CHAIN[1])
+    world.request()
+    ((model, _, _),) = world.open
+    model.node.responses = responses
+    while world.open:
+        world.answer(0)
+    ((outcome, final),) = answers_of(world)
+    assert final
+    if not responses:
+        assert outcome.code is Code.INVALID_ARG
+        assert "unexpected deadlock, at least one output is not set" in outcome.message
+    model.node.responses = None
+    world.check_over()
+
+
+STREAM = Node([("in", False)], ["a"], responses=2)
+
+
+def test_failure_behind_a_stream():
+    """A decoupled step is cancelled when a step behind it fails, and what it has sent is released."""
+    world = chain(STREAM, CHAIN[1])
+    world.request()
+    world.answer(0)
+    world.answer(0)
+    assert [job.cancelled for _, job, _ in world.open] == [False] * 3
+    world.answer(2, InferenceError("no"))
+    assert [(model.spec.name, job.cancelled) for model, job, _ in world.open] == [("m0", True), ("m1", False)]
+    while world.open:
+        world.answer(0)
+    world.check_over()
+
+
+def test_failure_of_one_of_two_first_steps():
+    """A step that was due at the same time as one that is refused is not started."""
+    world = chain(CHAIN[0], Node([("in", False)], ["b"]), Node([("a", False), ("b", False)], ["out"]))
+    refused, other = [step.model for step in world.ensemble.graph.plan(["out"]).steps.values()][-2:]
+    for name in (refused, other):
+        world.models[name].refuses = True
+    world.request()
+    assert sum(model.refuses for model in world.models.values()) == 1
+    assert world.open == []
+    world.check_over()

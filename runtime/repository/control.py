@@ -89,6 +89,8 @@ class ModelControl:
         self._load_slots = LoadSlots(settings.model_load_thread_count)
         self._waits = WaitGraph()
         self._dependencies = Dependencies()
+        # The models of the start, which their ensembles do not load once more.
+        self._starting: set[str] = set()
         # The ensembles that wait for the loads of their steps.
         self._waiting_for_steps: set[str] = set()
         self._models: dict[str, _Model] = {}
@@ -187,9 +189,11 @@ class ModelControl:
         # All are registered before the first load begins, so that any of them can wait for any other.
         wanted = list(names)
         self._dependencies.explicit.update(wanted)
+        self._starting.update(wanted)
         loads = [self._begin(name, LoadRequest()) for name in wanted]
         if loads:
             await asyncio.wait(loads)
+        self._starting.clear()
         return all(row.state == "READY" for row in self._table.index() if row.state)
 
     def refresh(self, name: str) -> asyncio.Task[InferenceError | None]:
@@ -403,7 +407,8 @@ class ModelControl:
             async with self._waiting(ensemble, name, f"failed to load '{ensemble}'"):
                 model = self._models.get(name)
                 load = None if model is None else model.load
-                if (load is None or load.done()) and self._settings.model_control_mode != "none":
+                is_due = self._settings.model_control_mode != "none" and name not in self._starting
+                if (load is None or load.done()) and is_due:
                     load = self._begin(name, LoadRequest())
                 if load is not None:
                     await asyncio.wait((load,))

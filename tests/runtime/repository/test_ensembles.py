@@ -74,6 +74,19 @@ class TestLoad:
 
         world(test, model_control_mode="none", model_load_thread_count=1)
 
+    def test_a_step_fails_at_the_start(self, world):
+        """It is tried once, and not again for each ensemble."""
+
+        async def test(world):
+            world.add("m", config=MODEL)
+            world.fail("m")
+            names = [f"e{n}" for n in range(5)]
+            world.add(*names, config=ensemble("m"))
+            assert not await world.control.start(["m", *names])
+            assert world.loader.log == ["m:1"]
+
+        world(test, model_load_thread_count=1)
+
     def test_a_step_fails(self, world):
         """The ensemble fails with the step's reason, and is loaded as soon as the step can be."""
 

@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 from typing_extensions import Buffer
 
 # Kinds of events. Each event is a tuple of four, `(kind, stream, value, ended)`. `ended` says that the client sends no
-# more on this stream; it may come with a message or by itself (END).
+# more on this stream; it may come with the head, with a message or by itself (END).
 
 # A request's head has come: value is `(packed headers, timeout)`. The packed headers are all of them but grpc-timeout,
 # pseudo headers (":path") included, in their order. timeout is in nanoseconds, -1 for none, -2 for one that is

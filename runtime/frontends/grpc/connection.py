@@ -169,6 +169,9 @@ class GrpcConnection(asyncio.BufferedProtocol):
                 break
             if kind == _REQUEST:
                 self._begin(stream, *value)  # type: ignore[misc]  # see _http2.pyi
+                # The end of a request without messages may come in the same read as its head.
+                if ended and stream in calls:
+                    calls[stream].ended()
             elif call is None:
                 if kind == _http2.PING and not value:
                     self._client_pinged()

@@ -81,6 +81,25 @@ class TestCalls:
         peer.pump()
         assert peer[stream].head == {":status": "405"}
 
+    @pytest.mark.parametrize(("method", "status"), [("ModelStreamInfer", 0), ("ModelInfer", 13), ("ServerLive", 13)])
+    def test_no_message_at_all(self, dial, method, status):
+        """The end of the client's stream counts, whether it comes with the head, at once behind it, or later."""
+        peer, path = dial(), f"/inference.GRPCInferenceService/{method}"
+        later = peer.call(path)
+        head = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "a")]
+        head += [("content-type", "application/grpc"), ("te", "trailers")]
+        streams = [later]
+        for with_head in (True, False):
+            stream = peer.h2.get_next_available_stream_id()
+            peer.answers[stream] = type(peer[later])()
+            peer.h2.send_headers(stream, head, end_stream=with_head)
+            if not with_head:
+                peer.h2.send_data(stream, b"", end_stream=True)
+            peer.pump()
+            streams.append(stream)
+        assert [peer[stream].status[0] for stream in streams] == [peer[later].status[0]] * 3
+        assert peer[later].status[0] == status
+
     def test_metadata_that_is_too_long(self, dial):
         peer = dial()
         stream = peer.call(LIVE, b"", x="y" * (HEADER_LIST_BYTES_MAX // 2))

@@ -3,6 +3,7 @@
 """Ensembles, by the models of their steps."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -401,7 +402,8 @@ def test_traces(serving, tmp_path, write_model):
 def test_timing_on_the_command_line(server):
     """`pyruntime infer --timing` has a row for each step, with its time, and refuses models without steps."""
     command = (sys.executable, "-m", "pyruntime", "infer", "--url", f"http://127.0.0.1:{server.port}", "-i", "IN=[1]")
-    done = subprocess.run([*command, "pipeline", "--timing"], capture_output=True, text=True, check=True)
+    wide = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run([*command, "pipeline", "--timing"], capture_output=True, text=True, check=True, env=wide)
     for name in ("first", "second", "third"):
         assert re.search(rf"\b{name}\b.*\d\.\d\d\d.*#", done.stdout)
     done = subprocess.run([*command, "pipeline", "--timing", "--json"], capture_output=True, text=True, check=True)

@@ -25,7 +25,7 @@ ELEMENTS_SHOWN_MAX = 100
 TEXT_SHOWN_MAX = 1000
 
 # The width of the longest bar of a step's time, in characters.
-BAR_WIDTH = 40
+BAR_WIDTH = 20
 
 # The members of an event of a stream that are not outputs.
 _ABOUT = ("model_name", "model_version", "id")

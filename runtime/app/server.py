@@ -56,8 +56,8 @@ HURRIED_S_MAX = 5.0
 SWITCH_INTERVAL_S = 0.001
 
 # Freed blocks of the heap go back to the system from this size on, in bytes, and so does the free end of a heap from
-# twice this size on. By default the C library raises both, for each thread, up to 32 MiB and 64 MiB when such a block is
-# freed: after a few large bodies the server then kept more than 100 MiB. Smaller blocks are worth keeping.
+# twice this size on. By default the C library raises both, up to 32 MiB and 64 MiB, when such a block is freed: after a
+# few large bodies the server then kept more than 100 MiB in the heaps of its threads. Smaller blocks are worth keeping.
 RETURNED_BYTES_MIN = 8 << 20
 # Parameters of mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3

@@ -9,7 +9,7 @@ much: what once stalled it, did so for seconds.
 import pytest
 
 from .harness import http1
-from .harness.attacks import AMPLIFIED, ATTACKS
+from .harness.attacks import ATTACKS
 from .harness.clients import Target
 
 pytestmark = pytest.mark.processes
@@ -19,8 +19,6 @@ MIB = 1 << 20
 STALL_CPU_S_MAX = 1.0
 # The largest default budget for pending bytes, and the memory that may be used besides.
 PEAK_BYTES_MAX = 1024 * MIB + 256 * MIB
-# Attacks that the server does not withstand yet.
-OPEN = {attack.name for attack in AMPLIFIED if "not read" not in attack.name}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +41,7 @@ def pytest_generate_tests(metafunc):
     if "attack" in metafunc.fixturenames:
         option = metafunc.config.getoption
         wants_all = option("--attack-minutes") or option("--attack-measure")
-        found = [attack for attack in ATTACKS if wants_all or not (attack.long or attack.name in OPEN)]
+        found = [attack for attack in ATTACKS if wants_all or not attack.long]
         metafunc.parametrize("attack", found, ids=[attack.name.replace("/", "_") for attack in found])
 
 

@@ -10,11 +10,12 @@ import gzip
 import json
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tritonclient.grpc import service_pb2
 
+from pyruntime.runtime.app.rounds import Rounds
 from pyruntime.runtime.config.inputs import STRINGS_AT_ONCE_BYTES_MAX
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
 from pyruntime.runtime.frontends.http import connection as http_connection
@@ -147,6 +148,9 @@ class Balance(RuleBasedStateMachine):
         self.server = Server(INPUT_BYTES_MAX)
         self.state = state = self.server.state
         state.tasks = Tasks(self.loop)
+        state.soon = self.loop.call_soon
+        # The time of a turn is always over: what comes behind a request waits for the next one.
+        state.rounds = Rounds(lambda: 0.0, self.loop.call_soon)
         state.pending_bytes = PendingBytes(BUDGET, state.turns)
         self.server.instance.waits = True
         self.models = self.server.model, self.server._serve("s", STRINGS, self.server.instance)
@@ -348,5 +352,6 @@ Balance.TestCase.settings = settings(
     stateful_step_count=25,
     suppress_health_check=list(HealthCheck),
     deadline=None,
+    phases=[Phase.generate],
 )
 TestBalance = Balance.TestCase

@@ -187,6 +187,7 @@ class TestLoading:
         packages, folder = tmp_path / "packages/onnxruntime/capi", tmp_path / "models/m/1"
         for path in (packages, folder):
             path.mkdir(parents=True)
+        (packages.parent / "__init__.py").touch()  # without it, a real package would come first
         monkeypatch.syspath_prepend(tmp_path / "packages")
 
         def compile_with(name, filename):

@@ -147,7 +147,7 @@ def test_refusals_stand_in_the_same_order(samples):
         (b"POST /v2/models/add_sub/infer HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
         (b"POST /v2/models/add_sub/infer HTTP/1.1\r\nContent-Length: 0x10\r\n\r\n", 400),
         (b"POST /v2/models/add_sub/infer HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
-        (b"POST /v2 HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST /v2 HTTP/1.1\r\nContent-Length: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n", 400),
         (b"GET /v2 HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", 400),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),

@@ -254,7 +254,8 @@ class TestStrings:
         bad = self.ask(MANY_STRINGS + 1)
         first, refused, last = echoes(peer[peer.call(peer.STREAM, ask(1.0), bad, ask(2.0))])
         assert (first, last) == (1.0, 2.0)
-        assert f"expected {MANY_STRINGS + 1} string elements for inference input 'IN', got {MANY_STRINGS}" in refused
+        expected = f"expected {MANY_STRINGS + 1} string elements for inference input 'IN' for model 's', "
+        assert expected + f"got {MANY_STRINGS}" in refused
 
     def test_client_cancels(self, peer, server, loop):
         """The model never hears of it."""

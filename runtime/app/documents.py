@@ -13,13 +13,13 @@ from pyruntime.runtime.config.spec import ModelSpec, TensorSpec
 from pyruntime.runtime.repository.lifecycle import IndexRow
 
 # The extensions of the protocol that are supported completely, in Triton's order. Clients rely on the listed ones, so
-# two with partial support are omitted: parameters of `schedule_policy` are read but have no effect, and of
-# `cuda_shared_memory` only the status works.
+# `cuda_shared_memory` is omitted, of which only the status works.
 EXTENSIONS = (
     "classification",
     "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
+    "schedule_policy",
     "model_configuration",
     "system_shared_memory",
     "binary_tensor_data",

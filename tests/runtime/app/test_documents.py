@@ -17,6 +17,7 @@ def test_server_metadata():
             "sequence",
             "model_repository",
             "model_repository(unload_dependents)",
+            "schedule_policy",
             "model_configuration",
             "system_shared_memory",
             "binary_tensor_data",

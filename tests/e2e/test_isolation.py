@@ -307,7 +307,7 @@ class TestLibraries:
             (row,) = client.get_model_repository_index()
         assert row["state"] == "UNAVAILABLE"
         assert row["reason"].startswith(
-            "Internal: unable to preload library 'nowhere.so' for model 'lacking': nowhere.so: "
+            "Not found: unable to preload library 'nowhere.so' for model 'lacking': nowhere.so: "
         )
 
 

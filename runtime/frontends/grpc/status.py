@@ -68,8 +68,13 @@ def encoded_head(encoding: str) -> bytes:
 
 def trailers(status: int, message: str) -> bytes:
     """The end of a response that has begun."""
-    text = message.encode(errors="backslashreplace")[:MESSAGE_BYTES_MAX]
-    return b"grpc-status\x00%d\x00grpc-message\x00%b\x00" % (status, quote_from_bytes(text, _SAFE).encode())
+    text = quote_from_bytes(message.encode(errors="backslashreplace")[:MESSAGE_BYTES_MAX], _SAFE)
+    # A value neither begins nor ends with white space: RFC 9113, section 8.2.1. Some of Triton's messages do.
+    if text.startswith(" "):
+        text = "%20" + text[1:]
+    if text.endswith(" "):
+        text = text[:-1] + "%20"
+    return b"grpc-status\x00%d\x00grpc-message\x00%b\x00" % (status, text.encode())
 
 
 def trailers_only(status: int, message: str) -> bytes:

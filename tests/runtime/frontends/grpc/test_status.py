@@ -3,7 +3,7 @@
 """Statuses as headers."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.frontends.grpc.status import (
@@ -37,9 +37,12 @@ def test_every_code_has_a_status():
 
 
 @given(st.text(max_size=300))
+@example(" ")
+@example(" Expected [-1], got [1,1]. ")
 def test_messages_come_back(message):
-    """The trailer is printable ASCII for every message, and decodes to that message."""
+    """The trailer is printable ASCII for every message, without white space around it, and decodes to that message."""
     fields = unpack(trailers(Status.INTERNAL, message))
+    assert fields[b"grpc-message"] == fields[b"grpc-message"].strip()
     assert fields[b"grpc-status"] == b"13"
     assert all(0x20 <= byte < 0x7F for byte in fields[b"grpc-message"])
     expected = message.encode(errors="backslashreplace").decode()

@@ -227,16 +227,22 @@ def test_raw_request_of_a_batching_model(server):
         (
             "mirror",
             b"",
-            "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'mirror' model",
+            "[request id: <id_unknown>] Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in "
+            "'mirror' model",
         ),
         (
             "two_variable",
             bytes(4),
-            "The shape of the raw input 'IN' can not be deduced because there are more than one",
+            "[request id: <id_unknown>] The shape of the raw input 'IN' can not be deduced because there are more than "
+            "one",
         ),
-        ("line", bytes(5), "The shape of the raw input 'IN' can not be deduced"),
+        ("line", bytes(5), "[request id: <id_unknown>] The shape of the raw input 'IN' can not be deduced"),
         ("fixed", bytes(6), "[request id: <id_unknown>] input byte size mismatch for input 'IN' for model 'fixed'."),
-        ("strings", b"text", "For BYTE datatype raw input 'IN', the model must have input shape [1]"),
+        (
+            "strings",
+            b"text",
+            "[request id: <id_unknown>] For BYTE datatype raw input 'IN', the model must have input shape [1]",
+        ),
     ],
 )
 def test_raw_request_that_is_not_deducible(server, model, body, message):

@@ -31,7 +31,7 @@ from pyruntime.runtime.native.libraries import explain, prepare
 from pyruntime.utils.errors import LoadError
 
 host, path, preload, options, packages = json.loads(sys.argv[1])
-sys.path += packages
+sys.path[:0] = packages  # before installed ones
 for library in host:
     ctypes.CDLL(library, mode=os.RTLD_GLOBAL)
 try:

@@ -78,7 +78,12 @@ def _of_models() -> Paths:
         }  # fmt: skip
         paths[f"{path}/stats"] = {
             "get": operation(
-                "statistics", f"{name}_statistics", f"Statistics of a {name}", statistics, (400,), parameters=parameters
+                "statistics",
+                f"{name}_statistics",
+                f"Statistics of a {name}",
+                statistics,
+                (400, 404),
+                parameters=parameters,
             )
         }
     return paths

@@ -184,10 +184,9 @@ class TestLoading:
     @pytest.mark.processes
     def test_library_of_a_framework(self, custom, tmp_path, monkeypatch):
         """The library of a framework is that of its Python package; if it lacks it, the message says so."""
-        packages, folder = tmp_path / "packages/onnxruntime/capi", tmp_path / "models/m/1"
+        packages, folder = tmp_path / "packages/openvino/libs", tmp_path / "models/m/1"
         for path in (packages, folder):
             path.mkdir(parents=True)
-        (packages.parent / "__init__.py").touch()  # without it, a real package would come first
         monkeypatch.syspath_prepend(tmp_path / "packages")
 
         def compile_with(name, filename):
@@ -197,14 +196,14 @@ class TestLoading:
             needs = [f"-I{LIBRARIES.parents[2] / 'include'}", "-Wl,--no-as-needed", packages / name]
             subprocess.run([*shared, LIBRARIES / "faulty.c", *needs, "-o", folder / filename], check=True)
 
-        compile_with("libonnxruntime.so.77", "libcustom.so")
+        compile_with("libopenvino.so.77", "libcustom.so")
         assert custom(None, FAULTY).infer(do(NOTHING_WRONG))["OUT"].tolist() == [[NOTHING_WRONG]]
-        compile_with("libonnxruntime.so.78", "other.so")
-        (packages / "libonnxruntime.so.78").unlink()
+        compile_with("libopenvino.so.78", "other.so")
+        (packages / "libopenvino.so.78").unlink()
         with pytest.raises(
             LoadError,
-            match=r"^unable to load custom library: libonnxruntime\.so\.78: cannot open shared object file: .*: "
-            r"onnxruntime is installed, but has libonnxruntime\.so\.77: install the version that has ",
+            match=r"^unable to load custom library: libopenvino\.so\.78: cannot open shared object file: .*: "
+            r"openvino is installed, but has libopenvino\.so\.77: install the version that has ",
         ):
             custom(None, FAULTY + 'default_model_filename: "other.so"')
 

@@ -200,9 +200,9 @@ def test_a_library_that_the_user_named_comes_first(load, framework_backend, tmp_
 
 def test_a_framework_that_is_not_there(load, framework_backend):
     """The sentence names the library, the model and what pip would have to install."""
-    assert load(framework_backend("libonnxruntime.so.77")) == (
-        "unable to load shared library: libonnxruntime.so.77: cannot open shared object file: No such file or directory"
-        "; model 'm' needs it: pip install onnxruntime brings it, in the version that has libonnxruntime.so.77"
+    assert load(framework_backend("libopenvino.so.77")) == (
+        "unable to load shared library: libopenvino.so.77: cannot open shared object file: No such file or directory"
+        "; model 'm' needs it: pip install openvino brings it, in the version that has libopenvino.so.77"
     )
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from pyruntime.runtime.ensembles.ensemble import Ensemble
 from pyruntime.runtime.ensembles.request import EnsembleRequest, WaitingStart
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
-from pyruntime.runtime.execution.executor import Batch, CallBack, ExecutorOwner, KnownRequestExecutor
+from pyruntime.runtime.execution.executor import Batch, CallBack, ExecutorOwner, KnownRequestExecutor, check_all
 from pyruntime.runtime.execution.job import Job
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -103,17 +104,8 @@ class EnsembleExecutor:
 
     def check_ready(self, call_back: CallBack) -> None:
         """See Executor: asks the models of all steps."""
-        steps = self._ensemble.graph.steps
-        left, ready = len(steps), True
-
-        def checked(is_ready: bool) -> None:
-            nonlocal left, ready
-            left, ready = left - 1, ready and is_ready
-            if not left:
-                call_back(ready)
-
-        for step in steps:
-            self._ensemble.check_step_ready(step, checked)
+        ensemble = self._ensemble
+        check_all([partial(ensemble.check_step_ready, step) for step in ensemble.graph.steps], call_back)
 
     def workers(self) -> Sequence[Waiting]:
         """See Executor."""

@@ -25,6 +25,20 @@ IS_READY_TIMEOUT_S = 5.0
 CallBack = Callable[[bool], None]
 
 
+def check_all(checks: Sequence[Callable[[CallBack], None]], call_back: CallBack) -> None:
+    """Make all these checks, and call back once, at once or later, with whether each said yes. There must be some."""
+    left, ready = len(checks), True
+
+    def checked(is_ready: bool) -> None:
+        nonlocal left, ready
+        left, ready = left - 1, ready and is_ready
+        if not left:
+            call_back(ready)
+
+    for check in checks:
+        check(checked)
+
+
 class ExecutorBatches(Running, Protocol):
     """The batches that are with an executor.
 

@@ -20,7 +20,7 @@ from pyruntime.runtime.calls.call_request import ValidatedSignatures
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.deadlock import Waiting
-from pyruntime.runtime.execution.executor import Executor, KnownRequest
+from pyruntime.runtime.execution.executor import Executor, KnownRequest, check_all
 from pyruntime.runtime.execution.job import Job, Respond, place_refs, request_options, tensor_refs
 from pyruntime.runtime.execution.signature import signature_of
 from pyruntime.runtime.inference.request_plans import RequestPlans
@@ -284,16 +284,7 @@ class ModelVersion:
         if not waiting:
             call_back(False)
             return
-        left, ready = len(waiting), True
-
-        def checked(is_ready: bool) -> None:
-            nonlocal left, ready
-            left, ready = left - 1, ready and is_ready
-            if not left:
-                call_back(ready)
-
-        for instance in waiting:
-            instance.check_ready(checked)
+        check_all([instance.check_ready for instance in waiting], call_back)
 
     async def stop(self, timeout_s: float) -> None:
         """Finish all accepted requests, finalize all instances and free the memory; kill after `timeout_s` seconds.

@@ -3,6 +3,7 @@
 """Servers that are compared: started, watched until they are ready, and stopped."""
 
 import contextlib
+import glob
 import json
 import os
 import shlex
@@ -12,6 +13,9 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+
+# Regions of Triton's Python backend, which stay when it or a stub of it is killed.
+REGIONS = "/dev/shm/triton_python_backend_shm_region_*"
 
 
 def free_port():
@@ -43,11 +47,13 @@ class Server:
         self.ready_path = ready_path
         self.log = os.path.join(log_dir, name + ".log")
         self.proc = None
+        self.regions_before = set()
         self.has_stats = True
         self.json_only = False
 
     def start(self, timeout):
         begin = time.monotonic()
+        self.regions_before = set(glob.glob(REGIONS))
         with open(self.log, "ab") as log:
             self.proc = subprocess.Popen(shlex.split(self.command), stdout=log, stderr=log, start_new_session=True)
         while time.monotonic() - begin < timeout:
@@ -72,6 +78,9 @@ class Server:
         with contextlib.suppress(ProcessLookupError):  # workers that outlive their parent
             os.killpg(self.proc.pid, signal.SIGKILL)
         self.proc = None
+        for region in set(glob.glob(REGIONS)) - self.regions_before:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(region)
 
     def answered(self, model):
         """Requests this server says it has answered for a model, or None."""

@@ -73,7 +73,7 @@ class TestWhatIsRefused:
             assert error.code is Code.INTERNAL
             assert error.message == f"failed to load '{name}', failed to poll from model repository"
             await settle()
-            assert world.control._models == {}
+            assert world.control._loads._models == {}
             assert world.table.index() == []
             assert world.table.is_ready(strict=True)
 
@@ -535,7 +535,7 @@ class TestWaitReady:
             found = await asyncio.gather(*waits, return_exceptions=True)
             assert isinstance(found.pop(1), asyncio.CancelledError)
             assert found == [world.table.resolve("m")] * 3
-            assert repr(world.control._waits) == "<WaitGraph []>"
+            assert repr(world.control._waits) == "<LoadWaits <WaitGraph []>>"
 
         world(test)
 

@@ -39,7 +39,7 @@ async def refused(step):
 
 async def quiet(world):
     """Wait until no load is under way."""
-    await world.until(lambda: not world.control._running)
+    await world.until(lambda: not len(world.control._loads))
 
 
 def served(world):

@@ -178,12 +178,12 @@ class TestPolling:
             world.fail("m")
             await tick()
             await world.until(lambda: world.states("m") == {1: "UNAVAILABLE"})
-            await world.until(lambda: not world.control._running)
+            await world.until(lambda: not len(world.control._loads))
             await tick()
-            await world.until(lambda: world.loader.log.count("m:1") == 2 and not world.control._running)
+            await world.until(lambda: world.loader.log.count("m:1") == 2 and not len(world.control._loads))
             del world.loader.steps["m"]
             await tick()
-            await world.until(lambda: world.states("m") == {1: "READY"} and not world.control._running)
+            await world.until(lambda: world.states("m") == {1: "READY"} and not len(world.control._loads))
             await tick()
             assert sorted(world.loader.log) == ["m:1"] * 3 + ["n:1"]
 
@@ -200,7 +200,7 @@ class TestPolling:
             world.fail("m")
             world.touch("m/1/model.py")
             await tick()
-            await world.until(lambda: len(world.loader.log) == 2 and not world.control._running)
+            await world.until(lambda: len(world.loader.log) == 2 and not len(world.control._loads))
             assert world.table.resolve("m") is serving
             (row,) = world.table.index()
             assert row.state == "READY"

@@ -15,11 +15,21 @@ from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.execution.executor import state_of
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.observe import built_in
+from pyruntime.runtime.observe.built_in import BuiltIn
 from pyruntime.runtime.observe.devices import Devices
 from pyruntime.runtime.observe.exposition import labels_text
+from pyruntime.runtime.observe.level_statistics import LevelStatistics
 from pyruntime.runtime.observe.loop_lag import LoopLag
 from pyruntime.runtime.observe.model_families import ModelReading, labels_of, model_lines
 from pyruntime.runtime.observe.summaries import TURN_S
+
+_LEVEL_FAMILIES: tuple[tuple[BuiltIn, Callable[[LevelStatistics], float]], ...] = (
+    (built_in.LEVEL_QUEUED, lambda level: level.waiting),
+    (built_in.LEVEL_TAKEN, lambda level: level.taken_count),
+    (built_in.LEVEL_WAIT, lambda level: level.wait_s),
+    (built_in.LEVEL_REJECTED, lambda level: level.rejected_count),
+    (built_in.LEVEL_TIMED_OUT, lambda level: level.timed_out_count),
+)
 
 
 class ServerMetrics:
@@ -104,6 +114,7 @@ class ServerMetrics:
             built_in.STUB_RESTARTS.lines(restarts)
             + built_in.INSTANCES.lines(states)
             + built_in.QUEUED_REQUESTS.lines(queued)
+            + _level_lines(models)
             + built_in.SHARED_MEMORY.lines(shared)
             + built_in.COPIED_BYTES.lines(copied)
         )
@@ -114,3 +125,16 @@ class ServerMetrics:
             for model in self._state.models():
                 if model.statistics.latencies is not None:
                     model.statistics.latencies.turn()
+
+
+def _level_lines(models: Sequence[ModelVersion]) -> str:
+    """The families of priority levels."""
+    levels = [
+        (labels_text({"model": model.spec.name, "version": str(model.version), "level": name}), level)
+        for model in models
+        for name, level in model.scheduler.levels().items()
+    ]
+    return "".join(
+        family.lines([family.sample(labels, read(level)) for labels, level in levels])
+        for family, read in _LEVEL_FAMILIES
+    )

@@ -145,6 +145,24 @@ INSTANCES = _gauge(
     "Number of instances in a state: ready, starting (again), down after too many deaths, or leaving",
 )
 QUEUED_REQUESTS = _gauge("pyruntime_queued_requests", "Number of requests that no instance has been given yet")
+LEVEL_QUEUED = _gauge(
+    "pyruntime_level_queued_requests",
+    "Number of requests of a priority level that no instance has been given yet; levels above 32 are one, 'more'",
+)
+LEVEL_TAKEN = _counter(
+    "pyruntime_level_dequeued_requests_total", "Number of requests of a priority level that were given to an instance"
+)
+LEVEL_WAIT = _counter(
+    "pyruntime_level_queue_seconds_total",
+    "How long the requests of a priority level that were given to an instance had queued, in seconds",
+)
+LEVEL_REJECTED = _counter(
+    "pyruntime_level_rejected_requests_total", "Number of requests of a priority level that found its queue full"
+)
+LEVEL_TIMED_OUT = _counter(
+    "pyruntime_level_timed_out_requests_total",
+    "Number of requests of a priority level that queued longer than its policy permits: rejected or delayed",
+)
 SHARED_MEMORY = _gauge(
     "pyruntime_shared_memory_bytes", "Shared memory that a model's requests and its instances' responses use, in bytes"
 )

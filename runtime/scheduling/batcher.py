@@ -94,7 +94,7 @@ class Batcher(Generic[Q]):
     def __init__(
         self, max_batch_size: int, batching: DynamicBatchingSpec | None, strategy: Strategy[Q] | None = None
     ) -> None:
-        # Callers may only read its count.
+        # Callers may only read it.
         self.queue: PolicyQueue[Q] = PolicyQueue(batching or _NO_BATCHING)
         self._batching = batching is not None
         self._max_batch_size = max(1, max_batch_size)
@@ -140,7 +140,10 @@ class Batcher(Generic[Q]):
         else:
             return None
         self._forget_pending()
-        return queue.take(count)
+        batch = queue.take(count)
+        if queue.has_levels:
+            queue.count_taken(batch, now)
+        return batch
 
     def wake_at(self) -> float | None:
         """The latest time at which `take` returns a batch, in seconds: the end of the oldest request's delay.

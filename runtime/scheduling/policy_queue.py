@@ -24,6 +24,7 @@ from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 from pyruntime.runtime.config.spec import DynamicBatchingSpec, QueuePolicySpec
+from pyruntime.runtime.observe.level_statistics import LevelStatistics, shown_levels
 from pyruntime.utils.errors import PyruntimeError
 
 # How many batches in a row may leave a level with waiting requests out.
@@ -61,7 +62,7 @@ class QueueFull(PyruntimeError):
 class _Level(Generic[Q]):
     """One priority level: requests in time, and those that are late, each in order."""
 
-    __slots__ = ("in_time", "late", "passed_over", "policy")
+    __slots__ = ("in_time", "late", "passed_over", "policy", "statistics")
 
     def __init__(self, policy: QueuePolicySpec) -> None:
         # By identity, so that removing a request takes constant time: a thousand clients may disconnect at once.
@@ -69,6 +70,7 @@ class _Level(Generic[Q]):
         self.late: OrderedDict[int, Q] = OrderedDict()
         self.policy = policy
         self.passed_over = 0
+        self.statistics = LevelStatistics()
 
     def __len__(self) -> int:
         return len(self.in_time) + len(self.late)
@@ -90,12 +92,15 @@ class _Due(Generic[Q]):
 
 
 class PolicyQueue(Generic[Q]):
-    """See the module. `count` is the number of waiting requests, for callers to read."""
+    """See the module. `count` is the number of waiting requests, and `has_levels` whether the model has priority
+    levels, for callers to read.
+    """
 
-    __slots__ = ("_batching", "_deadlines", "_due", "_levels", "_numbers", "_serials", "_turn", "count")
+    __slots__ = ("_batching", "_deadlines", "_due", "_levels", "_numbers", "_serials", "_turn", "count", "has_levels")
 
     def __init__(self, batching: DynamicBatchingSpec) -> None:
         self.count = 0
+        self.has_levels = batching.priority_levels > 0
         self._batching = batching
         # The levels that were ever used, by number; and the numbers of those with requests, in order.
         self._levels: dict[int, _Level[Q]] = {}
@@ -118,6 +123,7 @@ class PolicyQueue(Generic[Q]):
         level = self._level(number)
         limit = level.policy.max_queue_size
         if limit and len(level) >= limit:
+            level.statistics.rejected_count += 1
             raise QueueFull
         self._append(number, level, queued)
         self._set_deadline(level.policy, queued)
@@ -180,6 +186,7 @@ class PolicyQueue(Generic[Q]):
             number = self._number(queued)
             level = self._levels[number]
             del level.in_time[id(queued)]
+            level.statistics.timed_out_count += 1
             if level.policy.delays:
                 del self._due[id(queued)]
                 level.late[id(queued)] = queued
@@ -204,6 +211,20 @@ class PolicyQueue(Generic[Q]):
             for waiting in (levels[number].in_time, levels[number].late)
             if waiting
         )
+
+    def count_taken(self, taken: list[Q], now: float) -> None:
+        """Count requests that were taken for an instance, at `now`, in seconds. Only for queues with levels."""
+        for queued in taken:
+            statistics = self._level(self._number(queued)).statistics
+            statistics.taken_count += 1
+            statistics.wait_s += max(0.0, now - queued.arrived_s)
+
+    def levels(self) -> dict[str, LevelStatistics]:
+        """The requests of each priority level, by its name; empty for a model without levels."""
+        for level in self._levels.values():
+            level.statistics.waiting = len(level)
+        used = {number: level.statistics for number, level in self._levels.items()}
+        return shown_levels(self._batching.priority_levels, used) if self.has_levels else {}
 
     def drain(self) -> list[Q]:
         """Remove and return all requests, in order."""

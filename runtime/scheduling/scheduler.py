@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.executor import Executor
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.observe.level_statistics import LevelStatistics
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.scheduling.batcher import Batcher, Strategy
 from pyruntime.runtime.scheduling.response_order import ResponseOrder
@@ -43,6 +44,10 @@ class JobScheduler(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """The number of waiting requests."""
+
+    def levels(self) -> Mapping[str, LevelStatistics]:
+        """The requests of each priority level, by its name; empty for a model without levels."""
+        return {}
 
     def serve(self, instances: Sequence[Executor]) -> None:
         """Set the instances that execute the requests. Those that are not among them get no new work: see `wait_left`.
@@ -150,6 +155,10 @@ class Scheduler(JobScheduler):
     def __len__(self) -> int:
         """See JobScheduler."""
         return len(self._batcher)
+
+    def levels(self) -> Mapping[str, LevelStatistics]:
+        """See JobScheduler."""
+        return self._batcher.queue.levels()
 
     def serve(self, instances: Sequence[Executor]) -> None:
         """See JobScheduler."""

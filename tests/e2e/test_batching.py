@@ -3,6 +3,7 @@
 """Requests that meet in a queue: batches and refusals."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from functools import partial
@@ -158,6 +159,45 @@ def test_priority(model, serve, wait_until):
         for each in answers:
             each.result()
     assert executed.read_text().split() == ["0", "3", "5", "6", "2", "4", "1"]
+
+
+def level_samples(server):
+    """The samples of levels, by family and level."""
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    found = re.findall(r'^(pyruntime_level_\w+){level="(\w+)",model="noting",version="1"} (\S+)$', page, re.MULTILINE)
+    return {(family.removeprefix("pyruntime_level_"), level): float(value) for family, level, value in found}
+
+
+def test_metrics_of_levels(model, serve, wait_until):
+    """Requests that wait, are taken, refused or too late count by priority level, for models that have levels."""
+    policies = """priority_queue_policy { key: 2 value { max_queue_size: 1 } }
+      priority_queue_policy { key: 3 value { allow_timeout_override: true default_timeout_microseconds: 600000000 } }"""
+    more = f"max_batch_size: 1 dynamic_batching {{ priority_levels: 3 default_priority_level: 2 {policies} }}"
+    folder = model("noting", NOTING, more=more)
+    model("plain", NOTING, more="max_batch_size: 1 dynamic_batching { }")
+    server = serve()
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    assert not re.search(r'pyruntime_level_\w+{[^}]*model="plain"', page)
+    with ThreadPoolExecutor(4) as clients:
+        answers = [clients.submit(server.request, *infer_gated(0, "noting", priority=1))]
+        wait_until(lambda: text_of(folder / "executed") == "0\n")
+        answers.append(clients.submit(server.request, *infer_gated(1, "noting", priority=1)))
+        wait_until(lambda: level_samples(server)["queued_requests", "1"] == 1)
+        answers.append(clients.submit(server.request, *infer_gated(2, "noting")))
+        wait_until(lambda: level_samples(server)["queued_requests", "2"] == 1)
+        assert server.request(*infer_gated(3, "noting")).status == 503
+        assert server.request(*infer_gated(4, "noting", priority=3, timeout=1000)).status == 503
+        (folder / "gate").touch()
+        assert [each.result().status for each in answers] == [200, 200, 200]
+    found = level_samples(server)
+    assert found["queue_seconds_total", "1"] > 0
+    assert found["queue_seconds_total", "3"] == 0
+    assert {key: value for key, value in found.items() if value and key[0] != "queue_seconds_total"} == {
+        ("dequeued_requests_total", "1"): 2,
+        ("dequeued_requests_total", "2"): 1,
+        ("rejected_requests_total", "2"): 1,
+        ("timed_out_requests_total", "3"): 1,
+    }
 
 
 def test_timeout(model, serve, wait_until):

@@ -287,3 +287,48 @@ def test_agrees_with_a_list(operations, levels, delays, override, timeout_s):
         assert {id(each) for each in made} == {id(entry[3]) for entry in waiting}
     assert set(made.drain()) == {entry[3] for entry in waiting}
     assert made.count == 0
+
+
+class TestLevels:
+    """What is counted by level."""
+
+    def numbers(self, made):
+        return {
+            name: (each.waiting, each.taken_count, each.wait_s, each.rejected_count, each.timed_out_count)
+            for name, each in made.levels().items()
+        }
+
+    def test_none(self):
+        """A queue without levels counts none."""
+        made = filled(queue(), Queued("a"))
+        assert not made.has_levels
+        assert made.levels() == {}
+
+    def test_waiting_and_taken(self):
+        """Requests count where they queue; when they are taken, with the time that they have waited."""
+        made = filled(queue(levels=3, default=2), Queued("a", 0, 2), Queued("b", 1, 0), Queued("c", 2, 1))
+        assert made.has_levels
+        assert self.numbers(made) == {"1": (1, 0, 0, 0, 0), "2": (2, 0, 0, 0, 0), "3": (0, 0, 0, 0, 0)}
+        made.count_taken(made.take(2), 5.0)
+        assert self.numbers(made) == {"1": (0, 1, 3.0, 0, 0), "2": (1, 1, 5.0, 0, 0), "3": (0, 0, 0, 0, 0)}
+
+    def test_a_clock_that_is_behind(self):
+        """A request that is taken before it arrived, by the clock, has not waited."""
+        made = filled(queue(levels=1), Queued("a", 2.0, 1))
+        made.count_taken(made.take(1), 1.0)
+        assert self.numbers(made) == {"1": (0, 1, 0.0, 0, 0)}
+
+    def test_rejected(self):
+        """A request that finds the queue of its level full counts there."""
+        made = filled(queue(levels=2, level_2=QueuePolicySpec(max_queue_size=1)), Queued("a", 0, 2))
+        with pytest.raises(QueueFull):
+            made.add(Queued("b", 0, 2))
+        assert self.numbers(made) == {"1": (0, 0, 0, 0, 0), "2": (1, 0, 0, 1, 0)}
+
+    @pytest.mark.parametrize(("policy", "waiting"), [(REJECT, 0), (DELAY, 1)])
+    def test_timed_out(self, policy, waiting):
+        """A request whose time is over counts once, whether it leaves the queue or goes behind the others."""
+        made = filled(queue(policy, levels=1), Queued("a", 0, 1))
+        made.expire(11.0)
+        made.expire(12.0)
+        assert self.numbers(made) == {"1": (waiting, 0, 0, 0, 1)}

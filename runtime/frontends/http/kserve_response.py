@@ -17,8 +17,8 @@ from __future__ import annotations
 import orjson
 
 from pyruntime.runtime.frontends.http.json_tensors import unpack
-from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, OutputOptions
-from pyruntime.runtime.requests.types import InferResponse, OutputTensor
+from pyruntime.runtime.frontends.http.kserve_request import OutputOptions
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter
 
 # A model answers most requests with the same shapes, hence with the same document but for the id. Documents are
 # remembered that are no longer than this, and as many as this: some 8 MiB at most, with their keys.
@@ -45,12 +45,9 @@ def encode_infer(response: InferResponse, options: OutputOptions) -> tuple[bytes
 def encode_binary(response: InferResponse) -> tuple[bytes, list[memoryview | bytes], int]:
     """(document, the binary parts in order, the length of all of them in bytes), where all outputs are binary.
 
-    That is so for nearly all responses, so the document is remembered, all but the id.
+    That is so for nearly all responses, so the document is remembered, all but the id and the parameters.
     """
-    if response.parameters:
-        document, parts = _encode_any(response, ALL_BINARY)
-        return document, parts, len(document) + sum(map(len, parts))
-    parts = []
+    parts: list[memoryview | bytes] = []
     length = 0
     fields: list[str | int] = [response.model_name, response.model_version]
     for output in response.outputs:
@@ -63,12 +60,16 @@ def encode_binary(response: InferResponse) -> tuple[bytes, list[memoryview | byt
     key = tuple(fields)
     known = _documents.get(key)
     if known is None:
-        known = orjson.dumps(_members(response, [_binary_member(output) for output in response.outputs]))
+        known = orjson.dumps(_members(response, [_binary_member(output) for output in response.outputs], {}))
         if len(known) <= DOCUMENT_KEPT_BYTES_MAX:
             if len(_documents) >= DOCUMENTS_KEPT_MAX:
                 _documents.clear()
             _documents[key] = known
     document = b'{"id":%b,%b' % (orjson.dumps(response.id), known[1:]) if response.id else known
+    if response.parameters:
+        # In a string each quote is escaped, so this is the member.
+        at = document.index(b'"outputs":')
+        document = b'%b"parameters":%b,%b' % (document[:at], orjson.dumps(response.parameters), document[at:])
     return document, parts, length + len(document)
 
 
@@ -91,16 +92,18 @@ def _encode_any(response: InferResponse, options: OutputOptions) -> tuple[bytes,
             outputs.append(_binary_member(output))
         else:
             outputs.append(_tensor_member(output) | {"data": unpack(output)})
-    members = _members(response, outputs)
+    members = _members(response, outputs, response.parameters)
     if response.id:
         members = {"id": response.id} | members
     return orjson.dumps(members), parts
 
 
-def _members(response: InferResponse, outputs: list[dict[str, object]]) -> dict[str, object]:
+def _members(
+    response: InferResponse, outputs: list[dict[str, object]], parameters: dict[str, Parameter]
+) -> dict[str, object]:
     members: dict[str, object] = {"model_name": response.model_name, "model_version": str(response.model_version)}
-    if response.parameters:
-        members["parameters"] = response.parameters
+    if parameters:
+        members["parameters"] = parameters
     members["outputs"] = outputs
     return members
 

@@ -163,6 +163,22 @@ def test_remembered_document_is_that_of_its_response():
         assert encode_infer(response, ALL_BINARY)[0] == b'{"id":"x",' + document[1:]
 
 
+def test_parameters_are_not_remembered():
+    """Responses that differ in id and parameters share a document, whatever their names and strings contain."""
+    tensor = OutputTensor('"outputs":[', "INT8", [1], b"\1")
+    for id in ("", "1", '"outputs":['):
+        for parameters in ({"a": 0}, {"a": False}, {"a": 0.0}, {"outputs": '"outputs":['}, {}):
+            response = respond(tensor, name='"outputs":', id=id, parameters=parameters)
+            document, _, (contents,) = encode_infer(response, ALL_BINARY)
+            members = {"id": id} if id else {}
+            members |= {"model_name": '"outputs":', "model_version": "1"}
+            members |= {"parameters": parameters} if parameters else {}
+            described = {"datatype": "INT8", "shape": [1], "parameters": {"binary_data_size": 1}}
+            members["outputs"] = [{"name": '"outputs":['} | described]
+            assert (document, contents) == (json.dumps(members, separators=(",", ":")).encode(), b"\1")
+    assert len(kserve_response._documents) == 1
+
+
 def test_memory_is_bounded():
     """However many documents there are, only so many are remembered."""
     for i in range(DOCUMENTS_KEPT_MAX + 10):

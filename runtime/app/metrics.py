@@ -33,13 +33,14 @@ _LEVEL_FAMILIES: tuple[tuple[BuiltIn, Callable[[LevelStatistics], float]], ...] 
 
 
 class ServerMetrics:
-    """See the module. `connections` counts the open ones, by protocol."""
+    """See the module. `connections` counts the open ones, by protocol. `machine`: see Devices."""
 
     def __init__(self, state: ServerState, connections: Callable[[], Mapping[str, int]]) -> None:
         settings = state.settings
         self._state = state
         self._connections = connections
         self._devices = Devices(settings.allow_cpu_metrics, settings.allow_gpu_metrics)
+        self.machine = self._devices.machine
         self._lag = LoopLag()
 
     async def run(self) -> None:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 import uvloop
 
+from pyruntime.runtime.app.load_reports import LoadReports
 from pyruntime.runtime.app.metrics import ServerMetrics
 from pyruntime.runtime.app.services import ModelServices
 from pyruntime.runtime.app.state import VERSION, LentConnections, ServerState
@@ -136,6 +137,7 @@ class Server:
         tracer = Tracer(settings.trace, VERSION, lambda name: bool(table.ready_versions(name)), lent.recall)
         # Models and metrics use the server that contains them: the state that both need is created further down.
         metrics = Metrics(lambda: self._metrics.lines(), lambda: self._native.metrics())
+        reports = LoadReports(metrics, lambda: self._metrics.machine())
         services = ModelServices(table, metrics, tracer, lambda: self.state, tasks)
         self._native = native = NativeHost(services, tasks, settings.drain_s)
         native.adjust_log(settings)
@@ -150,7 +152,7 @@ class Server:
         loader = create_loader(settings, directories, tasks, live.lost, services, native, self._cache, table.resolve)
         control = ModelControl(settings, table, live, loader, tasks, self._agents)
         self.state = ServerState(
-            settings, tasks, table, control, metrics, tracer, log_settings, log_tail, lent, native.settle
+            settings, tasks, table, control, metrics, tracer, log_settings, log_tail, lent, native.settle, reports
         )
         self._frontends = frontends_of(self.state)
         self._metrics = ServerMetrics(self.state, self._frontends.connections)

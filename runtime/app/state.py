@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import pyruntime
+from pyruntime.runtime.app.load_reports import LoadReports
 from pyruntime.runtime.app.memory_limit import memory_limit
 from pyruntime.runtime.app.rounds import Rounds
 from pyruntime.runtime.inference.intake import Intake
@@ -69,6 +70,7 @@ class ServerState:
         log_tail: LogTail,
         lent: LentConnections,
         settle: Callable[[], None],
+        load_reports: LoadReports,
     ) -> None:
         self.settings = settings
         self.version = VERSION
@@ -81,6 +83,7 @@ class ServerState:
         self.log_tail = log_tail
         self.lent = lent
         self.settle = settle
+        self.load_reports = load_reports
         self.client_memory = ClientMemory(settings.allow_client_shm, settings.http_max_input_size)
         self.stacks = OwnStacks()
         self.began_ms = time.time_ns() // 1_000_000

@@ -45,6 +45,10 @@ class Devices:
         """The families of the latest readings."""
         return gpu_lines(self._gpus) + cpu_lines(self._utilization, self._memory)
 
+    def machine(self) -> tuple[float | None, Memory | None]:
+        """The latest utilization of the processors, and the memory; None for what was not read."""
+        return self._utilization, self._memory
+
     async def run(self, interval_s: float) -> None:
         """Read all devices every `interval_s` seconds, until cancelled."""
         if not self._cpu and not self._gpu:

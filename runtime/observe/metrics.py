@@ -12,13 +12,13 @@ Owners are untrusted: a number finds only the owner's own handles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from itertools import count
 
 from pyruntime.runtime.observe.built_in import SAMPLE_NAMES
 from pyruntime.runtime.observe.families import OPERATIONS, Family, Histogram, Metric
 from pyruntime.runtime.observe.metric_checks import check_family, checked_buckets, checked_labels, invalid
-from pyruntime.runtime.observe.native_families import Snapshot, native_lines
+from pyruntime.runtime.observe.native_families import Snapshot, native_gauges, native_lines
 
 # Far more than a server with many models has. It stops a loop that creates families.
 FAMILIES_MAX = 1000
@@ -183,6 +183,14 @@ class Metrics:
         lines = [self._server_lines()]
         lines += [family.lines() + native.pop(name, "") for name, family in self._families.items()]
         return "".join([*lines, *native.values()]).encode()
+
+    def gauges(self, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, str, float]]:
+        """The name, the labels and the value of each gauge whose family is wanted, by its name."""
+        for family in self._families.values():
+            if family.kind == "gauge" and is_wanted(family.name):
+                for labels, metric in family.metrics.items():
+                    yield family.name, labels, metric.value()
+        yield from native_gauges(self._native(), is_wanted)
 
     # Inside.
 

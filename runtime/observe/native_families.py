@@ -7,7 +7,7 @@ The extension stores them, because backends read them back. Names and labels are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from pyruntime.runtime.observe.built_in import SAMPLE_NAMES
@@ -48,6 +48,15 @@ def native_lines(snapshot: Snapshot, families: Mapping[str, Family]) -> dict[str
         if metrics:
             lines[name] = head + "".join([_lines(name, *metric) for metric in metrics])
     return lines
+
+
+def native_gauges(snapshot: Snapshot, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, str, float]]:
+    """The name, the labels and the value of each gauge whose family is wanted, by its name."""
+    for name, number, _, metrics in snapshot:
+        if _KINDS[number] == "gauge" and is_wanted(name):
+            for labels, value in metrics:
+                if not isinstance(value, tuple):
+                    yield name, labels_text(labels), value
 
 
 def _lines(name: str, labels: Mapping[str, str], value: float | HistogramValue) -> str:

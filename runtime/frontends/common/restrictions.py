@@ -120,6 +120,12 @@ def restrict(route: Route, headers: Mapping[bytes, bytes], restrictions: Mapping
     return Route(Endpoint.REFUSED, status=403, error=error)
 
 
+def opens_call(restriction: Restriction, metadata: Mapping[str, str]) -> bool:
+    """Whether the metadata of a gRPC call, whose names are in lower case, opens the restriction."""
+    shown = metadata.get(restriction.header)
+    return opens(restriction, None if shown is None else shown.encode("latin-1"))
+
+
 def opens(restriction: Restriction, shown: bytes | None) -> bool:
     """Whether `shown`, the client's value of the restriction's header, opens it. None stands for no such header."""
     # The time of the comparison must not tell how much of the value is right.

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from pyruntime.runtime.app.state import ServerState
-from pyruntime.runtime.frontends.common.restrictions import opens
+from pyruntime.runtime.frontends.common.restrictions import opens_call
 from pyruntime.runtime.frontends.grpc.call import Call, Connection
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.infer_call import InferCall
@@ -58,8 +58,7 @@ def _restricted(state: ServerState, head: CallHead) -> bytes:
     restriction = state.settings.grpc_restricted_protocols.get(api)
     if restriction is None:
         return b""
-    shown = head.metadata.get(restriction.header)
-    if opens(restriction, None if shown is None else shown.encode("latin-1")):
+    if opens_call(restriction, head.metadata):
         return b""
     message = f"This protocol is restricted, expecting header '{restriction.header}'"
     return trailers_only(Status.UNAVAILABLE, message)

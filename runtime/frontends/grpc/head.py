@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from pyruntime.runtime.frontends.grpc.status import http_error, unsupported_encoding
 from pyruntime.runtime.inference.forwarding import Forwarded, HeaderPattern
+from pyruntime.runtime.observe.load_report import FORMAT_HEADER, load_format
 
 # How many heads are remembered, and the largest one that is: 4 MiB, with their parsed forms.
 HEADS_KEPT_MAX = 512
@@ -36,7 +37,8 @@ class CallHead:
 
     `encoding` is that of compressed messages, `accepts` are those that the client accepts. `metadata` is the
     client's own, by name in small letters; several values of one name are joined by ",". `forwarded` are those of them
-    that go to the model, and `traceparent` is a trace context, "" for none.
+    that go to the model, and `traceparent` is a trace context, "" for none. `load_format` is the format of the load
+    report that the client asks for, "" for none.
     """
 
     path: str
@@ -46,6 +48,7 @@ class CallHead:
     refusal: bytes = b""
     forwarded: Forwarded = ()
     traceparent: str = ""
+    load_format: str = ""
 
 
 class HeadReader:
@@ -87,7 +90,8 @@ class HeadReader:
         }
         forwarded = self._pattern.select(metadata.items())
         traceparent = headers.get("traceparent", "")
-        return CallHead(headers.get(":path", ""), encoding, accepts, metadata, refusal, forwarded, traceparent)
+        form = load_format(headers.get(FORMAT_HEADER, ""))
+        return CallHead(headers.get(":path", ""), encoding, accepts, metadata, refusal, forwarded, traceparent, form)
 
 
 def _is_grpc(content_type: str) -> bool:

@@ -16,6 +16,7 @@ from pyruntime.runtime.frontends.grpc.infer_response import Parts, encode_infer
 from pyruntime.runtime.frontends.grpc.inferring_call import CallRequest, InferringCall, Outcome
 from pyruntime.runtime.frontends.grpc.status import HEAD, OK_TRAILERS, STATUS_OF, Status, encoded_head
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
+from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.threads import ANSWERED_AT_ONCE_MAX, at_once, in_thread
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import InferenceError
@@ -99,7 +100,7 @@ class InferCall(InferringCall):
             return
         level = self._state.settings.grpc_compression_level
         encoding = None if level == "none" else response_encoding(level, self._head)
-        if encoding is not None or request.options.classes:
+        if encoding is not None or request.options.classes or self._head.load_format:
             self._make_answer(request, outcome, encoding)
             return
         try:
@@ -115,13 +116,15 @@ class InferCall(InferringCall):
         """Classify or compress a response, in a thread if it is large, and answer with the result."""
         assert request.model is not None  # it has answered
         work = partial(_make_parts, response, request.options.classes, request.model.spec, encoding)
-        then = partial(self._answer, response, encoding)
+        then = partial(self._answer, request.model, response, encoding)
         if sum(output.byte_size for output in response.outputs) > ANSWERED_AT_ONCE_MAX:
             in_thread(self._state.tasks, work, then, "make a response")
         else:
             at_once(work, then)
 
-    def _answer(self, response: InferResponse, encoding: Encoding | None, parts: Parts | InferenceError) -> None:
+    def _answer(
+        self, model: ModelVersion, response: InferResponse, encoding: Encoding | None, parts: Parts | InferenceError
+    ) -> None:
         if isinstance(parts, InferenceError):
             response.release()
             self.fail(STATUS_OF[parts.code], parts.message)
@@ -132,7 +135,7 @@ class InferCall(InferringCall):
         session, stream = self._connection.session, self._stream
         session.begin(stream, HEAD if encoding is None else encoded_head(encoding[0]))
         session.message(stream, parts, response.release, encoding is not None)
-        session.end(stream, OK_TRAILERS)
+        session.end(stream, self._ok_trailers(model))
         self._end()
 
     def _end(self) -> None:

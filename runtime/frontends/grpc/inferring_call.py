@@ -15,6 +15,7 @@ from functools import partial
 
 from pyruntime.runtime.config.inputs import check_names
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.frontends.common.restrictions import opens_call
 from pyruntime.runtime.frontends.grpc.call import BYTES_PER_S_MIN, MESSAGE_S_MAX, UNKNOWN_ENCODING, Call, Place, Raws
 from pyruntime.runtime.frontends.grpc.head import CallHead
 from pyruntime.runtime.frontends.grpc.infer_request import (
@@ -27,7 +28,7 @@ from pyruntime.runtime.frontends.grpc.infer_request import (
     describe_typed,
     read_target,
 )
-from pyruntime.runtime.frontends.grpc.status import Status
+from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, Status, ok_trailers
 from pyruntime.runtime.frontends.grpc.unpacking import Count, LongRequest, Unpacking
 from pyruntime.runtime.inference.intake import Activities, Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
@@ -344,6 +345,19 @@ class InferringCall(Call):
         reservation, self._reservation = self._reservation, None
         if reservation is not None:
             reservation.end().free()
+
+    def _ok_trailers(self, model: ModelVersion | None) -> bytes:
+        """The trailers of a successful call, with a load report of the model if the client asks for one and may see it.
+
+        `model` is None for a stream without a request.
+        """
+        form = self._head.load_format
+        if not form or model is None:
+            return OK_TRAILERS
+        restriction = self._state.settings.grpc_restricted_protocols.get("statistics")
+        if restriction is not None and not opens_call(restriction, self._head.metadata):
+            return OK_TRAILERS
+        return ok_trailers(self._state.load_reports.report(model, form))
 
     @abstractmethod
     def _begin_request(self, request: CallRequest) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 from urllib.parse import quote_from_bytes
 
+from pyruntime.runtime.observe.load_report import REPORT_HEADER
 from pyruntime.utils.errors import Code
 
 # Clients accept 8 KiB of headers by default, percent-encoding triples what it encodes, and there are other headers.
@@ -64,6 +65,11 @@ _SAFE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 def encoded_head(encoding: str) -> bytes:
     """The head of a response whose messages may be compressed with `encoding`."""
     return HEAD + b"grpc-encoding\x00%b\x00" % encoding.encode()
+
+
+def ok_trailers(load_report: str) -> bytes:
+    """The end of a successful response with a load report: see observe/load_report.py."""
+    return OK_TRAILERS + b"%b\x00%b\x00" % (REPORT_HEADER.encode(), load_report.encode())
 
 
 def trailers(status: int, message: str) -> bytes:

@@ -26,8 +26,9 @@ from pyruntime.runtime.frontends.grpc.infer_response import (
     final_parameter,
 )
 from pyruntime.runtime.frontends.grpc.inferring_call import CallRequest, InferringCall, Outcome
-from pyruntime.runtime.frontends.grpc.status import OK_TRAILERS, STATUS_OF, Status, encoded_head
+from pyruntime.runtime.frontends.grpc.status import STATUS_OF, Status, encoded_head
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
+from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import InferenceError
 
@@ -44,6 +45,8 @@ class StreamInferCall(InferringCall):
     _client_ended = False
     _held = False
     _draining = False
+    # The model of the request that ended last.
+    _last_model: ModelVersion | None = None
 
     def __init__(self, state: ServerState, connection: Connection, stream: int, head: CallHead) -> None:
         super().__init__(state, connection, stream, head)
@@ -166,6 +169,7 @@ class StreamInferCall(InferringCall):
     def _send(self, request: CallRequest, outcome: Outcome, final: bool) -> None:
         session, stream = self._connection.session, self._stream
         if final:
+            self._last_model = request.model
             self._end_request(request)
         self._begin()
         if isinstance(outcome, InferResponse) and request.model is not None:
@@ -212,7 +216,7 @@ class StreamInferCall(InferringCall):
         if self._client_ended:
             self._begin()
             self._leave()
-            self._connection.session.end(self._stream, OK_TRAILERS)
+            self._connection.session.end(self._stream, self._ok_trailers(self._last_model))
             self._connection.said()
         elif self._draining and self._reservation is None:
             self.fail(Status.UNAVAILABLE, "Server exiting")

@@ -19,7 +19,14 @@ from pyruntime.runtime.frontends.http.generate_response import encode_generate, 
 from pyruntime.runtime.frontends.http.kserve_response import encode_error
 from pyruntime.runtime.frontends.http.model_exchange import ModelExchange
 from pyruntime.runtime.frontends.http.request_head import Head
-from pyruntime.runtime.frontends.http.response_head import LAST_CHUNK, STATUS_OF, chunk, event_stream_head
+from pyruntime.runtime.frontends.http.response_head import (
+    JSON,
+    LAST_CHUNK,
+    STATUS_OF,
+    chunk,
+    event_stream_head,
+    with_line,
+)
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.threads import PARSED_AT_ONCE_MAX
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
@@ -120,7 +127,8 @@ class GenerateExchange(_GeneratingExchange):
             self._stop()
             self.reject(failure)
         elif final:
-            self._respond(200, self._documents[0])
+            lines = JSON + self._load_report_line() if self.head.load_format else JSON
+            self._respond(200, self._documents[0], lines)
 
 
 class GenerateStreamExchange(_GeneratingExchange):
@@ -164,7 +172,10 @@ class GenerateStreamExchange(_GeneratingExchange):
         if not self._begun:
             # The first response decides the status. Later ones are only events.
             self._begun = True
-            data = event_stream_head(status, chunked, self.keep_alive) + data
+            head = event_stream_head(status, chunked, self.keep_alive)
+            if self.head.load_format and status == 200:
+                head = with_line(head, self._load_report_line())
+            data = head + data
         if self.trace is not None:
             release = note_sending(self.trace, release, is_last=self.ended)
             if self.ended:

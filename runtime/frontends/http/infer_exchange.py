@@ -16,7 +16,7 @@ from pyruntime.runtime.frontends.http.known_exchange import know
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions, decode_infer
 from pyruntime.runtime.frontends.http.kserve_response import encode_binary, encode_infer
 from pyruntime.runtime.frontends.http.model_exchange import ModelExchange
-from pyruntime.runtime.frontends.http.response_head import infer_head
+from pyruntime.runtime.frontends.http.response_head import infer_head, with_line
 from pyruntime.runtime.inference.intake import Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.inference.threads import ANSWERED_AT_ONCE_MAX, PARSED_AT_ONCE_MAX, at_once, in_thread
@@ -212,7 +212,7 @@ class InferExchange(ModelExchange[OutputOptions]):
             self.reject(outcome)
         elif self.abandoned:
             outcome.release()
-        elif self.head.response_encoding or self.options is not ALL_BINARY:
+        elif self.head.response_encoding or self.options is not ALL_BINARY or self.head.load_format:
             self._make_answer(outcome)
         else:
             document, parts, self.length = encode_binary(outcome)
@@ -242,6 +242,8 @@ class InferExchange(ModelExchange[OutputOptions]):
             return
         self.length = sum(map(len, answer.parts))
         head = infer_head(answer.document_length, self.length, self.keep_alive, answer.encoding)
+        if self.head.load_format:
+            head = with_line(head, self._load_report_line())
         self.parts = [head, *answer.parts]
         if answer.encoding:
             response.release()

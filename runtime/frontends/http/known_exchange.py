@@ -48,6 +48,7 @@ def _is_plain(head: Head) -> bool:
         head.content_length <= KNOWN_BYTES_MAX
         and head.keep_alive
         and not (head.chunked or head.encoding or head.expects_continue or head.response_encoding or head.traceparent)
+        and not head.load_format
     )
 
 

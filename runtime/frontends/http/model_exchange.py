@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.frontends.http.exchange import ACTIVITIES, Exchange, nothing_to_release
+from pyruntime.runtime.frontends.http.response_head import load_report_line
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.requests import CountedSlot, RequestSlot
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
@@ -85,6 +86,11 @@ class ModelExchange(Exchange, Generic[O]):
     @abstractmethod
     def respond(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         """See execution.job.Respond."""
+
+    def _load_report_line(self) -> bytes:
+        """The header of the load report that the client asks for in a successful response."""
+        assert self._model is not None  # it has answered
+        return load_report_line(self._state.load_reports.report(self._model, self.head.load_format))
 
     def cancel(self) -> None:
         """See Exchange."""

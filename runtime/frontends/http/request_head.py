@@ -19,6 +19,7 @@ from pyruntime.runtime.frontends.common.request_log import request_line
 from pyruntime.runtime.frontends.common.restrictions import OWN_ACCESS, Access, access_of, restrict
 from pyruntime.runtime.frontends.http.routes import Route, match, match_metrics
 from pyruntime.runtime.inference.forwarding import Forwarded, HeaderPattern
+from pyruntime.runtime.observe.load_report import FORMAT_HEADER, load_format
 from pyruntime.runtime.settings import Restriction
 
 HEAD_END = b"\r\n\r\n"
@@ -45,7 +46,8 @@ class Head(NamedTuple):
     `encoding` is that of the body, and `response_encoding` that of the response; "" means uncompressed.
     `takes_chunks` unless the client is one of HTTP/1.0, which knows no chunked bodies. `traceparent` is the header of
     that name, "" for none. `forwarded` are the headers that go to the model. `line` is the method and the path, for the
-    log. `access` is for endpoints of the page.
+    log. `access` is for endpoints of the page. `load_format` is the format of the load report that the client asks
+    for, "" for none.
     """
 
     route: Route
@@ -61,6 +63,7 @@ class Head(NamedTuple):
     forwarded: Forwarded = ()
     line: str = ""
     access: Access = Access()
+    load_format: str = ""
 
 
 class BadRequest(Exception):
@@ -81,6 +84,8 @@ _REQUEST_LINE = re.compile(rb"(?:\r\n)*+[^ \t\r\n]+ [^ \t\r\n]+ [^ \t\r\n]+\r\n"
 
 # A header that names a span of the client's. One that is folded, or in any way odd, is left to the parser.
 _TRACEPARENT = re.compile(rb"\r\n(?i:traceparent):[ \t]*([0-9a-f]{2}-[0-9a-f-]{50,100})[ \t]*(?=\r\n[!-~\r])")
+
+_LOAD_FORMAT = FORMAT_HEADER.encode()
 
 # A header that says how long a body in chunks is.
 _LENGTH = re.compile(rb"\r\n(?i:content-length):[ \t]*[0-9]{1,%d}[ \t]*(?=\r\n[!-~\r])" % LENGTH_DIGITS_MAX)
@@ -127,6 +132,8 @@ class HeadReader:
         parsed = collector.parse(head)
         if self._restrictions:
             parsed = parsed._replace(route=restrict(parsed.route, collector.headers, self._restrictions))
+            if "statistics" in access_of(collector.headers, self._restrictions).closed:
+                parsed = parsed._replace(load_format="")
         if parsed.route.endpoint in OWN_ACCESS:
             parsed = parsed._replace(access=access_of(collector.headers, self._restrictions))
         forwarded = self._pattern.select(collector.pairs())
@@ -190,6 +197,7 @@ class _Collector:
             takes_chunks=self._version == "1.1",
             response_encoding=accepted_encoding(headers.get(b"accept-encoding", b"").decode("latin-1")),
             line=request_line(method, self._url),
+            load_format=load_format(headers.get(_LOAD_FORMAT, b"").decode("latin-1")),
         )
 
     def _feed(self, head: bytes, framed: bytes) -> None:

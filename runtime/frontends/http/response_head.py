@@ -7,6 +7,7 @@ from __future__ import annotations
 from functools import lru_cache
 from http import HTTPStatus
 
+from pyruntime.runtime.observe.load_report import REPORT_HEADER
 from pyruntime.utils.errors import Code
 
 # Triton's mapping: docs/reference/protocol.md, "Error codes".
@@ -64,6 +65,16 @@ def event_stream_head(status: int, chunked: bool, keep_alive: bool) -> bytes:
         b"Transfer-Encoding: chunked\r\n" if chunked else b"",
         b"" if keep_alive else b"Connection: close\r\n",
     )
+
+
+def load_report_line(report: str) -> bytes:
+    """The header of a load report: see observe/load_report.py."""
+    return f"{REPORT_HEADER}: {report}\r\n".encode()
+
+
+def with_line(head: bytes, line: bytes) -> bytes:
+    """A complete head with another header."""
+    return b"%b%b\r\n" % (head[:-2], line)
 
 
 def chunk(data: bytes) -> bytes:

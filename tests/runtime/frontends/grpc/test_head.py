@@ -78,3 +78,12 @@ def test_heads_are_remembered():
     heads = [reader.read(pack(CALL | {"k": str(number)})) for number in range(HEADS_KEPT_MAX + 1)]
     assert reader.read(packed) is reader.read(packed)
     assert reader.read(pack(CALL | {"k": "0"})) is not heads[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "form"), [("json", "json"), ("TEXT", "text"), (" text ", "text"), ("bin", ""), ("", "")]
+)
+def test_load_reports(value, form):
+    """The format of the load report that a client asks for; formats that are unknown ask for none."""
+    assert read_head(pack(CALL | {"endpoint-load-metrics-format": value})).load_format == form
+    assert read_head(pack(CALL)).load_format == ""

@@ -668,6 +668,19 @@ class TestClients:
         assert is_clean(knowing)
 
 
+def test_load_reports(knowing):
+    """Requests that ask for a load report are never known, because each response has another one."""
+    transport = alike(knowing, count=4)
+    before = knowing.instance.known_count
+    for _ in range(3 * ALIKE_MIN):
+        transport.feed(infer(1, 2, lines=["Endpoint-Load-Metrics-Format: text"]))
+        answer_all(knowing)
+    assert knowing.instance.known_count == before
+    for _, headers, _ in transport.responses()[4:]:
+        assert headers["endpoint-load-metrics"].startswith("TEXT ")
+    assert is_clean(knowing)
+
+
 class TestRemembered:
     """Which responses are remembered."""
 

@@ -22,6 +22,7 @@ from pyruntime.runtime.frontends.http.request_head import (
     too_long,
 )
 from pyruntime.runtime.frontends.http.routes import Endpoint
+from pyruntime.runtime.settings import Restriction
 
 parse_head = HeadReader().read
 
@@ -34,7 +35,7 @@ class TestHead:
     def test_of_little(self):
         """A head that says nothing has defaults."""
         head = parse()
-        assert head[1:] == (0, False, None, "", False, True, True, "", "", (), "POST /v2/models/m/infer", Access())
+        assert head[1:] == (0, False, None, "", False, True, True, "", "", (), "POST /v2/models/m/infer", Access(), "")
         assert (head.route.endpoint, head.route.model, head.route.version) == (Endpoint.MODEL_INFER, "m", -1)
 
     def test_of_everything(self):
@@ -42,6 +43,7 @@ class TestHead:
         head = parse(
             b"content-length: 12", b"INFERENCE-HEADER-CONTENT-LENGTH: 7", b"Content-Encoding: GZip",
             b"expect: 100-Continue", b"connection: close", b"accept-Encoding: Deflate",
+            b"Endpoint-Load-Metrics-Format: JSON",
         )  # fmt: skip
         assert head[1:] == (
             12,
@@ -56,7 +58,15 @@ class TestHead:
             (),
             "POST /v2/models/m/infer",
             Access(),
+            "json",
         )
+
+    def test_restricted_load_report(self):
+        """A client that may not read statistics gets no load report."""
+        reader = HeadReader({"statistics": Restriction("a-key", "secret")})
+        asking = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nEndpoint-Load-Metrics-Format: text\r\n"
+        assert reader.read(asking + b"\r\n").load_format == ""
+        assert reader.read(asking + b"A-Key: secret\r\n\r\n").load_format == "text"
 
     def test_blanks(self):
         """Blanks around a value are no part of it."""

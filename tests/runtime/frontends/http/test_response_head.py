@@ -13,6 +13,8 @@ from pyruntime.runtime.frontends.http.response_head import (
     event_stream_head,
     head,
     infer_head,
+    load_report_line,
+    with_line,
 )
 from pyruntime.utils.errors import Code
 
@@ -69,6 +71,12 @@ class TestHeads:
 def test_every_status_that_is_used(status):
     """Each has its line."""
     assert head(status, 0, True).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_another_header():
+    """A header that few responses have comes last; all else is unchanged."""
+    assert load_report_line("TEXT eps=0.5") == b"endpoint-load-metrics: TEXT eps=0.5\r\n"
+    assert with_line(head(200, 1, True), b"a: b\r\n") == head(200, 1, True)[:-2] + b"a: b\r\n\r\n"
 
 
 @pytest.mark.parametrize("data", [b"x", b"ab\r\n" * 1000])

@@ -19,7 +19,7 @@ from pyruntime.runtime.caching.entry import decode, encode
 from pyruntime.runtime.caching.key import request_key
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.job import Job, Respond
-from pyruntime.runtime.instances.native.memory import put_in_place
+from pyruntime.runtime.memory.client_outputs import put_in_place
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.regions import ClientRegion, GrantedRegion

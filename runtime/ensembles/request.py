@@ -30,7 +30,7 @@ from pyruntime.runtime.ensembles.tensors import (
 from pyruntime.runtime.ensembles.times import StepTimes
 from pyruntime.runtime.execution.deadlock import Waiting
 from pyruntime.runtime.execution.job import Job
-from pyruntime.runtime.instances.native.memory import put_in_place
+from pyruntime.runtime.memory.client_outputs import put_in_place
 from pyruntime.runtime.observe.statistics import FailureReason
 from pyruntime.runtime.regions import GrantedRegion, SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters

@@ -4,22 +4,18 @@
 
 A native instance gets addresses in the model's request region, which the host maps. The regions of other models are
 mapped as well, and are addressed in the same way. The memory of clients is not mapped: it may shrink at any time, and
-an access beyond its end is a bus error. So inputs in it are copied into the request region, and outputs are written
-through its descriptor.
+an access beyond its end is a bus error. So inputs in it are copied into the request region.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import numpy as np
 
 from pyruntime.runtime.execution.job import Job
-from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.regions import ClientRegion, SharedRegion
-from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.request_codec import TensorRef
@@ -83,29 +79,3 @@ def _copied(job: Job, memory: RequestMemory, region: ClientRegion, offset: int, 
             raise InferenceError("the shared memory of an input is smaller than it was when it was registered")
         at += count
     return slot.offset
-
-
-def put_in_place(response: InferResponse, client: ClientUse) -> InferResponse:
-    """Write outputs to the client's memory where the client wants that. Raises InferenceError if it is too small."""
-    outputs = []
-    for output in response.outputs:
-        place = client.places.get(output.name)
-        if place is not None:
-            size = len(output.data)
-            if size > place.byte_size:
-                raise InferenceError(
-                    f"shared memory size specified with the request for output '{output.name}' ({place.byte_size} "
-                    f"bytes) should be at least {size} bytes to hold the results"
-                )
-            _write(place.contents.memory, split(place.contents.address)[1], memoryview(output.data))
-            output = OutputTensor(output.name, output.datatype, output.shape, b"", place=place.filled(size))
-        outputs.append(output)
-    return replace(response, outputs=outputs)
-
-
-def _write(region: ClientRegion, offset: int, data: memoryview) -> None:
-    if offset + len(data) > region.size():  # a write would make the file larger, which only the client may do
-        raise InferenceError("the shared memory of an output is smaller than it was when it was registered")
-    at = 0
-    while at < len(data):
-        at += os.pwrite(region.fileno(), data[at:], offset + at)

@@ -14,7 +14,7 @@ from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.job import Job, Respond, discard
 from pyruntime.runtime.instances.native.instance_spec import NativeHandle
-from pyruntime.runtime.instances.native.memory import put_in_place
+from pyruntime.runtime.memory.client_outputs import put_in_place
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter
 from pyruntime.utils.errors import Code, InferenceError
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from pyruntime.runtime.app.state import ServerState
+from pyruntime.runtime.caching.cache import CacheUsage, ResponseCache
 from pyruntime.runtime.execution.executor import state_of
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.observe import built_in
@@ -33,12 +34,18 @@ _LEVEL_FAMILIES: tuple[tuple[BuiltIn, Callable[[LevelStatistics], float]], ...] 
 
 
 class ServerMetrics:
-    """See the module. `connections` counts the open ones, by protocol. `machine`: see Devices."""
+    """See the module. `connections` counts the open ones, by protocol; `cache` is the server's, None if it has none.
 
-    def __init__(self, state: ServerState, connections: Callable[[], Mapping[str, int]]) -> None:
+    `machine`: see Devices.
+    """
+
+    def __init__(
+        self, state: ServerState, connections: Callable[[], Mapping[str, int]], cache: ResponseCache | None
+    ) -> None:
         settings = state.settings
         self._state = state
         self._connections = connections
+        self._cache = cache
         self._devices = Devices(settings.allow_cpu_metrics, settings.allow_gpu_metrics)
         self.machine = self._devices.machine
         self._lag = LoopLag()
@@ -63,6 +70,7 @@ class ServerMetrics:
         return "".join(
             (
                 model_lines(readings, self._state.settings.metrics_config),
+                cache_lines(None if self._cache is None else self._cache.usage),
                 # There is no such pool: tensors lie in shared memory, which is not registered with GPUs.
                 built_in.PINNED_TOTAL.lines([built_in.PINNED_TOTAL.sample("", 0)]),
                 built_in.PINNED_USED.lines([built_in.PINNED_USED.sample("", 0)]),
@@ -138,4 +146,23 @@ def _level_lines(models: Sequence[ModelVersion]) -> str:
     return "".join(
         family.lines([family.sample(labels, read(level)) for labels, level in levels])
         for family, read in _LEVEL_FAMILIES
+    )
+
+
+def cache_lines(usage: CacheUsage | None) -> str:
+    """The families of a response cache; none if its usage is not known."""
+    if usage is None:
+        return ""
+    values = (
+        usage.used,
+        usage.entries,
+        usage.hits,
+        usage.misses,
+        usage.hits + usage.misses,
+        usage.evictions,
+        usage.lookup_ns // 1000,
+        usage.insertion_ns // 1000,
+    )
+    return "".join(
+        family.lines([family.sample("", value)]) for family, value in zip(built_in.LOCAL_CACHE, values, strict=True)
     )

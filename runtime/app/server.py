@@ -155,7 +155,7 @@ class Server:
             settings, tasks, table, control, metrics, tracer, log_settings, log_tail, lent, native.settle, reports
         )
         self._frontends = frontends_of(self.state)
-        self._metrics = ServerMetrics(self.state, self._frontends.connections)
+        self._metrics = ServerMetrics(self.state, self._frontends.connections, self._cache)
         self._watching: asyncio.Task[None] | None = None
         self._polling: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()

@@ -8,12 +8,29 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 _T = TypeVar("_T")
 
 # The number of simultaneous lookups and insertions. A remote cache waits for the network.
 THREADS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUsage:
+    """What a cache has done so far, and what it has now. `used` is the part of its memory that is in use, up to 1.0.
+
+    `lookup_ns` and `insertion_ns` are durations in all.
+    """
+
+    used: float
+    entries: int
+    hits: int
+    misses: int
+    evictions: int
+    lookup_ns: int
+    insertion_ns: int
 
 
 class ResponseCache(ABC):
@@ -46,6 +63,11 @@ class ResponseCache(ABC):
         `size` is how many bytes the step reads, about: a cache that does not block need not use a thread for few.
         """
         asyncio.get_running_loop().run_in_executor(self._pool, step).add_done_callback(call_back)
+
+    @property
+    def usage(self) -> CacheUsage | None:
+        """Its usage, for the metrics; None if that is not known here."""
+        return None
 
     async def close(self) -> None:
         """End the cache. No model may use it any more."""

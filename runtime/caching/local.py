@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from pyruntime.runtime.caching.cache import ResponseCache
+from pyruntime.runtime.caching.cache import CacheUsage, ResponseCache
 from pyruntime.runtime.caching.lru import LeastRecentlyUsed
 from pyruntime.utils.errors import LoadError, LocalError
 
@@ -33,6 +34,7 @@ class LocalCache(ResponseCache):
         self._entries = LeastRecentlyUsed(0)
         # Threads look up and insert what is large.
         self._lock = threading.Lock()
+        self._hits = self._misses = self._lookup_ns = self._insertion_ns = 0
 
     async def open(self) -> None:
         """See ResponseCache."""
@@ -44,14 +46,37 @@ class LocalCache(ResponseCache):
 
     def lookup(self, key: str) -> memoryview | None:
         """See ResponseCache. Never blocks for long."""
+        begun_ns = time.monotonic_ns()
         with self._lock:
             entry = self._entries.find(key)
+            if entry is None:
+                self._misses += 1
+            else:
+                self._hits += 1
+            self._lookup_ns += time.monotonic_ns() - begun_ns
         return None if entry is None else memoryview(entry)
 
     def insert(self, key: str, entry: bytes) -> None:
         """See ResponseCache. Never blocks for long."""
+        begun_ns = time.monotonic_ns()
         with self._lock:
             self._entries.add(key, entry)
+            self._insertion_ns += time.monotonic_ns() - begun_ns
+
+    @property
+    def usage(self) -> CacheUsage:
+        """See ResponseCache."""
+        with self._lock:
+            entries = self._entries
+            return CacheUsage(
+                entries.used / entries.size if entries.size else 0.0,
+                len(entries),
+                self._hits,
+                self._misses,
+                entries.evictions,
+                self._lookup_ns,
+                self._insertion_ns,
+            )
 
     def post(self, step: Callable[[], _T], call_back: Callable[[asyncio.Future[_T]], None], size: int) -> None:
         """See ResponseCache."""

@@ -13,12 +13,13 @@ OVERHEAD_BYTES = 256
 
 
 class LeastRecentlyUsed:
-    """Entries of at most `size` bytes in all, with OVERHEAD_BYTES for each."""
+    """Entries of at most `size` bytes in all, with OVERHEAD_BYTES for each. `evictions` counts those that made room."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self.size = size
         self._entries: OrderedDict[str, bytes] = OrderedDict()
         self._used = 0
+        self.evictions = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -43,10 +44,11 @@ class LeastRecentlyUsed:
         if key in self._entries:
             return
         needed = len(entry) + OVERHEAD_BYTES
-        if needed > self._size:
-            raise LocalError(f"Requested byte_size: {needed} is greater than total cache size: {self._size}")
-        while self._used + needed > self._size:
+        if needed > self.size:
+            raise LocalError(f"Requested byte_size: {needed} is greater than total cache size: {self.size}")
+        while self._used + needed > self.size:
             _, gone = self._entries.popitem(last=False)
             self._used -= len(gone) + OVERHEAD_BYTES
+            self.evictions += 1
         self._entries[key] = entry
         self._used += needed

@@ -94,6 +94,29 @@ CACHE_MISS_SUMMARY = _summary(
     "nv_cache_miss_summary_per_model", "Summary of cache miss counts/durations per model, in microseconds."
 )
 
+# Only for the response cache `local`. Triton's library of that name makes the same families itself.
+
+CACHE_UTILIZATION = _gauge("nv_cache_util", "Cache utilization [0.0 - 1.0]")
+CACHE_ENTRIES = _gauge("nv_cache_num_entries", "Number of responses stored in response cache")
+CACHE_LOOKUP_HITS = _gauge("nv_cache_num_hits", "Number of cache hits in response cache")
+CACHE_LOOKUP_MISSES = _gauge("nv_cache_num_misses", "Number of cache misses in response cache")
+CACHE_LOOKUPS = _gauge("nv_cache_num_lookups", "Number of cache lookups in response cache")
+CACHE_EVICTIONS = _gauge("nv_cache_num_evictions", "Number of cache evictions in response cache")
+CACHE_LOOKUP_DURATION = _gauge(
+    "nv_cache_lookup_duration", "Total cache lookup duration (hit and miss), in microseconds"
+)
+CACHE_INSERTION_DURATION = _gauge("nv_cache_insertion_duration", "Total cache insertion duration, in microseconds")
+LOCAL_CACHE = (
+    CACHE_UTILIZATION,
+    CACHE_ENTRIES,
+    CACHE_LOOKUP_HITS,
+    CACHE_LOOKUP_MISSES,
+    CACHE_LOOKUPS,
+    CACHE_EVICTIONS,
+    CACHE_LOOKUP_DURATION,
+    CACHE_INSERTION_DURATION,
+)
+
 # Only if --metrics-config enables them.
 
 FIRST_RESPONSE = BuiltIn(
@@ -180,4 +203,5 @@ LOOP_LAG = BuiltIn(
 )
 
 FAMILIES = tuple(family for family in list(globals().values()) if isinstance(family, BuiltIn))
+# The names that a model cannot use.
 SAMPLE_NAMES = frozenset(family.name + suffix for family in FAMILIES for suffix in _SUFFIXES.get(family.kind, ("",)))

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from pyruntime.runtime.observe.built_in import SAMPLE_NAMES
+from pyruntime.runtime.observe.built_in import LOCAL_CACHE, SAMPLE_NAMES
 from pyruntime.runtime.observe.exposition import family_head, labels_text, number_text
 from pyruntime.runtime.observe.families import Family, sample_names
 
 # TRITONSERVER_MetricKind.
 _KINDS = ("counter", "gauge", "histogram")
+# Names of the server's own families. A library may be the cache that makes those of the cache.
+_OURS = SAMPLE_NAMES - {family.name for family in LOCAL_CACHE}
 # A comment on the page, for users who miss the family.
 _LEFT_OUT = "# metric family '{}' of a native backend is left out: another has samples of its names\n"
 
@@ -33,7 +35,7 @@ def native_lines(snapshot: Snapshot, families: Mapping[str, Family]) -> dict[str
     the labels are equal. If only the name is equal, the native family is omitted, because two families with the same
     sample names would make the page invalid.
     """
-    taken = SAMPLE_NAMES.union(*[family.sample_names() for family in families.values()])
+    taken = _OURS.union(*[family.sample_names() for family in families.values()])
     lines = {}
     for name, number, description, metrics in snapshot:
         there, kind = families.get(name), _KINDS[number]

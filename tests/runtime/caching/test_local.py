@@ -4,10 +4,13 @@
 
 import asyncio
 import threading
+from itertools import count
 
 import pytest
 
+from pyruntime.runtime.caching.cache import CacheUsage
 from pyruntime.runtime.caching.local import AT_ONCE_MAX, LocalCache
+from pyruntime.runtime.caching.lru import OVERHEAD_BYTES
 from pyruntime.utils.errors import LoadError
 
 
@@ -58,6 +61,24 @@ def test_threads(size, is_here):
         assert (told[0] is here) is is_here
         assert told[1][0] is here
         assert isinstance(told[1][1], ValueError)
+        await cache.close()
+
+    asyncio.run(run())
+
+
+def test_usage(monkeypatch):
+    """It counts lookups, and knows what it has."""
+    monkeypatch.setattr("time.monotonic_ns", count().__next__)
+
+    async def run():
+        cache = LocalCache("local", {"size": "1000"})
+        assert cache.usage == CacheUsage(0.0, 0, 0, 0, 0, 0, 0)
+        await cache.open()
+        for key in "abc":
+            cache.lookup(key)
+            cache.insert(key, bytes(500 - OVERHEAD_BYTES))
+        cache.lookup("c")
+        assert cache.usage == CacheUsage(1.0, 2, 1, 3, 1, 4, 3)
         await cache.close()
 
     asyncio.run(run())

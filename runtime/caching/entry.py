@@ -1,10 +1,12 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes a response as an entry of the cache. (pure)
+"""Encodes responses as an entry of the cache. (pure)
 
-    entry  := length head padding (contents padding)*
-    length := u64, little-endian: the bytes of the head
-    head   := JSON, [[name, datatype, shape, size], ...]: the outputs, whose contents follow in the same order
+    entry    := response | response* end | response+       the last two for a stream of responses
+    response := length head padding (contents padding)*
+    end      := length "null" padding                      the stream has ended without a further response
+    length   := u64, little-endian: the bytes of the head
+    head     := JSON, [[name, datatype, shape, size], ...]: the outputs, whose contents follow in the same order
 
 Contents begin at multiples of ALIGNMENT. As in Triton, an entry does not contain the parameters of a response.
 """
@@ -21,9 +23,15 @@ from pyruntime.utils.arena import ALIGNMENT
 _LENGTH_SIZE = 8
 
 
-def encode(outputs: Sequence[OutputTensor]) -> bytes:
-    """The entry of a response with these outputs, none of which may be in client shared memory."""
-    head = orjson.dumps([(each.name, each.datatype, list(each.shape), len(each.data)) for each in outputs])
+def encode(outputs: Sequence[OutputTensor] | None) -> bytes:
+    """The part of an entry for a response with these outputs, none of which may be in client shared memory.
+
+    None is for the end of a stream without a further response.
+    """
+    if outputs is None:
+        outputs, head = (), b"null"
+    else:
+        head = orjson.dumps([(each.name, each.datatype, list(each.shape), len(each.data)) for each in outputs])
     parts: list[bytes | memoryview] = [
         len(head).to_bytes(_LENGTH_SIZE, "little"),
         head,
@@ -35,12 +43,42 @@ def encode(outputs: Sequence[OutputTensor]) -> bytes:
 
 
 def decode(entry: memoryview) -> list[OutputTensor]:
-    """The outputs of an entry; their contents are views of it. Raises ValueError for a malformed entry."""
-    begin = _LENGTH_SIZE + int.from_bytes(entry[:_LENGTH_SIZE], "little")
-    outputs = []
+    """The outputs of the only response of an entry; their contents are views of it.
+
+    Raises ValueError for a malformed entry, and for a stream.
+    """
+    outputs, end = _decode_response(entry, 0)
+    if outputs is None or end < len(entry):
+        raise ValueError("it is a stream of responses")
+    return outputs
+
+
+def decode_stream(entry: memoryview) -> list[list[OutputTensor] | None]:
+    """The outputs of all responses of an entry; the last one is None for an end without a further response.
+
+    Raises ValueError for a malformed entry.
+    """
+    responses: list[list[OutputTensor] | None] = []
+    at = 0
+    while at < len(entry) or not at:
+        if responses and responses[-1] is None:
+            raise ValueError("it goes on behind its end")
+        outputs, at = _decode_response(entry, at)
+        responses.append(outputs)
+    return responses
+
+
+def _decode_response(entry: memoryview, at: int) -> tuple[list[OutputTensor] | None, int]:
+    """The response that begins at `at`, and where it ends."""
+    begin = at + _LENGTH_SIZE
+    end = begin + int.from_bytes(entry[at:begin], "little")
     try:
-        at = begin + len(_padding(begin))
-        for name, datatype, shape, size in orjson.loads(entry[_LENGTH_SIZE:begin]):
+        head = orjson.loads(entry[begin:end])
+        at = end + len(_padding(end))
+        if head is None:
+            return None, at
+        outputs = []
+        for name, datatype, shape, size in head:
             contents = entry[at : at + size]
             if len(contents) != size:
                 raise ValueError(f"output '{name}' is cut off")
@@ -48,7 +86,7 @@ def decode(entry: memoryview) -> list[OutputTensor]:
             at += size + len(_padding(size))
     except TypeError as exc:
         raise ValueError("its head does not describe outputs") from exc
-    return outputs
+    return outputs, at
 
 
 def _padding(size: int) -> bytes:

@@ -3,7 +3,8 @@
 """Passes the requests of one model version through the response cache.
 
 It looks up each request before the request queues. A hit is answered at once; a miss is executed, and answered after
-its response is inserted. A failure of the cache is logged, and the request is executed as if there were no cache.
+its response is inserted. Of a decoupled model the whole stream is inserted before its last response is sent, and a hit
+is replayed: see streams.py. A failure of the cache is logged, and the request is executed as if there were no cache.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from pyruntime.runtime.caching.cache import ResponseCache
-from pyruntime.runtime.caching.entry import decode, encode
+from pyruntime.runtime.caching.entry import decode, decode_stream, encode
 from pyruntime.runtime.caching.key import request_key
+from pyruntime.runtime.caching.streams import Outputs, Replay, StreamKeeper, StreamRoom
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.execution.job import Job, Respond
+from pyruntime.runtime.execution.job import Job, Relay, Respond
 from pyruntime.runtime.memory.client_outputs import put_in_place
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
@@ -29,8 +33,8 @@ from pyruntime.utils.errors import Code, InferenceError
 
 _LOG = logging.getLogger("pyruntime.caching")
 
-# A key, and the outputs in its entry, None for a miss.
-Found = tuple[str, list[OutputTensor] | None]
+# A key, and the responses in its entry, None for a miss.
+Found = tuple[str, list[Outputs] | None]
 
 
 class Model(Protocol):
@@ -44,6 +48,9 @@ class Model(Protocol):
     def queue(self, job: Job) -> None:
         """Queue a job. Raises InferenceError, and then frees its memory."""
 
+    def take_turn(self, job: Job) -> None:
+        """A job is about to be answered without an execution."""
+
 
 class CachedRequests:
     """See the module."""
@@ -51,9 +58,14 @@ class CachedRequests:
     def __init__(self, cache: ResponseCache, model: Model) -> None:
         self._cache = cache
         self._model = model
-        # The jobs in lookup, and the number of responses in insertion.
-        self._jobs: set[Job] = set()
+        # The jobs in lookup, in order of arrival, with what follows for those that wait for others: the order of
+        # responses, if the model has one, begins here.
+        self._jobs: dict[Job, Callable[[], None] | None] = {}
+        batching = model.spec.dynamic_batching
+        self._is_ordered = batching is not None and batching.preserve_ordering
         self._inserting = 0
+        self._replays: dict[Job, Replay] = {}
+        self._room = StreamRoom()
         self._idle: asyncio.Event | None = None
 
     def __len__(self) -> int:
@@ -62,25 +74,35 @@ class CachedRequests:
     def start(self, job: Job) -> None:
         """Answer a job, or queue it. In any case its `respond` is called."""
         begun_ns = time.monotonic_ns()
-        self._jobs.add(job)
+        self._jobs[job] = None
         size = sum(tensor[4] for tensor in job.tensors)
         self._cache.post(lambda: self._look(job), lambda done: self._looked(job, begun_ns, done), size)
 
     def cancel(self, job: Job) -> bool:
-        """Cancel a job in lookup. False if the job is not in lookup."""
-        if job not in self._jobs:
+        """Cancel a job in lookup, or in replay. False if the job is neither."""
+        if job in self._jobs:
+            job.cancelled = True
+            return True
+        replay = self._replays.get(job)
+        if replay is None:
             return False
         job.cancelled = True
+        replay.fail(InferenceError("", Code.CANCELLED))
         return True
 
     async def wait_idle(self, timeout_s: float) -> None:
-        """Wait until no lookup or insertion is left, or for `timeout_s` seconds."""
-        if not self._jobs and not self._inserting:
+        """Wait until no lookup, insertion or replay is left, or for `timeout_s` seconds."""
+        if self._is_idle:
             return
         self._idle = asyncio.Event()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
+
+    def fail_replays(self, failure: InferenceError) -> None:
+        """End all replays, whose clients take too long."""
+        for replay in list(self._replays.values()):
+            replay.fail(failure)
 
     def _look(self, job: Job) -> Found:
         """Look up a job. Runs on a thread."""
@@ -97,50 +119,126 @@ class CachedRequests:
         )
         try:
             entry = self._cache.lookup(key)
-            return key, None if entry is None else decode(entry)
+            if entry is None:
+                return key, None
+            return key, decode_stream(entry) if model.spec.decoupled else [decode(entry)]
         except (self._cache.failure, ValueError) as exc:
             _LOG.error("%s: lookup of a response of '%s' failed: %s", self._cache.name, model.spec.name, exc.args[-1])
             return key, None
 
     def _looked(self, job: Job, begun_ns: int, done: asyncio.Future[Found]) -> None:
-        self._jobs.discard(job)
-        self._note_if_idle()
+        go_on = partial(self._go_on, job, begun_ns, time.monotonic_ns() - begun_ns, done)
+        if not self._is_ordered:
+            del self._jobs[job]
+            go_on()
+            return
+        self._jobs[job] = go_on
+        while self._jobs:
+            first, following = next(iter(self._jobs.items()))
+            if following is None:
+                return
+            del self._jobs[first]
+            following()
+
+    def _go_on(self, job: Job, begun_ns: int, took_ns: int, done: asyncio.Future[Found]) -> None:
+        """Answer or queue a job that was looked up."""
         if job.cancelled:
             self._fail(job, InferenceError("", Code.CANCELLED), FailureReason.CANCELED)
         elif (problem := done.exception()) is not None:
             self._fail(job, InferenceError(str(problem)), FailureReason.OTHER)
         else:
-            key, outputs = done.result()
-            took_ns = time.monotonic_ns() - begun_ns
-            if outputs is not None:
-                self._answer(job, outputs, begun_ns, took_ns)
-            else:
+            key, responses = done.result()
+            if responses is None:
                 self._execute(job, key, took_ns)
+            elif self._model.spec.decoupled:
+                self._replay(job, responses, begun_ns, took_ns)
+            else:
+                (outputs,) = responses
+                assert outputs is not None  # by `_look`
+                self._answer(job, outputs, begun_ns, took_ns)
+        self._note_if_idle()
 
     def _answer(self, job: Job, outputs: list[OutputTensor], begun_ns: int, took_ns: int) -> None:
-        model = self._model
-        response = InferResponse(model.spec.name, model.version, job.id, outputs)
-        if job.client is not None:
-            try:
-                response = put_in_place(response, job.client)
-            except InferenceError as exc:
-                self._fail(job, exc, FailureReason.OTHER)
-                return
+        try:
+            response = self._response(job, outputs)
+        except InferenceError as exc:
+            self._fail(job, exc, FailureReason.OTHER)
+            return
         arrived_ns = job.arrived_ns
-        model.statistics.cache_hit(begun_ns - arrived_ns, took_ns, time.monotonic_ns() - arrived_ns)
+        self._model.statistics.cache_hit(begun_ns - arrived_ns, took_ns, time.monotonic_ns() - arrived_ns)
+        self._model.take_turn(job)
         job.free()
         job.respond(response, True)
 
+    def _response(self, job: Job, outputs: list[OutputTensor]) -> InferResponse:
+        """Raises InferenceError if the client's memory is too small."""
+        response = InferResponse(self._model.spec.name, self._model.version, job.id, outputs)
+        return response if job.client is None else put_in_place(response, job.client)
+
+    def _replay(self, job: Job, stream: list[Outputs], begun_ns: int, took_ns: int) -> None:
+        statistics, arrived_ns = self._model.statistics, job.arrived_ns
+
+        def ended(failure: InferenceError | None) -> None:
+            del self._replays[job]
+            total_ns = time.monotonic_ns() - arrived_ns
+            if failure is None:
+                statistics.cache_hit(begun_ns - arrived_ns, took_ns, total_ns)
+            else:
+                statistics.failure(total_ns, FailureReason.CANCELED if job.cancelled else FailureReason.OTHER)
+            self._note_if_idle()
+
+        statistics.first_response(time.monotonic_ns() - arrived_ns)
+        self._model.take_turn(job)
+        job.free()
+        replay = self._replays[job] = Replay(job, stream, partial(self._response, job), ended)
+        replay.go_on()
+
     def _execute(self, job: Job, key: str, took_ns: int) -> None:
-        respond = job.respond
-        job.respond = self._keeping(respond, key, took_ns)
+        if self._model.spec.decoupled:
+            on_end = partial(self._insert_stream, key, took_ns)
+            relay: Relay = StreamKeeper(job.respond, job, self._cache, self._room, on_end)
+        else:
+            relay = _Keeper(job.respond, partial(self._insert, key, took_ns))
+        job.respond = relay
         try:
             self._model.queue(job)
         except InferenceError as exc:
-            respond(exc, True)
+            relay.client(exc, True)
+
+    def _insert_stream(self, key: str, took_ns: int, entry: bytes | None, then: Callable[[], None]) -> None:
+        """Insert a stream, None for one that is not to be kept, and then call `then`."""
+        self._insert(key, took_ns, None if entry is None else lambda: entry, 0 if entry is None else len(entry), then)
+
+    def _insert(
+        self, key: str, took_ns: int, encoded: Callable[[], bytes] | None, size: int, then: Callable[[], None]
+    ) -> None:
+        """Count a miss, insert what `encoded` returns, about `size` bytes, and then call `then`."""
+        statistics = self._model.statistics
+        if encoded is None:
+            statistics.cache_miss(took_ns)
+            then()
+            return
+        begun_ns = time.monotonic_ns()
+
+        def inserted(done: asyncio.Future[None]) -> None:
+            self._inserting -= 1
+            if (problem := done.exception()) is not None:
+                name = self._model.spec.name
+                reason = problem.args[-1] if problem.args else problem
+                _LOG.error("%s: a response of '%s' was not inserted: %s", self._cache.name, name, reason)
+            statistics.cache_miss(took_ns + time.monotonic_ns() - begun_ns)
+            then()
+            self._note_if_idle()
+
+        self._inserting += 1
+        self._cache.post(lambda: self._cache.insert(key, encoded()), inserted, size)
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._jobs and not self._inserting and not self._replays
 
     def _note_if_idle(self) -> None:
-        if self._idle is not None and not self._jobs and not self._inserting:
+        if self._idle is not None and self._is_idle:
             self._idle.set()
 
     def _fail(self, job: Job, failure: InferenceError, reason: FailureReason) -> None:
@@ -148,33 +246,26 @@ class CachedRequests:
         job.free()
         job.respond(failure, True)
 
-    def _keeping(self, respond: Respond, key: str, took_ns: int) -> Respond:
-        """A function like `respond` that inserts a response into the cache before it passes it on."""
 
-        def insert(outcome: InferResponse | InferenceError | None, final: bool) -> None:
-            statistics = self._model.statistics
-            if not isinstance(outcome, InferResponse) or any(output.place is not None for output in outcome.outputs):
-                # The client may change outputs in its shared memory at any time.
-                statistics.cache_miss(took_ns)
-                respond(outcome, final)
-                return
-            response, begun_ns = outcome, time.monotonic_ns()
+class _Keeper(Relay):
+    """Has a response inserted before it is passed on. `insert` is CachedRequests._insert from `encoded` on."""
 
-            def inserted(done: asyncio.Future[None]) -> None:
-                self._inserting -= 1
-                self._note_if_idle()
-                if (problem := done.exception()) is not None:
-                    name = self._model.spec.name
-                    reason = problem.args[-1] if problem.args else problem
-                    _LOG.error("%s: a response of '%s' was not inserted: %s", self._cache.name, name, reason)
-                statistics.cache_miss(took_ns + time.monotonic_ns() - begun_ns)
-                respond(response, final)
+    __slots__ = ("_insert",)
 
-            self._inserting += 1
-            size = sum(output.byte_size for output in response.outputs)
-            self._cache.post(lambda: self._cache.insert(key, encode(response.outputs)), inserted, size)
+    def __init__(
+        self, client: Respond, insert: Callable[[Callable[[], bytes] | None, int, Callable[[], None]], None]
+    ) -> None:
+        super().__init__(client)
+        self._insert = insert
 
-        return insert
+    def __call__(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        """See execution.job.Respond."""
+        encoded, size = None, 0
+        # The client may change outputs in its shared memory at any time.
+        if isinstance(outcome, InferResponse) and all(output.place is None for output in outcome.outputs):
+            outputs = outcome.outputs
+            encoded, size = partial(encode, outputs), sum(output.byte_size for output in outputs)
+        self._insert(encoded, size, partial(self.client, outcome, final))
 
 
 def _contents(job: Job, memory: RequestMemory, at: int | bytes, size: int) -> bytes | memoryview:

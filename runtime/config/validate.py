@@ -24,6 +24,9 @@ from pyruntime.utils.errors import ConfigError
 # Each instance is a process; a thousand of them is a misplaced digit.
 INSTANCES_MAX = 1024
 
+# The parameter with which a decoupled model may have a response cache.
+CACHE_STREAMS = "CACHE_STREAMS"
+
 # The name of a stub is its process title, which users see and copy in shells.
 INVALID_NAME_CHARACTERS = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
 
@@ -180,8 +183,18 @@ def _check_response_cache(config: Config) -> None:
     refusal = f"Response Cache does not currently support model {config.name}"
     if config.HasField("sequence_batching"):
         raise ConfigError(f"{refusal} with sequence batching scheduler. Please disable the response cache.")
-    if config.model_transaction_policy.decoupled:
+    if config.model_transaction_policy.decoupled and not _caches_streams(config):
         raise ConfigError(f"{refusal} with 'decoupled' transaction policy. Please disable the response cache.")
+
+
+def _caches_streams(config: Config) -> bool:
+    """Whether the model wants whole streams to be cached, which Triton cannot."""
+    text = config.parameters[CACHE_STREAMS].string_value if CACHE_STREAMS in config.parameters else "false"
+    if text not in ("true", "false"):
+        raise ConfigError(
+            f"the parameter {CACHE_STREAMS} of model '{config.name}' must be 'true' or 'false', and is '{text}'"
+        )
+    return text == "true"
 
 
 def _check_instance_groups(config: Config) -> None:

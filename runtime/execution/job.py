@@ -7,6 +7,7 @@ A job contains the request in the form for stubs and native code: see utils/requ
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -38,6 +39,19 @@ def discard(outcome: InferResponse | InferenceError | None, final: bool) -> None
     """The `respond` of a job whose responses nobody takes."""
     if isinstance(outcome, InferResponse):
         outcome.release()
+
+
+class Relay(ABC):
+    """A `respond` that does something with each outcome, and then passes it on to `client`."""
+
+    __slots__ = ("client",)
+
+    def __init__(self, client: Respond) -> None:
+        self.client = client
+
+    @abstractmethod
+    def __call__(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
+        """See Respond."""
 
 
 class Running(Protocol):

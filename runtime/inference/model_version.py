@@ -245,6 +245,10 @@ class ModelVersion:
         except (QueueFull, InferenceError) as exc:
             raise self._refuse(job, exc) from exc.__cause__
 
+    def take_turn(self, job: Job) -> None:
+        """A job is about to be answered by the cache: see JobScheduler."""
+        self.scheduler.take_turn(job)
+
     def _refuse(self, job: Job, cause: QueueFull | InferenceError) -> InferenceError:
         """Count the failure of a job that cannot be queued, and free its memory. Returns the failure."""
         if isinstance(cause, QueueFull):
@@ -309,6 +313,7 @@ class ModelVersion:
             self._gone = InferenceError(f"Model '{self.spec.name}' was unloaded", Code.UNAVAILABLE)
         self.scheduler.fail_all(self._gone)
         if self._cached is not None:
+            self._cached.fail_replays(self._gone)
             await self._cached.wait_idle(timeout_s)
         await self._finalize()
         self.memory.close()

@@ -3,7 +3,8 @@
 """Keeps responses in the order in which their requests left the queue, for `preserve_ordering`. (pure)
 
 A response that is made too early is held until all responses of the requests before it were given. Requests that are
-refused, cancelled or expired while they queue have no place in the order: they are answered at once.
+refused, cancelled or expired while they queue have no place in the order: they are answered at once. As in Triton, a
+request that a response cache answers has the place of the moment in which it is found there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from pyruntime.runtime.execution.job import Job, Respond
+from pyruntime.runtime.execution.job import Job, Relay, Respond
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import InferenceError
 
@@ -38,9 +39,17 @@ class ResponseOrder:
 
     def begin(self, job: Job) -> None:
         """A job leaves the queue. It keeps its place if it queues again and comes back."""
-        if not isinstance(job.respond, _Turn):
-            job.respond = turn = _Turn(self, job.respond)
-            self._turns.append(turn)
+        respond = job.respond
+        if not isinstance(respond, Relay):
+            job.respond = self._turn(respond)
+        elif not isinstance(respond, _Turn) and not isinstance(respond.client, _Turn):
+            # A cache keeps the response before its turn, because that may take any time.
+            respond.client = self._turn(respond.client)
+
+    def _turn(self, client: Respond) -> _Turn:
+        turn = _Turn(self, client)
+        self._turns.append(turn)
+        return turn
 
     def give(self) -> None:
         """Give the responses whose turn it is."""
@@ -65,14 +74,14 @@ class ResponseOrder:
         self._held += 1
 
 
-class _Turn:
+class _Turn(Relay):
     """The place of one request in the order: takes its responses, and holds those that are early."""
 
-    __slots__ = ("_order", "client", "held")
+    __slots__ = ("_order", "held")
 
     def __init__(self, order: ResponseOrder, client: Respond) -> None:
+        super().__init__(client)
         self._order = order
-        self.client = client
         self.held: deque[tuple[InferResponse | InferenceError | None, bool]] = deque()
 
     def __call__(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:

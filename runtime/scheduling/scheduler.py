@@ -83,6 +83,10 @@ class JobScheduler(ABC):
         return self.free_instance() if self._only is not None else None
 
     @abstractmethod
+    def take_turn(self, job: Job) -> None:
+        """A job is about to be answered without an execution: its responses keep the order, if the model has one."""
+
+    @abstractmethod
     def cancel(self, job: Job) -> None:
         """Cancel a job. If it has not begun, it never will. `respond` is called in any case."""
 
@@ -184,6 +188,11 @@ class Scheduler(JobScheduler):
     def free_instance(self) -> Executor | None:
         """See JobScheduler."""
         return None if self._batcher.queue.count else self._freest()
+
+    def take_turn(self, job: Job) -> None:
+        """See JobScheduler."""
+        if self._order is not None:
+            self._order.begin(job)
 
     def cancel(self, job: Job) -> None:
         """See JobScheduler."""

@@ -119,6 +119,9 @@ class SequenceScheduler(JobScheduler):
         self._sequences.submit(job, is_single)
         self._dispatch()
 
+    def take_turn(self, job: Job) -> None:
+        """See JobScheduler. A model with sequences has no response cache, and executes all of its jobs."""
+
     def cancel(self, job: Job) -> None:
         """See JobScheduler. Cancels all waiting requests of the sequence."""
         for each in self._sequences.cancel(job):

@@ -3,6 +3,7 @@
 """Response caches: libraries like tests/native/cache.cc, which logs its calls."""
 
 import json
+import queue
 import re
 import shutil
 import socket
@@ -15,6 +16,9 @@ import pytest
 import tritonclient.grpc
 import tritonclient.utils.shared_memory as shm
 from tritonclient.http import InferInput, InferRequestedOutput
+
+from .harness.ensembles import ensemble, step
+from .harness.models import parameters
 
 CACHED = "response_cache { enable: true }\n"
 # Each answer has the number of its execution beside the sum.
@@ -408,3 +412,176 @@ def test_redis_that_ends(serve, model, redis_options, wait_until):
         assert control.recv(1) == b""
     assert server.infer("m", {"IN": np.array([5])}).as_numpy("OUT").tolist() == [5, 2]
     assert "redis: lookup of a response of 'm' failed" in server.log
+
+
+def test_usage_of_local(serve, model):
+    """Triton's gauges of the cache `local`."""
+    model()
+    server = serve(*LOCAL)
+    for number in (1, 1, 2):
+        ask(server, number)
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    found = dict(re.findall(r"^(nv_cache_\w+) (\S+)$", page, re.MULTILINE))
+    for name in ("nv_cache_lookup_duration", "nv_cache_insertion_duration"):
+        assert int(found.pop(name)) >= 0
+    assert 0 < float(found.pop("nv_cache_util")) < 1
+    assert found == {
+        "nv_cache_num_entries": "2",
+        "nv_cache_num_hits": "1",
+        "nv_cache_num_misses": "2",
+        "nv_cache_num_lookups": "3",
+        "nv_cache_num_evictions": "0",
+    }
+
+
+# Sends as many responses as IN says, of as many numbers, and fails behind them if there are more than ten.
+REPEATER = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.count = 0
+
+    def execute(self, requests):
+        for request in requests:
+            self.count += 1
+            sender = request.get_response_sender()
+            (repeats, size) = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            for number in range(repeats):
+                out = pb_utils.Tensor("OUT", np.full(size, 1000 * self.count + number))
+                sender.send(pb_utils.InferenceResponse([out]))
+            if repeats > 10:
+                sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("too many")))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
+STREAMS = CACHED + DECOUPLED + parameters(CACHE_STREAMS="true")
+# A step that adds nothing, for an ensemble.
+PASS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        read = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]) for array in read]
+"""
+
+
+def streamed(server, repeats, size, model="m"):
+    """The first numbers of the responses, over gRPC."""
+    tensor = tritonclient.grpc.InferInput("IN", [2], "INT64").set_data_from_numpy(np.array([repeats, size], np.int64))
+    results = queue.Queue()
+    with closing(server.grpc()) as client:
+        client.start_stream(lambda result, error: results.put((result, error)))
+        client.async_stream_infer(model, [tensor], enable_empty_final_response=True)
+        found = []
+        while True:
+            result, error = results.get()
+            if error is not None:
+                found.append(str(error))
+                continue
+            response = result.get_response()
+            if response.outputs:
+                array = result.as_numpy("OUT")
+                assert array.tolist() == [array[0]] * size
+                found.append(int(array[0]))
+            if response.parameters["triton_final_response"].bool_param:
+                return found
+
+
+@pytest.mark.parametrize("cache", ["local", "redis"])
+def test_streams(serve, model, request, cache):
+    """A stream that was sent before is replayed, whatever its size; one with an error is executed again."""
+    model(REPEATER, STREAMS)
+    server = serve(*(LOCAL if cache == "local" else request.getfixturevalue("redis_options")))
+    for repeats, size, count in ((3, 1, 1), (0, 1, 2), (2, 20_000, 3)):
+        for _ in range(3):
+            assert streamed(server, repeats, size) == [1000 * count + number for number in range(repeats)]
+    event = server.request("POST", "/v2/models/m/generate_stream", '{"IN": [3, 1]}').body
+    assert [json.loads(line[6:])["OUT"] for line in event.decode().splitlines() if line] == [1000, 1001, 1002]
+    for count in (4, 5):
+        assert streamed(server, 11, 1)[:11] == [1000 * count + number for number in range(11)]
+    counts = statistics(server)
+    assert [counts[name] for name in ("cache_hit", "cache_miss", "executions")] == [7, 5, 5]
+
+
+def test_stream_of_a_slow_client(serve, model, wait_until):
+    """A replay waits for its client, and ends with it; the next one has all of it."""
+    model(REPEATER.replace("> 10", "> 10_000"), STREAMS)
+    server = serve("--cache-config=local,size=50000000")
+    assert len(streamed(server, 1500, 1000)) == 1500
+    # No socket has room for such a stream as text.
+    body = b'{"IN": [1500, 1000]}'
+    head = f"POST /v2/models/m/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(head + body)
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    wait_until(lambda: statistics(server)["fail"] == 1)
+    assert statistics(server)["cache_hit"] == 0
+    assert streamed(server, 1500, 1000)[-1] == 1000 + 1499
+    assert statistics(server)["cache_hit"] == 1
+
+
+def test_streams_of_ensembles(serve, model, write_model, tmp_path):
+    """An ensemble with a decoupled step can have its streams kept, and so can the step."""
+    write_model(tmp_path, "m", REPEATER, more=STREAMS)
+    write_model(tmp_path, "pass", PASS)
+    steps = step("m", {"IN": "IN"}, {"OUT": "t"}), step("pass", {"IN": "t"}, {"OUT": "OUT"})
+    write_model(tmp_path, "steps", None, ensemble(*steps))
+    write_model(tmp_path, "whole", None, ensemble(*steps), CACHED + parameters(CACHE_STREAMS="true"))
+    server = serve(*LOCAL)
+    for name in ("steps", "steps", "whole", "whole"):
+        assert streamed(server, 3, 2, name) == [1000, 1001, 1002]
+    assert [statistics(server, name)["cache_hit"] for name in ("m", "whole")] == [2, 1]
+    assert statistics(server, "pass")["executions"] == 9
+
+
+IDENTITY = """backend: "identity"
+input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] } ]
+"""
+
+
+@pytest.mark.parametrize("mode", ["in_process", "process"])
+def test_backends(serve, write_model, tmp_path, install_backends, mode):
+    """Responses of C++ backends are kept, small and large ones."""
+    write_model(tmp_path, "m", None, IDENTITY, CACHED + parameters(EXECUTION_MODE=mode))
+    server = serve(f"--backend-directory={install_backends('identity')}", *LOCAL)
+    for size in (3, 50_000):
+        array = np.arange(size, dtype=np.int32)
+        for _ in range(2):
+            assert np.array_equal(server.infer("m", {"INPUT0": array}).as_numpy("OUTPUT0"), array)
+    assert [statistics(server)[name] for name in ("cache_hit", "cache_miss")] == [2, 2]
+
+
+ORDERED = CACHED + "max_batch_size: 1\ndynamic_batching { preserve_ordering: true }\n"
+# Waits for a file where the number is 9.
+WAITER = """
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            numbers = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            while numbers[0][0] == 9 and not os.path.exists(__file__ + ".go"):
+                time.sleep(0.001)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", numbers)]))
+        return responses
+"""
+
+
+def test_preserved_order(serve, model):
+    """A response from the cache does not overtake those of the requests that are being executed."""
+    folder = model(WAITER, ORDERED)
+    server = serve(*LOCAL)
+
+    def tensor(number):
+        given = tritonclient.grpc.InferInput("IN", [1, 1], "INT64")
+        return given.set_data_from_numpy(np.array([[number]], np.int64))
+
+    with closing(server.grpc()) as client:
+        client.infer("m", [tensor(1)])
+        results = queue.Queue()
+        client.start_stream(lambda result, error: results.put(result))
+        for number in (9, 1, 1):
+            client.async_stream_infer("m", [tensor(number)])
+        # The statistics count a hit when it is found.
+        while statistics(server)["cache_hit"] < 2:
+            assert results.empty()
+        (folder / "1" / "model.py.go").touch()
+        assert [results.get().as_numpy("OUT").tolist() for _ in range(3)] == [[[9]], [[1]], [[1]]]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.caching.entry import decode, encode
+from pyruntime.runtime.caching.entry import decode, decode_stream, encode
 from pyruntime.runtime.requests.types import OutputTensor
 from pyruntime.utils.arena import ALIGNMENT
 
@@ -52,3 +52,32 @@ def test_another_head(head):
     """An entry in another format is refused."""
     with pytest.raises(ValueError):
         decode(memoryview(len(head).to_bytes(8, "little") + head))
+
+
+@given(st.lists(OUTPUTS), st.booleans())
+def test_stream(responses, has_end):
+    """A stream of any responses, whose last one may be followed by a bare end."""
+    stream = [*responses, None] if has_end or not responses else responses
+    entry = b"".join(map(encode, stream))
+    assert decode_stream(memoryview(entry)) == stream
+    assert len(entry) % ALIGNMENT == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (encode(None), "it is a stream of responses"),
+        (encode([]) + encode([]), "it is a stream of responses"),
+    ],
+)
+def test_stream_for_one_response(entry, expected):
+    """A model that answers once has no use for a stream."""
+    with pytest.raises(ValueError, match=expected):
+        decode(memoryview(entry))
+
+
+@pytest.mark.parametrize("entry", [b"", encode(None) + encode([]), encode([])[:-1] + b"x" * 9])
+def test_malformed_stream(entry):
+    """No entry, one that goes on behind its end, and one with something else behind it."""
+    with pytest.raises(ValueError):
+        decode_stream(memoryview(entry))

@@ -3,17 +3,23 @@
 """Requests while the cache looks them up; a lookup ends when the test ends it."""
 
 import asyncio
+import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 
 from pyruntime.runtime.caching.entry import encode
+from pyruntime.runtime.caching.key import request_key
+from pyruntime.runtime.caching.local import AT_ONCE_MAX, LocalCache
 from pyruntime.runtime.caching.requests import CachedRequests
+from pyruntime.runtime.config.spec import DynamicBatchingSpec
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import CacheStatistics, FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
+from pyruntime.runtime.scheduling.response_order import ResponseOrder
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.flow_control import RESPONSES_AHEAD_MAX
 from pyruntime.utils.request_codec import RequestOptions
 
 OUTPUT = OutputTensor("OUT", "INT8", [1], b"a")
@@ -56,7 +62,7 @@ class Cache:
 class Model:
     """Executes jobs."""
 
-    spec = SimpleNamespace(name="m", outputs={"OUT": None})
+    spec = SimpleNamespace(name="m", outputs={"OUT": None}, decoupled=False, dynamic_batching=None)
     version = 1
     memory = None
 
@@ -64,12 +70,16 @@ class Model:
         self.statistics = ModelStatistics()
         self.statistics.cache = CacheStatistics()
         self.queued = []
+        self.turns = []
         self.refusal = None
 
     def queue(self, job):
         if self.refusal is not None:
             raise self.refusal
         self.queued.append(job)
+
+    def take_turn(self, job):
+        self.turns.append(job)
 
 
 class Slot:
@@ -83,15 +93,19 @@ class Slot:
 class World:
     """A cache, a model, and one request."""
 
-    def __init__(self):
+    def __init__(self, **spec):
         self.cache = Cache()
         self.model = Model()
+        self.model.spec = SimpleNamespace(**(vars(Model.spec) | spec))
         self.cached = CachedRequests(self.cache, self.model)
         self.answers = []
         self.slot = Slot()
-        tensors = [("IN", "INT8", [1], b"x", 1, 0, 0)]
+        self.job = self.make_job("id")
+
+    def make_job(self, id, size=1):
+        tensors = [("IN", "INT8", [size], b"x" * size, size, 0, 0)]
         respond = lambda outcome, final: self.answers.append((outcome, final))  # noqa: E731
-        self.job = Job("id", RequestOptions(), tensors, 1, None, [self.slot], respond, time.monotonic_ns())
+        return Job(id, RequestOptions(), tensors, 1, None, [self.slot], respond, time.monotonic_ns())
 
     def counts(self):
         cache = self.model.statistics.cache
@@ -100,11 +114,11 @@ class World:
 
 @pytest.fixture
 def world():
-    """`world(test)`: run a test, which is given a World."""
+    """`world(test, **spec)`: run a test, which is given a World of a model with this spec."""
 
-    def run(test):
+    def run(test, **spec):
         async def main():
-            await test(World())
+            await test(World(**spec))
 
         asyncio.run(main())
 
@@ -122,7 +136,7 @@ def test_hit(world):
         ((response, final),) = world.answers
         assert (response.outputs, response.id, final) == ([OUTPUT], "id", True)
         assert (world.slot.frees, len(world.cached), world.counts()) == (1, 0, (1, 0))
-        assert world.model.queued == []
+        assert (world.model.queued, world.model.turns) == ([], [world.job])
 
     world(test)
 
@@ -241,5 +255,183 @@ def test_waiting_no_longer(world):
         world.cached.start(world.job)
         await world.cached.wait_idle(0)
         assert len(world.cached) == 1
+
+    world(test)
+
+
+ORDERED = {"dynamic_batching": DynamicBatchingSpec(preserve_ordering=True)}
+
+
+def test_lookups_in_order(world):
+    """Where responses keep an order, a hit or a miss waits for the lookups of the requests before it."""
+
+    async def test(world):
+        second = world.make_job("2")
+        world.cached.start(world.job)
+        world.cached.start(second)
+        world.cache.steps.reverse()
+        world.cache.go()
+        assert (len(world.cached), world.model.queued) == (2, [])
+        world.cache.go()
+        assert (len(world.cached), world.model.queued) == (0, [world.job, second])
+
+    world(test, **ORDERED)
+
+
+def test_order_of_responses(world):
+    """A hit goes behind the requests that are being executed, and behind their insertion."""
+
+    async def test(world):
+        order = ResponseOrder(lambda: None)
+        world.model.take_turn = order.begin
+        world.cached.start(world.job)
+        world.cache.go()
+        order.begin(world.job)
+        world.cache.kept = memoryview(encode([OUTPUT]))
+        world.cached.start(world.make_job("hit"))
+        world.cache.go()
+        assert world.answers == []
+        world.job.respond(InferResponse("m", 1, "id", [OUTPUT]), True)
+        assert world.answers == []
+        world.cache.go()
+        assert [response.id for response, _ in world.answers] == ["id", "hit"]
+
+    world(test, **ORDERED)
+
+
+def test_one_thread(world, monkeypatch):
+    """The cache `local` needs no thread for what is small; threads digest what is large, once."""
+    digested = []
+
+    def noting_key(*arguments):
+        digested.append(threading.current_thread())
+        return request_key(*arguments)
+
+    monkeypatch.setattr("pyruntime.runtime.caching.requests.request_key", noting_key)
+
+    async def test(world):
+        cache = LocalCache("local", {"size": "4096"})
+        await cache.open()
+        world.cached = CachedRequests(cache, world.model)
+        for size, is_here in ((1, True), (AT_ONCE_MAX + 1, False)):
+            for is_hit in (False, True):
+                job = world.make_job("", size)
+                world.cached.start(job)
+                await world.cached.wait_idle(60)
+                assert (digested.pop() is threading.current_thread()) is is_here
+                assert digested == []
+                if not is_hit:
+                    assert world.model.queued.pop() is job
+                    job.respond(InferResponse("m", 1, "", [OUTPUT]), True)
+                    await world.cached.wait_idle(60)
+                assert world.answers.pop()[0].outputs == [OUTPUT]
+        assert world.counts() == (2, 2)
+        await cache.close()
+
+    world(test)
+
+
+STREAMS = {"decoupled": True}
+STREAM = [[OUTPUT], [OUTPUT], None]
+
+
+def stream_entry(stream):
+    return memoryview(b"".join(map(encode, stream)))
+
+
+def test_stream_hit(world):
+    """All responses, in order, and one hit when the last one is sent."""
+
+    async def test(world):
+        world.cache.kept = stream_entry(STREAM)
+        world.cached.start(world.job)
+        world.cache.go()
+        assert [(outcome and outcome.outputs, final) for outcome, final in world.answers] == [
+            ([OUTPUT], False),
+            ([OUTPUT], False),
+            (None, True),
+        ]
+        assert (world.slot.frees, world.counts(), world.model.turns) == (1, (1, 0), [world.job])
+
+    world(test, **STREAMS)
+
+
+def test_stream_miss(world):
+    """Responses pass at once, but for the last one, which waits for the insertion."""
+
+    async def test(world):
+        world.cached.start(world.job)
+        world.cache.go()
+        response = InferResponse("m", 1, "id", [OUTPUT])
+        for _ in range(2):
+            world.job.respond(response, False)
+        world.job.respond(None, True)
+        assert world.answers == [(response, False)] * 2
+        world.cache.go()
+        assert world.answers[2:] == [(None, True)]
+        assert world.cache.kept == stream_entry(STREAM)
+        assert world.counts() == (0, 1)
+
+    world(test, **STREAMS)
+
+
+def test_stream_that_fails(world):
+    """It is a miss, and is not kept."""
+
+    async def test(world):
+        world.cached.start(world.job)
+        world.cache.go()
+        failure = InferenceError("no")
+        world.job.respond(InferResponse("m", 1, "id", [OUTPUT]), False)
+        world.job.respond(failure, True)
+        assert world.answers[1:] == [(failure, True)]
+        assert (world.cache.steps, world.counts()) == ([], (0, 1))
+
+    world(test, **STREAMS)
+
+
+def test_replay_that_is_cancelled(world):
+    """It ends at once, as cancelled; nothing waits for it any more."""
+
+    async def test(world):
+        world.cache.kept = stream_entry([[OUTPUT]] * (RESPONSES_AHEAD_MAX + 2))
+        world.cached.start(world.job)
+        world.cache.go()
+        waiting = asyncio.create_task(world.cached.wait_idle(60))
+        await asyncio.sleep(0)
+        assert world.cached.cancel(world.job)
+        failure, final = world.answers[-1]
+        assert (failure.code, final) == (Code.CANCELLED, True)
+        await waiting
+        assert not world.cached.cancel(world.job)
+        assert world.counts() == (0, 0)
+        assert world.model.statistics.failures[FailureReason.CANCELED] == 1
+
+    world(test, **STREAMS)
+
+
+def test_replay_that_takes_too_long(world):
+    """The end of the model ends it."""
+
+    async def test(world):
+        world.cache.kept = stream_entry([[OUTPUT]] * (RESPONSES_AHEAD_MAX + 2))
+        world.cached.start(world.job)
+        world.cache.go()
+        failure = InferenceError("it was unloaded")
+        world.cached.fail_replays(failure)
+        assert world.answers[-1] == (failure, True)
+        await world.cached.wait_idle(60)
+
+    world(test, **STREAMS)
+
+
+def test_an_entry_of_the_other_kind(world):
+    """A stream is no response of a model that answers once, which executes the request."""
+
+    async def test(world):
+        world.cache.kept = stream_entry(STREAM)
+        world.cached.start(world.job)
+        world.cache.go()
+        assert world.model.queued == [world.job]
 
     world(test)

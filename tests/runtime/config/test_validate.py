@@ -40,6 +40,8 @@ def _complaint(text, **kwargs):
         "dynamic_batching { preserve_ordering: true priority_levels: 1 default_priority_level: 1 }",
         "response_cache { enable: true }",
         "model_transaction_policy { decoupled: true } response_cache {}",
+        "model_transaction_policy { decoupled: true } response_cache { enable: true }"
+        "parameters { key: 'CACHE_STREAMS' value { string_value: 'true' } }",
         "backend: 'vllm' default_model_filename: 'a'",
         "backend: 'python' platform: 'mine'",
         "backend: 'tensorrt' platform: 'tensorrt_plan'",
@@ -82,6 +84,11 @@ def test_valid(text):
             "default_model_filename: 'a.bin'",
             "must specify 'backend' for m: its configuration names none, and its default_model_filename 'a.bin' does "
             "not say which one it is",
+        ),
+        (
+            "response_cache { enable: true } model_transaction_policy { decoupled: true }"
+            "parameters { key: 'CACHE_STREAMS' value { string_value: 'yes' } }",
+            "the parameter CACHE_STREAMS of model 'm' must be 'true' or 'false', and is 'yes'",
         ),
         (
             "response_cache { enable: true } model_transaction_policy { decoupled: true }",

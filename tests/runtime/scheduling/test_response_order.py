@@ -5,7 +5,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.execution.job import Job, Relay
 from pyruntime.runtime.scheduling.response_order import HELD_MAX, ResponseOrder
 from pyruntime.utils.request_codec import RequestOptions
 
@@ -54,6 +54,32 @@ def test_once():
     clients.order.begin(first)
     second.respond("b", True)
     first.respond("a", True)
+    assert clients.got == [(1, "a"), (2, "b")]
+
+
+class Late(Relay):
+    """Passes outcomes on when the test says so."""
+
+    def __init__(self, client):
+        super().__init__(client)
+        self.outcomes = []
+
+    def __call__(self, outcome, final):
+        self.outcomes.append((outcome, final))
+
+
+def test_behind_a_relay():
+    """A response has its turn when a relay has passed it on."""
+    clients = Clients()
+    job = Job("", RequestOptions(), [], 1, None, [], None, 0)
+    job.respond = late = Late(lambda outcome, final: clients.got.append((1, outcome)))
+    clients.order.begin(job)
+    clients.order.begin(job)
+    second = clients.begin(2)
+    job.respond("a", True)
+    second.respond("b", True)
+    assert clients.got == []
+    late.client(*late.outcomes.pop())
     assert clients.got == [(1, "a"), (2, "b")]
 
 

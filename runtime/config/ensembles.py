@@ -71,6 +71,7 @@ def validate_ensemble(config: Config) -> None:
     for index, step in enumerate(steps):
         _check_step(name, index, step, written)
     _DataFlow(config).check()
+    _check_warmup(config)
     outputs = {output.name for output in config.output}
     for output in _optional_outputs(config):
         if output not in outputs:
@@ -86,8 +87,17 @@ def _refuse_settings_of_instances(config: Config) -> None:
         raise EnsembleError(f"instance group should not be specified for ensemble '{name}'", ("instance_group", 0))
     if config.HasField("optimization"):
         raise EnsembleError(f"optimization should not be specified for ensemble '{name}'", ("optimization",))
-    if config.model_warmup:
-        raise EnsembleError(f"model_warmup can not be specified for ensemble '{name}'", ("model_warmup", 0))
+
+
+def _check_warmup(config: Config) -> None:
+    """A model gets unknown inputs of a sample as they are; no step of an ensemble would read them."""
+    inputs = {tensor.name for tensor in config.input}
+    for index, sample in enumerate(config.model_warmup):
+        for name in sorted(sample.inputs.keys() - inputs) if sample.batch_size else ():
+            raise EnsembleError(
+                f"model_warmup of ensemble '{config.name}' names '{name}', which is none of its inputs",
+                ("model_warmup", index),
+            )
 
 
 def _check_step(name: str, index: int, step: Config, written: set[str]) -> None:

@@ -48,6 +48,10 @@ class EnsembleRequests:
             request = self._requests[job] = EnsembleRequest(self._ensemble, job, self._ended)
             request.begin()
 
+    def warm_up(self, batch: Batch) -> None:
+        """See WarmingBatches."""
+        self.execute(batch)
+
     def cancel(self, job: Job) -> None:
         """See execution.job.Running."""
         request = self._requests.get(job)

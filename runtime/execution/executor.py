@@ -68,8 +68,8 @@ class WarmingBatches(Protocol):
         """Execute a batch that came from no client. Each job's `respond` is called in any case."""
 
 
-# Warms an executor up, which has this name, before it is ready. Raises LoadError.
-WarmUp = Callable[[str, WarmingBatches], Awaitable[None]]
+# Warms an executor up, which has this name, before it is ready, with so many batches at a time. Raises LoadError.
+WarmUp = Callable[[str, WarmingBatches, int], Awaitable[None]]
 
 
 class NoBatches:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads a version of an ensemble, whose steps are loaded already: see repository/ensembles.py.
 
-There is nothing to start. The folder of the version may be empty.
+There is no process to start. The folder of the version may be empty.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pyruntime.runtime.loaders.version_loader import (
     final_spec,
     nothing_to_configure,
 )
+from pyruntime.runtime.loaders.warmup import warm_up_of
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import Draft
 from pyruntime.utils.errors import InferenceError, LoadError
@@ -58,7 +59,12 @@ class EnsembleLoader:
         ensemble: Ensemble[WaitingStart] = Ensemble(
             model.spec, version, Graph(model.spec, models), memory, model.statistics, self._find, self._tracer
         )
-        return model, [EnsembleExecutor(ensemble, model.scheduler)]
+        executor = EnsembleExecutor(ensemble, model.scheduler)
+        warm_up = warm_up_of(model, draft.folder.path)
+        if warm_up is not None:
+            undo.callback(executor.kill)
+            await warm_up(executor.name, executor.inflight, 1)
+        return model, [executor]
 
     def regrouped(self, draft: Draft, model: ModelVersion, config: Config) -> Config:
         """See VersionLoader. An ensemble has no instance groups."""

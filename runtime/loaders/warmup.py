@@ -4,7 +4,8 @@
 
 As in Triton, a sample of batch size n is one execution of n requests of one row each, which the statistics count. They
 pass neither a queue nor the response cache. Names that are no inputs of the model, such as control inputs, are given to
-it as they are.
+it as they are. Instances that share a process execute a sample at the same time. An ensemble, which has no warm-up in
+Triton, passes the requests through its steps.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ class WarmUp:
         self._model = model
         self._folder = folder
 
-    async def run(self, instance: str, batches: executor.WarmingBatches) -> None:
+    async def run(self, instance: str, batches: executor.WarmingBatches, concurrency: int) -> None:
         """Execute all samples, one after the other; it ends when all their responses are there.
+
+        Each is executed `concurrency` times at once.
 
         Raises LoadError for the first sample that fails. If it is cancelled, the requests that the instance has end
         with the instance.
@@ -53,7 +56,7 @@ class WarmUp:
                     "model '%s' instance %s is running warmup sample '%s' for iteration %d",
                     name, instance, sample.name, iteration,
                 )  # fmt: skip
-                await self._execute(sample, contents, batches)
+                await self._execute(sample, contents, batches, concurrency)
 
     def _read(self, tensor: WarmupInput) -> bytes:
         """The contents of an input. Raises LoadError."""
@@ -71,21 +74,25 @@ class WarmUp:
             )
         return data
 
-    async def _execute(self, sample: WarmupSample, contents: list[bytes], batches: executor.WarmingBatches) -> None:
-        responses = _Responses(sample.batch_size)
-        batch: list[Job] = []
+    async def _execute(
+        self, sample: WarmupSample, contents: list[bytes], batches: executor.WarmingBatches, concurrency: int
+    ) -> None:
+        size = sample.batch_size
+        responses = _Responses(size * concurrency)
+        jobs: list[Job] = []
         try:
-            for _ in range(sample.batch_size):
-                batch.append(await self._job(sample, contents, responses))
+            for _ in range(size * concurrency):
+                jobs.append(await self._job(sample, contents, responses))
         except InferenceError as exc:
-            for job in batch:
+            for job in jobs:
                 job.free()
             raise _failed(sample, [str(exc)]) from None
         except BaseException:
-            for job in batch:
+            for job in jobs:
                 job.free()
             raise
-        batches.warm_up(batch)
+        for begin in range(0, len(jobs), size):
+            batches.warm_up(jobs[begin : begin + size])
         await responses.complete.wait()
         if responses.failures:
             raise _failed(sample, responses.failures)

@@ -9,6 +9,8 @@ import signal
 import numpy as np
 import pytest
 
+from .harness.ensembles import chain
+
 # Notes each execution in a file, a line for each: the rows of IN of each request.
 NOTES = """
 class TritonPythonModel:
@@ -161,3 +163,61 @@ def test_backends(model, serve, install_backends, mode):
     model("m", None, IDENTITY, f'parameters {{ key: "EXECUTION_MODE" value {{ string_value: "{mode}" }} }}\n')
     server = serve(f"--backend-directory={install_backends('identity')}")
     assert stats(server, "m")["inference_stats"]["success"]["count"] == 3
+
+
+MEETING = NOTES.replace(
+    "class TritonPythonModel", "meeting = threading.Barrier(3)\n\n\nclass TritonPythonModel"
+).replace("        arrays =", "        meeting.wait()\n        arrays =")
+
+
+def test_instances_of_one_process(model, serve):
+    """Instances that are threads of one process warm up together."""
+    mode = 'parameters { key: "INSTANCE_MODE" value { string_value: "thread" } }\n'
+    folder = model("m", MEETING, more=mode + "instance_group { count: 3 }\n" + warmup(more="batch_size: 1 count: 2"))
+    server = serve()
+    assert noted(folder) == [["m_0_0", [[0, 0]]]] * 6
+    assert stats(server, "m")["execution_count"] == 6
+
+
+class TestEnsembles:
+    """Triton has no warm-up of ensembles."""
+
+    def test_samples(self, model, serve, wait_until):
+        """A sample goes through all steps before the ensemble is ready, and again when one of them was loaded anew."""
+        for name in ("first", "second"):
+            folder = model(name, NOTES)
+        model("e", None, chain("first", "second", more=warmup(more="batch_size: 2 count: 2")))
+        server = serve("--model-control-mode=explicit", "--load-model=e")
+        assert noted(folder) == [["second_0", [[0, 0]]]] * 4
+        assert stats(server, "e")["inference_stats"]["success"]["count"] == 4
+        assert stats(server, "first")["inference_stats"]["success"]["count"] == 4
+        (folder / "1" / "changed").touch()
+        assert server.request("POST", "/v2/repository/models/second/load").status == 200
+        wait_until(lambda: noted(folder) == [["second_0", [[0, 0]]]] * 8)
+        wait_until(lambda: stats(server, "e")["inference_stats"]["success"]["count"] == 4)
+
+    def test_decoupled(self, model, serve):
+        """It is ready when the last response is there."""
+        policy = "model_transaction_policy { decoupled: true }\n"
+        model("first", DECOUPLED.replace('"sent"', "__file__ + '.sent'"), more=policy)
+        folder = model("second", NOTES)
+        model("e", None, chain("first", "second", more=warmup()))
+        serve()
+        assert sorted(noted(folder)) == [["second_0", [[number]]] for number in range(3)]
+
+    def test_failure(self, model, serve):
+        """A step that fails, fails the load of the ensemble, with its place; the steps are served."""
+        model("first", NOTES)
+        model("second", FAILS)
+        model("e", None, chain("first", "second", more=warmup()))
+        server = serve("--exit-on-error=false", "--strict-readiness=false")
+        expected = "failed to run warmup sample 's': in ensemble 'e', no (step 1, model 'second'); "
+        assert expected in reason(server, "e")
+        assert server.request("GET", "/v2/models/first/ready").status == 200
+
+    def test_stub_dies(self, model, serve):
+        """The load fails with the stub, and nothing waits."""
+        model("first", DIES)
+        model("e", None, chain("first", more=warmup()))
+        server = serve("--exit-on-error=false", "--strict-readiness=false")
+        assert "failed to run warmup sample 's': in ensemble 'e', Stub process 'first_0'" in reason(server, "e")

@@ -102,7 +102,7 @@ class NativeInstance:
         await self._threads.run(self._handle.initialize, undo=self._handle.finalize)
         self._initialized = True
         if self._spec.warm_up is not None:
-            await self._spec.warm_up(self.name, self.inflight)
+            await self._spec.warm_up(self.name, self.inflight, 1)
         self.is_ready = True
         self.inflight.open()
 

@@ -57,9 +57,13 @@ def test_valid(valid):
             ("optimization",),
         ),
         (
-            config(ONE, more="model_warmup {}"),
-            "model_warmup can not be specified for ensemble 'e'",
-            ("model_warmup", 0),
+            config(
+                ONE,
+                more="model_warmup { inputs { key: 'X' value {} } } "
+                "model_warmup { batch_size: 1 inputs { key: 'A' value {} } inputs { key: 'X' value {} } }",
+            ),
+            "model_warmup of ensemble 'e' names 'X', which is none of its inputs",
+            ("model_warmup", 1),
         ),
         (config(), "must specify 'step' for ensemble 'e'", ("ensemble_scheduling",)),
         (config(step("A:I", "B:O", "")), "must specify 'model_name' in step 0 of ensemble 'e'", 0),

@@ -60,9 +60,9 @@ def run(memory, tmp_path):
     model = ModelVersion(spec_from(CONFIG), 1, memory, lambda *_: None)
     warm_up = warm_up_of(model, str(tmp_path))
 
-    def run(answer):
+    def run(answer, concurrency=1):
         batches = Batches(memory, answer)
-        asyncio.run(warm_up("m_0", batches))
+        asyncio.run(warm_up("m_0", batches, concurrency))
         return batches.executed
 
     return run
@@ -77,6 +77,21 @@ def test_contents(run, memory):
     assert len(a[2]) == 3
     assert executed == [[[a, ("START", [1], b"\1\0\0\0")]] * 2] * 3
     assert start == a
+    assert memory.live == 0
+
+
+def test_instances_of_one_process(run, memory):
+    """Each sample is executed by all of them at once: the next one comes when they all have answered."""
+    waiting = []
+
+    def answer(job):
+        waiting.append(job)
+        if len(waiting) == 3 * 2:
+            for each in waiting:
+                each.respond(None, True)
+            waiting.clear()
+
+    assert len(run(answer, 3)) == 3 * 3
     assert memory.live == 0
 
 

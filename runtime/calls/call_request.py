@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyruntime.runtime.config.inputs import check_request
 from pyruntime.runtime.config.spec import ModelSpec
@@ -59,39 +59,24 @@ class Version(Protocol):
     validated: ValidatedSignatures
 
 
-class CallRequest:
+class CallRequest(NamedTuple):
     """The request of a call: `tensors` refer to the inputs, in `regions` or in the references themselves.
 
     `parameters` are the decoded parameters of `options`. `trace` is the context of the trace that the call belongs to,
     "" for none.
     """
 
-    __slots__ = ("_id", "_model", "_options", "_parameters", "_tensors", "_version", "regions", "trace")
+    id: str
+    options: RequestOptions
+    parameters: dict[str, Parameter]
+    tensors: list[TensorRef]
+    regions: Sequence[GrantedRegion]
+    trace: str = ""
 
-    def __init__(
-        self,
-        model: str,
-        version: int,
-        id: str,
-        options: RequestOptions,
-        parameters: dict[str, Parameter],
-        tensors: list[TensorRef],
-        regions: Sequence[GrantedRegion],
-        trace: str = "",
-    ) -> None:
-        self._model = model
-        self._version = version
-        self._id = id
-        self._options = options
-        self._parameters = parameters
-        self._tensors = tensors
-        self.regions = regions
-        self.trace = trace
-
-    def job(self, callee: Version, slots: list[Slot], respond: Respond) -> Job:
+    def make_job(self, callee: Version, slots: list[Slot], respond: Respond) -> Job:
         """See model_call.OutgoingRequest."""
         arrived_ns = time.monotonic_ns()
-        options, tensors = self._options, self._tensors
+        id, options, _, tensors, regions, trace = self
         outputs, parameters = options.requested_outputs, options.parameters
         kind: list[Hashable] = [None if outputs is None else tuple(outputs)]
         for name, datatype, shape, _, size, _, _ in tensors:
@@ -106,16 +91,16 @@ class CallRequest:
                 tensors = [(*tensor[:2], shape, *tensor[3:]) for shape, tensor in zip(shapes, tensors, strict=True)]
             elif not parameters and not any(tensor[1] == "BYTES" for tensor in tensors):
                 callee.validated.remember(signature, *known)
-        job = Job(self._id, options, tensors, known[0], known[1], slots, respond, arrived_ns, self.trace)
-        job.regions = self.regions
+        job = Job(id, options, tensors, known[0], known[1], slots, respond, arrived_ns, trace)
+        job.regions = regions
         return job
 
     def _checked(self, spec: ModelSpec) -> InferRequest:
         """The request, validated against the callee's configuration. Raises InferenceError."""
-        options = self._options
+        options = self.options
         regions = {region.number: region for region in self.regions}
         inputs = []
-        for name, datatype, shape, at, size, _, _ in self._tensors:
+        for name, datatype, shape, at, size, _, _ in self.tensors:
             if isinstance(at, bytes):
                 inputs.append(InputTensor(name, datatype, shape, at, 0))
             else:
@@ -126,12 +111,12 @@ class CallRequest:
                 else:
                     inputs.append(InputTensor(name, datatype, shape, region.view[offset : offset + size], 0))
         request = InferRequest(
-            self._model,
-            self._version,
-            self._id,
+            spec.name,
+            -1,
+            self.id,
             inputs,
             options.requested_outputs,
-            self._parameters,
+            self.parameters,
             options.correlation_id,
             bool(options.flags & SEQUENCE_START),
             bool(options.flags & SEQUENCE_END),
@@ -176,4 +161,5 @@ def read_call(message: Call, region_of: Callable[[int], SharedRegion]) -> CallRe
     except (TypeError, ValueError) as exc:
         raise PeerError("a call whose request cannot be read") from exc
     parameters = parse_parameters(options.parameters) if options.parameters else _NO_PARAMETERS
-    return CallRequest(message.model, message.version, id, options, parameters, tensors, list(regions.values()), trace)
+    # As CallRequest(...) does, which costs a call.
+    return tuple.__new__(CallRequest, (id, options, parameters, tensors, list(regions.values()), trace))

@@ -68,7 +68,7 @@ class OutgoingRequest(Protocol):
     @property
     def trace(self) -> str: ...
 
-    def job(self, callee: Callee, slots: list[Slot], respond: Respond) -> Job:
+    def make_job(self, callee: Callee, slots: list[Slot], respond: Respond) -> Job:
         """The job, which owns `slots` from then on. Raises InferenceError if the callee does not accept the request."""
 
 
@@ -103,7 +103,7 @@ class ModelCall:
         try:
             if self.is_cancelled:
                 raise InferenceError("", Code.CANCELLED)
-            job = request.job(callee, self._slots, self._on_response)
+            job = request.make_job(callee, self._slots, self._on_response)
         except InferenceError:
             self.free()
             raise

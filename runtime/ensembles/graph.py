@@ -48,8 +48,8 @@ class Plan:
 
     The origin of a tensor is the decoupled step whose responses it is made of, or NOT_DECOUPLED. `origins` are those of
     the tensors that a step reads, and of the outputs; `counts` are, by origin, the readers of its tensors, and how many
-    of them each reads. `written` are, by step, those of its outputs that somebody reads, and `shared` the model's names
-    of those that other steps read.
+    of them each reads. `written` are, by step, those of its outputs that somebody reads: the model's name, the tensor,
+    and the number of its readers. `shared` are the model's names of those that other steps read.
     """
 
     steps: dict[int, Step]
@@ -58,7 +58,7 @@ class Plan:
     skippable: frozenset[int]
     origins: dict[int, int]
     counts: dict[int, dict[int, int]]
-    written: dict[int, tuple[tuple[str, str], ...]]
+    written: dict[int, tuple[tuple[str, str, int], ...]]
     shared: dict[int, frozenset[str]]
 
 
@@ -122,11 +122,13 @@ class Graph:
         for reader, tensors in reads.items():
             counts.setdefault(origins[reader], {})[reader] = len(tensors)
         written = {
-            step.index: tuple((name, tensor) for name, tensor in step.outputs if tensor in readers)
+            step.index: tuple(
+                (name, tensor, len(readers[tensor])) for name, tensor in step.outputs if tensor in readers
+            )
             for step in steps.values()
         }
         shared = {
-            index: frozenset(name for name, tensor in tensors if readers[tensor] != (OUTPUTS,))
+            index: frozenset(name for name, tensor, _ in tensors if readers[tensor] != (OUTPUTS,))
             for index, tensors in written.items()
         }
         skippable = self._skippable(steps, readers)

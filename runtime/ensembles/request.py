@@ -18,26 +18,26 @@ from pyruntime.runtime.ensembles.ensemble import Ensemble, StepModel
 from pyruntime.runtime.ensembles.graph import OUTPUTS, Step, fitting
 from pyruntime.runtime.ensembles.marks import SequenceMark, changed_mark, mark_parameters
 from pyruntime.runtime.ensembles.run import Command, Drop, Run, Send, Start
-from pyruntime.runtime.ensembles.step_call import StepCall, StepRequest
+from pyruntime.runtime.ensembles.step_call import StepCall
 from pyruntime.runtime.ensembles.step_times import STEP_TIMES, StepTime, encode_step_times
 from pyruntime.runtime.ensembles.tensors import (
+    SharedOutputs,
     Source,
-    StepInputs,
     Tensor,
+    as_output,
+    end_reads,
     read_inputs,
-    shared_outputs,
 )
 from pyruntime.runtime.ensembles.times import StepTimes
 from pyruntime.runtime.execution.deadlock import Waiting
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.client_outputs import put_in_place
 from pyruntime.runtime.observe.statistics import FailureReason
-from pyruntime.runtime.regions import GrantedRegion, SharedRegion
+from pyruntime.runtime.regions import SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter, request_failure
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.request_codec import MEMORY_CPU, RequestOptions, TensorRef
 
 _LOG = logging.getLogger("pyruntime.ensembles")
 
@@ -56,18 +56,44 @@ class WaitingStart:
 
 
 class EnsembleRequest:
-    """See the module. It is also the worker of its job (see execution/deadlock.py): it waits for its steps."""
+    """See the module, and StepOwner. It is also the worker of its job (see execution/deadlock.py): it waits for its
+    steps.
+    """
+
+    __slots__ = (
+        "_begin_ns",
+        "_callees",
+        "_calls",
+        "_commands",
+        "_ensemble",
+        "_failure",
+        "_infer_ns",
+        "_input_ns",
+        "_is_busy",
+        "_is_over",
+        "_last",
+        "_on_end",
+        "_output_ns",
+        "_paces",
+        "_plan",
+        "_run",
+        "_times",
+        "_waiting",
+        "job",
+        "mark",
+        "parameters",
+    )
 
     def __init__(self, ensemble: Ensemble[WaitingStart], job: Job, on_end: Callable[[Job], None]) -> None:
         """`on_end` is called just before the last response."""
         options = job.options
         self._ensemble = ensemble
-        self._job = job
+        self.job = job
         self._on_end = on_end
         self._plan = plan = ensemble.graph.plan(options.requested_outputs)
         self._run: Run[Tensor] = Run(plan)
-        self._mark: SequenceMark = options.correlation_id, options.flags
-        self._parameters = parse_parameters(options.parameters) if options.parameters else _NO_PARAMETERS
+        self.mark: SequenceMark = options.correlation_id, options.flags
+        self.parameters = parse_parameters(options.parameters) if options.parameters else _NO_PARAMETERS
         self._callees: dict[int, StepModel] = {}
         self._calls: dict[StepCall, None] = {}
         self._waiting: dict[WaitingStart, None] = {}
@@ -77,7 +103,7 @@ class EnsembleRequest:
         self._is_busy = self._is_over = False
         self._last: InferResponse | None = None
         self._failure: InferenceError | None = None
-        self._times: list[StepTime] | None = [] if self._parameters.get(STEP_TIMES) is True else None
+        self._times: list[StepTime] | None = [] if self.parameters.get(STEP_TIMES) is True else None
         self._begin_ns = time.monotonic_ns()
         self._input_ns = self._infer_ns = self._output_ns = 0
 
@@ -92,7 +118,7 @@ class EnsembleRequest:
 
     def begin(self) -> None:
         """Start the first steps. The job is answered in any case."""
-        ensemble, job, plan = self._ensemble, self._job, self._plan
+        ensemble, job, plan = self._ensemble, self.job, self._plan
         find = ensemble.find
         try:
             for index, step in plan.steps.items():
@@ -112,9 +138,9 @@ class EnsembleRequest:
 
     def cancel(self) -> None:
         """Cancel the steps that are under way, and start no more. The job is answered when they have ended."""
-        if self._job.cancelled or self._is_over:
+        if self.job.cancelled or self._is_over:
             return
-        self._job.cancelled = True
+        self.job.cancelled = True
         self._fail(InferenceError("", Code.CANCELLED))
         for call in list(self._calls):
             call.cancel()
@@ -133,7 +159,7 @@ class EnsembleRequest:
     def resume(self, waiting: WaitingStart) -> None:
         """A start that waited for a credit has it now."""
         del self._waiting[waiting]
-        self._start(waiting.start)
+        self._start(waiting.start, has_credit=True)
         self._perform()
 
     # What the steps answer.
@@ -164,41 +190,50 @@ class EnsembleRequest:
         """Report the tensors of a response to the policy. Raises InferenceError; the response is not released then."""
         step, plan, ensemble = call.step, self._plan, self._ensemble
         index = step.index
-        mark = changed_mark(self._mark, response.parameters) if response.parameters else self._mark
-        made, regions, release, copied_bytes = shared_outputs(response, self._callees[index].memory, plan.shared[index])
-        ensemble.statistics.copied_bytes += copied_bytes
-        outputs = {output.name: output for output in made.outputs}
+        mark = changed_mark(self.mark, response.parameters) if response.parameters else self.mark
+        regions, release = response.regions, response.release
+        outputs = {}
+        is_private = False
+        for output in response.outputs:
+            outputs[output.name] = output
+            is_private = is_private or not output.address
+        if is_private:
+            made = SharedOutputs(outputs, response, self._callees[index].memory, plan.shared[index])
+            outputs, regions, release = made.outputs, made.regions, made.release
+            ensemble.statistics.copied_bytes += made.copied_bytes
+        written = plan.written[index]
         uses = 0
-        for name, tensor in plan.written[index]:
+        for name, _, readers in written:
             if name in outputs:
-                uses += len(plan.readers[tensor])
-        source = Source(uses + step.is_decoupled, regions, release)
+                uses += readers
+        batch = call.job.rows if step.is_batching and call.job is not None else 0
+        source = Source(uses + step.is_decoupled, regions, release, batch, mark)
         if step.is_decoupled:
             self._paces[index, self._run.next_iteration(step)] = source
-        batch = call.job.rows if step.is_batching and call.job is not None else 0
         tensors: dict[str, Tensor | None] = {}
-        for name, tensor in plan.written[index]:
-            output = outputs.get(name)
-            if output is None:
+        for name, tensor, _ in written:
+            if name not in outputs:
                 tensors[tensor] = None
                 continue
+            output = outputs[name]
             at = output.address
             region = regions[0] if len(regions) == 1 else _region_of(at, regions)
-            size = len(output.data)
-            tensors[tensor] = Tensor(output.datatype, output.shape, at, size, region, batch, source, mark, output)
+            # As Tensor(...) does, which costs a call.
+            fields = (output.datatype, output.shape, at, len(output.data), region, source, output)
+            tensors[tensor] = tuple.__new__(Tensor, fields)
         self._commands.extend(self._run.responded(step, call.iteration, tensors, is_last=final))
 
     def _ended(self, call: StepCall) -> None:
         """A step has ended."""
         del self._calls[call]
-        step, times = call.step, call.made.times
+        step, times = call.step, call.times
         if times is not None:
             times.ended(time.monotonic_ns())
             self._input_ns += times.input_ns
             self._infer_ns += times.infer_ns
             self._output_ns += times.output_ns
             if self._times is not None:
-                self._note_times(step, times)
+                self._note_times(call, times)
         if step.is_decoupled:
             self._release_pace(step.index, call.iteration)
         credits = self._ensemble.credits
@@ -207,10 +242,12 @@ class EnsembleRequest:
             if waiting is not None:
                 waiting.request.resume(waiting)
 
-    def _note_times(self, step: Step, times: StepTimes) -> None:
+    def _note_times(self, call: StepCall, times: StepTimes) -> None:
         assert self._times is not None  # the client has asked for them
+        assert call.job is not None  # it has times
+        step, request_ns = call.step, self.job.arrived_ns
         version = self._callees[step.index].version
-        self._times.append(times.shown(step.index, step.model, version, self._job.arrived_ns))
+        self._times.append(times.shown(step.index, step.model, version, call.job.arrived_ns, request_ns))
 
     # What the policy decides.
 
@@ -223,7 +260,7 @@ class EnsembleRequest:
         while queue:
             command = queue.popleft()
             if isinstance(command, Start):
-                self._start_or_wait(command)
+                self._start(command)
             elif isinstance(command, Send):
                 self._send(command)
             elif isinstance(command, Drop):
@@ -234,45 +271,18 @@ class EnsembleRequest:
         if not self._run.under_way and not self._is_over:
             self._end()
 
-    def _start_or_wait(self, start: Start[Tensor]) -> None:
-        credits = self._ensemble.credits
+    def _start(self, start: Start[Tensor], *, has_credit: bool = False) -> None:
+        """Call the model of a step, or wait for a credit."""
+        ensemble, step = self._ensemble, start.step
         if self._run.is_stopped:
             self._withdraw(start)
-        elif credits is None:
-            self._start(start)
-        else:
+            return
+        if ensemble.credits is not None and not has_credit:
             waiting = WaitingStart(self, start)
-            if credits.take(start.step.index, waiting):
-                self._start(start)
-            else:
+            if not ensemble.credits.take(step.index, waiting):
                 self._waiting[waiting] = None
-
-    def _start(self, start: Start[Tensor]) -> None:
-        """Call the model of a step."""
-        step, job = start.step, self._job
-        inputs: list[TensorRef] = []
-        regions: dict[int, GrantedRegion] = {}
-        mark = None
-        for name, ensemble_name in step.inputs:
-            tensor = start.tensors[ensemble_name]
-            if tensor is None:
-                continue
-            shape = tensor.shape
-            if step.is_batching != (tensor.batch > 0):
-                shape = fitting(shape, tensor.batch, step.dims[name], is_batching=step.is_batching)
-            inputs.append((name, tensor.datatype, shape, tensor.at, tensor.size, MEMORY_CPU, 0))
-            if tensor.region is not None:
-                regions[tensor.region.number] = tensor.region
-            if tensor.mark is not mark and tensor.mark is not None:
-                if mark is not None and mark != tensor.mark:
-                    _LOG.error("Different set of response parameters are set for '%s'; the first is used", step.model)
-                else:
-                    mark = tensor.mark
-        sequence_id, flags = mark or self._mark
-        options = RequestOptions(sequence_id, flags, job.options.timeout_us, step.requested, job.options.parameters)
-        request = StepRequest(job, step, options, self._parameters, inputs, list(regions.values()))
-        sources = [tensor.source for name in step.reads if (tensor := start.tensors[name]) is not None]
-        call = StepCall(self, self._ensemble.tracer, start, request, StepInputs(sources))
+                return
+        call = StepCall(self, ensemble.tracer, start)
         self._calls[call] = None
         try:
             call.start(self._callees[step.index])
@@ -291,9 +301,9 @@ class EnsembleRequest:
         if pace is not None:
             sources.append(pace)
         response = self._response(tensors, Release(sources, pace))
-        if self._job.client is not None:
+        if self.job.client is not None:
             try:
-                response = put_in_place(response, self._job.client)
+                response = put_in_place(response, self.job.client)
             except InferenceError as exc:
                 self._fail(self._named(exc, None))
         if self._run.is_stopped:
@@ -303,7 +313,7 @@ class EnsembleRequest:
         else:
             if not send.iteration:
                 self._note_first()
-            self._job.respond(response, False)
+            self.job.respond(response, False)
 
     def _response(self, tensors: Sequence[tuple[str, Tensor]], release: Release) -> InferResponse:
         ensemble = self._ensemble
@@ -313,14 +323,14 @@ class EnsembleRequest:
         mark = None
         for name, tensor in tensors:
             shape = tensor.shape
-            if is_batching != (tensor.batch > 0):
-                shape = fitting(shape, tensor.batch, ensemble.dims[name], is_batching=is_batching)
+            if is_batching != (tensor.source.batch > 0):
+                shape = fitting(shape, tensor.source.batch, ensemble.dims[name], is_batching=is_batching)
             if ensemble.reshapes:
                 shape = client_shape(spec, name, shape)
-            outputs.append(tensor.as_output(name, shape))
+            outputs.append(as_output(tensor, name, shape))
             if isinstance(tensor.region, SharedRegion):
                 regions[tensor.region.number] = tensor.region
-            mark = mark or tensor.mark
+            mark = mark or tensor.source.mark
         parameters = _NO_PARAMETERS if mark is None else mark_parameters(mark)
         if self._times is not None:
             parameters = parameters | {STEP_TIMES: encode_step_times(self._times)}
@@ -328,7 +338,7 @@ class EnsembleRequest:
         return InferResponse(
             spec.name,
             ensemble.version,
-            self._job.id,
+            self.job.id,
             outputs,
             parameters,
             release.release,
@@ -337,7 +347,7 @@ class EnsembleRequest:
         )
 
     def _note_first(self) -> None:
-        self._ensemble.statistics.first_response(time.monotonic_ns() - self._job.arrived_ns)
+        self._ensemble.statistics.first_response(time.monotonic_ns() - self.job.arrived_ns)
 
     def _release_pace(self, step: int, iteration: int) -> None:
         """A decoupled step is done with an iteration: the one whose response it read may go on."""
@@ -370,16 +380,13 @@ class EnsembleRequest:
 
     def _withdraw(self, start: Start[Tensor]) -> None:
         """A step is not started after all."""
-        for name in start.step.reads:
-            tensor = start.tensors[name]
-            if tensor is not None:
-                tensor.source.end_use()
+        end_reads(start.step, start.tensors)
         self._run.ended()
 
     def _end(self) -> None:
         """Answer the job, and release everything."""
         self._is_over = True
-        ensemble, job, last = self._ensemble, self._job, self._last
+        ensemble, job, last = self._ensemble, self.job, self._last
         self._commands.extend(self._run.stop())
         if self._commands:
             self._perform()
@@ -398,7 +405,7 @@ class EnsembleRequest:
         job.respond(last if failure is None else failure, True)
 
     def _count(self, failure: InferenceError | None) -> None:
-        job, statistics = self._job, self._ensemble.statistics
+        job, statistics = self.job, self._ensemble.statistics
         total_ns = time.monotonic_ns() - job.arrived_ns
         times = self._input_ns, self._infer_ns, self._output_ns
         if job.trace is not None:

@@ -8,23 +8,21 @@ and the steps behind it run once for each iteration. `T` is the type of the tens
 stands for a tensor that is absent.
 
 Each tensor that is reported is used once by each of its readers: by the Start of a step, by the Send that has it as an
-output, or by a Drop, which says that one use will not take place. Commands are not frozen, because every request makes
-some.
+output, or by a Drop, which says that one use will not take place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from pyruntime.runtime.ensembles.graph import NOT_DECOUPLED, OUTPUTS, Plan, Step
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class Start(Generic[T]):
+class Start(NamedTuple, Generic[T]):
     """Start a step for an iteration, on the tensors that it reads; there are others among `tensors`."""
 
     step: Step
@@ -76,7 +74,7 @@ class Run(Generic[T]):
     After `stop` it starts no step and sends nothing, and tensors that are still reported are dropped.
     """
 
-    __slots__ = ("_commands", "_iterations", "_made", "_plan", "_sent", "is_stopped", "under_way")
+    __slots__ = ("_iterations", "_made", "_plan", "_sent", "is_stopped", "under_way")
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -85,7 +83,6 @@ class Run(Generic[T]):
         # How many responses each decoupled step has sent, and how many this request.
         self._made: dict[int, int] = {}
         self._sent = 0
-        self._commands: list[Command[T]] = []
         self.under_way = 0
         self.is_stopped = False
 
@@ -95,8 +92,7 @@ class Run(Generic[T]):
 
     def begin(self, inputs: Mapping[str, T | None]) -> list[Command[T]]:
         """The inputs of the ensemble that somebody reads, and None for those that the request lacks."""
-        self._add(inputs, NOT_DECOUPLED, 0)
-        return self._taken()
+        return self._add(inputs, NOT_DECOUPLED, 0)
 
     def responded(
         self, step: Step, iteration: int, tensors: Mapping[str, T | None], *, is_last: bool
@@ -109,12 +105,12 @@ class Run(Generic[T]):
             origin, iteration = step.index, self._made.get(step.index, 0)
             self._made[origin] = iteration + 1
         if not self.is_stopped:
-            self._add(tensors, origin, iteration)
-        else:
-            for name, tensor in tensors.items():
-                if tensor is not None:
-                    self._commands.extend([Drop(tensor)] * len(self._plan.readers[name]))
-        return self._taken()
+            return self._add(tensors, origin, iteration)
+        commands: list[Command[T]] = []
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                commands.extend([Drop(tensor)] * len(self._plan.readers[name]))
+        return commands
 
     def ended(self) -> None:
         """A step has ended without a further response."""
@@ -123,25 +119,24 @@ class Run(Generic[T]):
     def stop(self) -> list[Command[T]]:
         """The request is over, has failed, or is cancelled."""
         self.is_stopped = True
+        commands: list[Command[T]] = []
         for iteration in self._iterations.values():
             for name, tensor in iteration.tensors.items():
                 if tensor is not None:
                     left = sum(reader in iteration.missing for reader in self._plan.readers[name])
-                    self._commands.extend([Drop(tensor)] * left)
+                    commands.extend([Drop(tensor)] * left)
         self._iterations.clear()
-        return self._taken()
+        return commands
 
     def next_iteration(self, step: Step) -> int:
         """The iteration of the next response of a decoupled step."""
         return self._made.get(step.index, 0)
 
-    def _taken(self) -> list[Command[T]]:
-        commands, self._commands = self._commands, []
-        return commands
-
-    def _add(self, tensors: Mapping[str, T | None], origin: int, number: int) -> None:
+    def _add(self, tensors: Mapping[str, T | None], origin: int, number: int) -> list[Command[T]]:
         """Add tensors, and those that are absent because of them; then look what is complete."""
         plan = self._plan
+        readers, skippable = plan.readers, plan.skippable
+        commands: list[Command[T]] = []
         iteration = self._iterations.get((origin, number))
         if iteration is None:
             iteration = self._iterations[origin, number] = _Iteration(number, plan.counts[origin].copy())
@@ -149,32 +144,39 @@ class Run(Generic[T]):
         queue = list(tensors.items())
         for name, tensor in queue:  # it grows meanwhile
             known[name] = tensor
-            for reader in plan.readers[name]:
+            for reader in readers[name]:
                 left = missing[reader] - 1
                 missing[reader] = left
-                if not left and reader != OUTPUTS:
-                    del missing[reader]
-                    self._start(plan.steps[reader], iteration, queue)
+                if left or reader == OUTPUTS:
+                    continue
+                del missing[reader]
+                step = plan.steps[reader]
+                if reader in skippable and any(known[name] is None for name in step.requires):
+                    commands += self._skipped(step, iteration, queue)
+                else:
+                    self.under_way += 1
+                    # As Start(...) does, which costs a call.
+                    commands.append(tuple.__new__(Start, (step, number, known)))
         if missing.get(OUTPUTS) == 0:
-            self._send(origin)
+            commands += self._responses(origin)
         elif not missing:
             del self._iterations[origin, number]
+        return commands
 
-    def _start(self, step: Step, iteration: _Iteration[T], queue: list[tuple[str, T | None]]) -> None:
-        """Start a step, or skip it. Adds the tensors to `queue` that are absent because it is skipped."""
-        known = iteration.tensors
-        if step.index in self._plan.skippable and any(known[name] is None for name in step.requires):
-            self._commands.extend(Drop(tensor) for name in step.reads if (tensor := known[name]) is not None)
-            if step.is_decoupled:
-                self._commands.append(Skipped(step, iteration.number))
-            else:
-                queue.extend((tensor, None) for _, tensor in step.outputs if tensor in self._plan.readers)
-            return
-        self.under_way += 1
-        self._commands.append(Start(step, iteration.number, known))
+    def _skipped(self, step: Step, iteration: _Iteration[T], queue: list[tuple[str, T | None]]) -> Iterator[Command[T]]:
+        """Skip a step. Adds the tensors to `queue` that are absent because of that."""
+        for name in step.reads:
+            tensor = iteration.tensors[name]
+            if tensor is not None:
+                yield Drop(tensor)
+        if step.is_decoupled:
+            yield Skipped(step, iteration.number)
+        else:
+            queue.extend((tensor, None) for _, tensor in step.outputs if tensor in self._plan.readers)
 
-    def _send(self, origin: int) -> None:
+    def _responses(self, origin: int) -> list[Command[T]]:
         """Send the responses that are complete, as far as those before them are."""
+        commands: list[Command[T]] = []
         iteration = self._iterations.get((origin, self._sent))
         while iteration is not None and iteration.missing.get(OUTPUTS) == 0:
             del iteration.missing[OUTPUTS]
@@ -183,5 +185,6 @@ class Run(Generic[T]):
             self._sent += 1
             following = self._iterations.get((origin, self._sent))
             is_last = not self.under_way and (following is None or following.missing.get(OUTPUTS) != 0)
-            self._commands.append(Send(iteration.number, iteration.tensors, is_last))
+            commands.append(Send(iteration.number, iteration.tensors, is_last))
             iteration = following
+        return commands

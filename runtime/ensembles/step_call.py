@@ -4,58 +4,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
 from functools import partial
 from typing import Protocol
 
-from pyruntime.runtime.calls.call_request import CallRequest, Version
+from pyruntime.runtime.calls.call_request import CallRequest
 from pyruntime.runtime.calls.model_call import Callee, CallTracer, ModelCall
-from pyruntime.runtime.ensembles.graph import Step
+from pyruntime.runtime.ensembles.graph import fitting
+from pyruntime.runtime.ensembles.marks import SequenceMark
 from pyruntime.runtime.ensembles.run import Start
-from pyruntime.runtime.ensembles.tensors import StepInputs, Tensor
+from pyruntime.runtime.ensembles.tensors import Tensor, end_reads
 from pyruntime.runtime.ensembles.times import StepTimes
 from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.regions import ClientRegion, GrantedRegion
 from pyruntime.runtime.requests.types import InferResponse, Parameter, Slot
 from pyruntime.utils.errors import InferenceError
-from pyruntime.utils.request_codec import RequestOptions, TensorRef
+from pyruntime.utils.request_codec import MEMORY_CPU, RequestOptions, TensorRef
+
+_LOG = logging.getLogger("pyruntime.ensembles")
 
 
 class StepOwner(Protocol):
-    """The request to the ensemble."""
+    """The request to the ensemble, and its job. `mark` is its own, and `parameters` are its decoded parameters."""
+
+    job: Job
+    mark: SequenceMark
+    parameters: dict[str, Parameter]
 
     def responded(self, call: StepCall, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         """See execution.job.Respond."""
-
-
-class StepRequest(CallRequest):
-    """The request of a step. `times` are those of its job, None until there is one."""
-
-    __slots__ = ("_priority", "times")
-
-    def __init__(
-        self,
-        job: Job,
-        step: Step,
-        options: RequestOptions,
-        parameters: dict[str, Parameter],
-        tensors: list[TensorRef],
-        regions: Sequence[GrantedRegion],
-    ) -> None:
-        """`job` is that of the ensemble."""
-        super().__init__(step.model, step.version, job.id, options, parameters, tensors, regions, job.trace_context)
-        self._priority = job.priority
-        self.times: StepTimes | None = None
-
-    def job(self, callee: Version, slots: list[Slot], respond: Respond) -> Job:
-        """See CallRequest."""
-        job = super().job(callee, slots, respond)
-        job.priority = self._priority
-        for region in self.regions:
-            if isinstance(region, ClientRegion):
-                job.places = {}  # the inputs are a client's, the outputs are not
-        self.times = job.trace = StepTimes(job.arrived_ns)
-        return job
 
 
 class TimedTracer:
@@ -67,23 +44,65 @@ class TimedTracer:
     def trace_call(self, callee: Callee, job: Job, context: str) -> None:
         """See CallTracer."""
         times = job.trace
-        assert isinstance(times, StepTimes)  # by StepRequest
+        assert isinstance(times, StepTimes)  # by StepCall
         self._tracer.trace_call(callee, job, context)
         if job.trace is not times:
             times.trace, job.trace = job.trace, times
 
 
 class StepCall(ModelCall):
-    """See the module. `has_responded`: the model has sent a response."""
+    """See the module. It is its own request, and the slot of its inputs, whose sources keep their regions open.
 
-    __slots__ = ("has_responded", "iteration", "made", "step")
+    `has_responded`: the model has sent a response. `times` are those of its job, None until there is one.
+    """
 
-    def __init__(
-        self, owner: StepOwner, tracer: CallTracer, start: Start[Tensor], request: StepRequest, inputs: StepInputs
-    ) -> None:
-        """`request` stays as `made`."""
-        super().__init__(tracer, request, [inputs], partial(owner.responded, self))
-        self.made = request
-        self.step = start.step
-        self.iteration = start.iteration
+    __slots__ = ("_owner", "_tensors", "has_responded", "iteration", "step", "times", "trace")
+
+    offset = 0
+    view = memoryview(b"")
+
+    def __init__(self, owner: StepOwner, tracer: CallTracer, start: Start[Tensor]) -> None:
+        super().__init__(tracer, self, [self], partial(owner.responded, self))
+        self.step, self.iteration, self._tensors = start
+        self.trace = owner.job.trace_context
         self.has_responded = False
+        self.times: StepTimes | None = None
+        self._owner = owner
+
+    def make_job(self, callee: Callee, slots: list[Slot], respond: Respond) -> Job:
+        """See OutgoingRequest."""
+        owner, step, tensors = self._owner, self.step, self._tensors
+        ensemble_job = owner.job
+        inputs: list[TensorRef] = []
+        regions: list[GrantedRegion] = []
+        mark = None
+        for name, ensemble_name in step.inputs:
+            tensor = tensors[ensemble_name]
+            if tensor is None:
+                continue
+            datatype, shape, at, size, region, source, _ = tensor
+            if step.is_batching != (source.batch > 0):
+                shape = fitting(shape, source.batch, step.dims[name], is_batching=step.is_batching)
+            inputs.append((name, datatype, shape, at, size, MEMORY_CPU, 0))
+            if region is not None and region not in regions:
+                regions.append(region)
+            if source.mark is not mark and source.mark is not None:
+                if mark is not None and mark != source.mark:
+                    _LOG.error("Different set of response parameters are set for '%s'; the first is used", step.model)
+                else:
+                    mark = source.mark
+        sequence_id, flags = mark or owner.mark
+        timeout_us, parameters = ensemble_job.options.timeout_us, ensemble_job.options.parameters
+        # As their constructors do, which costs a call each.
+        options = tuple.__new__(RequestOptions, (sequence_id, flags, timeout_us, step.requested, parameters))
+        fields = (ensemble_job.id, options, owner.parameters, inputs, regions, self.trace)
+        job = tuple.__new__(CallRequest, fields).make_job(callee, slots, respond)
+        job.priority = ensemble_job.priority
+        if ensemble_job.client is not None and any(isinstance(region, ClientRegion) for region in regions):
+            job.places = {}  # the inputs are a client's, the outputs are not
+        self.times = job.trace = StepTimes()
+        return job
+
+    def free(self) -> None:
+        """See ModelCall, and Slot."""
+        end_reads(self.step, self._tensors)

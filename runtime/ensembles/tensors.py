@@ -10,29 +10,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from pyruntime.runtime.calls.tensors import CallInputs, HeldResponse
+from pyruntime.runtime.calls.tensors import HeldResponse
+from pyruntime.runtime.ensembles.graph import Step
 from pyruntime.runtime.ensembles.marks import SequenceMark
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.regions import ClientRegion, GrantedRegion, SharedRegion
+from pyruntime.runtime.regions import ClientRegion, GrantedRegion
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor
 from pyruntime.utils.addresses import address, split
 
 
 class Source:
-    """Memory that tensors lie in, with so many uses left. The end of the last one frees it.
+    """Memory that tensors lie in: that of the request, or of one response. The end of the last use frees it.
 
-    Its regions stay open until then.
+    Its regions stay open until then. `batch` is the batch size of the request that made the tensors, 0 if its model
+    does not batch. `mark` is what the step that wrote them has set for the steps behind it; None for the request.
     """
 
-    __slots__ = ("_free", "_regions", "_uses")
+    __slots__ = ("_free", "_regions", "_uses", "batch", "mark")
 
-    def __init__(self, uses: int, regions: Sequence[GrantedRegion], free: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        uses: int,
+        regions: Sequence[GrantedRegion],
+        free: Callable[[], None],
+        batch: int,
+        mark: SequenceMark | None = None,
+    ) -> None:
         """`free` is called at once if there are no uses."""
         self._uses = uses
         self._regions = regions
         self._free = free
+        self.batch = batch
+        self.mark = mark
         if not uses:
             self._regions = ()
             free()
@@ -40,73 +52,42 @@ class Source:
         for region in regions:
             region.count_on()
 
-    def end_use(self) -> None:
-        """One use has ended."""
-        self._uses -= 1
+    def end_use(self, uses: int = 1) -> None:
+        """One use has ended, or several."""
+        self._uses -= uses
         if not self._uses:
             self._free()
             for region in self._regions:
                 region.close()
 
 
-class StepInputs(CallInputs):
-    """The inputs of a step, as a slot of its job. The sources keep their regions open."""
-
-    __slots__ = ("_sources",)
-
-    def __init__(self, sources: list[Source]) -> None:
-        self._sources = sources
-
-    def free(self) -> None:
-        """See CallInputs."""
-        for source in self._sources:
-            source.end_use()
-
-
-class Tensor:
+class Tensor(NamedTuple):
     """One tensor. `at` is its address in `region`; or its contents, which came with the request or are in no region.
 
-    `batch` is the batch size of the request that made it, 0 if its model does not batch. `mark` is what the step that
-    wrote it has set for the steps behind it; None for an input of the ensemble. `output` is the step's output, None for
-    an input.
+    `output` is the step's output, None for an input.
     """
 
-    __slots__ = ("at", "batch", "datatype", "mark", "output", "region", "shape", "size", "source")
+    datatype: str
+    shape: list[int]
+    at: int | bytes
+    size: int
+    region: GrantedRegion | None
+    source: Source
+    output: OutputTensor | None
 
-    def __init__(
-        self,
-        datatype: str,
-        shape: list[int],
-        at: int | bytes,
-        size: int,
-        region: GrantedRegion | None,
-        batch: int,
-        source: Source,
-        mark: SequenceMark | None = None,
-        output: OutputTensor | None = None,
-    ) -> None:
-        self.datatype = datatype
-        self.shape = shape
-        self.at = at
-        self.size = size
-        self.region = region
-        self.batch = batch
-        self.source = source
-        self.mark = mark
-        self.output = output
 
-    def as_output(self, name: str, shape: list[int]) -> OutputTensor:
-        """The tensor as an output of the ensemble."""
-        if self.output is not None:
-            return OutputTensor(name, self.datatype, shape, self.output.data, self.output.address)
-        at, region = self.at, self.region
-        if isinstance(at, bytes):
-            return OutputTensor(name, self.datatype, shape, at)
-        assert region is not None
-        offset = split(at)[1]
-        if isinstance(region, ClientRegion):  # the client may shrink it, so the host never maps it
-            return OutputTensor(name, self.datatype, shape, region.read(offset, self.size))
-        return OutputTensor(name, self.datatype, shape, region.view[offset : offset + self.size], at)
+def as_output(tensor: Tensor, name: str, shape: list[int]) -> OutputTensor:
+    """A tensor as an output of the ensemble."""
+    datatype, _, at, size, region, _, output = tensor
+    if output is not None:
+        return OutputTensor(name, datatype, shape, output.data, output.address)
+    if isinstance(at, bytes):
+        return OutputTensor(name, datatype, shape, at)
+    assert region is not None
+    offset = split(at)[1]
+    if isinstance(region, ClientRegion):  # the client may shrink it, so the host never maps it
+        return OutputTensor(name, datatype, shape, region.read(offset, size))
+    return OutputTensor(name, datatype, shape, region.view[offset : offset + size], at)
 
 
 def read_inputs(job: Job, memory: RequestMemory, readers: Mapping[str, Sequence[int]], batch: int) -> dict[str, Tensor]:
@@ -124,7 +105,7 @@ def read_inputs(job: Job, memory: RequestMemory, readers: Mapping[str, Sequence[
     regions: dict[int, GrantedRegion] = {}
     if job.regions:
         regions = {region.number: region for region in job.regions}
-    source = Source(uses, (own, *job.regions), job.free)
+    source = Source(uses, (own, *job.regions), job.free, batch)
     base = address(own.number, 0)
     tensors = {}
     for name, datatype, shape, at, size, _, _ in used:
@@ -133,23 +114,50 @@ def read_inputs(job: Job, memory: RequestMemory, readers: Mapping[str, Sequence[
             region = regions.get(split(at)[0]) if regions else None
             if region is None:
                 region, at = own, base + split(at)[1]
-        tensors[name] = Tensor(datatype, shape, at, size, region, batch, source)
+        # As Tensor(...) does, which costs a call.
+        tensors[name] = tuple.__new__(Tensor, (datatype, shape, at, size, region, source, None))
     return tensors
 
 
-def shared_outputs(
-    response: InferResponse, memory: RequestMemory, shared: frozenset[str]
-) -> tuple[InferResponse, Sequence[SharedRegion], Callable[[], None], int]:
-    """A response whose outputs in `shared`, by name, lie in memory that other processes can read.
+def end_reads(step: Step, tensors: Mapping[str, Tensor | None]) -> None:
+    """A step no longer reads its inputs, which are among these tensors. Mostly all of them have one source."""
+    source, uses = None, 0
+    for name in step.reads:
+        tensor = tensors[name]
+        if tensor is None:
+            continue
+        if tensor.source is not source:
+            if source is not None:
+                source.end_use(uses)
+            source, uses = tensor.source, 0
+        uses += 1
+    if source is not None:
+        source.end_use(uses)
 
-    Returns it with its regions, the function that releases it, and the number of bytes that had to be copied, from
-    private memory of the host to `memory`. Raises InferenceError UNAVAILABLE if there is no room for the copy; the
-    response is not released then.
+
+class SharedOutputs:
+    """The outputs of a response of which some are private memory of the host: those in `shared` are copied.
+
+    `regions` and `release` are those of the outputs, which have their names as keys. `copied_bytes` is how much had to
+    be copied.
     """
-    private = [output for output in response.outputs if not output.address and output.name in shared]
-    if not private:
-        return response, response.regions, response.release, 0
-    held = HeldResponse(replace(response, outputs=private), memory)
-    copies = {output.name: output for output in held.response.outputs}
-    made = replace(response, outputs=[copies.get(output.name, output) for output in response.outputs])
-    return made, held.regions, held.release, sum(len(output.data) for output in private)
+
+    def __init__(
+        self,
+        outputs: Mapping[str, OutputTensor],
+        response: InferResponse,
+        memory: RequestMemory,
+        shared: frozenset[str],
+    ) -> None:
+        """The copies lie in `memory`.
+
+        Raises InferenceError UNAVAILABLE if there is no room for them; the response is not released then.
+        """
+        private = [output for name, output in outputs.items() if not output.address and name in shared]
+        self.outputs = dict(outputs)
+        self.regions, self.release = response.regions, response.release
+        self.copied_bytes = sum(len(output.data) for output in private)
+        if private:
+            held = HeldResponse(replace(response, outputs=private), memory)
+            self.outputs.update((output.name, output) for output in held.response.outputs)
+            self.regions, self.release = held.regions, held.release

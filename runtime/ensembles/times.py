@@ -17,12 +17,9 @@ class StepTimes:
     on what the trace is told.
     """
 
-    __slots__ = ("arrived_ns", "begin_ns", "end_ns", "infer_ns", "input_ns", "output_ns", "trace")
-
-    def __init__(self, arrived_ns: int) -> None:
-        self.arrived_ns = arrived_ns
-        self.trace: JobTrace | None = None
-        self.begin_ns = self.end_ns = self.input_ns = self.infer_ns = self.output_ns = 0
+    # Attributes of the class, because every step has times: no function is called to make them.
+    trace: JobTrace | None = None
+    begin_ns = end_ns = input_ns = infer_ns = output_ns = 0
 
     def note(self, activity: str, ns: int) -> None:
         """See Trace."""
@@ -60,9 +57,12 @@ class StepTimes:
         if self.begin_ns and not self.output_ns:
             self.output_ns = max(0, now_ns - self.begin_ns - self.input_ns - self.infer_ns)
 
-    def shown(self, step: int, model: str, version: int, request_ns: int) -> StepTime:
-        """The times for a client whose request arrived at `request_ns`, after the end of the step."""
+    def shown(self, step: int, model: str, version: int, arrived_ns: int, request_ns: int) -> StepTime:
+        """The times of a step that arrived at `arrived_ns`, for a client whose request arrived at `request_ns`.
+
+        To be called after the end of the step.
+        """
         start, begin, end = (
-            max(0, ns - request_ns) // 1000 for ns in (self.arrived_ns, self.begin_ns or self.end_ns, self.end_ns)
+            max(0, ns - request_ns) // 1000 for ns in (arrived_ns, self.begin_ns or self.end_ns, self.end_ns)
         )
         return StepTime(step, model, version, start, begin, end)

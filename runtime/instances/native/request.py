@@ -52,7 +52,7 @@ class NativeRequest:
     loading: str
     caller: Job | None
 
-    def job(self, callee: Callee, slots: list[Slot], respond: Respond) -> Job:
+    def make_job(self, callee: Callee, slots: list[Slot], respond: Respond) -> Job:
         """See model_call.OutgoingRequest. The inputs are copied into the callee's request memory."""
         return callee.accept(self.infer_request(callee.spec), respond)
 

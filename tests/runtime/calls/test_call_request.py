@@ -50,7 +50,7 @@ def request(*tensors, outputs=None, parameters="", **fields):
 
 
 def job(version, *args, **kwargs):
-    return request(*args, **kwargs).job(version, [], print)
+    return request(*args, **kwargs).make_job(version, [], print)
 
 
 class TestKinds:

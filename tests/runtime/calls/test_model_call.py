@@ -80,7 +80,7 @@ class Request:
         self.trace = trace
         self.failure = failure
 
-    def job(self, callee, slots, respond):
+    def make_job(self, callee, slots, respond):
         if self.failure is not None:
             raise self.failure
         return SimpleNamespace(slots=slots, respond=respond, instance=None, trace=None)

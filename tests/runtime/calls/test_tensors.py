@@ -120,7 +120,7 @@ class TestFromCallToCall:
         held = HeldResponse(response, memory)
         region.close()
         tensors = [("IN", "UINT8", [4], output.address, 4, MEMORY_CPU, 0)]
-        request = CallRequest("second", -1, "7", RequestOptions(), {}, tensors, held.regions)
+        request = CallRequest("7", RequestOptions(), {}, tensors, held.regions)
         callee = Version()
         call = ModelCall(None, request, [CallInputs([], held.release)], lambda outcome, final: None)
         call.start(callee)

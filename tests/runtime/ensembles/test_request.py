@@ -269,7 +269,7 @@ def test_slow_client():
     kept = []
     world.request()
     request = next(iter(world.requests._requests.values()))
-    request._job.respond = lambda outcome, final: kept.append(outcome)
+    request.job.respond = lambda outcome, final: kept.append(outcome)
     world.answer(0)
     world.answer(1)
     assert (len(kept), world.released) == (1, 0)

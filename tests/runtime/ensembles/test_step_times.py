@@ -34,16 +34,16 @@ class Trace:
 
 def test_executed():
     """Durations for statistics, and moments for clients."""
-    times = StepTimes(1_000_000)
+    times = StepTimes()
     times.executed(3_000_000, 4_000_000, 6_000_000)
     times.ended(7_000_000)
     assert (times.input_ns, times.infer_ns, times.output_ns) == (1_000_000, 2_000_000, 1_000_000)
-    assert times.shown(0, "m", 1, 500_000) == StepTime(0, "m", 1, 500, 2500, 6500)
+    assert times.shown(0, "m", 1, 1_000_000, 500_000) == StepTime(0, "m", 1, 500, 2500, 6500)
 
 
 def test_streamed():
     """The time of a sender counts as computing."""
-    times = StepTimes(1)
+    times = StepTimes()
     times.streamed(10, 30)
     times.ended(35)
     assert (times.input_ns, times.infer_ns, times.output_ns) == (0, 20, 5)
@@ -51,7 +51,7 @@ def test_streamed():
 
 def test_of_an_ensemble():
     """A step that is an ensemble has the sums of its own steps."""
-    times = StepTimes(1)
+    times = StepTimes()
     times.composed(5, 10, 20, 30)
     times.ended(100)
     assert (times.begin_ns, times.input_ns, times.infer_ns, times.output_ns) == (5, 10, 20, 30)
@@ -59,15 +59,15 @@ def test_of_an_ensemble():
 
 def test_refused():
     """A step that never ran has no times."""
-    times = StepTimes(1000)
+    times = StepTimes()
     times.ended(9000)
     assert (times.input_ns, times.infer_ns, times.output_ns) == (0, 0, 0)
-    assert times.shown(0, "m", 1, 0) == StepTime(0, "m", 1, 1, 9, 9)
+    assert times.shown(0, "m", 1, 1000, 0) == StepTime(0, "m", 1, 1, 9, 9)
 
 
 def test_trace():
     """A trace is told the same, if there is one."""
-    times = StepTimes(1)
+    times = StepTimes()
     assert times.answering(print) is print
     for trace in (None, Trace()):
         times.trace = trace

@@ -27,7 +27,7 @@ from pyruntime.stub.pb_utils.request import InferenceRequest
 from pyruntime.stub.responses import ResponseWriter, WrongResponses, check_responses
 from pyruntime.stub.server import Server
 from pyruntime.utils.errors import LocalError, PyruntimeError
-from pyruntime.utils.messages import NO_SLOT, RESCHEDULED, SENDER, SLOT, Failed, Infer, Result, Retired, WireOutcome
+from pyruntime.utils.messages import RESCHEDULED, SENDER, Failed, Infer, Result, Retired, WireOutcome
 
 
 class Batches:
@@ -174,8 +174,9 @@ class Batches:
         try:
             self._link.send(result)
         except PyruntimeError as exc:  # the result has more text than fits into a frame
-            slots = [each[SLOT] for each in result.responses if isinstance(each, tuple)]
-            self._writer.free([slot for slot in slots if slot != NO_SLOT])
+            for each in result.responses:
+                if isinstance(each, tuple):
+                    self._writer.drop(each)
             self._end_all(requests)
             text = f"Failed to process the request(s) for model '{self._name}', message: {exc}"
             self._link.send(Failed(result.batch, text, result.retained, result.start_ns, result.end_ns))

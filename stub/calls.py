@@ -23,7 +23,17 @@ from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.errors import Code, PyruntimeError
-from pyruntime.utils.messages import NO_SLOT, OK, SLOT, Answer, Call, CancelCall, Consumed, ReleaseHold, WireResponse
+from pyruntime.utils.messages import (
+    NO_SLOT,
+    OK,
+    SLOT,
+    Answer,
+    Call,
+    CancelCall,
+    Consumed,
+    ReleaseHold,
+    StatelessResponse,
+)
 
 # At most so many small holds wait for the next message, which gives them back together.
 DROPS_WAITING_MAX = 16
@@ -50,11 +60,11 @@ class _Call(Answers):
         self.finished = False
         self._forgotten = False
         self._calls = calls
-        self._arrived: Deque[Tuple[Optional[WireResponse], bool]] = deque()
+        self._arrived: Deque[Tuple[Optional[StatelessResponse], bool]] = deque()
         self._wake: Optional[Callable[[], None]] = None
         self._lock = threading.Lock()
 
-    def arrived(self, response: Optional[WireResponse], final: bool) -> bool:
+    def arrived(self, response: Optional[StatelessResponse], final: bool) -> bool:
         """The host has sent a response. False if the model will not take it."""
         with self._lock:
             if self._forgotten:  # its destructor runs, after which references to it are invalid
@@ -185,7 +195,7 @@ class Calls:
             if slot != NO_SLOT:
                 self._writer.free([slot])
 
-    def read(self, wire: WireResponse) -> InferenceResponse:
+    def read(self, wire: StatelessResponse) -> InferenceResponse:
         """Decode a response. Small tensors are copied, large ones mapped."""
         code, text, slot, tensors, parameters = wire
         if code != OK:

@@ -22,7 +22,16 @@ from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.pb_utils.tensor import Tensor
 from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES, Arena
 from pyruntime.utils.errors import Code, LocalError, OutOfMemoryError, PyruntimeError
-from pyruntime.utils.messages import INLINE_BYTES_MAX, NO_SLOT, OK, SLOT, WireResponse, encode_error
+from pyruntime.utils.messages import (
+    INLINE_BYTES_MAX,
+    NO_SLOT,
+    OK,
+    SLOT,
+    STATES,
+    StatelessResponse,
+    WireResponse,
+    encode_error,
+)
 from pyruntime.utils.regions import Region
 from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
@@ -84,6 +93,11 @@ class ResponseWriter:
             for slot in slots:
                 self._arena.free(slot)
 
+    def drop(self, response: WireResponse) -> None:
+        """Free the memory of a response that is not sent."""
+        slots = [response[SLOT]] + [slot for slot, _ in response[STATES:]]
+        self.free([slot for slot in slots if slot != NO_SLOT])
+
     def place(self, tensors: List[Tensor], regions: Regions) -> Tuple[int, List[TensorRef]]:
         """The inputs of a call: their slot, or NO_SLOT, and references to them.
 
@@ -140,14 +154,13 @@ class ResponseWriter:
                 return encode_error(int(error.code()), error.message()[:MESSAGE_CHARS_MAX])
             wire = self._write(response, wanted)
             if type(wanted) is ClientOutputs and wanted.memory.has_shrunk():
-                if wire[SLOT] != NO_SLOT:
-                    self.free([wire[SLOT]])
+                self.drop(wire)
                 return encode_error(Code.UNAVAILABLE, f"an input cannot be read: {SHRUNK}")
             return wire
         except Exception as exc:
             return encode_error(Code.INTERNAL, f"a response of model '{self._model_name}' cannot be sent: {exc!r}")
 
-    def _write(self, response: InferenceResponse, wanted: Set[str]) -> WireResponse:
+    def _write(self, response: InferenceResponse, wanted: Set[str]) -> StatelessResponse:
         tensors = []
         size = 0
         memory = wanted.memory if type(wanted) is ClientOutputs else None
@@ -181,7 +194,7 @@ class ResponseWriter:
 
     def _write_placed(
         self, response: InferenceResponse, memory: ClientMemory, tensors: List[Any], size: int
-    ) -> WireResponse:
+    ) -> StatelessResponse:
         """Like `_write`, if some outputs go to client memory, and `size` bytes to the region."""
         places = memory.places
         placed = [(name, contents, n) for name, _, _, _, n, contents in tensors if name in places]
@@ -219,3 +232,53 @@ class ResponseWriter:
             self._map[offset : offset + size] = contents.tobytes()
         else:
             np.ndarray(contents.shape, contents.dtype, self._map, offset)[...] = contents
+
+
+class StateWriter(ResponseWriter):
+    """Also writes the states that a model returns for the sequence of a request.
+
+    They lie in a slot of their own, because they are kept until the next request of the sequence, the outputs only
+    until they are sent.
+    """
+
+    def __init__(self, region: Region, growth_bytes: int, model_name: str, outputs: Set[str], states: Set[str]) -> None:
+        """`states` are the names of the state outputs, which may be outputs for clients as well."""
+        super().__init__(region, growth_bytes, model_name, outputs | states)
+        self._states = states
+
+    def write(self, response: InferenceResponse, wanted: Set[str]) -> WireResponse:
+        """See ResponseWriter."""
+        wire = super().write(response, wanted)
+        if wire[0] != OK:
+            return wire
+        try:
+            parts, size = self._state_parts(response)
+            return (*wire[:STATES], self._put(parts, size)) if parts else wire
+        except Exception as exc:
+            self.drop(wire)
+            code = Code.UNAVAILABLE if isinstance(exc, OutOfMemoryError) else Code.INTERNAL
+            return encode_error(code, f"the states that model '{self._model_name}' returned cannot be kept: {exc}")
+
+    def _state_parts(self, response: InferenceResponse) -> Tuple[List[Any], int]:
+        parts = []
+        size = 0
+        for tensor in response._output_tensors:
+            if tensor._name in self._states:
+                contents = tensor._encoded()
+                n = len(contents) if type(contents) is bytes else contents.nbytes
+                parts.append((tensor._name, tensor._datatype, tensor._shape, size, n, contents))
+                size += -(-n // ALIGNMENT) * ALIGNMENT
+        return parts, size
+
+    def _put(self, parts: List[Any], size: int) -> Tuple[int, List[TensorRef]]:
+        """Copy tensors of `size` bytes together into a new slot. Raises OutOfMemoryError."""
+        slot = NO_SLOT
+        if size:
+            with self._lock:
+                slot = self._arena.allocate(size)
+        refs: List[TensorRef] = []
+        for name, datatype, shape, at, n, contents in parts:
+            at = max(slot, 0) + at if n else 0
+            self._copy(contents, at, n)
+            refs.append((name, datatype, shape, at, n, MEMORY_CPU, 0))
+        return slot, refs

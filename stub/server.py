@@ -19,7 +19,7 @@ from pyruntime.stub.pb_utils.response import InferenceResponse
 from pyruntime.stub.responses import ResponseWriter
 from pyruntime.utils.errors import Code, InferenceError, PyruntimeError
 from pyruntime.utils.flow_control import FlowControl
-from pyruntime.utils.messages import NO_SLOT, OK, SLOT, TENSORS, Ask, Measure, Reply, Respond, encode_error
+from pyruntime.utils.messages import OK, TENSORS, Ask, Measure, Reply, Respond, encode_error
 from pyruntime.utils.regions import Region
 
 
@@ -64,8 +64,8 @@ class Server(Host):
         try:
             self._link.send(Respond(serial, wire, final))
         except PyruntimeError as exc:  # the response has more text than fits into a frame
-            if wire is not None and wire[SLOT] != NO_SLOT:
-                self._writer.free([wire[SLOT]])
+            if wire is not None:
+                self._writer.drop(wire)
             self._link.send(Respond(serial, encode_error(Code.INTERNAL, f"a response cannot be sent: {exc}"), final))
         if final:
             self._on_final()

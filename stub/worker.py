@@ -26,7 +26,7 @@ from pyruntime.stub.link import Link
 from pyruntime.stub.loader import describe, load_class, log_failure
 from pyruntime.stub.memory import Regions
 from pyruntime.stub.pb_utils.model_config import ModelConfig
-from pyruntime.stub.responses import ResponseWriter
+from pyruntime.stub.responses import ResponseWriter, StateWriter
 from pyruntime.stub.server import Server
 from pyruntime.utils.channel import StubChannel
 from pyruntime.utils.errors import LoadError
@@ -237,7 +237,12 @@ class Worker:
         decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
         self._concurrency = message.concurrency
         self._regions.set_number(message.requests_region)
-        self._writer = ResponseWriter(self._responses, self._growth, args["model_name"], outputs)
+        states = {state["output_name"] for state in config.get("sequence_batching", {}).get("state", [])}
+        self._writer = (
+            StateWriter(self._responses, self._growth, args["model_name"], outputs, states)
+            if states
+            else ResponseWriter(self._responses, self._growth, args["model_name"], outputs)
+        )
         self._calls = Calls(self.link, self._regions, self._writer)
         self.link.on_closed = self._calls.lost
         self._server = Server(self.link, self._calls, self._writer, self._responses, self._waiting_batch, self._retire)

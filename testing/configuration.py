@@ -15,8 +15,8 @@ from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.config.unsupported import refuse_unsupported
 from pyruntime.runtime.config.validate import validate
+from pyruntime.runtime.loaders.model_files import with_initial_states
 from pyruntime.runtime.loaders.native_options import stub_location
 from pyruntime.runtime.repository.backends import find_backend
 from pyruntime.runtime.repository.draft import GPUS, Draft, read_config, read_draft
@@ -24,6 +24,7 @@ from pyruntime.runtime.repository.override import parse_override
 from pyruntime.runtime.repository.scan import read_folder
 from pyruntime.runtime.settings import ServerSettings
 from pyruntime.stub.pb_utils import ModelConfig
+from pyruntime.testing.states import with_states
 from pyruntime.utils.errors import InferenceError, LoadError
 
 # The Python-based backends that come with pyruntime.
@@ -94,8 +95,7 @@ def complete(draft: Draft, model_class: Any) -> ModelSpec:
             )
         config = merge(config, json.loads(json.dumps(completed.as_dict())))
     validate(config, GPUS)
-    refuse_unsupported(config)
-    return model_spec(config)
+    return with_states(with_initial_states(model_spec(config), draft.folder.path))
 
 
 def initialize_args(draft: Draft, spec: ModelSpec, version: int) -> dict[str, str]:

@@ -33,6 +33,7 @@ from pyruntime.testing.modules import OwnModules
 from pyruntime.testing.request import Request
 from pyruntime.testing.runner import Runner, StillRunning
 from pyruntime.testing.server import ModelServer
+from pyruntime.testing.states import initial_states
 from pyruntime.testing.tensors import OwnMemory, tensor_ref
 from pyruntime.utils.errors import InferenceError, LoadError
 from pyruntime.utils.messages import Failed, Infer
@@ -203,6 +204,7 @@ class Instance:
         exchange = Exchange(request, self._explain, self.timeout_s)
         try:
             checked = check()
+            checked.inputs += initial_states(self.spec, {each.name for each in checked.inputs})
             checked.inputs += self._controls.tensors(checked.sequence_id, checked.sequence_start, checked.sequence_end)
         except InferenceError as exc:
             exchange.refuse(exc)

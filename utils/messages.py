@@ -23,7 +23,7 @@ from pyruntime.utils.errors import Code
 from pyruntime.utils.request_codec import TensorRef
 
 # Increased whenever the meaning of a message changes: the host refuses the Hello of a stub with another version.
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 OK = -1
 NO_SLOT = -1
@@ -33,10 +33,14 @@ INLINE_BYTES_MAX = 8 << 10
 
 # A response: its code, which is OK or that of an error; the error's message; the slot that its outputs lie in, or
 # NO_SLOT; the outputs; and the parameters, a JSON object as text or "" for none. One that has arrived is a list of
-# these items.
-WireResponse = Tuple[int, str, int, List[TensorRef], str]
+# these items. A response that brings new states for its sequence has one item more: the slot that they lie in, and
+# the states as tensors, by the names of their outputs.
+StatelessResponse = Tuple[int, str, int, List[TensorRef], str]
+StatefulResponse = Tuple[int, str, int, List[TensorRef], str, Tuple[int, List[TensorRef]]]
+WireResponse = Union[StatelessResponse, StatefulResponse]
 SLOT: Final = 2
 TENSORS: Final = 3
+STATES: Final = 5
 
 # In place of a response in a Result: the request's sender answers it, or the model reschedules the request.
 SENDER = None
@@ -44,7 +48,7 @@ RESCHEDULED = 0
 WireOutcome = Union[WireResponse, int, None]
 
 
-def encode_error(code: int, message: str) -> WireResponse:
+def encode_error(code: int, message: str) -> StatelessResponse:
     """A response that is an error."""
     return code, message, NO_SLOT, [], ""
 
@@ -205,7 +209,7 @@ class Answer(NamedTuple):
     """
 
     call: int
-    response: Optional[WireResponse]
+    response: Optional[StatelessResponse]
     final: bool
 
 

@@ -10,7 +10,7 @@ A configuration goes through these steps, all of them pure:
     validate_devices(config, gpus)                           the same, for each of its versions
     config = complete(config, returned)                      only if the model's code completes it: normalises again
     validate(config, gpus)                                   LoadError with Triton's words
-    unsupported_features(config)                             the caller refuses the model or logs a warning
+    unsupported_features(config)                             the caller logs a warning for each
     spec = model_spec(config)                                plain values, for the rest of the server
 
 `normalize` runs before auto_complete_config because that function receives the normalised configuration.

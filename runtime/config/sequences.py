@@ -99,13 +99,15 @@ def _control_spec(name: str, control: Config) -> ControlSpec:
 def _state_spec(state: Config, max_batch_size: int) -> StateSpec:
     initial = state.initial_state[0] if state.initial_state else None
     shape = tuple(initial.dims) if initial is not None else tuple(1 if dim == -1 else dim for dim in state.dims)
+    size = _byte_size(state.data_type, shape)
     return StateSpec(
         input_name=state.input_name,
         output_name=state.output_name,
         datatype=BY_NUMBER[state.data_type].name,
         dims=tuple(state.dims),
         shape=(1, *shape) if max_batch_size > 0 else shape,
-        initial=bytes(_byte_size(state.data_type, shape)),
+        initial=bytes(size),
+        size=size,
         data_file=initial.data_file if initial is not None else "",
         is_shared=state.use_same_buffer_for_input_output,
     )

@@ -95,9 +95,10 @@ class ControlSpec:
 class StateSpec:
     """An implicit state: a tensor that the server keeps for each sequence from one request to the next.
 
-    `shape` (with the batch dimension) and `initial` are its first value. `data_file` names the file with that value, ""
-    for zeros; the loading of the model reads it. `dims` is the field of config.pbtxt. `is_shared`: the input and the
-    output are the same memory while the model executes a request.
+    `shape` (with the batch dimension) and `initial`, which has `size` bytes, are its first value. `data_file` names the
+    file with that value, "" for zeros; the loading of the model reads it. The loading of a model in Python puts the
+    contents into shared memory, and `initial` is then their address. `dims` is the field of config.pbtxt. `is_shared`:
+    the input and the output are the same memory while the model executes a request.
     """
 
     input_name: str
@@ -105,7 +106,8 @@ class StateSpec:
     datatype: str
     dims: tuple[int, ...]
     shape: tuple[int, ...]
-    initial: bytes
+    initial: bytes | int
+    size: int
     data_file: str = ""
     is_shared: bool = False
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import orjson
 
 from pyruntime.runtime.execution.deadlock import Waiting
-from pyruntime.runtime.execution.states import SequenceStates
+from pyruntime.runtime.execution.states import SequenceStates, StateMemory
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.regions import GrantedRegion
 from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor, OutputPlace, Slot
@@ -178,6 +178,23 @@ class Job:
         options = self.options
         if options.flags & SEQUENCE_START:
             self.options = options._replace(flags=options.flags & ~SEQUENCE_START)
+
+    def give_states(self, states: SequenceStates) -> None:
+        """Add the current states of its sequence to the inputs; they replace those of an earlier execution."""
+        self.states = states
+        inputs = states.inputs
+        names = {state.name for state in inputs}
+        others = [tensor for tensor in self.tensors if tensor[0] not in names]
+        # Contents that are not in shared memory are sent within the message.
+        self.tensors = [*others, *[(*state[:5], MEMORY_CPU, 0) for state in inputs]]
+        used = [state.memory.share() for state in inputs if state.memory is not None]
+        former = [slot for slot in self.slots if isinstance(slot, StateMemory)]
+        self.slots = [*(slot for slot in self.slots if not isinstance(slot, StateMemory)), *used]
+        for slot in former:
+            slot.free()
+        for memory in used:
+            if memory.region not in self.regions:
+                self.regions = (*self.regions, memory.region)
 
     def free(self) -> None:
         """Free the request memory. Calling it again does nothing, because the slots are forgotten."""

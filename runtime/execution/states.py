@@ -2,39 +2,81 @@
 # SPDX-License-Identifier: Apache-2.0
 """Implicit state: tensors that the server keeps for a sequence from one request to the next. (pure)
 
-A request receives them as inputs, and its model replaces them by its state outputs.
+A request receives them as inputs, and its model replaces them by its state outputs. A C++ backend in this process
+gives the contents themselves. A stub writes them into its response region, where they stay: the next request of the
+sequence goes to the same stub and refers to them, so the host copies nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from pyruntime.runtime.config.spec import StateSpec
+from pyruntime.runtime.regions import GrantedRegion
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError
 
 
+class StateMemory:
+    """Shared memory with states that a model has returned, as a slot of the jobs that read them (see requests.types).
+
+    It lies in `region`. Its creator has one use of it, and `share` adds one. The last `free` frees it.
+    """
+
+    __slots__ = ("_on_free", "_uses", "region")
+
+    offset = 0
+    view = memoryview(b"")
+
+    def __init__(self, region: GrantedRegion, on_free: Callable[[], None]) -> None:
+        self.region = region
+        self._on_free = on_free
+        self._uses = 1
+
+    def share(self) -> StateMemory:
+        """The same memory, for one more `free`."""
+        self._uses += 1
+        return self
+
+    def free(self) -> None:
+        """End one use."""
+        self._uses -= 1
+        if not self._uses:
+            self._on_free()
+
+
 class State(NamedTuple):
-    """A state as an input of the model; `name` is the name of the input."""
+    """A state as an input of the model; `name` is the name of the input.
+
+    `contents` are its `size` bytes, or their address in shared memory. `memory` keeps them at that address; None if
+    nothing frees them while the model is loaded.
+    """
 
     name: str
     datatype: str
     shape: list[int]
-    data: bytes
+    contents: bytes | int
+    size: int
+    memory: StateMemory | None = None
+
+
+# A state output that lies in shared memory: its name, datatype and shape, the address of its contents and their size.
+StateOutput = tuple[str, str, Sequence[int], int, int]
 
 
 class SequenceStates:
     """The states of one sequence. Their first values come from the configuration."""
 
-    __slots__ = ("_model_name", "_specs", "_states")
+    __slots__ = ("_is_over", "_model_name", "_specs", "_states")
 
     def __init__(self, specs: Iterable[StateSpec], model_name: str) -> None:
         self._model_name = model_name
+        self._is_over = False
         self._specs = {spec.output_name: spec for spec in specs}
         self._states = {
-            spec.output_name: State(spec.input_name, spec.datatype, list(spec.shape), spec.initial)
+            spec.output_name: State(spec.input_name, spec.datatype, list(spec.shape), spec.initial, spec.size)
             for spec in self._specs.values()
         }
 
@@ -52,6 +94,36 @@ class SequenceStates:
         Raises InferenceError INVALID_ARG if the configuration has no such state, or another datatype or shape; the
         state is then unchanged.
         """
+        spec = self._checked(output_name, datatype, shape, len(data))
+        self._put(output_name, State(spec.input_name, datatype, list(shape), bytes(data), len(data)))
+
+    def update_all(self, outputs: Sequence[StateOutput], memory: StateMemory) -> None:
+        """Replace states by outputs of one response, which lie in `memory`; each of them uses it from now on.
+
+        Raises InferenceError as `update` does; all states are then unchanged. Does nothing after `drop`.
+        """
+        specs = [self._checked(name, datatype, shape, size) for name, datatype, shape, _, size in outputs]
+        if self._is_over:
+            return
+        for spec, (name, datatype, shape, at, size) in zip(specs, outputs, strict=True):
+            self._put(name, State(spec.input_name, datatype, list(shape), at, size, memory.share()))
+
+    def drop(self) -> None:
+        """The sequence has ended or begins again: end the use of all memory. Requests that read it keep theirs."""
+        self._is_over = True
+        for state in self._states.values():
+            if state.memory is not None:
+                state.memory.free()
+        self._states.clear()
+
+    def _put(self, output_name: str, state: State) -> None:
+        former = self._states.get(output_name)
+        self._states[output_name] = state
+        if former is not None and former.memory is not None:
+            former.memory.free()
+
+    def _checked(self, output_name: str, datatype: str, shape: Sequence[int], byte_size: int) -> StateSpec:
+        """The spec of a state output. Raises InferenceError."""
         spec = self._specs.get(output_name)
         if spec is None:
             raise self._refused(output_name, f"State configuration is missing for model '{self._model_name}'.")
@@ -61,9 +133,9 @@ class SequenceStates:
         if len(shape) != len(wanted) or any(dim not in (-1, size) for size, dim in zip(shape, wanted, strict=True)):
             raise self._refused(output_name, f"Its shape is {wanted}, got {list(shape)}")
         size = BY_NAME[datatype].size
-        if size and math.prod(shape) * size != len(data):
-            raise self._refused(output_name, f"It has {math.prod(shape) * size} bytes, got {len(data)}")
-        self._states[output_name] = State(spec.input_name, datatype, list(shape), bytes(data))
+        if size and math.prod(shape) * size != byte_size:
+            raise self._refused(output_name, f"It has {math.prod(shape) * size} bytes, got {byte_size}")
+        return spec
 
     def _refused(self, output_name: str, why: str) -> InferenceError:
         return InferenceError(f"unable to add state '{output_name}'. {why}", Code.INVALID_ARG)

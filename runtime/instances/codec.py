@@ -10,6 +10,7 @@ type Any, because they are checked here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ import orjson
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.execution.states import StateMemory
 from pyruntime.runtime.memory.client_use import ClientUse
 from pyruntime.runtime.regions import SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters
@@ -25,7 +27,7 @@ from pyruntime.runtime.requests.types import InferResponse, OutputPlace, OutputT
 from pyruntime.utils.addresses import address
 from pyruntime.utils.dtypes import BY_NAME
 from pyruntime.utils.errors import Code, InferenceError, PeerError
-from pyruntime.utils.messages import OK, RESCHEDULED, SENDER, WireResponse, encode_error
+from pyruntime.utils.messages import OK, RESCHEDULED, SENDER, STATES, StatelessResponse, encode_error
 from pyruntime.utils.request_codec import MEMORY_CPU, TensorRef
 
 # The outcome of one request of a batch: a response, an error, or a value in place of both (see utils/messages.py).
@@ -115,6 +117,42 @@ class ResponseReader:
         return outputs, total
 
 
+class StateReader(ResponseReader):
+    """Also takes over the states that a model returns for the sequence of a request.
+
+    They lie in the same region as the outputs, in a slot of their own, which is kept as long as they are the states.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, version: int, region: SharedRegion, release: Callable[[int, int], None]
+    ) -> None:
+        super().__init__(spec, version, region, release)
+        # The shapes of states are the model's, even where clients see an output of that name in another shape.
+        self._states = ResponseReader(replace(spec, outputs={}), version, region, release)
+
+    def response(self, job: Job, wire: Sequence[Any]) -> InferResponse | InferenceError:
+        """See ResponseReader. A state that is not as the configuration says makes an error of the response."""
+        if len(wire) != STATES + 1:
+            return super().response(job, wire)
+        outcome, states = super().response(job, wire[:STATES]), wire[STATES]
+        if type(states) is not list or len(states) != 2 or type(states[0]) is not int:
+            raise PeerError(f"{states!r} stand in place of the states of a sequence")
+        slot, tensors = states
+        outputs, size = self._states.outputs(tensors)
+        memory = StateMemory(self._regions[0], partial(self._release, slot, size) if slot >= 0 else _nothing)
+        try:
+            if job.states is not None and type(outcome) is InferResponse:
+                places = [(each.name, each.datatype, each.shape, each.address, len(each.data)) for each in outputs]
+                job.states.update_all(places, memory)
+        except InferenceError as refused:
+            assert type(outcome) is InferResponse  # errors update nothing
+            outcome.release()
+            return InferenceError(f"model '{self._spec.name}' returned a wrong state: {refused.message}")
+        finally:
+            memory.free()
+        return outcome
+
+
 def _place_of(client: ClientUse | None, name: str, at: int, size: int) -> OutputPlace | None:
     """The place of an output in a client's memory, None if it may not lie there."""
     place = None if client is None else client.places.get(name)
@@ -154,7 +192,7 @@ def _no_response(wire: object) -> int | None:
     raise PeerError(f"{wire!r} stands in place of a response")
 
 
-def response_wire(response: InferResponse, hold: int, inline: bool = False) -> WireResponse:
+def response_wire(response: InferResponse, hold: int, inline: bool = False) -> StatelessResponse:
     """The response to a call, as the caller's stub reads it. `hold` is the number of its memory, or NO_SLOT.
 
     With `inline` the message itself has the contents.
@@ -167,6 +205,6 @@ def response_wire(response: InferResponse, hold: int, inline: bool = False) -> W
     return OK, "", hold, tensors, orjson.dumps(response.parameters).decode() if response.parameters else ""
 
 
-def error_wire(error: InferenceError) -> WireResponse:
+def error_wire(error: InferenceError) -> StatelessResponse:
     """The failure of a call, as the caller's stub reads it."""
     return encode_error(int(error.code), error.message)

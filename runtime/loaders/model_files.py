@@ -61,12 +61,12 @@ def _read_state(state: StateSpec, folder: str) -> StateSpec:
         data = read_file(path, STATE_BYTES_MAX + 1)
         if len(data) > STATE_BYTES_MAX:
             raise LoadError(f"the initial state in {path} has more than {STATE_BYTES_MAX} bytes")
-        return replace(state, initial=data)
+        return replace(state, initial=data, size=len(data))
     # As in Triton, additional bytes are ignored.
-    data = read_file(path, len(state.initial))
-    if len(data) < len(state.initial):
+    data = read_file(path, state.size)
+    if len(data) < state.size:
         raise LoadError(
-            f"initial_state setting expects {len(state.initial)} bytes, but the data provided from {state.data_file} "
+            f"initial_state setting expects {state.size} bytes, but the data provided from {state.data_file} "
             f"only has {len(data)} bytes."
         )
     return replace(state, initial=data)

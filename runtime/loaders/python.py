@@ -35,6 +35,7 @@ from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
+from pyruntime.runtime.loaders.model_files import with_initial_states
 from pyruntime.runtime.loaders.native_options import stub_location
 from pyruntime.runtime.loaders.regrouping import regroup
 from pyruntime.runtime.loaders.version_loader import (
@@ -46,12 +47,13 @@ from pyruntime.runtime.loaders.version_loader import (
     regrouped_spec,
 )
 from pyruntime.runtime.loaders.warmup import warm_up_of
-from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.memory.requests import RequestMemory, RequestSlot
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import Draft
 from pyruntime.runtime.repository.instance_mode import InstanceProcess
 from pyruntime.runtime.settings import ServerSettings
-from pyruntime.utils.errors import Code, LaunchError, LoadError, OutOfMemoryError
+from pyruntime.utils.addresses import address
+from pyruntime.utils.errors import Code, InferenceError, LaunchError, LoadError, OutOfMemoryError
 
 _LOG = logging.getLogger("pyruntime.repository")
 
@@ -95,7 +97,8 @@ class PythonLoader:
         if not completed.done() and version == draft.newest:
             leader = connections[draft.processes[0].instance.name]
             completed.set_result(await self._complete(draft, location, leader))
-        spec = final_spec(draft, await asyncio.shield(completed))
+        spec = with_initial_states(final_spec(draft, await asyncio.shield(completed)), draft.folder.path)
+        spec = await _with_placed_states(spec, memory)
         model = self._factory.version(spec, version, memory)
         instances = self._instances(model, spec, draft.processes, location, environment)
         await _start(instances, connections, undo)
@@ -221,6 +224,32 @@ class PythonLoader:
             )
             instances.append(PythonInstance(plan, model.scheduler, self._tasks))
         return instances
+
+
+async def _with_placed_states(spec: ModelSpec, memory: RequestMemory) -> ModelSpec:
+    """The spec with its initial states in the model's request memory, for as long as the model is loaded.
+
+    Stubs copy them, or map them privately, for each sequence. Raises LoadError if there is no memory.
+    """
+    batching = spec.sequence_batching
+    if batching is None or not batching.states:
+        return spec
+    states = []
+    for state in batching.states:
+        if isinstance(state.initial, bytes) and state.initial:
+            try:
+                slot = memory.allocate_bare(state.size)
+                await asyncio.to_thread(_fill, slot, state.initial)
+            except InferenceError as exc:
+                raise LoadError(f"the initial state '{state.input_name}': {exc.message}", Code.UNAVAILABLE) from exc
+            state = replace(state, initial=address(memory.region.number, slot.offset))
+        states.append(state)
+    return replace(spec, sequence_batching=replace(batching, states=tuple(states)))
+
+
+def _fill(slot: RequestSlot, contents: bytes) -> None:
+    slot.commit()
+    slot.fill(contents)
 
 
 async def _start(

@@ -15,7 +15,7 @@ from pyruntime.runtime.caching.cache import ResponseCache
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.config.unsupported import refuse_unsupported, unsupported_features
+from pyruntime.runtime.config.unsupported import unsupported_features
 from pyruntime.runtime.config.validate import validate
 from pyruntime.runtime.execution.executor import Executor
 from pyruntime.runtime.execution.job import Job
@@ -104,11 +104,10 @@ def nothing_to_configure() -> None:
 
 
 def final_config(config: Config, *, is_native: bool = False) -> Config:
-    """`config`, which the model's own code has completed. Raises LoadError if it is not valid or not supported."""
+    """`config`, which the model's own code has completed. Raises LoadError if it is not valid."""
     validate(config, GPUS)
-    refuse_unsupported(config)
-    for feature in unsupported_features(config, is_native=is_native):
-        _LOG.warning("%s", feature.sentence)
+    for sentence in unsupported_features(config, is_native=is_native):
+        _LOG.warning("%s", sentence)
     return config
 
 

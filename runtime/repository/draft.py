@@ -19,7 +19,6 @@ from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
-from pyruntime.runtime.config.unsupported import refuse_unsupported
 from pyruntime.runtime.config.validate import validate, validate_instances
 from pyruntime.runtime.repository.instance_mode import InstanceProcess, instance_processes
 from pyruntime.runtime.repository.scan import ModelFolder
@@ -65,7 +64,6 @@ def read_draft(folder: ModelFolder, settings: ServerSettings, config: Config) ->
         validate(config, GPUS)  # nothing completes it
     else:
         validate_instances(config)
-    refuse_unsupported(config)
     identity = type(config)()
     identity.CopyFrom(config)
     identity.ClearField("input")

@@ -28,7 +28,7 @@ from pyruntime.runtime.scheduling.scheduler import JobScheduler
 from pyruntime.runtime.scheduling.sequences import Sequences, sequence_of
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.request_codec import MEMORY_CPU, RequestOptions, TensorRef
+from pyruntime.utils.request_codec import RequestOptions, TensorRef
 
 _LOG = logging.getLogger("pyruntime.scheduling")
 
@@ -237,13 +237,9 @@ class SequenceScheduler(JobScheduler):
         """Add the current states of its sequence to the inputs of a job; they replace earlier ones."""
         sequence = sequence_of(job)
         if job.is_start or sequence.states is None:
+            sequence.drop_states()
             sequence.states = SequenceStates(self._states, self._spec.name)
-        job.states = sequence.states
-        states = job.states.inputs
-        names = {state.name for state in states}
-        others = [tensor for tensor in job.tensors if tensor[0] not in names]
-        # Contents that are not in shared memory are sent within the message.
-        job.tensors = [*others, *[(*state, len(state.data), MEMORY_CPU, 0) for state in states]]
+        job.give_states(sequence.states)
 
     def _control(self, job: Job) -> None:
         """Add the control inputs of a job; they replace earlier ones. Raises InferenceError."""

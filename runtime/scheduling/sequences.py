@@ -83,6 +83,12 @@ class JobSequence:
     def __repr__(self) -> str:
         return f"<JobSequence {self.id!r} [{len(self.waiting)} waiting, {int(self.running is not None)} running]>"
 
+    def drop_states(self) -> None:
+        """Forget the implicit states, and free their memory."""
+        states, self.states = self.states, None
+        if states is not None:
+            states.drop()
+
 
 class InstanceSlots:
     """The slots of one instance and their sequences. Only a ready instance that stays gets more sequences."""
@@ -317,6 +323,7 @@ class Sequences(Generic[K]):
     def _vacate(self, sequence: JobSequence) -> None:
         place, sequence.place = sequence.place, None
         if place is not None:
+            sequence.drop_states()
             del place.sequences[sequence]
             heappush(place.free, sequence.slot)
 

@@ -296,14 +296,6 @@ class TestErrors:
         assert ask(server, [1], "end_and_reschedule") == [0]
         assert ask(server, [1]) == [1]
 
-    def test_states(self, model, serve, wait_until):
-        """A Python model has no way to update a state, and one that asks for states does not load."""
-        state = "state [ { input_name: 'S' output_name: 'S' data_type: TYPE_INT32 dims: 1 } ]"
-        model("again", AGAIN, more=f"sequence_batching {{ iterative_sequence: true {state} }}")
-        server = serve("--exit-on-error=false", ready=False)
-        wait_until(lambda: "Started HTTPService" in server.log)
-        assert "model 'again' asks for states in sequence_batching" in server.log
-
 
 class TestMeanwhile:
     def test_client_leaves(self, model, serve, wait_until):

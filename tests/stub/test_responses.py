@@ -17,7 +17,7 @@ from pyruntime.stub.pb_utils import (
     TritonError,
     TritonModelException,
 )
-from pyruntime.stub.responses import SMALL_BYTES, ResponseWriter, WrongResponses, check_responses
+from pyruntime.stub.responses import SMALL_BYTES, ResponseWriter, StateWriter, WrongResponses, check_responses
 from pyruntime.utils.addresses import address
 from pyruntime.utils.arena import ALIGNMENT, LARGE_BYTES
 from pyruntime.utils.errors import Code, LocalError, OutOfMemoryError
@@ -301,3 +301,53 @@ class TestPlace:
             TritonModelException, match=r"^no room for a request of 80000 bytes: no shared memory left$"
         ):
             writer.place([Tensor("X", np.zeros(10_000))], regions)
+
+
+class TestStates:
+    @pytest.fixture
+    def writer(self, region):
+        return StateWriter(region, 1 << 20, "m", {"A", "B"}, {"B", "S"})
+
+    def test_in_a_slot_of_their_own(self, region, writer):
+        """States are kept longer than outputs. One that is an output for clients, too, is written twice."""
+        tensors = [Tensor("A", np.arange(3)), Tensor("S", np.arange(2)), Tensor("B", np.arange(9))]
+        _, _, slot, outputs, _, (kept, states) = writer.write(InferenceResponse(tensors), {"A", "B"})
+        assert [tensor[0] for tensor in outputs] == ["A", "B"]
+        assert [(name, shape) for name, _, shape, *_ in states] == [("S", [2]), ("B", [9])]
+        writer.free([slot])
+        found = [np.frombuffer(region.map, np.int64, shape[0], at).tolist() for _, _, shape, at, *_ in states]
+        assert found == [[0, 1], list(range(9))]
+        writer.free([kept])
+        assert live(writer) == 0
+
+    def test_none(self, writer):
+        """A response without states, or with an error, is like any other."""
+        assert len(writer.write(InferenceResponse([Tensor("A", np.zeros(1))]), OUTPUTS)) == 5
+        failed = InferenceResponse([Tensor("S", np.zeros(1))], error=TritonError("no"))
+        assert writer.write(failed, OUTPUTS)[:2] == (Code.INTERNAL, "no")
+
+    def test_without_contents(self, writer):
+        """A state of no bytes has no slot."""
+        wire = writer.write(InferenceResponse([Tensor("S", np.zeros((0, 2)))]), OUTPUTS)
+        assert wire[5] == (NO_SLOT, [("S", "FP64", [0, 2], 0, 0, 0, 0)])
+
+    def test_no_room(self, writer, monkeypatch):
+        """Without memory for its states a response is an error, and leaves nothing behind."""
+        allocate = writer._arena.allocate
+
+        def once(size):
+            monkeypatch.setattr(writer._arena, "allocate", full)
+            return allocate(size)
+
+        def full(size):
+            raise OutOfMemoryError("full")
+
+        monkeypatch.setattr(writer._arena, "allocate", once)
+        code, text, *_ = writer.write(InferenceResponse([Tensor("B", np.zeros(1))]), OUTPUTS)
+        assert (code, text) == (Code.UNAVAILABLE, "the states that model 'm' returned cannot be kept: full")
+        assert live(writer) == 0
+
+    def test_drop(self, writer):
+        """A response that is not sent gives both slots back."""
+        writer.drop(writer.write(InferenceResponse([Tensor("B", np.zeros(1))]), OUTPUTS))
+        assert live(writer) == 0

@@ -39,6 +39,23 @@ sequence_batching { control_input [
 """
 
 
+# A model whose sequences have states that the server keeps.
+STATES = """
+sequence_batching { state [
+  { input_name: "S" output_name: "T" data_type: TYPE_INT64 dims: [ 1 ]
+    initial_state { name: "first" data_type: TYPE_INT64 dims: [ 1 ] data_file: "first" } }
+] }
+"""
+ADDS = """
+responses = []
+for request in requests:
+    added, state = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in ("IN", "S"))
+    tensors = [pb_utils.Tensor("OUT", added), pb_utils.Tensor("T", state + added)]
+    responses.append(pb_utils.InferenceResponse(tensors))
+return responses
+"""
+
+
 def failure_of(model, inputs, **options):
     """The error that a request must end with."""
     with pytest.raises(InferenceError) as caught:
@@ -73,6 +90,17 @@ class TestRequests:
         for start in (True, False):
             told = model.infer({"IN": [1]}, correlation_id=7, sequence_start=start)["OUT"].tolist()
             assert told == [repr([[int(start)], [7]]).encode()]
+
+    def test_states(self, execute, tmp_path):
+        """A state is an input, which may be left out, and an output. Nothing is kept between requests."""
+        (tmp_path / "m" / "initial_state").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "m" / "initial_state" / "first").write_bytes(np.array([40]).tobytes())
+        model = execute(ADDS, BATCHED.replace("max_batch_size: 4", "") + STATES)
+        place = {"correlation_id": 7, "sequence_start": True}
+        assert model.infer({"IN": [2]}, **place)["T"].tolist() == [42]
+        assert model.infer({"IN": [2], "S": [5]}, correlation_id=7)["T"].tolist() == [7]
+        wrong = failure_of(model, {"IN": [2], "S": [5, 6]}, correlation_id=7)
+        assert "unexpected shape for input 'S' for model 'm'. Expected [1], got [2]" in wrong.message
 
     @pytest.mark.parametrize(
         ("ask", "options", "told"),

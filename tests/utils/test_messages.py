@@ -32,7 +32,7 @@ def checked(annotation):
     if typing.get_origin(annotation) is tuple:
         return list  # as which it arrives
     if typing.get_origin(annotation) is typing.Union:
-        return tuple(map(checked, typing.get_args(annotation)))
+        return tuple(dict.fromkeys(map(checked, typing.get_args(annotation))))
     return object if annotation is typing.Any else typing.get_origin(annotation) or annotation
 
 

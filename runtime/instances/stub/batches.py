@@ -20,8 +20,9 @@ from typing import Any, Protocol
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
 from pyruntime.runtime.execution.executor import Batch, ExecutorOwner
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.execution.states import StateMemory
 from pyruntime.runtime.instances.capacity import AdaptiveCapacity
-from pyruntime.runtime.instances.codec import Outcome, ResponseReader, as_outcome, not_reschedulable
+from pyruntime.runtime.instances.codec import Outcome, ResponseReader, StateReader, as_outcome, not_reschedulable
 from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
@@ -85,7 +86,9 @@ class StubBatches(InflightBatches[InflightBatch]):
         self._concurrency = instance_spec.concurrency
         self._connection = connection
         self._calls = calls
-        self._reader = ResponseReader(spec, instance_spec.version, connection.responses, connection.release)
+        has_states = spec.sequence_batching is not None and spec.sequence_batching.states
+        reader = StateReader if has_states else ResponseReader
+        self._reader = reader(spec, instance_spec.version, connection.responses, connection.release)
         self._streams = Streams(connection, instance_spec.statistics, spec.decoupled)
         # Request memory that the model keeps, by the serial of the request.
         self._retained: dict[int, list[Slot]] = {}
@@ -278,12 +281,12 @@ class StubBatches(InflightBatches[InflightBatch]):
             self._streams.leave(serial)
             self._reschedule_or_fail(job, now_ns)
         elif serial in self._streams:
-            job.free()
+            self._leave_execute(job)
             if outcome is not None:  # execute failed after a sender had begun
                 self._clear_flag(serial)
                 self._streams.end(serial, as_outcome(outcome))
         elif outcome is None:
-            job.free()
+            self._leave_execute(job)
             self._streams.open(serial, job, inflight.sent_ns)
         elif type(outcome) is int:
             self._reschedule_or_fail(job, now_ns)
@@ -292,6 +295,14 @@ class StubBatches(InflightBatches[InflightBatch]):
         else:
             return False
         return True
+
+    def _leave_execute(self, job: Job) -> None:
+        """Execute has returned, and a sender answers the job.
+
+        The next request of a sequence may then begin, except where it reads the states that the last response brings.
+        """
+        if job.states is None:
+            job.free()
 
     def _fail(self, job: Job, failure: InferenceError, now_ns: int) -> None:
         """See InflightBatches."""
@@ -344,7 +355,7 @@ class StubBatches(InflightBatches[InflightBatch]):
                 raise PeerError(f"request {index!r} is retained and does not exist, or is retained twice")
             job = batch[index]
             if self._spec.iterative_sequence:  # the job may need its memory again
-                job.slots = [SharedSlot(slot) for slot in job.slots]
+                job.slots = [_shared(slot) for slot in job.slots]
                 self._retained[number + index] = list(job.slots)
             else:
                 self._retained[number + index], job.slots = job.slots, []
@@ -367,7 +378,9 @@ class StubBatches(InflightBatches[InflightBatch]):
                 self._calls.free_unread(slots)
                 if job.serial not in inflight.finished and job.serial not in self._streams:
                     self._fail(job, failure, now_ns)
-        for serial in list(self._streams.by_serial):
+        for serial, job in zip(list(self._streams.by_serial), self._streams.jobs(), strict=True):
+            slots, job.slots = job.slots, []
+            self._calls.free_unread(slots)
             self._streams.end(serial, failure)
         for inflight in reversed(batches[self._concurrency :]):
             if restarts:
@@ -376,3 +389,8 @@ class StubBatches(InflightBatches[InflightBatch]):
                 for job in inflight.batch:
                     self._fail(job, failure, now_ns)
         self._notify_if_idle()
+
+
+def _shared(slot: Slot) -> Slot:
+    """A slot with one more user."""
+    return slot.share() if isinstance(slot, StateMemory) else SharedSlot(slot)

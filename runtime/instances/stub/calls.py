@@ -40,8 +40,8 @@ from pyruntime.utils.messages import (
     Consumed,
     Message,
     ReleaseHold,
+    StatelessResponse,
     Unread,
-    WireResponse,
 )
 
 
@@ -218,7 +218,7 @@ class Calls:
             if isinstance(outcome, InferResponse):
                 outcome.release()
             return
-        response: WireResponse | None = None
+        response: StatelessResponse | None = None
         take = _nothing
         if isinstance(outcome, InferResponse):
             assert call.callee is not None  # it has answered
@@ -249,7 +249,7 @@ class Calls:
             failure = InferenceError(f"a response of the model that was called cannot be sent: {exc}")
             self._connection.send(*told, Answer(number, error_wire(failure), final))
 
-    def _hold(self, response: InferResponse, callee: Callee) -> tuple[WireResponse, Callable[[], None]]:
+    def _hold(self, response: InferResponse, callee: Callee) -> tuple[StatelessResponse, Callable[[], None]]:
         """A large response as the stub reads it, and the function to call when the model takes it.
 
         It is held until the stub drops it. The message of a small one has its contents instead.

@@ -155,6 +155,8 @@ class Streams:
         else:
             waited_ns = max(0, stream.sent_ns - job.arrived_ns)
             self._statistics.success(job.rows, waited_ns, 0, max(0, now_ns - stream.sent_ns), 0, total_ns)
+        if job.states is not None:  # else execute has freed it: see StubBatches
+            job.free()
         job.respond(outcome, True)
 
     def _count(self, stream: _Stream, outcome: Outcome | None, came_ns: int) -> None:

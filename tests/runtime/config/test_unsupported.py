@@ -7,30 +7,21 @@ import pytest
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.unsupported import unsupported_features
 
-STATES = "backend: 'python' sequence_batching { state { input_name: 'S' output_name: 'S' } }"
-
 
 @pytest.mark.parametrize(
-    ("text", "word", "fatal"),
+    ("text", "word"),
     [
-        (STATES, "asks for states in sequence_batching", True),
-        (
-            "backend: 'b' runtime: 'model.py' sequence_batching { state { input_name: 'S' output_name: 'S' } }",
-            "asks for states in sequence_batching",
-            True,
-        ),
-        ("instance_group { rate_limiter {} }", "asks for rate limiting", False),
-        ("instance_group { host_policy: 'p' }", "asks for a host policy", False),
-        ("parameters { key: 'TRITON_BATCH_STRATEGY_PATH' }", "asks for a custom batching strategy", False),
-        ("metric_tags { key: 'a-b' value: 'c' }", "asks for the metric tag 'a-b', which cannot be a label", False),
+        ("instance_group { rate_limiter {} }", "asks for rate limiting"),
+        ("instance_group { host_policy: 'p' }", "asks for a host policy"),
+        ("parameters { key: 'TRITON_BATCH_STRATEGY_PATH' }", "asks for a custom batching strategy"),
+        ("metric_tags { key: 'a-b' value: 'c' }", "asks for the metric tag 'a-b', which cannot be a label"),
     ],
 )
-def test_each_feature_has_a_sentence(text, word, fatal):
-    """One sentence that names the model and the feature; fatal only where answers would be wrong."""
-    (feature,) = unsupported_features(parse_model_config(f"name: 'm' {text}", "config.pbtxt"))
-    assert feature.sentence.startswith("model 'm' ")
-    assert word in feature.sentence
-    assert feature.fatal is fatal
+def test_each_feature_has_a_sentence(text, word):
+    """One sentence that names the model and the feature."""
+    (sentence,) = unsupported_features(parse_model_config(f"name: 'm' {text}", "config.pbtxt"))
+    assert sentence.startswith("model 'm' ")
+    assert word in sentence
 
 
 @pytest.mark.parametrize(
@@ -42,6 +33,7 @@ def test_each_feature_has_a_sentence(text, word, fatal):
         "optimization { eager_batching: true }",
         "sequence_batching {}",
         "sequence_batching { oldest {} control_input { name: 'START' } }",
+        "backend: 'python' sequence_batching { state { input_name: 'S' output_name: 'S' } }",
         "backend: 'native' sequence_batching { state { input_name: 'S' output_name: 'S' } }",
         "sequence_batching { iterative_sequence: true }",
         "sequence_batching { iterative_sequence: true max_sequence_idle_microseconds: 5 }",
@@ -50,11 +42,3 @@ def test_each_feature_has_a_sentence(text, word, fatal):
 def test_most_configurations_ask_for_nothing_special(text):
     """Fields that are there but ask for nothing are not mentioned."""
     assert unsupported_features(parse_model_config(text, "config.pbtxt")) == []
-
-
-def test_fatal_features_come_first():
-    """Several may be asked for at once."""
-    features = unsupported_features(
-        parse_model_config(f"instance_group {{ rate_limiter {{}} }} {STATES}", "config.pbtxt")
-    )
-    assert [feature.fatal for feature in features] == [True, False]

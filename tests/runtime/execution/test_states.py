@@ -3,14 +3,18 @@
 """The states of a sequence."""
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pyruntime.runtime.config.spec import StateSpec
-from pyruntime.runtime.execution.states import SequenceStates
+from pyruntime.runtime.execution.job import Job, discard
+from pyruntime.runtime.execution.states import SequenceStates, StateMemory
 from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.request_codec import RequestOptions
 
 SPECS = (
-    StateSpec("A_IN", "A_OUT", "INT32", (-1,), (1, 1), bytes(4)),
-    StateSpec("B_IN", "B_OUT", "BYTES", (1,), (1, 1), b"\x01\0\0\0x"),
+    StateSpec("A_IN", "A_OUT", "INT32", (-1,), (1, 1), bytes(4), 4),
+    StateSpec("B_IN", "B_OUT", "BYTES", (1,), (1, 1), b"\x01\0\0\0x", 5),
 )
 
 
@@ -21,7 +25,10 @@ def states():
 
 def test_begins_as_configured(states):
     """Before there was an update the inputs are the initial states."""
-    assert states.inputs == [("A_IN", "INT32", [1, 1], bytes(4)), ("B_IN", "BYTES", [1, 1], b"\x01\0\0\0x")]
+    assert states.inputs == [
+        ("A_IN", "INT32", [1, 1], bytes(4), 4, None),
+        ("B_IN", "BYTES", [1, 1], b"\x01\0\0\0x", 5, None),
+    ]
     assert repr(states) == "<SequenceStates m [A_IN, B_IN]>"
 
 
@@ -29,7 +36,10 @@ def test_update(states):
     """An output of the model is the input of the next request, whose name is another one."""
     states.update("A_OUT", "INT32", [1, 2], memoryview(bytes(range(8))))
     states.update("B_OUT", "BYTES", [1, 1], b"\x02\0\0\0yz")
-    assert states.inputs == [("A_IN", "INT32", [1, 2], bytes(range(8))), ("B_IN", "BYTES", [1, 1], b"\x02\0\0\0yz")]
+    assert states.inputs == [
+        ("A_IN", "INT32", [1, 2], bytes(range(8)), 8, None),
+        ("B_IN", "BYTES", [1, 1], b"\x02\0\0\0yz", 6, None),
+    ]
 
 
 def test_update_copies(states):
@@ -37,14 +47,14 @@ def test_update_copies(states):
     memory = bytearray(b"abcd")
     states.update("A_OUT", "INT32", [1, 1], memoryview(memory))
     memory[:] = b"wxyz"
-    assert states.inputs[0].data == b"abcd"
+    assert states.inputs[0].contents == b"abcd"
 
 
 def test_sequences_have_their_own():
     """Sequences do not share states."""
     first, second = SequenceStates(SPECS, "m"), SequenceStates(SPECS, "m")
     first.update("A_OUT", "INT32", [1, 1], b"abcd")
-    assert second.inputs[0].data == bytes(4)
+    assert second.inputs[0].contents == bytes(4)
 
 
 @pytest.mark.parametrize(
@@ -62,4 +72,159 @@ def test_refused(states, update, why):
     with pytest.raises(InferenceError) as caught:
         states.update(*update)
     assert (caught.value.message, caught.value.code) == (f"unable to add state {why}", Code.INVALID_ARG)
-    assert states.inputs[0].data == bytes(4)
+    assert states.inputs[0].contents == bytes(4)
+
+
+class Region:
+    number = 7
+
+
+def memory(freed):
+    """Memory that notes when it is freed, with its creator as the only user."""
+    return StateMemory(Region(), lambda: freed.append(1))
+
+
+def a_job():
+    return Job("", RequestOptions(1), [("IN", "INT32", [1], 0, 4, 0, 0)], 1, None, [], discard, 0)
+
+
+class TestInSharedMemory:
+    def test_update(self, states):
+        """States of one response use its memory until each of them is replaced."""
+        freed = []
+        first = memory(freed)
+        states.update_all([("A_OUT", "INT32", [1, 1], 64, 4), ("B_OUT", "BYTES", [1, 1], 128, 5)], first)
+        first.free()
+        assert [state[:5] for state in states.inputs] == [
+            ("A_IN", "INT32", [1, 1], 64, 4),
+            ("B_IN", "BYTES", [1, 1], 128, 5),
+        ]
+        second = memory([])
+        states.update_all([("A_OUT", "INT32", [1, 1], 256, 4)], second)
+        assert freed == []
+        states.update_all([("B_OUT", "BYTES", [1, 1], 256, 5)], second)
+        assert freed == [1]
+
+    def test_all_or_none(self, states):
+        """If one state of a response is refused, none of them is updated."""
+        freed = []
+        refused = memory(freed)
+        with pytest.raises(InferenceError, match="B_OUT"):
+            states.update_all([("A_OUT", "INT32", [1, 1], 64, 4), ("B_OUT", "INT32", [1, 1], 128, 4)], refused)
+        refused.free()
+        assert freed == [1]
+        assert states.inputs[0].contents == bytes(4)
+
+    def test_drop(self, states):
+        """The end of a sequence frees its states. What its last request returns is not kept any more."""
+        freed = []
+        for _ in range(2):
+            each = memory(freed)
+            states.update_all([("A_OUT", "INT32", [1, 1], 64, 4)], each)
+            each.free()
+            states.drop()
+        assert freed == [1, 1]
+        assert states.inputs == []
+
+
+class TestJob:
+    def test_inputs(self, states):
+        """A request has the states behind its own inputs, and keeps their memory until it is freed."""
+        freed = []
+        first = memory(freed)
+        states.update_all([("A_OUT", "INT32", [1, 1], 64, 4)], first)
+        first.free()
+        job = a_job()
+        job.give_states(states)
+        assert job.tensors == [
+            ("IN", "INT32", [1], 0, 4, 0, 0),
+            ("A_IN", "INT32", [1, 1], 64, 4, 0, 0),
+            ("B_IN", "BYTES", [1, 1], b"\x01\0\0\0x", 5, 0, 0),
+        ]
+        assert job.regions == (first.region,)
+        states.drop()
+        assert freed == []
+        job.free()
+        assert freed == [1]
+
+    def test_again(self, states):
+        """A request that is executed again has the states of then, and does not keep earlier ones."""
+        freed = []
+        job = a_job()
+        for _ in range(3):
+            each = memory(freed)
+            states.update_all([("A_OUT", "INT32", [1, 1], 64, 4)], each)
+            each.free()
+            job.give_states(states)
+        assert freed == [1, 1]
+        assert len(job.tensors) == 3
+        assert len(job.regions) == 3  # of three stubs, in this test
+
+
+class Machine(RuleBasedStateMachine):
+    """Any requests of one sequence after another, beside an oracle: what each reads, and which memory is in use."""
+
+    def __init__(self):
+        super().__init__()
+        self.region = Region()
+        self.serial = 0
+        self.live = set()
+        self.states = SequenceStates(SPECS, "m")
+        self.wanted = {"A_IN": bytes(4), "B_IN": SPECS[1].initial}
+        self.jobs = []
+
+    def free(self, serial):
+        self.live.remove(serial)
+
+    @rule()
+    def begin_again(self):
+        self.states.drop()
+        self.states = SequenceStates(SPECS, "m")
+        self.wanted = {"A_IN": bytes(4), "B_IN": SPECS[1].initial}
+
+    @rule()
+    def request(self):
+        job = a_job()
+        job.give_states(self.states)
+        assert {tensor[0]: tensor[3] for tensor in job.tensors[1:]} == self.wanted
+        self.jobs.append((job, {at for at in self.wanted.values() if isinstance(at, int)}))
+
+    @rule(names=st.sets(st.sampled_from("AB")), is_late=st.booleans(), is_wrong=st.booleans())
+    def respond(self, names, is_late, is_wrong):
+        """A response to the oldest request, which may be of a sequence that is over."""
+        if not self.jobs:
+            return
+        job, _ = self.jobs[0]
+        self.serial += 1
+        serial = self.serial
+        self.live.add(serial)
+        memory = StateMemory(self.region, lambda: self.free(serial))
+        datatypes = {"A": "FP32" if is_wrong else "INT32", "B": "BYTES"}
+        outputs = [(f"{name}_OUT", datatypes[name], [1, 1], serial, 4) for name in sorted(names)]
+        try:
+            job.states.update_all(outputs, memory)
+        except InferenceError:
+            assert is_wrong
+            assert "A" in names
+        else:
+            if job.states is self.states:
+                self.wanted.update((f"{name}_IN", serial) for name in names)
+        memory.free()
+        if not is_late:
+            self.jobs.pop(0)[0].free()
+
+    @rule(index=st.integers(0, 9))
+    def end(self, index):
+        if index < len(self.jobs):
+            self.jobs.pop(index)[0].free()
+
+    @invariant()
+    def balance(self):
+        """Memory is in use where a state lies in it or a request reads it, and nowhere else."""
+        used = {at for at in self.wanted.values() if isinstance(at, int)}
+        for _, reads in self.jobs:
+            used |= reads
+        assert self.live == used
+
+
+TestMachine = Machine.TestCase

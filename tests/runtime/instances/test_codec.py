@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.execution.states import SequenceStates
 from pyruntime.runtime.instances.codec import (
     ResponseReader,
+    StateReader,
     error_wire,
     response_wire,
 )
@@ -291,6 +293,71 @@ class TestResponse:
         except PeerError:
             return
         assert isinstance(response, (InferResponse, InferenceError))
+
+
+STATEFUL = spec_of(
+    "max_batch_size: 8 input { name: 'IN' data_type: TYPE_FP32 dims: 2 } "
+    "output { name: 'OUT' data_type: TYPE_FP32 dims: 2 } "
+    "sequence_batching { state { input_name: 'S' output_name: 'T' data_type: TYPE_FP32 dims: 2 } }"
+)
+
+
+class TestStates:
+    @pytest.fixture
+    def released(self):
+        return []
+
+    @pytest.fixture
+    def reader(self, released):
+        return StateReader(STATEFUL, 3, Region(), lambda slot, size: released.append((slot, size)))
+
+    @pytest.fixture
+    def job(self):
+        made = job()
+        made.states = SequenceStates(STATEFUL.sequence_batching.states, "m")
+        return made
+
+    def test_good(self, reader, released, job):
+        """The states of a response are those of its sequence; their slot is given back when they are replaced."""
+        for at in (128, 256):
+            wire = [OK, "", 64, [GOOD], "", [at, [["T", "FP32", [1, 2], at, 8, 0, 0]]]]
+            response = reader.response(job, wire)
+            assert [output.name for output in response.outputs] == ["OUT"]
+            (state,) = job.states.inputs
+            assert state[:5] == ("S", "FP32", [1, 2], address(9, at), 8)
+        assert released == [(128, 8)]
+
+    def test_none(self, reader, released, job):
+        """A response without states leaves them as they are."""
+        before = job.states.inputs
+        reader.response(job, [OK, "", 64, [GOOD], ""])
+        assert job.states.inputs == before
+        assert released == []
+
+    def test_wrong(self, reader, released, job):
+        """A state of another shape makes an error of the response, and changes nothing."""
+        before = job.states.inputs
+        failure = reader.response(job, [OK, "", 64, [GOOD], "", [128, [["T", "FP32", [2, 2], 128, 16, 0, 0]]]])
+        assert (failure.code, failure.message) == (
+            Code.INTERNAL,
+            "model 'm' returned a wrong state: unable to add state 'T'. Its shape is [1, 2], got [2, 2]",
+        )
+        assert sorted(released) == [(64, 8), (128, 16)]
+        assert job.states.inputs == before
+
+    def test_of_no_sequence(self, reader, released):
+        """What a model returns for padding is dropped."""
+        reader.response(job(), [OK, "", 64, [GOOD], "", [128, [["T", "FP32", [1, 2], 128, 8, 0, 0]]]])
+        assert released == [(128, 8)]
+
+    @pytest.mark.parametrize(
+        "states",
+        [None, 5, [], [128], ["a", []], [128, [], 1], [128, 5], [128, [["T", "FP32", [1, 2], LIMIT, 8]]]],
+    )
+    def test_bad(self, reader, job, states):
+        """States that are no states are refused."""
+        with pytest.raises(PeerError):
+            reader.response(job, [OK, "", 64, [GOOD], "", states])
 
 
 class TestResponses:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.execution.states import SequenceStates
 from pyruntime.runtime.instances.capacity import CAPACITY_MIN
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
@@ -603,6 +604,69 @@ class TestDecoupled:
         decoupled.respond(1, None, True)
         with pytest.raises(PeerError):
             decoupled.respond(1, EMPTY, False)
+
+
+class TestStates:
+    """The next request of a sequence may read what the last response to this one brings."""
+
+    STATE = "sequence_batching { state { input_name: 'S' output_name: 'T' data_type: TYPE_FP32 dims: 2 } } "
+
+    def stateful(self, slot):
+        return [*response(), [slot, [["T", "FP32", [1, 2], slot, 8, 0, 0]]]]
+
+    def request(self, bench):
+        request = Request()
+        states = SequenceStates(spec_from(CONFIG + self.STATE).sequence_batching.states, "m")
+        request.job.give_states(states)
+        return bench.post(request)
+
+    def test_returned(self, benches):
+        """Execute has returned the states with the response: both end the request."""
+        bench = benches(self.STATE)
+        request = self.request(bench)
+        bench.batches.answered(result(1, self.stateful(64)))
+        assert request.is_free
+        assert [state.size for state in request.job.states.inputs] == [8]
+        assert request.job.states.inputs[0].memory.region is bench.connection.responses
+
+    @pytest.mark.parametrize("is_early", [False, True])
+    def test_sender(self, benches, is_early):
+        """A request that a sender answers ends with the last response, not with execute."""
+        bench = benches(self.STATE + DECOUPLED)
+        request = self.request(bench)
+        if is_early:
+            bench.respond(1, self.stateful(64), False)
+        bench.batches.answered(result(1, SENDER))
+        assert not request.is_free
+        bench.respond(1, self.stateful(128), False)
+        assert not request.is_free
+        bench.respond(1, None, True)
+        assert request.is_free
+        assert request.job.states.inputs[0].contents % (1 << 36) == 128
+
+    def test_death(self, benches):
+        """The death of the stub ends it as well."""
+        bench = benches(self.STATE + DECOUPLED)
+        request = self.request(bench)
+        bench.batches.answered(result(1, SENDER))
+        bench.batches.died(KILLED, restarts=True)
+        assert request.is_free
+
+    def test_kept_while_it_is_executed_again(self, benches):
+        """A model may keep the states that a request read, which is executed again with others."""
+        bench = benches(self.STATE.replace("{ state", "{ iterative_sequence: true state") + DECOUPLED)
+        request = self.request(bench)
+        bench.respond(1, self.stateful(64), False)
+        bench.batches.answered(result(1, RESCHEDULED))
+        request.job.give_states(request.job.states)
+        bench.post(request)
+        bench.respond(2, self.stateful(128), False)
+        bench.batches.answered(result(2, RESCHEDULED, retained=[0]))
+        request.job.give_states(request.job.states)
+        bench.post(request)
+        assert bench.connection.released == []
+        bench.batches.retired(Retired([2]))
+        assert bench.connection.released == [(64, 8)]
 
 
 class TestDeath:

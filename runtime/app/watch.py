@@ -7,8 +7,9 @@ document := {"server": server, "closed": {API: header}, "may": {"load": bool, "i
 server   := {"began_ms", "now_ms", "ready", "exiting", "name"?, "version"?, "control"?, "in_flight"?,
              "pending_bytes"?, "pending_bytes_max"?}
 row      := a row of the repository index
-version  := {"name", "version", "since_ms", "queued", "memory", "success", "failure", "inferences", "executions",
-             "last_ms", "hits", "ns": {step: sum}, "instances": [{"name", "state", "restarts", "down"}]}
+version  := {"name", "version", "since_ms", "queued", "levels": {level: waiting}, "memory", "success", "failure",
+             "inferences", "executions", "last_ms", "hits", "ns": {step: sum}, "quantiles_us": [p50, p99] | null,
+             "instances": [{"name", "state", "restarts", "down"}]}
 line     := [number, time_ms, level, file, line, message]
 
 Parts of APIs that are closed to the client are left out. Counters only grow, so the page computes rates and keeps their
@@ -23,6 +24,9 @@ from collections.abc import Mapping
 from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.execution.executor import state_of
 from pyruntime.runtime.inference.model_version import ModelVersion
+
+# The quantiles of latencies over the last minute, where the settings enable summaries. NaN, for none, becomes null.
+_RANKS = (0.5, 0.99)
 
 
 def watch_document(state: ServerState, closed: Mapping[str, str], internals: bool, log_after: int) -> dict[str, object]:
@@ -82,6 +86,7 @@ def _version(model: ModelVersion, *, shows_reasons: bool) -> dict[str, object]:
         "version": str(model.version),
         "since_ms": model.since_ms,
         "queued": model.pending,
+        "levels": {name: level.waiting for name, level in model.scheduler.levels().items()},
         "memory": model.memory.region.used_bytes + sum(each.response_bytes for each in model.instances),
         "success": statistics.success_count,
         "failure": statistics.failure_count,
@@ -96,6 +101,7 @@ def _version(model: ModelVersion, *, shows_reasons: bool) -> dict[str, object]:
             "infer": statistics.compute_infer_ns,
             "output": statistics.compute_output_ns,
         },
+        "quantiles_us": None if statistics.latencies is None else statistics.latencies.request.quantiles(_RANKS),
         "instances": [
             {
                 "name": each.name,

@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import pyruntime
+from pyruntime.runtime.cli.commands.samples import Sort
 from pyruntime.runtime.cli.options import GROUPS, Kind, Option
 
 app = typer.Typer(
@@ -188,6 +189,25 @@ def stats(
     from pyruntime.runtime.cli.commands.stats import run_stats
 
     _leave(lambda: run_stats(ServerClient(url, headers or ()), model, watch, as_json))
+
+
+@app.command(help="Show the models of a server live: queues, rates, latencies, memory. Ctrl-C ends it.")
+def top(
+    sort: Annotated[
+        Sort, typer.Option("--sort", help="What comes first: the largest of these, or by name.")
+    ] = Sort.NAME,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, max=3600.0, help="Seconds between two looks.")
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show it once, after one interval.")] = False,
+    as_json: _Json = False,
+    url: _Url = _URL,
+    headers: _Headers = None,
+) -> None:
+    from pyruntime.runtime.cli.commands.client import ServerClient
+    from pyruntime.runtime.cli.commands.top import RESPONSE_S_MAX, run_top
+
+    _leave(lambda: run_top(ServerClient(url, headers or (), RESPONSE_S_MAX), sort, interval, once, as_json))
 
 
 new = typer.Typer(help="Write a model or a backend that works, to go on from.", no_args_is_help=True)

@@ -7,10 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import numpy as np
 import pytest
 import trustme
+
+import pyruntime
 
 SIXTEEN = json.dumps(list(range(16)))
 BAD = """
@@ -279,7 +285,140 @@ class TestStats:
         assert process.returncode == 0
 
 
-@pytest.mark.parametrize("command", [["models"], ["infer", "m"], ["load", "m"], ["unload", "m"], ["stats"]])
+LEVELS = "max_batch_size: 1 dynamic_batching { priority_levels: 3 default_priority_level: 2 }"
+# Waits for a file beside it.
+GATED = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.folder = args["model_repository"]
+
+    def execute(self, requests):
+        with open(self.folder + "/begun", "w"):
+            pass
+        while not os.path.exists(self.folder + "/gate"):
+            time.sleep(0.001)
+        given = [pb_utils.get_input_tensor_by_name(request, "IN") for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", each.as_numpy())]) for each in given]
+"""
+
+
+@contextmanager
+def top(url, path, *words, terminal=False):
+    """A `pyruntime top` that writes to a file, until the end of the block: Ctrl-C ends it well."""
+    arguments = [sys.executable, "-m", "pyruntime", "top", "--interval", "0.1", "--url", url, *words]
+    environment = {**os.environ, "COLUMNS": "80"}
+    if terminal:
+        environment |= {"TTY_COMPATIBLE": "1", "FORCE_COLOR": "1", "TERM": "xterm"}
+    with (
+        path.open("wb") as out,
+        subprocess.Popen(arguments, stdout=out, stderr=out, env=environment, preexec_fn=heed_ctrl_c) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert process.returncode == 0
+
+
+class TestTop:
+    def test_once(self, samples, run):
+        """A table that fits into 80 columns, with rates of the interval."""
+        status, out, err = run(samples, "top", "--once", "--interval", "0.1", COLUMNS="80")
+        assert (status, err) == (0, "")
+        first, *lines = [line for line in out.splitlines() if line.strip()]
+        assert first.startswith(f"pyruntime {pyruntime.__version__}, http://127.0.0.1:{samples.port}, ready, up ")
+        headings = ["Model", "Ver", "State", "Inst", "Queue", "Req/s", "Fail/s", "Mean", "Memory", "Restarts"]
+        (at,) = [number for number, line in enumerate(lines) if line.split() == headings]
+        (cells,) = [line.split() for line in lines[at:] if line.startswith("add_sub ")]
+        assert cells[:5] == ["add_sub", "1", "ready", "1/1", "0"]
+        assert max(map(len, out.splitlines())) <= 80
+
+    def test_levels_and_quantiles(self, model, serve, run, wait_until):
+        """What waits in each priority level, and latencies if the server makes summaries."""
+        folder = model("gated", GATED, more=LEVELS)
+        server = serve("--metrics-config=summary_latencies=true")
+        inputs = [{"name": "IN", "datatype": "INT64", "shape": [1, 1], "data": [1]}]
+
+        def ask(priority):
+            document = {"inputs": inputs, "parameters": {"priority": priority}}
+            return server.request("POST", "/v2/models/gated/infer", json.dumps(document)).status
+
+        def row():
+            (found,) = json.loads(run(server, "top", "--once", "--json", "--interval", "0.1")[1])["rows"]
+            return found
+
+        with ThreadPoolExecutor(5) as clients:
+            answers = [clients.submit(ask, 1)]
+            wait_until((folder / "begun").exists)
+            answers += [clients.submit(ask, priority) for priority in (1, 3, 3, 0)]
+            wait_until(lambda: row()["queued"] == 4)
+            assert row()["levels"] == {"1": 1, "2": 1, "3": 2}
+            assert "4 (1:1 2:1 3:2)" in run(server, "top", "--once", "--interval", "0.1", COLUMNS="80")[1]
+            (folder / "gate").touch()
+            assert {each.result() for each in answers} == {200}
+        found = wait_until(lambda: (now := row())["p50_ms"] is not None and now)
+        assert found["p99_ms"] >= found["p50_ms"] > 0
+        assert (found["queued"], found["levels"]) == (0, {})
+
+    def test_order(self, samples, run):
+        """The model with the most of something comes first; other orders are refused."""
+        samples.infer("add_sub", {"INPUT0": np.ones(16, np.float32), "INPUT1": np.ones(16, np.float32)})
+        status, out, _ = run(samples, "top", "--once", "--json", "--sort", "memory", "--interval", "0.1")
+        sizes = [row["memory"] for row in json.loads(out)["rows"]]
+        assert (status, sizes) == (0, sorted(sizes, reverse=True))
+        assert run(samples, "top", "--sort", "colour")[0] == 2
+
+    @pytest.mark.parametrize("terminal", [True, False])
+    def test_a_server_that_goes_and_comes_back(self, model, serving, reserve_ports, tmp_path, wait_until, terminal):
+        """It says so meanwhile, and goes on."""
+        model("m", BAD)
+        path = tmp_path / ".out"
+        with reserve_ports(1) as (port,):
+            with ExitStack() as first:
+                first.enter_context(serving(tmp_path, port=port))
+                watching = first.enter_context(ExitStack())
+                watching.enter_context(top(f"127.0.0.1:{port}", path, terminal=terminal))
+                wait_until(lambda: "ready, up" in path.read_text())
+                following = watching.pop_all()
+            with following:
+                wait_until(lambda: "trying again" in path.read_text())
+                size = path.stat().st_size
+                with serving(tmp_path, port=port):
+                    wait_until(lambda: "ready, up" in path.read_text()[size:])
+
+    def test_another_server(self, run, httpserver_of_others):
+        """A server without the page, as Triton is, gets another command proposed."""
+        status, out, err = run(None, "top", "--once", url=httpserver_of_others)
+        assert (status, out) == (1, "")
+        hint = "top is for pyruntime, and stats --watch for any server"
+        assert err == f"Error: {httpserver_of_others} has no /page/watch: {hint}\n"
+
+    def test_restricted(self, serve, model, run):
+        """What is restricted is named, and its header opens it."""
+        model("m", BAD)
+        server = serve("--http-restricted-api=statistics:a-key=secret")
+        words = "top", "--once", "--interval", "0.1"
+        status, out, _ = run(server, *words)
+        assert status == 0
+        assert "The API 'statistics' needs the header 'a-key'" in out
+        status, out, _ = run(server, *words, "--header", "a-key: secret")
+        assert (status, "needs the header" in out) == (0, False)
+
+
+@pytest.fixture
+def httpserver_of_others():
+    """The URL of a server that knows no path."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("command", [["models"], ["infer", "m"], ["load", "m"], ["unload", "m"], ["stats"], ["top"]])
 def test_no_server(run, command):
     """One sentence, and a status of its own."""
     expected = "Error: no server answers at http://127.0.0.1:1: Connection refused\n"

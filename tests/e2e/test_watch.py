@@ -58,6 +58,17 @@ def test_following(model, serve, wait_until):
     assert [(each["name"], each["state"]) for each in version["instances"]] == [("sleeper_0", "ready")]
 
 
+def test_levels_and_quantiles(model, serve):
+    """What waits in each level of a queue, if it has levels; quantiles only where the settings have summaries."""
+    model(
+        "sleeper", SLEEPER, more="max_batch_size: 1 dynamic_batching { priority_levels: 2 default_priority_level: 1 }"
+    )
+    (version,) = watch(serve())["versions"]
+    assert (version["levels"], version["quantiles_us"]) == ({"1": 0, "2": 0}, None)
+    (version,) = watch(serve("--metrics-config=summary_latencies=true"))["versions"]
+    assert version["quantiles_us"] == [None, None]
+
+
 def test_stacks(model, serve):
     """The stacks of a model's own stubs."""
     model("sleeper", SLEEPER)

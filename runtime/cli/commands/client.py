@@ -17,7 +17,7 @@ from pyruntime.runtime.cli.parse import did_you_mean
 from pyruntime.runtime.json_types import JsonObject, JsonValue
 from pyruntime.utils.errors import PyruntimeError
 
-# The time limit for a connection, in seconds. Responses have none: a model may take any time.
+# The time limit for a connection, in seconds. Most responses have none: a model may take any time.
 CONNECT_S_MAX = 10.0
 # The part of an invalid response that an error message shows, in characters.
 SHOWN_LENGTH_MAX = 200
@@ -70,12 +70,14 @@ class ModelMetadata(TypedDict):
 class ServerClient:
     """The server at a URL such as http://localhost:8000. Raises WrongUsage for an invalid URL or header.
 
-    `headers` are sent with every request, each as `<name>: <value>`.
+    `headers` are sent with every request, each as `<name>: <value>`. A response may take `response_s_max` seconds, and
+    any time for None.
 
     All methods raise CommandError. They check that a response has the expected members, and trust their types.
     """
 
-    def __init__(self, url: str, headers: Iterable[str] = ()) -> None:
+    def __init__(self, url: str, headers: Iterable[str] = (), response_s_max: float | None = None) -> None:
+        self._response_s_max = response_s_max
         self._headers = dict(_header(text) for text in headers)
         parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
@@ -157,7 +159,7 @@ class ServerClient:
                 raise Unreachable(f"there is no TLS at {self.url}") from exc
             except OSError as exc:
                 raise Unreachable(f"no server answers at {self.url}: {exc.strerror or exc}") from exc
-            connection.sock.settimeout(None)
+            connection.sock.settimeout(self._response_s_max)
             try:
                 connection.request(method, self._path + path, body, {**self._headers, **(headers or {})})
                 yield connection.getresponse()

@@ -41,9 +41,12 @@ def print_json(value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    """A table; the columns with headings in `right` are numbers. Cells may have several lines; they are escaped."""
-    made = Table(box=None, header_style="bold", pad_edge=False)
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), padding: int = 1) -> Table:
+    """A table; the columns with headings in `right` are numbers. Cells may have several lines; they are escaped.
+
+    Columns stand twice the `padding` apart, or one character for 0.
+    """
+    made = Table(box=None, header_style="bold", pad_edge=False, padding=(0, padding) if padding else (0, 1, 0, 0))
     for column, heading in enumerate(headings):
         number = heading in right
         # The first column has names, which must stay whole, to be copied.

@@ -48,3 +48,5 @@ def test_completion(capsys, monkeypatch):
     assert completed("serve models --log-file x --log-v") == ["--log-verbose"]
     assert completed("serve --disable-auto-complete-config --model-control") == ["--model-control-mode"]
     assert completed("infer --ur") == ["--url"]
+    assert completed("top --int") == ["--interval"]
+    assert completed("top --sort lat") == ["latency"]

@@ -3,6 +3,7 @@
 """Requests to a server, which is a stand-in that the test controls."""
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -136,6 +137,13 @@ class TestAnswers:
         server.answers["/v2"] = 0, "", b""
         with pytest.raises(Unreachable, match="does not answer as a server does, or hung up"):
             client.get("/v2")
+
+    def test_one_that_is_silent(self):
+        """It takes the connection and never answers: only a client with a limit gives up."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            client = ServerClient(f"127.0.0.1:{silent.getsockname()[1]}", (), 0.01)
+            with pytest.raises(Unreachable, match="does not answer as a server does, or hung up"):
+                client.get("/v2")
 
     def test_no_tls(self, server):
         """A server may not speak it."""

@@ -355,6 +355,12 @@ class EnsembleRequest:
         if source is not None:
             source.end_use()
 
+    def _release_paces(self) -> None:
+        """Let all decoupled steps go on."""
+        paces, self._paces = self._paces, {}
+        for source in paces.values():
+            source.end_use()
+
     # The end.
 
     def _named(self, error: InferenceError, step: Step | None) -> InferenceError:
@@ -374,6 +380,7 @@ class EnsembleRequest:
             assert self._ensemble.credits is not None  # it waits for one
             self._ensemble.credits.withdraw(each.start.step.index, each)
             self._withdraw(each.start)
+        self._release_paces()  # a decoupled step may wait for them, and must go on to end
         for call in list(self._calls):
             if call.step.is_decoupled:  # it may go on for ever
                 call.cancel()
@@ -390,9 +397,7 @@ class EnsembleRequest:
         self._commands.extend(self._run.stop())
         if self._commands:
             self._perform()
-        paces, self._paces = self._paces, {}
-        for source in paces.values():
-            source.end_use()
+        self._release_paces()
         for callee in self._callees.values():
             callee.arrived()
         failure = self._failure

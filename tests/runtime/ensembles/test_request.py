@@ -332,6 +332,21 @@ def test_failure_behind_a_stream():
     world.check_over()
 
 
+def test_failure_behind_a_stream_that_waits():
+    """A decoupled step gets all its credit back when a step behind it fails: it may wait for that before it ends."""
+    world = chain(STREAM, CHAIN[1])
+    world.request()
+    world.answer(0)
+    world.answer(0)
+    world.answer(1, InferenceError("no"))
+    assert world.released == 1
+    world.answer(1)
+    assert [model.spec.name for model, _, _ in world.open] == ["m0"]
+    assert world.released == world.responses == 3
+    world.answer(0)
+    world.check_over()
+
+
 def test_failure_of_one_of_two_first_steps():
     """A step that was due at the same time as one that is refused is not started."""
     world = chain(CHAIN[0], Node([("in", False)], ["b"]), Node([("a", False), ("b", False)], ["out"]))

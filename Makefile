@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: install serve test test-fast attack docs wheel sanitize lint typecheck bench
+.PHONY: install serve test test-fast attack simulate docs wheel sanitize lint typecheck bench
 
 install:
 	scripts/install
@@ -35,3 +35,7 @@ bench:
 MINUTES = 60
 attack:
 	scripts/attack $(MINUTES)
+
+SCENARIOS = 100000
+simulate:
+	scripts/simulate --scenarios $(SCENARIOS)

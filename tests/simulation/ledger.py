@@ -1,0 +1,253 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The books on all jobs of a scenario, and the invariants that must hold for them.
+
+The ledger hears of each job when it is given to a version, when a batch is given to an executor, and when the job is
+answered. It computes from the configuration alone what must hold, and shares no code with the schedulers.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from pyruntime.runtime.execution.job import Job
+from pyruntime.runtime.scheduling.policy_queue import PASSED_OVER_MAX
+
+# How much later than its deadline a request may be rejected, in nanoseconds: some turns of the loop.
+TIMEOUT_BOUND_NS = 200_000
+# How long a request may wait beside an idle instance, in nanoseconds: the time that a stub's words take to the host.
+IDLE_BOUND_NS = 1_000_000
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A job. `postings` is how often it was given to an executor, and `queues` whether the scheduler has it."""
+
+    number: int
+    version: object
+    job: Job
+    arrived_ns: int
+    level: int
+    deadline_ns: int | None
+    delays: bool
+    queues: bool = False
+    postings: int = 0
+    finals: int = 0
+
+    @property
+    def is_waiting(self):
+        """Whether it waits for its execution."""
+        return self.queues and not self.finals and self.job.instance is None
+
+
+@dataclass(slots=True)
+class Books:
+    """What the ledger knows of one version. `passed_over` counts, by level, the batches that left it out."""
+
+    open: dict[Job, Entry] = field(default_factory=dict)
+    order: list[Entry] = field(default_factory=list)
+    passed_over: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    answered: int = 0
+
+
+class Ledger:
+    """See the module. `violations` is what was found; the loop ends the scenario with the first."""
+
+    def __init__(self, clock, note):
+        self._clock = clock
+        self._note = note
+        self.violations = []
+        self.books = defaultdict(Books)
+        self._numbers = 0
+
+    def violated(self, what):
+        """An invariant does not hold."""
+        self.violations.append(what)
+
+    def check(self):
+        """Raise the first violation."""
+        if self.violations:
+            raise Violation(self.violations[0])
+
+    # What happens to a job.
+
+    def begin(self, version, job):
+        """A job is given to a version: its answers are watched from now on."""
+        self._numbers += 1
+        level, policy = _level_of(version.spec, job)
+        deadline_ns = None
+        if policy is not None and policy.default_timeout_us:
+            timeout_us = policy.default_timeout_us
+            if policy.allow_timeout_override and 0 < job.options.timeout_us < timeout_us:
+                timeout_us = job.options.timeout_us
+            deadline_ns = job.arrived_ns + timeout_us * 1000
+        delays = policy is not None and policy.delays
+        entry = Entry(self._numbers, version, job, self._clock.now_ns, level, deadline_ns, delays)
+        self.books[version].open[job] = entry
+        job.respond = self.watch(entry, job.respond)
+        self._note("begins", version.spec.name, entry.number)
+        return entry
+
+    def watch(self, entry, respond):
+        """A function like `respond` that counts the answers."""
+
+        def watched(outcome, final):
+            self._answered(entry, outcome, final)
+            respond(outcome, final)
+
+        return watched
+
+    def queued(self, version, job):
+        """The job goes to the scheduler, and not to the cache."""
+        entry = self.books[version].open.get(job)
+        if entry is not None:
+            entry.queues = True
+
+    def cancelling(self, version, job):
+        """The job is cancelled. A call in a deadlock is refused in this way, by a function that nobody watches yet."""
+        entry = self.books[version].open.get(job)
+        if entry is not None:
+            self._note("cancelled", version.spec.name, entry.number)
+            if getattr(job.respond, "__module__", "").endswith("calls.model_call"):
+                job.respond = self.watch(entry, job.respond)
+
+    def refused(self, entry):
+        """The job was refused, and must not be answered."""
+        if entry.finals:
+            self.violated(f"request {entry.number} is refused, and was answered")
+        entry.finals += 1
+        del self.books[entry.version].open[entry.job]
+        self._note("refused", entry.version.spec.name, entry.number)
+
+    def _answered(self, entry, outcome, final):
+        spec = entry.version.spec
+        self._note("answered", spec.name, entry.number, type(outcome).__name__, final)
+        if entry.finals:
+            self.violated(f"request {entry.number} of {spec.name} is answered again after its last response")
+        if not final:
+            if not spec.decoupled:
+                self.violated(f"request {entry.number} of {spec.name}, which is not decoupled, gets several responses")
+            return
+        entry.finals += 1
+        books = self.books[entry.version]
+        books.answered += 1
+        books.open.pop(entry.job, None)
+        if _is_ordered(spec) and entry.postings:
+            first = next(each for each in books.order if not each.finals or each is entry)
+            if first is not entry:
+                self.violated(f"{spec.name}: request {entry.number} is answered before {first.number}, out of order")
+            books.order = [each for each in books.order if not each.finals]
+
+    # Batches.
+
+    def posted(self, version, batch):
+        """A batch is given to an executor."""
+        books, spec = self.books[version], version.spec
+        entries = [books.open[job] for job in batch if not job.is_padding and job in books.open]
+        self._note("posted", spec.name, [entry.number for entry in entries])
+        self._check_limits(spec, batch)
+        if spec.sequence_batching is None:
+            self._check_order(books, spec, entries)
+        for entry in entries:
+            if not entry.postings and _is_ordered(spec):
+                books.order.append(entry)
+            entry.postings += 1
+
+    def _check_limits(self, spec, batch):
+        rows = sum(job.rows for job in batch)
+        if rows > max(1, spec.max_batch_size) and len(batch) > 1:
+            self.violated(f"{spec.name} gets a batch of {rows} rows")
+        if spec.dynamic_batching is None and spec.sequence_batching is None and len(batch) > 1:
+            self.violated(f"{spec.name}, which does not batch, gets {len(batch)} requests at a time")
+        if len({job.signature for job in batch}) > 1:
+            self.violated(f"{spec.name} gets a batch of requests with different shapes")
+        if any(job.cancelled for job in batch):
+            self.violated(f"{spec.name} gets a request that is cancelled")
+        sequences = [job.sequence_id for job in batch if job.sequence_id and not job.is_padding]
+        if spec.sequence_batching is not None and len(set(sequences)) < len(sequences):
+            self.violated(f"{spec.name} gets a batch with two requests of a sequence")
+
+    def _check_order(self, books, spec, entries):
+        """Levels are taken in order, unless one was passed over too often; within one, first come is first served."""
+        now_ns = self._clock.now_ns
+        waiting = [each for each in books.open.values() if each.is_waiting and each not in entries]
+        for entry in entries:
+            if entry.postings:
+                continue
+            for other in waiting:
+                is_late = other.delays and other.deadline_ns is not None and other.deadline_ns <= now_ns
+                if other.level == entry.level and other.number < entry.number and not other.postings and not is_late:
+                    self.violated(f"{spec.name}: request {entry.number} overtakes {other.number} of the same level")
+        if not entries:
+            return
+        first = entries[0].level
+        levels = {entry.level for entry in entries}
+        is_early = any(other.level < first and not other.postings for other in waiting)
+        if is_early and books.passed_over[first] < PASSED_OVER_MAX:
+            self.violated(f"{spec.name}: a request of level {first} goes before one of a higher level")
+        for level in {other.level for other in waiting} - levels:
+            books.passed_over[level] += 1
+            if books.passed_over[level] > PASSED_OVER_MAX + spec.dynamic_batching.priority_levels:
+                self.violated(f"{spec.name}: level {level} is passed over {books.passed_over[level]} times")
+        for level in (books.passed_over.keys() - {other.level for other in waiting}) | levels:
+            books.passed_over[level] = 0
+
+    # What must hold whenever time passes.
+
+    def rest(self, versions):
+        """All has happened that can happen now: check the requests that still wait. `versions` serve."""
+        now_ns = self._clock.now_ns
+        for version in versions:
+            books = self.books[version]
+            waiting = [entry for entry in books.open.values() if entry.is_waiting]
+            if not waiting:
+                continue
+            spec = version.spec
+            for entry in waiting:
+                may_expire = entry.deadline_ns is not None and not entry.delays and not entry.postings
+                if may_expire and now_ns > entry.deadline_ns + TIMEOUT_BOUND_NS:
+                    self.violated(f"{spec.name}: request {entry.number} waits longer than its time-out")
+            if spec.sequence_batching is None and spec.ensemble is None:
+                self._check_idle(version, waiting, now_ns)
+
+    def _check_idle(self, version, waiting, now_ns):
+        """No request waits while an instance that could take it is idle, once the delay of its batch is over."""
+        delay_us = version.spec.dynamic_batching.max_queue_delay_us if version.spec.dynamic_batching else 0
+        since_ns = min(entry.arrived_ns for entry in waiting) + delay_us * 1000
+        for executor in version.scheduler.executors:
+            idle_ns = version.world.idle_since_ns(executor)
+            if idle_ns is not None and now_ns > max(idle_ns, since_ns) + IDLE_BOUND_NS:
+                self.violated(f"{version.spec.name}: {len(waiting)} requests wait, and {executor.name} is idle")
+
+    def end(self):
+        """The scenario is over: nothing may be left."""
+        for version, books in self.books.items():
+            for entry in books.open.values():
+                self.violated(f"{version.spec.name}: request {entry.number} is lost")
+            statistics = version.statistics
+            counted = statistics.success_count + statistics.failure_count
+            if version.memory.live:
+                self.violated(f"{version.spec.name}: {version.memory.live} slots of request memory are never freed")
+            if counted < books.answered:
+                self.violated(
+                    f"{version.spec.name}: {counted} requests are counted, and {books.answered} were answered"
+                )
+
+
+def _is_ordered(spec):
+    return spec.dynamic_batching is not None and spec.dynamic_batching.preserve_ordering
+
+
+def _level_of(spec, job):
+    """The priority level of a job, 1 for models without levels, and the queue policy that holds there, or None."""
+    batching = spec.dynamic_batching
+    if batching is None:
+        return 1, None
+    levels = batching.priority_levels
+    level = 1
+    if levels:
+        level = job.priority if 1 <= job.priority <= levels else batching.default_priority_level
+    return level, batching.policy_of(level)

@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one scenario from beginning to end."""
+
+import asyncio
+import hashlib
+import logging
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from pyruntime.utils.errors import InferenceError
+
+from .clients import KEPT_S_MAX, Client
+from .clock import Clock
+from .ledger import Violation
+from .loop import SimulatedLoop, Stuck
+from .regions import Memory
+from .scenarios import scenario_of
+from .world import World
+
+REGION_BYTES = 1 << 16
+# A scenario that takes longer than this, in virtual seconds, does not end.
+SCENARIO_S_MAX = 3600.0
+# The numbers of requests of a client are together, and those of different clients are not.
+REQUESTS_OF_A_CLIENT = 1000
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The result of a scenario: `problem` is the invariant that it broke, or ""; `trace` is all that happened."""
+
+    seed: int
+    problem: str = ""
+    trace: list = field(default_factory=list)
+
+    @property
+    def digest(self):
+        """Two runs of one seed have the same."""
+        return hashlib.sha256(repr(self.trace).encode()).hexdigest()
+
+
+def run_seed(seed):
+    """Run the scenario of a seed."""
+    outcome = Outcome(seed)
+    clock = Clock()
+    trace = outcome.trace
+
+    def note(*what):
+        trace.append((clock.now_ns, *what))
+
+    world = World(scenario_of(seed), clock, Memory(REGION_BYTES), note)
+    loop = SimulatedLoop(clock, world.ledger.check, world.rest, world.connect)
+    failures = []
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    with clock.installed(), world.installed(), _silent():
+        try:
+            loop.run_until_complete(_scenario(world))
+            world.end()
+            if failures:
+                raise Violation(f"an exception reaches the event loop: {failures[0]}")
+        except Stuck:
+            outcome.problem = f"nothing happens any more: {_tasks(loop)}"
+        except Violation as violation:
+            outcome.problem = str(violation)
+        except TimeoutError:
+            outcome.problem = f"the scenario does not end: {_tasks(loop)}"
+        except BaseExceptionGroup as group:
+            outcome.problem = f"an exception ends the server: {_first(group)!r}"
+        finally:
+            loop.abandon()
+    return outcome
+
+
+async def _scenario(world):
+    """All clients at once, then the end of the server."""
+    async with asyncio.timeout(SCENARIO_S_MAX), asyncio.TaskGroup() as tasks:
+        await world.open(tasks)
+        events = Events(world, tasks)
+        for event in world.plan.events:
+            world.loop.call_later(event.at_s, getattr(events, event.what), event)
+        async with asyncio.TaskGroup() as clients:
+            for number, plan in enumerate(world.plan.clients):
+                client = Client(world, plan, (number + 1) * REQUESTS_OF_A_CLIENT)
+                clients.create_task(client.run(), name=f"client {number}")
+        world.note("clients are done")
+        await world.close()
+        await asyncio.sleep(KEPT_S_MAX)
+
+
+class Events:
+    """What happens to the server, beside its clients."""
+
+    def __init__(self, world, tasks):
+        self._world = world
+        self._tasks = tasks
+
+    def memory_runs_out(self, event):
+        """There is no shared memory for a while."""
+        self._world.memory.is_out = True
+        self._world.loop.call_later(event.amount, self._memory_is_back)
+
+    def _memory_is_back(self):
+        self._world.memory.is_out = False
+
+    def time_stands_still(self, event):
+        """The server does not run for a while, as on a machine that was suspended."""
+        self._world.clock.advance(event.amount)
+
+    def wall_clock_jumps(self, event):
+        """Somebody sets the clock."""
+        self._world.clock.wall_jump_ns -= int(event.amount * 1e12)
+
+    def reloads(self, event):
+        """A model is loaded again while it serves."""
+        self._tasks.create_task(self._world.reload(event.model), name=f"load {event.model}")
+
+    def unloads(self, event):
+        """A model is unloaded while it serves."""
+        self._tasks.create_task(_refusable(self._world.unload(event.model)), name=f"unload {event.model}")
+
+    def kills(self, event):
+        """All instances of a model are killed."""
+        with suppress(InferenceError):  # it does not serve
+            self._world.table.resolve(event.model).kill()
+
+
+async def _refusable(step):
+    """A request to the server that may come when it ends."""
+    with suppress(InferenceError):
+        await step
+
+
+@contextmanager
+def _silent():
+    """Keep the product's log out of the way: it has a line for each stub that dies."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(level)
+
+
+def _tasks(loop):
+    return ", ".join(sorted(task.get_name() for task in asyncio.all_tasks(loop)))
+
+
+def _first(group):
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group

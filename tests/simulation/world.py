@@ -1,0 +1,318 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""A server without processes and sockets: the real models, schedulers, instances and loaders over simulated stubs.
+
+What is real: ModelVersion, the schedulers and their policies, PythonInstance with its supervisor and its connection,
+calls between models, ensembles with their credits, the response cache, request memory, the lifecycle of versions, and
+the loaders of Python models and ensembles.
+"""
+
+import asyncio
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from random import Random
+from unittest import mock
+
+from pyruntime.runtime import regions as regions_module
+from pyruntime.runtime.caching.local import LocalCache
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.instances.stub import connection as connection_module
+from pyruntime.runtime.instances.stub import instance as instance_module
+from pyruntime.runtime.instances.stub.batches import StubBatches
+from pyruntime.runtime.loaders import python as python_module
+from pyruntime.runtime.loaders import version_loader as version_loader_module
+from pyruntime.runtime.loaders.ensemble import EnsembleLoader
+from pyruntime.runtime.loaders.model_loader import ModelLoader
+from pyruntime.runtime.loaders.python import PythonLoader
+from pyruntime.runtime.loaders.version_loader import VersionFactory
+from pyruntime.runtime.memory import requests as requests_module
+from pyruntime.runtime.memory.requests import RequestMemory
+from pyruntime.runtime.repository import loads as loads_module
+from pyruntime.runtime.repository.backends import Backend
+from pyruntime.runtime.repository.control import ModelControl
+from pyruntime.runtime.repository.fingerprint import Fingerprint
+from pyruntime.runtime.repository.lifecycle import LifecycleTable
+from pyruntime.runtime.repository.live import LiveVersions
+from pyruntime.runtime.repository.request import Found, Sight
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.utils import flow_control
+from pyruntime.utils.errors import InferenceError
+
+from .behaviour import Behaviour
+from .executors import NativeBatches, SimulatedExecutor
+from .ledger import Ledger
+from .sockets import SimulatedPipes, SimulatedSockets
+from .stubs import SimulatedStub
+from .transport import StubTransport
+
+SETTINGS = ServerSettings(("/simulated",), auto_complete_config=False, model_control_mode="explicit")
+# The growth of request memory, in bytes.
+GROWTH_BYTES = 1 << 14
+# The window of a stream in a stub, in responses. It is more than the host holds back of its credits.
+WINDOW = 24
+# How long a version may take for the requests that it has when it is unloaded, in seconds.
+DRAIN_S = 30.0
+
+
+class World:
+    """See the module. It lives in one loop, from `installed` to the end of `close`."""
+
+    def __init__(self, plan, clock, memory, note):
+        self.plan = plan
+        self.clock = clock
+        self.memory = memory
+        self.note = note
+        self.models = {model.name: model for model in plan.models}
+        self.ledger = Ledger(clock, note)
+        # All stubs, by the connection of the host, and by the batches that they get.
+        self.connected = {}
+        self.stubs = {}
+        self._idle_since_ns = {}
+        self._lives = 0
+        # How often the files of a model have changed.
+        self._stamps = {}
+        self._launched = None
+        self.loop = None
+        self.tasks = None
+
+    # What is simulated in place of processes and memory.
+
+    @contextmanager
+    def installed(self):
+        """Put the simulated parts in the place of the real ones."""
+        world = self
+
+        class WatchedVersion(ModelVersion):
+            """A version whose jobs the ledger knows."""
+
+            def __init__(self, *arguments, **options):
+                super().__init__(*arguments, **options)
+                self.world = world
+
+            def start(self, job):
+                entry = world.ledger.begin(self, job)
+                entry.queues = self._cached is None
+                try:
+                    super().start(job)
+                except InferenceError:
+                    world.ledger.refused(entry)
+                    raise
+
+            def queue(self, job):
+                world.ledger.queued(self, job)
+                super().queue(job)
+
+            def cancel(self, job):
+                world.ledger.cancelling(self, job)
+                super().cancel(job)
+
+        class WatchedBatches(StubBatches):
+            """Batches that the ledger knows."""
+
+            def __init__(self, instance_spec, connection, *others):
+                super().__init__(instance_spec, connection, *others)
+                world.stubs[self] = world.connected[connection]
+
+            def execute(self, batch):
+                world.ledger.posted(world.version_of(self), batch)
+                super().execute(batch)
+
+        with ExitStack() as stack:
+
+            def replace(module, name, value):
+                stack.enter_context(mock.patch.object(module, name, value))
+
+            replace(connection_module, "launch_stub", self.launch)
+            replace(connection_module, "socket", SimulatedSockets)
+            replace(connection_module, "os", SimulatedPipes)
+            replace(connection_module, "create_region", self.memory.create_region)
+            replace(requests_module, "create_region", self.memory.create_region)
+            replace(regions_module, "_numbers", count(1))
+            replace(version_loader_module, "ModelVersion", WatchedVersion)
+            replace(instance_module, "StubBatches", WatchedBatches)
+            replace(loads_module, "look", self._look)
+            replace(loads_module, "read", self._read)
+            replace(python_module, "final_spec", lambda draft, config: draft.identity)
+            replace(python_module, "final_config", lambda config: config)
+            replace(flow_control, "RESPONSES_AHEAD_MAX", WINDOW)
+            yield
+
+    def version_of(self, batches):
+        """The version that gives these batches."""
+        return next(version for version in self.ledger.books if version.scheduler is batches._owner)
+
+    async def launch(self, handover, environment):
+        """See launch.launch_stub."""
+        draw = self._life()
+        await asyncio.sleep(draw.random() * 0.005)
+        if draw.random() < self.plan.launches_fail:
+            raise OSError(11, "no more processes in this simulation")
+        stub = SimulatedStub(self, handover.name, Behaviour(draw, self.plan.faults, self.plan.errors))
+        self._launched = stub, handover.sock.dup()
+        self.note("launched", handover.name)
+        return stub.process
+
+    def connect(self, protocol, sock):
+        """The transport to the stub that was launched just before."""
+        stub, rest = self._launched
+        transport = StubTransport(self.loop, self._life(), stub, rest)
+        transport.serve(protocol)
+        self.connected[protocol] = stub
+        self.loop.call_later(0, stub.connected, transport, protocol.responses)
+        return transport
+
+    def _life(self):
+        """The stream of random numbers of the next stub or connection."""
+        self._lives += 1
+        return Random(self.plan.seed * 1_000_003 + self._lives)
+
+    # The server.
+
+    async def open(self, tasks):
+        """Load all models, one after the other, with those that they need first."""
+        self.loop = asyncio.get_running_loop()
+        self.tasks = tasks
+        self.table = LifecycleTable()
+        self.live = LiveVersions(self.table, tasks, DRAIN_S)
+        self.cache = LocalCache("local", {"size": "4096"})
+        await self.cache.open()
+        factory = SimulatedFactory(SETTINGS, self.cache, self.live.lost)
+        python = PythonLoader(SETTINGS, "/simulated", tasks, self, factory)
+        ensemble = EnsembleLoader(self.table.resolve, self, factory)
+        loaders = {"python": python, "native": NativeLoader(self, factory), "ensemble": ensemble}
+        self.loader = SimulatedLoader(("/simulated",), loaders, 0)
+        self.control = ModelControl(SETTINGS, self.table, self.live, self.loader, tasks, None)
+        await self.control.start(self.control_names())
+        self.note("loaded", sorted(self.table.serving))
+
+    def control_names(self):
+        """The models to load at the start."""
+        return list(self.models)
+
+    async def reload(self, name):
+        """Load a model again, whose files have changed. If that fails, what serves stays as it is."""
+        self._stamps[name] = self._stamps.get(name, 0) + 1
+        try:
+            await self.control.load(name)
+        except InferenceError as exc:
+            self.note("not loaded", name, int(exc.code))
+        else:
+            self.note("loaded again", name)
+
+    async def unload(self, name):
+        """Unload a model; its requests end in the background."""
+        self.note("unloads", name)
+        await self.control.unload(name)
+
+    async def close(self):
+        """End all versions."""
+        await self.control.close()
+        await self.live.stop(DRAIN_S)
+        await self.cache.close()
+
+    def _look(self, name, request, standing, files, settings):
+        """See repository/request.py."""
+        draft = self.models[name].draft
+        return Sight(draft.folder, draft.config, None)
+
+    def _read(self, sight, settings):
+        """See repository/request.py."""
+        name = sight.folder.name
+        stamp = self._stamps.get(name, 0).to_bytes(4, "little")
+        return Found(self.models[name].draft, {1: Fingerprint("", b"", b"", stamp)})
+
+    # What models ask of the server: see ModelServer.
+
+    def find(self, name, version):
+        return self.table.resolve(name, version)
+
+    def when_ready(self, name, version, caller, call_back):
+        raise AssertionError("no simulated model calls another one while it loads")
+
+    def trace_call(self, callee, job, context):
+        """Nothing is traced."""
+
+    def ask(self, owner, loading, method, arguments, reply):
+        """No simulated model asks anything."""
+
+    def measure(self, owner, metric, operation, value):
+        """No simulated model measures anything."""
+
+    def gone(self, owner):
+        """A stub has ended."""
+
+    # Invariants over time.
+
+    def rest(self):
+        """Time is about to pass."""
+        now_ns = self.clock.now_ns
+        serving = dict.fromkeys(self.table.serving.values())
+        for version in serving:
+            for executor in version.instances:
+                inflight = executor.inflight
+                if self._is_idle(inflight):
+                    self._idle_since_ns.setdefault(inflight, now_ns)
+                else:
+                    self._idle_since_ns.pop(inflight, None)
+        self.ledger.rest(serving)
+        self.ledger.check()
+
+    def _is_idle(self, inflight):
+        """Whether an executor could take a batch, as the executor sees it."""
+        if isinstance(inflight, NativeBatches):
+            return not len(inflight)
+        return inflight in self.stubs and self.stubs[inflight].is_idle
+
+    def idle_since_ns(self, executor):
+        """Since when an executor could take a batch; None if it cannot."""
+        return self._idle_since_ns.get(executor.inflight)
+
+    def end(self):
+        """The scenario is over: nothing may be left."""
+        self.ledger.end()
+        for region in self.memory.open.values():
+            self.ledger.violated(f"{region} is never closed")
+        for stub in self.connected.values():
+            if not stub.has_ended:
+                self.ledger.violated(f"{stub} never ends")
+        self.ledger.check()
+
+
+class SimulatedFactory(VersionFactory):
+    """Makes versions with little memory."""
+
+    def memory(self, draft):
+        """See VersionFactory."""
+        soon = asyncio.get_running_loop().call_soon
+        return RequestMemory(draft.folder.name, GROWTH_BYTES, GROWTH_BYTES, soon)
+
+
+class SimulatedLoader(ModelLoader):
+    """A loader that finds the backend of a model without its folder."""
+
+    def backend_of(self, draft, version):
+        """See ModelLoader."""
+        identity = draft.identity
+        kind = "ensemble" if identity.ensemble is not None else "native" if identity.backend == "cpp" else "python"
+        return Backend(kind, kind, "/simulated")
+
+
+class NativeLoader:
+    """Loads models that simulated executors execute: see VersionLoader."""
+
+    def __init__(self, world, factory):
+        self._world = world
+        self._factory = factory
+
+    async def load(self, draft, version, backend, completed, undo):
+        """See VersionLoader."""
+        if not completed.done():
+            completed.set_result(draft.config)
+        memory = self._factory.memory(draft)
+        undo.callback(memory.close)
+        model = self._factory.version(draft.identity, version, memory)
+        world = self._world
+        return model, [
+            SimulatedExecutor(world, model, process.name, Behaviour(world._life(), 0, world.plan.errors))
+            for process in draft.processes
+        ]

@@ -27,8 +27,8 @@ MESSAGE_CHARS_MAX = 64 << 10
 def load_class(location: Dict[str, str]) -> Any:
     """Import the model at `location` and return its TritonPythonModel class.
 
-    `location` has `model_dir`, `version` and `file`, the path of model.py; a backend's has `backend_dir` too. One that
-    runs a library has `library` and finds `location` as an attribute of its class.
+    `location` has `model_dir`, `version` and `file`, the path of model.py; a backend's has `backend_dir` too, and finds
+    `location` as an attribute of its class if the class declares it (`location: ClassVar[dict[str, str]]`).
     Raises LoadError if the file, the class or `execute` is missing, and any exception of the import itself.
     """
     file = location["file"]
@@ -48,7 +48,7 @@ def load_class(location: Dict[str, str]) -> Any:
         raise LoadError(f"Python model {file} does not define a class TritonPythonModel")
     if not callable(getattr(model_class, "execute", None)):
         raise LoadError(f"Python model {file} does not implement `execute` method.")
-    if "library" in location:
+    if backend_dir and "location" in getattr(model_class, "__annotations__", {}):
         model_class.location = location
     return model_class
 

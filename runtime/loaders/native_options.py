@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Collects the options of a native backend, for the host and for stubs that run its library."""
+"""Collects the options of a backend, for the host and for stubs that run a Python-based backend or a library."""
 
 from __future__ import annotations
 
@@ -41,12 +41,14 @@ def preloads(spec: ModelSpec, model_dir: str) -> list[str]:
 def stub_location(
     backend: Backend, spec: ModelSpec, model_dir: str, settings: ServerSettings, backend_directory: str
 ) -> dict[str, str]:
-    """The additional entries of `location` for a stub that runs a library: see backends/native/library.py."""
-    if not backend.library:
+    """The additional entries of `location` for a stub of a Python-based backend: see backends/native/library.py."""
+    if backend.kind != "python_based":
         return {}
-    return {
+    options = {"command_line": command_line(settings, backend_directory, backend.name).decode()}
+    if not backend.library:
+        return options
+    return options | {
         "library": backend.library,
-        "command_line": command_line(settings, backend_directory, backend.name).decode(),
         "preload": orjson.dumps(preloads(spec, model_dir)).decode(),
         "log_verbose": str(settings.log_verbose),
         "host_policies": orjson.dumps(settings.host_policies).decode(),

@@ -77,11 +77,16 @@ class TestPathsAndNames:
         assert sys.path == [*before, str(tmp_path / "backend")]
         assert model_class.name == "model"
 
-    def test_of_a_backend_that_runs_a_library(self, make):
-        """The class of a library's backend has the location of the model; other classes do not have it."""
-        location = {**make(backend=True), "library": "/lib.so"}
+    def test_of_a_backend_that_asks_for_its_location(self, make):
+        """The class of a backend that declares `location` has that of the model; other classes do not have it."""
+        declares = MODEL + "\n    location: dict"
+        location = make(declares, backend=True)
         assert load_class(location).location is location
-        assert not hasattr(load_class(make()), "location")
+        assert not hasattr(load_class(make(declares)), "location")
+
+    def test_of_a_backend_that_does_not_ask(self, make):
+        """The class of a backend that declares nothing stays as it is."""
+        assert not hasattr(load_class(make(backend=True)), "location")
 
     @pytest.mark.parametrize("statement", ["from . import helper_a", "import helper_a", "from .helper_a import x"])
     def test_modules_beside_it(self, make, statement):

@@ -22,6 +22,9 @@ MODULE_LINES_MAX = 600
 
 HEADERS = sorted(path for path in (ROOT / "include").rglob("*") if path.is_file())
 
+# The backends of frameworks, which run in any environment that has the framework, and what they share.
+FRAMEWORKS = ("backends/toolkit", "backends/onnxruntime")
+
 # Each part of the tree and the parts that it must not import: runtime and stub both stand on utils, and on it alone.
 FORBIDDEN = {"utils": {"runtime", "stub", "testing"}, "stub": {"runtime", "testing"}, "runtime": {"stub", "testing"}}
 # The two packages in utils that models know by names of their own, and the module of the stub that each of them shows.
@@ -132,7 +135,7 @@ def test_samples_have_tests():
 def test_syntax_is_that_of_python_3_8():
     """Modules that may run in a stub parse on the oldest Python that a stub runs under."""
     wrong = {}
-    for path in modules("stub", "utils"):
+    for path in modules("stub", "utils", *FRAMEWORKS):
         try:
             ast.parse(path.read_text(), feature_version=(3, 8))
         except SyntaxError as error:

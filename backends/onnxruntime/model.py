@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The backend of ONNX models, `backend: "onnxruntime"`: model.onnx by the Python package of ONNX Runtime.
+
+Each instance is a process with a session of its own. The libraries of `model_operations` are registered with that
+session, so they conflict with those of no other model, and end with the instance.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, ClassVar, Dict, List, Mapping
+
+import triton_python_backend_utils as pb_utils
+
+from pyruntime.backends.onnxruntime.options import SessionSettings, providers, session_settings
+from pyruntime.backends.onnxruntime.tensors import OnnxArrays, describe, describe_error
+from pyruntime.backends.toolkit.batching import BatchExecutor
+from pyruntime.backends.toolkit.completion import check_tensors, complete_config, is_complete
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file
+from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
+from pyruntime.backends.toolkit.settings import Settings, read_settings, server_options
+from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
+from pyruntime.utils.errors import LoadError
+
+FILENAME = "model.onnx"
+
+
+class TritonPythonModel:
+    """One instance of an ONNX model."""
+
+    # The stub sets it before it calls any method.
+    location: ClassVar[Dict[str, str]]
+
+    @classmethod
+    def auto_complete_config(cls, auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
+        """Complete the configuration by the model file. Raises LoadError."""
+        config = auto_complete_model_config.as_dict()
+        if is_complete(config):
+            return auto_complete_model_config
+        settings = read_settings(config)
+        onnxruntime = _import(settings)
+        version_dir = os.path.join(cls.location["model_dir"], cls.location["version"])
+        options = onnxruntime.SessionOptions()
+        # Only the inputs and outputs are of interest: do not optimise, and start no threads.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = 1
+        session = _open(onnxruntime, settings, version_dir, options, [("CPUExecutionProvider", {})])
+        inputs = describe(settings.name, session.get_inputs())
+        outputs = describe(settings.name, session.get_outputs())
+        default_max_batch_size = int(server_options(cls.location)["default-max-batch-size"])
+        complete_config(config, inputs, outputs, default_max_batch_size)
+        return auto_complete_model_config
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Open the session. Raises LoadError."""
+        config = json.loads(args["model_config"])
+        settings = read_settings(config)
+        onnxruntime = _import(settings)
+        threads = threads_per_instance(settings.instance_count, usable_cores())
+        options = _session_options(onnxruntime, settings, session_settings(settings, config, threads))
+        used = providers(
+            settings,
+            config,
+            args["model_instance_kind"],
+            args["model_instance_device_id"],
+            onnxruntime.get_available_providers(),
+        )
+        version_dir = os.path.join(args["model_repository"], args["model_version"])
+        self._session = _open(onnxruntime, settings, version_dir, options, used)
+        inputs = self._session.get_inputs()
+        overridable = self._session.get_overridable_initializers()
+        check_tensors(
+            settings,
+            describe(settings.name, [*inputs, *overridable]),
+            describe(settings.name, self._session.get_outputs()),
+        )
+        names = [tensor.name for tensor in settings.outputs]
+        self._batches = BatchExecutor(self._run, OnnxArrays(), names, settings.max_batch_size > 0)
+
+    def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
+        """Execute the requests by one call of the session, if their shapes agree."""
+        return self._batches.execute(requests)
+
+    def _run(self, inputs: Dict[str, Any], names: List[str]) -> Mapping[str, Any]:
+        try:
+            return dict(zip(names, self._session.run(names, inputs)))
+        except Exception as exc:
+            raise ValueError(describe_error(exc)) from exc
+
+
+def _import(settings: Settings) -> Any:
+    return import_framework("onnxruntime", "onnxruntime", "onnxruntime", settings.name)
+
+
+def _session_options(onnxruntime: Any, settings: Settings, wanted: SessionSettings) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = wanted.intra_op_threads
+    if wanted.inter_op_threads is not None:
+        options.inter_op_num_threads = wanted.inter_op_threads
+    options.execution_mode = getattr(onnxruntime.ExecutionMode, wanted.execution_mode)
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, wanted.graph_level)
+    if wanted.memory_arena is not None:
+        options.enable_cpu_mem_arena = wanted.memory_arena
+    if wanted.memory_pattern is not None:
+        options.enable_mem_pattern = wanted.memory_pattern
+    for name, value in wanted.entries.items():
+        try:
+            options.add_session_config_entry(name, value)
+        except Exception as exc:
+            raise LoadError(f"model '{settings.name}' has the parameter {name}: {describe_error(exc)}") from exc
+    return options
+
+
+def _open(onnxruntime: Any, settings: Settings, version_dir: str, options: Any, used: Any) -> Any:
+    """The session of the model file, with the model's libraries of custom operations. Raises LoadError."""
+    path = find_model_file(settings, version_dir, [FILENAME])
+    if os.path.isdir(path):  # as in Triton, a folder has a file of its own name, and the file's external data
+        path = os.path.join(path, os.path.basename(path))
+    for library in find_libraries(settings, version_dir):
+        try:
+            options.register_custom_ops_library(library)
+        except Exception as exc:
+            raise explain_library(settings.name, library, "onnxruntime", onnxruntime.__version__, exc) from exc
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=used)
+    except Exception as exc:
+        raise LoadError(f"model '{settings.name}' cannot be loaded: {describe_error(exc)}") from exc

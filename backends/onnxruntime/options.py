@@ -1,0 +1,116 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Translates a model's configuration to the settings of an ONNX Runtime session. (pure)
+
+Names and values of the parameters are those of Triton's ONNX Runtime backend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from pyruntime.backends.toolkit.settings import Settings
+from pyruntime.utils.errors import ConfigError
+
+# optimization { graph { level } }. Without it ONNX Runtime does all that it can.
+GRAPH_LEVELS = {-1: "ORT_ENABLE_BASIC", 0: "ORT_ENABLE_ALL", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
+EXECUTION_MODES = {0: "ORT_SEQUENTIAL", 1: "ORT_PARALLEL"}
+# Parameters that are options of the execution provider for CUDA.
+CUDA_OPTIONS = (
+    "gpu_mem_limit",
+    "arena_extend_strategy",
+    "cudnn_conv_algo_search",
+    "cudnn_conv_use_max_workspace",
+    "do_copy_in_default_stream",
+)
+# The accelerators of optimization { execution_accelerators }.
+ACCELERATORS = {"openvino": "OpenVINOExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
+
+Provider = Tuple[str, Dict[str, str]]
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """The settings of a session. The names of enumerations are attributes of the package. None leaves a default."""
+
+    intra_op_threads: int
+    inter_op_threads: Optional[int]
+    execution_mode: str
+    graph_level: str
+    memory_arena: Optional[bool]
+    memory_pattern: Optional[bool]
+    entries: Mapping[str, str]
+
+
+def session_settings(settings: Settings, config: Mapping[str, Any], threads: int) -> SessionSettings:
+    """The settings for one instance, with `threads` unless the parameters say otherwise. Raises ConfigError."""
+    intra_op = settings.integer("intra_op_thread_count", threads)
+    assert intra_op is not None  # it has a default
+    return SessionSettings(
+        intra_op_threads=intra_op,
+        inter_op_threads=settings.integer("inter_op_thread_count"),
+        execution_mode=_execution_mode(settings),
+        graph_level=_graph_level(settings, config),
+        memory_arena=_flag(settings, "enable_mem_arena"),
+        memory_pattern=_flag(settings, "enable_mem_pattern"),
+        entries={name: value for name, value in settings.parameters.items() if _is_entry(name)},
+    )
+
+
+def providers(
+    settings: Settings, config: Mapping[str, Any], kind: str, device: str, available: Sequence[str]
+) -> List[Provider]:
+    """The execution providers of an instance, by its kind and device, the preferred one first. Raises ConfigError."""
+    accelerators = config.get("optimization", {}).get("execution_accelerators", {})
+    found: List[Provider] = []
+    if kind == "GPU":
+        found += [_accelerator(settings, each) for each in accelerators.get("gpu_execution_accelerator", ())]
+        options = {name: settings.parameters[name] for name in CUDA_OPTIONS if name in settings.parameters}
+        found.append(("CUDAExecutionProvider", {"device_id": device, **options}))
+    else:
+        found += [_accelerator(settings, each) for each in accelerators.get("cpu_execution_accelerator", ())]
+    for name, _ in found:
+        if name not in available:
+            raise ConfigError(
+                f"model '{settings.name}' has an instance of kind KIND_{kind} that needs ONNX Runtime's {name}, and "
+                f"the installed package has {', '.join(available)}: install a package with it (onnxruntime-gpu for "
+                "CUDA), or use KIND_CPU without that accelerator"
+            )
+    return [*found, ("CPUExecutionProvider", {})]
+
+
+def _accelerator(settings: Settings, accelerator: Mapping[str, Any]) -> Provider:
+    name = accelerator.get("name", "")
+    if name not in ACCELERATORS:
+        raise ConfigError(
+            f"unknown Execution Accelerator '{name}' is requested: model '{settings.name}' may use "
+            f"{' or '.join(ACCELERATORS)}"
+        )
+    return ACCELERATORS[name], dict(accelerator.get("parameters", {}))
+
+
+def _graph_level(settings: Settings, config: Mapping[str, Any]) -> str:
+    level = int(config.get("optimization", {}).get("graph", {}).get("level", 0))
+    if level not in GRAPH_LEVELS:
+        raise ConfigError(
+            f"model '{settings.name}' has the graph optimization level {level}, which must be -1 (basic), "
+            "1 (extended), 2 (none) or 0 (all)"
+        )
+    return GRAPH_LEVELS[level]
+
+
+def _execution_mode(settings: Settings) -> str:
+    mode = settings.integer("execution_mode", 0)
+    if mode not in EXECUTION_MODES:
+        raise settings.refused("execution_mode", "0 (sequential) or 1 (parallel)")
+    return EXECUTION_MODES[mode]
+
+
+def _flag(settings: Settings, parameter: str) -> Optional[bool]:
+    return settings.boolean(parameter) if parameter in settings.parameters else None
+
+
+def _is_entry(parameter: str) -> bool:
+    """Whether a parameter is an entry of the session's configuration, which ONNX Runtime checks itself."""
+    return parameter.startswith(("session.", "optimization.", "ep."))

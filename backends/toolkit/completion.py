@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Completes a configuration by what a model file says of its inputs and outputs, and compares the two. (pure)
+
+The rules are those of Triton's ONNX Runtime backend: a model can batch if the first dimension of all its inputs and
+outputs may have any size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Sequence, Tuple
+
+from pyruntime.backends.toolkit.settings import Settings, TensorSpec
+from pyruntime.utils.errors import ConfigError
+
+_SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
+
+
+def is_complete(config: Dict[str, Any]) -> bool:
+    """Whether the configuration names inputs and outputs, so that the model file need not be read."""
+    return bool(config.get("input")) and bool(config.get("output"))
+
+
+def complete_config(
+    config: Dict[str, Any], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], default_max_batch_size: int
+) -> None:
+    """Fill in what `config` lacks: inputs, outputs, `max_batch_size` and the dynamic batcher. Raises ConfigError.
+
+    Inputs or outputs that are configured stay as they are, and so does `max_batch_size` then.
+    """
+    can_batch = all(map(_may_batch, [*inputs, *outputs]))
+    if config.get("max_batch_size", 0) > 0:
+        if not can_batch:
+            raise ConfigError(
+                f"autofill failed for model '{config.get('name', '')}': model does not support batching while non-zero "
+                "max_batch_size is specified"
+            )
+    elif can_batch and not config.get("input") and not config.get("output"):
+        config["max_batch_size"] = max(0, default_max_batch_size)
+    is_batching = config.get("max_batch_size", 0) > 0
+    for noun, tensors in (("input", inputs), ("output", outputs)):
+        if not config.get(noun):
+            config[noun] = [_entry(tensor, is_batching) for tensor in tensors]
+    if config.get("max_batch_size", 0) > 1 and not any(scheduler in config for scheduler in _SCHEDULERS):
+        config["dynamic_batching"] = {}
+
+
+def check_tensors(settings: Settings, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    """Compare the configured tensors with those of the model file. Raises ConfigError."""
+    for noun, configured, found in (("input", settings.inputs, inputs), ("output", settings.outputs, outputs)):
+        known = {tensor.name: tensor for tensor in found}
+        for tensor in configured:
+            if tensor.name not in known:
+                raise ConfigError(
+                    f"unexpected inference {noun} '{tensor.name}', allowed {noun}s are: {', '.join(sorted(known))}"
+                )
+            _check_tensor(settings, noun, tensor, known[tensor.name])
+
+
+def shape_text(dims: Sequence[int]) -> str:
+    """A shape as Triton's messages have it."""
+    return f"[{','.join(map(str, dims))}]"
+
+
+def _may_batch(tensor: TensorSpec) -> bool:
+    return bool(tensor.dims) and tensor.dims is not None and tensor.dims[0] == -1
+
+
+def _entry(tensor: TensorSpec, is_batching: bool) -> Dict[str, Any]:
+    dims: List[int] = list(tensor.dims or ())[1 if is_batching else 0 :]
+    entry: Dict[str, Any] = {"name": tensor.name, "data_type": tensor.datatype, "dims": dims}
+    if not dims and is_batching:  # a configuration needs a dimension, and the model has none besides that of the batch
+        entry.update(dims=[1], reshape={"shape": []})
+    elif not dims:
+        entry["dims"] = [1]
+    return entry
+
+
+def _check_tensor(settings: Settings, noun: str, configured: TensorSpec, found: TensorSpec) -> None:
+    if configured.datatype != found.datatype:
+        raise ConfigError(
+            f"unable to load model '{settings.name}', configuration expects datatype {configured.datatype} for {noun} "
+            f"'{configured.name}', model provides {found.datatype}"
+        )
+    if found.dims is None:
+        return
+    start = f"model '{settings.name}', tensor '{configured.name}': "
+    dims: Tuple[int, ...] = configured.dims or ()
+    if settings.max_batch_size > 0:
+        if not _may_batch(found):
+            raise ConfigError(
+                f"{start}for the model to support batching the shape should have at least 1 dimension and the first "
+                f"dimension must be -1; but shape expected by the model is {shape_text(found.dims)}"
+            )
+        dims = (-1, *dims)
+    elif not found.dims and dims == (1,):  # a scalar, see _entry
+        return
+    is_same = len(dims) == len(found.dims) and all(-1 in pair or pair[0] == pair[1] for pair in zip(dims, found.dims))
+    if not is_same:
+        more = ""
+        if settings.max_batch_size > 0:
+            more = " (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape)"
+        raise ConfigError(
+            f"{start}the model expects {len(found.dims)} dimensions (shape {shape_text(found.dims)}) but the model "
+            f"configuration specifies {len(dims)} dimensions{more} (shape {shape_text(dims)})"
+        )

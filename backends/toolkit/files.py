@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the model file and the libraries of custom operations of one version of a model."""
+
+from __future__ import annotations
+
+import os
+from typing import Sequence
+
+from pyruntime.backends.toolkit.settings import Settings
+from pyruntime.utils.errors import LoadError
+
+
+def find_model_file(settings: Settings, version_dir: str, default_names: Sequence[str]) -> str:
+    """The path of the model file or folder in `version_dir`. Raises LoadError.
+
+    A configured name other than the first default is taken as it is. The server fills in that first default, so any of
+    the defaults may stand for it: the first one that exists.
+    """
+    names = list(default_names)
+    if settings.filename not in ("", names[0]):
+        names = [settings.filename]
+    for name in names:
+        path = os.path.join(version_dir, name)
+        if os.path.exists(path):
+            return path
+    raise LoadError(
+        f"unable to find '{os.path.join(version_dir, names[0])}' for model '{settings.name}': its version folder needs "
+        f"{' or '.join(names)}; default_model_filename in config.pbtxt names another file"
+    )
+
+
+def find_libraries(settings: Settings, version_dir: str) -> list[str]:
+    """The absolute paths of the libraries in `model_operations`, in their order. Raises LoadError.
+
+    A relative path is one below the version's folder, else below the model's folder.
+    """
+    return [_find_library(settings.name, name, version_dir) for name in settings.libraries]
+
+
+def _find_library(model: str, name: str, version_dir: str) -> str:
+    folders = [version_dir, os.path.dirname(version_dir)]
+    # An absolute name stays as it is: join drops the folder.
+    paths = [os.path.abspath(os.path.join(folder, name)) for folder in folders]
+    for path in paths:
+        if os.path.isfile(path):
+            return path
+    raise LoadError(
+        f"model '{model}' has the op_library_filename '{name}', which does not exist: a relative path must lie below "
+        f"the version's folder, {folders[0]}, or the model's folder"
+    )

@@ -1,0 +1,71 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Imports a framework, and explains why it or a library of custom operations cannot be loaded."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from typing import Any
+
+from pyruntime.utils.errors import LoadError
+
+# How the dynamic loader names a symbol, or a version of symbols, that no loaded library has.
+_SYMBOL = re.compile(r"undefined symbol: ([^\s,)]+)|version .(\S+?)' not found")
+# How ONNX Runtime reports a library that lacks the function that it calls.
+_ENTRY_POINT = re.compile(r"Failed to get symbol (\w+) ")
+
+
+def environment() -> str:
+    """The Python environment of this process, in words."""
+    return f"{sys.prefix} (Python {sys.version.split()[0]})"
+
+
+def import_framework(module: str, package: str, extra: str, model: str) -> Any:
+    """Import a framework for a model. `package` is its name on PyPI, `extra` that of the extra of pyruntime.
+
+    Raises LoadError if the environment does not have it, or if its import fails.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] != module.partition(".")[0]:
+            raise _broken(module, model, exc) from exc
+        raise LoadError(
+            f"model '{model}' needs the package '{package}', which its environment does not have: {environment()}. "
+            f"Install it there (pip install pyruntime[{extra}], or pip install {package}), or name an environment that "
+            "has it in the parameter EXECUTION_ENV_PATH of the model"
+        ) from exc
+    except ImportError as exc:
+        raise _broken(module, model, exc) from exc
+
+
+def explain_library(model: str, path: str, framework: str, version: str, reason: BaseException) -> LoadError:
+    """The error for a library of custom operations that does not load into `framework` of `version`.
+
+    Names what the library needs and the framework does not have, if `reason` tells.
+    """
+    text = str(reason)
+    entry = _ENTRY_POINT.search(text)
+    if entry is not None:
+        return LoadError(
+            f"model '{model}': the library '{path}' has no function {entry.group(1)}, by which {framework} {version} "
+            "registers custom operations"
+        )
+    found = _SYMBOL.search(text)
+    if found is None:
+        return LoadError(
+            f"model '{model}': the library of custom operations '{path}' cannot be loaded into {framework} {version} "
+            f"of the environment {environment()}: {text}"
+        )
+    lacking = f"the symbol '{found.group(1)}'" if found.group(1) else f"the symbol version '{found.group(2)}'"
+    return LoadError(
+        f"model '{model}': the library of custom operations '{path}' needs {lacking}, which {framework} {version} of "
+        f"the environment {environment()} does not have. Build the library for {framework} {version}, or give the "
+        f"model an environment with the version of {framework} that the library was built for (EXECUTION_ENV_PATH)"
+    )
+
+
+def _broken(module: str, model: str, exc: ImportError) -> LoadError:
+    return LoadError(f"model '{model}' needs {module}, whose import fails in the environment {environment()}: {exc}")

@@ -1,0 +1,261 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the backends of frameworks share: settings, files, threads, completion, messages. No framework is needed."""
+
+import sys
+
+import pytest
+
+from pyruntime.backends.toolkit.completion import check_tensors, complete_config, is_complete
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file
+from pyruntime.backends.toolkit.frameworks import environment, explain_library, import_framework
+from pyruntime.backends.toolkit.settings import TensorSpec, read_settings, server_options
+from pyruntime.backends.toolkit.threads import cores_of_quota, threads_per_instance, usable_cores
+from pyruntime.utils.errors import ConfigError, LoadError
+
+
+def settings(**fields):
+    return read_settings({"name": "m", **fields})
+
+
+def parameters(**values):
+    return settings(parameters={name: {"string_value": value} for name, value in values.items()})
+
+
+def tensor(name, *dims, datatype="TYPE_FP32"):
+    return TensorSpec(name, datatype, dims)
+
+
+def entry(name, dims, datatype="TYPE_FP32", **more):
+    return {"name": name, "data_type": datatype, "dims": dims, **more}
+
+
+class TestSettings:
+    def test_fields(self):
+        """Every field is typed; a tensor has the shape that the model sees."""
+        found = settings(
+            max_batch_size=8,
+            input=[entry("A", ["3"]), entry("B", [1], reshape={"shape": []})],
+            output=[entry("C", [-1], "TYPE_STRING")],
+            default_model_filename="m.onnx",
+            model_operations={"op_library_filename": ["a.so", "b.so"]},
+            instance_group=[{"count": 2, "gpus": [0, 1]}, {"count": 3}],
+        )
+        assert found.inputs == (tensor("A", 3), tensor("B"))
+        assert found.outputs == (tensor("C", -1, datatype="TYPE_STRING"),)
+        assert (found.max_batch_size, found.filename, found.libraries) == (8, "m.onnx", ("a.so", "b.so"))
+        assert found.instance_count == 7
+
+    def test_integers(self):
+        """A parameter is a text; an absent one is its default."""
+        assert parameters(count="3").integer("count") == 3
+        assert settings().integer("count", 5) == 5
+        with pytest.raises(ConfigError, match=r"^model 'm' has the parameter count 'x', which must be an integer$"):
+            parameters(count="x").integer("count")
+
+    @pytest.mark.parametrize(("text", "value"), [("TRUE", True), ("1", True), ("false", False), (" 0 ", False)])
+    def test_booleans(self, text, value):
+        """A flag has any case."""
+        assert parameters(flag=text).boolean("flag") is value
+        assert settings().boolean("flag", value) is value
+
+    def test_other_booleans(self):
+        """Other texts are refused."""
+        with pytest.raises(ConfigError, match=r"^model 'm' has the parameter flag 'yes', which must be true or false$"):
+            parameters(flag="yes").boolean("flag")
+
+    def test_server_options(self):
+        """The options of the server are those of the command line."""
+        assert server_options({"command_line": '{"cmdline": {"a": "b"}}'}) == {"a": "b"}
+
+
+class TestFiles:
+    def test_the_default_names(self, tmp_path):
+        """The first name that exists counts, unless the configuration has another one."""
+        for name in ("b", "own"):
+            (tmp_path / name).touch()
+        assert find_model_file(settings(), str(tmp_path), ["a", "b"]) == str(tmp_path / "b")
+        assert find_model_file(settings(default_model_filename="a"), str(tmp_path), ["a", "b"]) == str(tmp_path / "b")
+        named = settings(default_model_filename="own")
+        assert find_model_file(named, str(tmp_path), ["a", "b"]) == str(tmp_path / "own")
+
+    def test_no_file(self, tmp_path):
+        """A configured name is never replaced by a default one."""
+        (tmp_path / "a").touch()
+        with pytest.raises(LoadError, match=r"^unable to find '.*/own' for model 'm': its version folder needs own; "):
+            find_model_file(settings(default_model_filename="own"), str(tmp_path), ["a"])
+        with pytest.raises(
+            LoadError, match=r"needs c or d; default_model_filename in config.pbtxt names another file$"
+        ):
+            find_model_file(settings(), str(tmp_path), ["c", "d"])
+
+    def test_libraries(self, tmp_path):
+        """A library is in the version's folder, else in the model's folder, or has an absolute path. Order is kept."""
+        version = tmp_path / "m" / "1"
+        version.mkdir(parents=True)
+        for path in (version / "a.so", tmp_path / "m" / "a.so", tmp_path / "m" / "b.so", tmp_path / "c.so"):
+            path.touch()
+        told = ("b.so", str(tmp_path / "c.so"), "a.so")
+        found = find_libraries(settings(model_operations={"op_library_filename": told}), str(version))
+        assert found == [str(tmp_path / "m" / "b.so"), str(tmp_path / "c.so"), str(version / "a.so")]
+        with pytest.raises(LoadError, match=r"^model 'm' has the op_library_filename 'd.so', which does not exist: "):
+            find_libraries(settings(model_operations={"op_library_filename": ["d.so"]}), str(version))
+
+
+class TestThreads:
+    @pytest.mark.parametrize(
+        ("instances", "cores", "threads"), [(1, 8, 8), (2, 8, 4), (3, 8, 2), (16, 8, 1), (0, 4, 4)]
+    )
+    def test_division(self, instances, cores, threads):
+        """All instances together have no more threads than there are cores, but each has one."""
+        assert threads_per_instance(instances, cores) == threads
+
+    @pytest.mark.parametrize(
+        ("quota", "cores"), [("max 100000\n", 8), ("200000 100000\n", 2), ("150000 100000", 2), ("1000 100000", 1)]
+    )
+    def test_quota(self, quota, cores):
+        """A quota is rounded up; it gives no more cores than there are."""
+        assert cores_of_quota(quota, 8) == cores
+        assert cores_of_quota("9900000 100000", 8) == 8
+        assert cores_of_quota("no numbers", 8) == 8
+
+    def test_of_this_process(self, tmp_path):
+        """Without a cgroup the affinity decides."""
+        (tmp_path / "cpu.max").write_text("100000 100000\n")
+        assert usable_cores(str(tmp_path / "cpu.max")) == 1
+        assert usable_cores(str(tmp_path / "none")) >= 1
+
+
+class TestCompletion:
+    def test_of_a_model_that_batches(self):
+        """The first dimension, which is free in all tensors, is that of the batch."""
+        config = {"name": "m"}
+        complete_config(config, [tensor("A", -1, 3), tensor("B", -1)], [tensor("C", -1, -1)], 4)
+        assert config == {
+            "name": "m",
+            "max_batch_size": 4,
+            "input": [entry("A", [3]), entry("B", [1], reshape={"shape": []})],
+            "output": [entry("C", [-1])],
+            "dynamic_batching": {},
+        }
+        assert is_complete(config)
+
+    @pytest.mark.parametrize("other", [(2, 3), ()])
+    def test_of_a_model_that_does_not(self, other):
+        """One tensor with another first dimension, or with none, and there is no batch."""
+        config = {"name": "m", "max_batch_size": 0}
+        assert not is_complete(config)
+        complete_config(config, [tensor("A", -1, 3)], [tensor("C", *other)], 4)
+        assert (config["max_batch_size"], config["input"]) == (0, [entry("A", [-1, 3])])
+        assert config["output"] == [entry("C", list(other) or [1])]
+        assert "dynamic_batching" not in config
+
+    def test_what_is_configured_stays(self):
+        """Configured tensors, schedulers and batch sizes are not touched; a default of 1 needs no batcher."""
+        config = {"max_batch_size": 2, "input": [entry("A", [-1])], "sequence_batching": {}}
+        complete_config(config, [tensor("A", -1, 3)], [tensor("C", -1)], 4)
+        assert config["max_batch_size"] == 2
+        assert config["input"] == [entry("A", [-1])]
+        assert "dynamic_batching" not in config
+        unbatched = {"output": [entry("C", [-1, 3])]}
+        complete_config(unbatched, [tensor("A", -1)], [tensor("C", -1, 3)], 4)
+        assert unbatched["input"] == [entry("A", [-1])]
+        assert "max_batch_size" not in unbatched
+
+    def test_a_batch_that_is_not_possible(self):
+        """The message is Triton's."""
+        with pytest.raises(ConfigError, match=r"^autofill failed for model 'm': model does not support batching while"):
+            complete_config({"name": "m", "max_batch_size": 2}, [tensor("A", 3)], [], 4)
+
+    @pytest.mark.parametrize(
+        ("config", "found"),
+        [
+            ({"input": [entry("A", [-1, 3])]}, tensor("A", 2, -1)),
+            ({"max_batch_size": 1, "input": [entry("A", [3])]}, tensor("A", -1, 3)),
+            ({"input": [entry("A", [1])]}, tensor("A")),
+            ({"input": [entry("A", [4, 4])]}, TensorSpec("A", "TYPE_FP32", None)),
+            ({}, tensor("A", 3)),
+        ],
+    )
+    def test_tensors_that_agree(self, config, found):
+        """-1 agrees with any size, and a rank that the file does not tell with any shape."""
+        check_tensors(settings(**config), [found], [])
+
+    @pytest.mark.parametrize(
+        ("config", "found", "message"),
+        [
+            ({"input": [entry("X", [3])]}, tensor("A", 3), "unexpected inference input 'X', allowed inputs are: A"),
+            (
+                {"input": [entry("A", [3], "TYPE_INT8")]},
+                tensor("A", 3),
+                "unable to load model 'm', configuration expects datatype TYPE_INT8 for input 'A', model provides "
+                "TYPE_FP32",
+            ),
+            (
+                {"input": [entry("A", [3])]},
+                tensor("A", 3, 4),
+                "model 'm', tensor 'A': the model expects 2 dimensions (shape [3,4]) but the model configuration "
+                "specifies 1 dimensions (shape [3])",
+            ),
+            (
+                {"max_batch_size": 2, "input": [entry("A", [4])]},
+                tensor("A", -1, 3),
+                "model 'm', tensor 'A': the model expects 2 dimensions (shape [-1,3]) but the model configuration "
+                "specifies 2 dimensions (an initial batch dimension because max_batch_size > 0 followed by the "
+                "explicit tensor shape) (shape [-1,4])",
+            ),
+            (
+                {"max_batch_size": 2, "input": [entry("A", [3])]},
+                tensor("A", 1, 3),
+                "model 'm', tensor 'A': for the model to support batching the shape should have at least 1 dimension "
+                "and the first dimension must be -1; but shape expected by the model is [1,3]",
+            ),
+        ],
+    )
+    def test_tensors_that_do_not(self, config, found, message):
+        """The message has what the file says and what the configuration says."""
+        with pytest.raises(ConfigError) as caught:
+            check_tensors(settings(**config), [found], [])
+        assert str(caught.value) == message
+
+
+class TestFrameworks:
+    def test_an_import(self):
+        """A framework is a module."""
+        assert import_framework("json", "json", "json", "m").dumps([1]) == "[1]"
+
+    def test_a_framework_that_is_not_there(self):
+        """The message says what to install, and where."""
+        with pytest.raises(LoadError) as caught:
+            import_framework("no_such_framework", "no-such", "framework", "m")
+        assert str(caught.value) == (
+            "model 'm' needs the package 'no-such', which its environment does not have: "
+            f"{sys.prefix} (Python {sys.version.split()[0]}). Install it there (pip install pyruntime[framework], or "
+            "pip install no-such), or name an environment that has it in the parameter EXECUTION_ENV_PATH of the model"
+        )
+
+    @pytest.mark.parametrize("code", ["import no_such_module", "raise ImportError('libx.so is not there')"])
+    def test_a_framework_that_is_broken(self, tmp_path, monkeypatch, code):
+        """A package that is there and cannot be imported is not asked to be installed."""
+        (tmp_path / "broken_framework.py").write_text(code)
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(
+            LoadError, match=r"^model 'm' needs broken_framework, whose import fails in the environment "
+        ):
+            import_framework("broken_framework", "broken", "broken", "m")
+
+    @pytest.mark.parametrize(
+        ("reason", "lacking"),
+        [
+            ("/o.so: undefined symbol: _ZN3c10", "needs the symbol '_ZN3c10', which torch 2.1 of the environment "),
+            ("x: version `VERS_1.9' not found (required", "needs the symbol version 'VERS_1.9', which torch 2.1 of "),
+            ("no ELF", "cannot be loaded into torch 2.1 of the environment "),
+            ("Failed to get symbol Register with error", "has no function Register, by which torch 2.1 registers "),
+        ],
+    )
+    def test_a_library_that_does_not_load(self, reason, lacking):
+        """The message names what is missing, the library, the version of the framework and the environment."""
+        text = str(explain_library("m", "/o.so", "torch", "2.1", OSError(reason)))
+        assert text.startswith("model 'm': the library ")
+        assert f"'/o.so' {lacking}" in text
+        assert "by which" in text or environment() in text

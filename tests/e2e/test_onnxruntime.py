@@ -1,0 +1,240 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The backend "onnxruntime": ONNX models by the Python package of ONNX Runtime, and their custom operations."""
+
+import json
+import shutil
+import sys
+from contextlib import closing
+from pathlib import Path
+from queue import Queue
+
+import numpy as np
+import pytest
+from tritonclient import grpc
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install onnxruntime)")
+onnx = pytest.importorskip("onnx", reason="onnx, which makes the models, is not installed (pip install onnx)")
+
+from onnx import TensorProto, helper  # noqa: E402
+
+FLOATS = (TensorProto.FLOAT, ["rows", 3])
+LENIENT = ("--exit-on-error=false", "--strict-readiness=false")
+EXPLICIT = ("--model-control-mode=explicit",)
+OPTIONS = 'backend: "onnxruntime" instance_group [ { kind: KIND_CPU count: 1 } ]\n'
+
+
+def onnx_model(nodes, inputs, outputs, initializers=()):
+    """An ONNX model. `nodes` are (operation, inputs, outputs, domain); tensors are name=(type, shape)."""
+    made = [helper.make_node(kind, taken, given, domain=domain) for kind, taken, given, domain in nodes]
+    tensors = [[helper.make_tensor_value_info(name, *of) for name, of in each.items()] for each in (inputs, outputs)]
+    graph = helper.make_graph(made, "graph", *tensors, list(initializers))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("test", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def add_sub(shape=("rows", 3)):
+    floats = (TensorProto.FLOAT, list(shape))
+    nodes = [("Add", ["A", "B"], ["SUM"], ""), ("Sub", ["A", "B"], ["DIFFERENCE"], "")]
+    return onnx_model(nodes, {"A": floats, "B": floats}, {"SUM": floats, "DIFFERENCE": floats})
+
+
+def scaling():
+    """OUT is IN, multiplied by what the custom operation "Scale" says."""
+    return onnx_model([("Scale", ["IN"], ["OUT"], "test")], {"IN": FLOATS}, {"OUT": FLOATS})
+
+
+def libraries(*names):
+    return "model_operations { " + " ".join(f'op_library_filename: "{name}"' for name in names) + " }\n"
+
+
+@pytest.fixture
+def onnx_folder(model):
+    """`onnx_folder(name, model, config=OPTIONS)`: the folder of a model of model.onnx."""
+
+    def write(name, made, config=OPTIONS):
+        folder = model(name, None, config)
+        onnx.save(made, folder / "1" / "model.onnx")
+        return folder
+
+    return write
+
+
+def reasons(server):
+    with closing(server.client()) as client:
+        return {row["name"]: row.get("reason", "") for row in client.get_model_repository_index()}
+
+
+def scaled(server, name):
+    return server.infer(name, {"IN": np.ones((1, 3), np.float32)}).as_numpy("OUT").tolist()[0][0]
+
+
+def mapped(server, library):
+    """The stubs that have a library of this name in memory."""
+    return [each for each in server.stubs() if library in Path(f"/proc/{each.pid}/maps").read_text()]
+
+
+def test_a_model_of_a_file_alone(serve, onnx_folder):
+    """The backend is found by the file, and the configuration completed by it, with Triton's defaults."""
+    onnx_folder("bare", add_sub(), None)
+    (onnx_folder("broken", add_sub(), None) / "1" / "model.onnx").write_bytes(b"no model")
+    server = serve(*LENIENT)
+    with closing(server.client()) as client:
+        config = client.get_model_config("bare")
+    assert (config["backend"], config["platform"]) == ("onnxruntime", "onnxruntime_onnx")
+    assert (config["max_batch_size"], config["instance_group"][0]["count"]) == (4, 2)
+    assert "dynamic_batching" in config
+    assert [(each["name"], each["data_type"], each["dims"]) for each in (*config["input"], *config["output"])] == [
+        (name, "TYPE_FP32", [3]) for name in ("A", "B", "SUM", "DIFFERENCE")
+    ]
+    assert "model 'broken' cannot be loaded: onnx runtime error " in reasons(server)["broken"]
+    first, second = np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 10, np.float32)
+    answer = server.infer("bare", {"A": first, "B": second})
+    assert answer.as_numpy("SUM").tolist() == (first + second).tolist()
+    assert answer.as_numpy("DIFFERENCE").tolist() == (first - second).tolist()
+
+
+def test_batches(serve, onnx_folder):
+    """Requests that wait together are one call of the framework, and every one gets its rows and its outputs."""
+    more = "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 60000000 }\n"
+    onnx_folder("batched", add_sub(), OPTIONS + "max_batch_size: 4\n" + more)
+    server = serve()
+    rows = [np.full((count, 3), count, np.float32) for count in (1, 3)]
+    with closing(server.grpc()) as client:
+        answers: Queue = Queue()
+        for array in rows:
+            inputs = [grpc.InferInput(name, array.shape, "FP32") for name in ("A", "B")]
+            for each in inputs:
+                each.set_data_from_numpy(array)
+            client.async_infer("batched", inputs, lambda result, error: answers.put((result, error)))
+        done = [answers.get(timeout=60) for _ in rows]
+    assert [error for _, error in done] == [None, None]
+    found = sorted(result.as_numpy("SUM").tolist() for result, _ in done)
+    assert found == sorted((array * 2).tolist() for array in rows)
+    statistics = json.loads(server.request("GET", "/v2/models/batched/stats").body)["model_stats"][0]
+    assert (statistics["execution_count"], statistics["inference_count"]) == (1, 4)
+
+
+def test_texts(serve, onnx_folder):
+    """BYTES are strings of ONNX, in UTF-8; others are refused, with the name of the input."""
+    strings = (TensorProto.STRING, ["rows", 2])
+    onnx_folder("texts", onnx_model([("Identity", ["S"], ["R"], "")], {"S": strings}, {"R": strings}), None)
+    server = serve()
+    texts = np.array([["a", "\u00e9\u00e8"], ["", "d"]], object)
+    answer = server.infer("texts", {"S": texts}).as_numpy("R")
+    assert [[each.decode() for each in row] for row in answer] == texts.tolist()
+    _, message = server.refusal("texts", {"S": np.array([[b"\xff", b"b"]], object)})
+    assert message == "input 'S' has an element that is not valid UTF-8, which strings of ONNX must be"
+
+
+def test_without_batching(serve, onnx_folder):
+    """A fixed first dimension is no batch; an output without dimensions has one."""
+    total = onnx_model([("ReduceSum", ["A"], ["T"], "")], {"A": (TensorProto.FLOAT, [2, 3])}, {"T": FLOATS})
+    total.graph.node[0].attribute.append(helper.make_attribute("keepdims", 0))
+    total.graph.output[0].CopyFrom(helper.make_tensor_value_info("T", TensorProto.FLOAT, []))
+    onnx_folder("total", total, None)
+    server = serve()
+    with closing(server.client()) as client:
+        config = client.get_model_config("total")
+    assert (config["max_batch_size"], config["input"][0]["dims"], config["output"][0]["dims"]) == (0, [2, 3], [1])
+    assert server.infer("total", {"A": np.ones((2, 3), np.float32)}).as_numpy("T").tolist() == [6]
+
+
+def test_what_cannot_be_loaded(serve, onnx_folder):
+    """Each message says what the model has, what the configuration wants, and where it says so."""
+    tensors = (
+        'input {{ name: "{}" data_type: {} dims: [ {} ] }} output {{ name: "SUM" data_type: TYPE_FP32 dims: [ 3 ] }}'
+    )
+    onnx_folder("fixed", add_sub((2, 3)), OPTIONS + "max_batch_size: 4\n")
+    onnx_folder("named", add_sub(), OPTIONS + "max_batch_size: 4\n" + tensors.format("C", "TYPE_FP32", 3))
+    onnx_folder("typed", add_sub(), OPTIONS + "max_batch_size: 4\n" + tensors.format("A", "TYPE_INT8", 3))
+    onnx_folder("shaped", add_sub(), OPTIONS + "max_batch_size: 4\n" + tensors.format("A", "TYPE_FP32", "3, 1"))
+    level = "optimization { graph { level: 7 } }\n"
+    onnx_folder("level", add_sub(), OPTIONS + level)
+    onnx_folder("mode", add_sub(), OPTIONS + 'parameters { key: "execution_mode" value { string_value: "5" } }')
+    found = reasons(serve(*LENIENT))
+    assert "model does not support batching while non-zero max_batch_size is specified" in found["fixed"]
+    assert "unexpected inference input 'C', allowed inputs are: A, B" in found["named"]
+    assert "configuration expects datatype TYPE_INT8 for input 'A', model provides TYPE_FP32" in found["typed"]
+    assert "model 'shaped', tensor 'A': the model expects 2 dimensions (shape [-1,3])" in found["shaped"]
+    assert "has the graph optimization level 7, which must be" in found["level"]
+    assert "has the parameter execution_mode '5', which must be 0 (sequential) or 1 (parallel)" in found["mode"]
+
+
+def test_weights_in_a_file_of_their_own(serve, model):
+    """External data are next to the model file, which may be in a folder of its name."""
+    weights = helper.make_tensor("W", TensorProto.FLOAT, [3], np.array([1, 2, 3], np.float32).tobytes(), raw=True)
+    made = onnx_model([("Mul", ["A", "W"], ["P"], "")], {"A": FLOATS}, {"P": FLOATS}, [weights])
+    folder = model("external", None, None) / "1" / "model.onnx"
+    folder.mkdir()
+    path = folder / "model.onnx"
+    onnx.save(made, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert (folder / "weights.bin").exists()
+    server = serve()
+    assert server.infer("external", {"A": np.ones((1, 3), np.float32)}).as_numpy("P").tolist() == [[1, 2, 3]]
+
+
+class TestCustomOperations:
+    def test_the_same_operation_twice(self, serve, onnx_folder, compile_library):
+        """Two models with two libraries that register the same operation are served at the same time, both right.
+
+        One library is in the version's folder, one in the model's folder, one has an absolute path.
+        """
+        where = {"two": ("1/ops.so", "ops.so"), "three": ("lib/ops.so", "lib/ops.so")}
+        for factor, (name, (place, told)) in enumerate(where.items(), 2):
+            folder = onnx_folder(name, scaling(), OPTIONS + libraries(told))
+            (folder / place).parent.mkdir(exist_ok=True)
+            shutil.copy(compile_library("onnx_custom_op.cc", f"-DFACTOR={factor}"), folder / place)
+        onnx_folder("four", scaling(), OPTIONS + libraries(compile_library("onnx_custom_op.cc", "-DFACTOR=4")))
+        server = serve()
+        assert [scaled(server, name) for name in ("two", "three", "four")] == [2, 3, 4]
+        assert [scaled(server, name) for name in ("four", "three", "two")] == [4, 3, 2]
+
+    def test_a_library_goes_with_its_model(self, serve, onnx_folder, compile_library):
+        """After the unload no process has the library; a new build of it is loaded without a restart of the server."""
+        folder = onnx_folder("scale", scaling(), OPTIONS + libraries("ops.so"))
+        shutil.copy(compile_library("onnx_custom_op.cc", "-DFACTOR=2"), folder / "1" / "ops.so")
+        server = serve(*EXPLICIT, "--load-model=scale")
+        assert scaled(server, "scale") == 2
+        assert len(mapped(server, "ops.so")) == 1
+        with closing(server.client()) as client:
+            client.unload_model("scale")
+            server.settle()
+            assert mapped(server, "ops.so") == []
+            (folder / "1" / "ops.so").unlink()
+            shutil.copy(compile_library("onnx_custom_op.cc", "-DFACTOR=5"), folder / "1" / "ops.so")
+            client.load_model("scale")
+        assert scaled(server, "scale") == 5
+
+    def test_libraries_that_do_not_load(self, serve, onnx_folder, compile_library):
+        """The message names what is missing, the library, the version of the framework, and the environment."""
+        folder = onnx_folder("other", scaling(), OPTIONS + libraries("ops.so"))
+        shutil.copy(compile_library("onnx_custom_op.cc", "-DNEEDS_MISSING"), folder / "1" / "ops.so")
+        onnx_folder("absent", scaling(), OPTIONS + libraries("none.so"))
+        onnx_folder("without", scaling())
+        useless = compile_library("onnx_custom_op.cc", "-DWITHOUT_ENTRY_POINT")
+        onnx_folder("useless", scaling(), OPTIONS + libraries(useless))
+        found = reasons(serve(*LENIENT))
+        assert (
+            f"'{folder / '1' / 'ops.so'}' needs the symbol 'OrtFunctionOfAnotherVersion', which onnxruntime "
+            f"{onnxruntime.__version__} of the environment {sys.prefix} "
+        ) in found["other"]
+        assert "model 'absent' has the op_library_filename 'none.so', which does not exist" in found["absent"]
+        assert "Scale" in found["without"]
+        assert f"the library '{useless}' has no function RegisterCustomOps, by which" in found["useless"]
+
+    def test_several_libraries(self, serve, onnx_folder, compile_library):
+        """All libraries of a model are registered, also one that another package brings."""
+        extensions = pytest.importorskip(
+            "onnxruntime_extensions",
+            reason="onnxruntime-extensions is not installed (pip install onnxruntime-extensions)",
+        )
+        strings = (TensorProto.STRING, ["rows"])
+        nodes = [("Scale", ["IN"], ["OUT"], "test"), ("StringUpper", ["S"], ["U"], "ai.onnx.contrib")]
+        made = onnx_model(nodes, {"IN": FLOATS, "S": strings}, {"OUT": FLOATS, "U": strings})
+        made.opset_import.append(helper.make_opsetid("ai.onnx.contrib", 1))
+        own = compile_library("onnx_custom_op.cc", "-DFACTOR=6")
+        onnx_folder("both", made, OPTIONS + libraries(own, extensions.get_library_path()))
+        answer = serve().infer("both", {"IN": np.ones((1, 3), np.float32), "S": np.array([["abc"]], object)})
+        assert answer.as_numpy("OUT").tolist() == [[6, 6, 6]]
+        assert answer.as_numpy("U").tolist() == [[b"ABC"]]

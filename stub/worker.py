@@ -36,6 +36,7 @@ from pyruntime.utils.messages import (
     CheckReady,
     Completed,
     Credit,
+    DropSequences,
     Infer,
     IsReady,
     Load,
@@ -110,6 +111,8 @@ class Worker:
                     continue  # another thread has put it back
                 if type(message) is Infer:
                     self._batches.execute(message, self._coroutines)
+                elif type(message) is DropSequences:
+                    self._drop_sequences(message, self._coroutines)
                 elif type(message) is Stop:
                     self._finalize()
                     return
@@ -189,6 +192,18 @@ class Worker:
         if not self.link.closed:
             self.link.send(IsReady(ready is True, problem))
 
+    def _drop_sequences(self, message: DropSequences, coroutines: Coroutines) -> None:
+        """Call the model's drop_sequences, which may be a coroutine. Exceptions are logged and have no other effect."""
+        try:
+            dropped = self._model.drop_sequences(message.ids)
+            if inspect.iscoroutine(dropped):
+                coroutines.run(dropped)
+        except BaseException as exc:
+            log_failure("drop_sequences failed", exc, self._root)
+        if self._batches.forked:
+            os._exit(0)  # a child that the model forked: only its parent may go on
+        self._batches.retire()  # the model may have kept inputs for these sequences
+
     # Loading.
 
     def _load_step(self, message: Message) -> bool:
@@ -199,7 +214,8 @@ class Worker:
             else:
                 assert type(message) is Load  # the channel's table admits nothing else here
                 self._load(message)
-                answer = Ready(callable(getattr(self._model, "is_ready", None)))
+                methods = (getattr(self._model, name, None) for name in ("is_ready", "drop_sequences"))
+                answer = Ready(*map(callable, methods))
         except LoadError as exc:
             self.link.send(LoadFailed(str(exc), int(exc.code)))
             return False
@@ -301,8 +317,11 @@ class Worker:
                     if self._stopping:
                         return
                     continue  # another thread has taken it
-                if type(message) is Infer:  # nothing else but Stop comes here, and comes last
+                if type(message) is Infer:
                     self._batches.execute(message, coroutines)
+                elif type(message) is DropSequences:
+                    self._drop_sequences(message, coroutines)
+                # Nothing else but Stop comes here, and comes last.
         except BrokenPipeError:
             pass  # the host has ended, so no client waits for an answer
         finally:

@@ -36,6 +36,7 @@ from pyruntime.utils.messages import (
     Completed,
     Consumed,
     Credit,
+    DropSequences,
     Failed,
     Hello,
     Infer,
@@ -95,7 +96,7 @@ TO_STUB: Table = {
     State.IDLE: {AutoComplete: State.COMPLETING, Load: State.LOADING, Stop: State.STOPPING},
     State.LOADING: _staying(State.LOADING, _ANSWERS),
     State.SERVING: {
-        **_staying(State.SERVING, (Infer, Release, Credit, CheckReady, *_ANSWERS)),
+        **_staying(State.SERVING, (Infer, Release, Credit, CheckReady, DropSequences, *_ANSWERS)),
         Stop: State.STOPPING,
     },
     State.STOPPING: _staying(State.STOPPING, (Release, Credit, *_ANSWERS)),

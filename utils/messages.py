@@ -87,9 +87,13 @@ class Load(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Stub to host: initialize has returned; execute may be called. `checks`: the model has a method is_ready."""
+    """Stub to host: initialize has returned; execute may be called.
+
+    `checks`: the model has a method is_ready. `drops`: it has a method drop_sequences.
+    """
 
     checks: bool
+    drops: bool
 
 
 class LoadFailed(NamedTuple):
@@ -278,6 +282,12 @@ class IsReady(NamedTuple):
     problem: str
 
 
+class DropSequences(NamedTuple):
+    """Host to stub: call the model's drop_sequences with these correlation ids, after the batches that came before."""
+
+    ids: List[Union[int, str]]
+
+
 Message = Union[
     Hello,
     AutoComplete,
@@ -308,6 +318,7 @@ Message = Union[
     Measure,
     CheckReady,
     IsReady,
+    DropSequences,
 ]
 
 # The tag of a message is its index in this list, so new messages go to the end.
@@ -341,6 +352,7 @@ MESSAGES: Tuple[Type[Any], ...] = (
     Measure,
     CheckReady,
     IsReady,
+    DropSequences,
 )
 
 TAGS: Dict[Type[Any], int] = {message: tag for tag, message in enumerate(MESSAGES)}
@@ -352,7 +364,7 @@ FIELDS: Tuple[Tuple[Any, ...], ...] = (
     (dict, str),
     (str,),
     (dict, dict, int, int),
-    (bool,),
+    (bool, bool),
     (str, int),
     (int, list, list),
     (list,),
@@ -377,4 +389,5 @@ FIELDS: Tuple[Tuple[Any, ...], ...] = (
     (int, str, float),
     (),
     (bool, str),
+    (list,),
 )

@@ -111,6 +111,9 @@ class EnsembleExecutor:
         ensemble = self._ensemble
         check_all([partial(ensemble.check_step_ready, step) for step in ensemble.graph.steps], call_back)
 
+    def drop_sequences(self, ids: Sequence[int | str]) -> None:
+        """See Executor. An ensemble has no sequences of its own: the schedulers of its steps have them."""
+
     def workers(self) -> Sequence[Waiting]:
         """See Executor."""
         return self.inflight.workers()

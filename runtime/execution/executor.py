@@ -126,6 +126,9 @@ class Executor(Protocol):
     def check_ready(self, call_back: CallBack) -> None:
         """Call back, at once or later, with whether it takes requests and its model says that it is ready."""
 
+    def drop_sequences(self, ids: Sequence[int | str]) -> None:
+        """Tell the model that these sequences, of which it has executed requests, end without an END request."""
+
     def workers(self) -> Sequence[Waiting]:
         """The threads that execute its requests, now or after a restart: see deadlock.py."""
 

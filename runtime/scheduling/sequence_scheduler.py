@@ -126,6 +126,7 @@ class SequenceScheduler(JobScheduler):
         """See JobScheduler. Cancels all waiting requests of the sequence."""
         for each in self._sequences.cancel(job):
             self._drop(each)
+        self._tell_abandoned()
         self._dispatch()
 
     def fail_all(self, failure: InferenceError) -> None:
@@ -168,6 +169,11 @@ class SequenceScheduler(JobScheduler):
                 self._fail(job, self._lost(job), FailureReason.OTHER)
         self._note_progress()
         super().executor_changed()
+
+    def _tell_abandoned(self) -> None:
+        """Tell the models which sequences are abandoned, before they get requests of new ones with the same ids."""
+        for instance, ids in self._sequences.take_abandoned():
+            instance.drop_sequences(ids)
 
     def _put_back(self, job: Job) -> None:
         if job.cancelled:
@@ -306,6 +312,7 @@ class SequenceScheduler(JobScheduler):
         self._timer = None
         for job in self._sequences.expire(time.monotonic()):
             self._fail(job, InferenceError(_EXPIRED, Code.UNAVAILABLE), FailureReason.REJECTED)
+        self._tell_abandoned()
         self._dispatch()
 
 

@@ -16,6 +16,9 @@ A sequence is *idle* if it has a slot and no request, neither waiting nor runnin
 backlog the client's timeout applies instead: the timeout of any waiting request ends the sequence. A sequence also ends
 if a waiting request is cancelled, or if its instance dies, unless its next request has START anyway.
 
+A sequence is *abandoned* if it ends without END while its instance goes on: it was idle for too long, or a waiting
+request was cancelled. `take_abandoned` says so, for the model.
+
 This module only decides; sequence_scheduler.py runs it. Times are in seconds, on one clock.
 """
 
@@ -52,11 +55,12 @@ class JobSequence:
 
     `is_ended`: its last request has arrived, and only START may follow. `is_single`: it ends with its first request,
     because no client knows its id. `is_over`: it is removed, and exists only until its running request ends.
-    `runs_start`: the running request, or the last one that ran, had START.
+    `runs_start`: the running request, or the last one that ran, had START. `has_run`: its model has executed a request.
     """
 
     __slots__ = (
         "deadline_s",
+        "has_run",
         "id",
         "is_ended",
         "is_over",
@@ -72,7 +76,7 @@ class JobSequence:
     def __init__(self, id: int | str, is_single: bool) -> None:
         self.id = id
         self.is_single = is_single
-        self.is_ended = self.is_over = self.runs_start = False
+        self.is_ended = self.is_over = self.runs_start = self.has_run = False
         self.waiting: deque[Job] = deque()
         self.running: Job | None = None
         self.place: InstanceSlots | None = None
@@ -91,15 +95,19 @@ class JobSequence:
 
 
 class InstanceSlots:
-    """The slots of one instance and their sequences. Only a ready instance that stays gets more sequences."""
+    """The slots of one instance and their sequences. Only a ready instance that stays gets more sequences.
 
-    __slots__ = ("free", "is_leaving", "is_ready", "sequences", "strategy")
+    `abandoned` are the ids of abandoned sequences, until they are taken.
+    """
+
+    __slots__ = ("abandoned", "free", "is_leaving", "is_ready", "sequences", "strategy")
 
     def __init__(self, strategy: Strategy, slots: int, is_ready: bool) -> None:
         self.strategy = strategy
         self.is_ready = is_ready
         self.is_leaving = False
         self.free = list(range(slots))
+        self.abandoned: list[int | str] = []
         self.sequences: dict[JobSequence, None] = {}
 
 
@@ -218,6 +226,7 @@ class Sequences(Generic[K]):
         if sequence.running is not job:
             return
         sequence.running = None
+        sequence.has_run = True
         if sequence.is_over:
             self._vacate(sequence)
         elif (job.is_end or sequence.is_single) and not sequence.waiting:
@@ -253,9 +262,19 @@ class Sequences(Generic[K]):
         sequence = sequence_of(job)
         if job not in sequence.waiting:
             return []
+        self._abandon(sequence)
         failed = self._end(sequence)
         self._fill()
         return failed
+
+    def take_abandoned(self) -> list[tuple[K, list[int | str]]]:
+        """Remove and return the ids of abandoned sequences, of each instance that has any. See the module."""
+        taken = []
+        for instance, slots in self._instances.items():
+            if slots.abandoned:
+                taken.append((instance, slots.abandoned))
+                slots.abandoned = []
+        return taken
 
     def drain(self) -> list[Job]:
         """End all sequences, and return the jobs to fail."""
@@ -285,6 +304,7 @@ class Sequences(Generic[K]):
         for sequence, since in list(self._idle.items()):
             if since + self._max_idle_s > now:
                 break
+            self._abandon(sequence)
             self._end(sequence)
         while (deadline := self._next_deadline()) is not None and deadline <= now:
             failed += self._end(heappop(self._deadlines)[2])
@@ -351,6 +371,7 @@ class Sequences(Generic[K]):
 
     def _to_backlog(self, sequence: JobSequence) -> None:
         self._backlog[sequence] = None
+        sequence.has_run = False
         for job in sequence.waiting:
             self._note_deadline(sequence, job)
 
@@ -368,6 +389,13 @@ class Sequences(Generic[K]):
         while deadlines and deadlines[0][0] != deadlines[0][2].deadline_s:
             heappop(deadlines)
         return deadlines[0][0] if deadlines else None
+
+    def _abandon(self, sequence: JobSequence) -> None:
+        """Note that a sequence, which is to be ended, has begun in its slot and will have no END."""
+        running = sequence.running
+        has_begun = sequence.has_run if running is None else not running.is_end
+        if sequence.place is not None and has_begun:
+            sequence.place.abandoned.append(sequence.id)
 
     def _end(self, sequence: JobSequence) -> list[Job]:
         """Remove a sequence, and return its waiting jobs. Its slot becomes free at once, or after the running job."""

@@ -364,6 +364,60 @@ class TestGrpc:
         assert caught.value.message() == f"inference request for sequence 79 to model '{name}' {START_MISSING}"
 
 
+# Writes down which sequences it is told to drop.
+DROPS = """
+    PREFIXdef drop_sequences(self, correlation_ids):
+        for id in correlation_ids:
+            del self.sums[id]
+        with open(self.folder + "/dropped", "a") as file:
+            print(json.dumps(correlation_ids), file=file)
+"""
+
+
+class TestAbandoned:
+    @pytest.mark.parametrize("prefix", ["", "async "])
+    def test_idle(self, serve, model, wait_until, prefix):
+        """A model is told of a sequence that is idle for too long, and not of one that ends by END."""
+        drops = DROPS.replace("PREFIX", prefix)
+        folder = model("m", ACCUMULATOR + drops, CONFIG, "sequence_batching { max_sequence_idle_microseconds: 200000 }")
+        server = serve()
+        assert send(server, "m", 1, 5, start=True) == 5
+        assert send(server, "m", 2, 5, start=True, end=True) == 5
+        wait_until((folder / "dropped").exists)
+        assert (folder / "dropped").read_text() == "[1]\n"
+        assert send(server, "m", 1, 5, start=True, end=True) == 5
+
+    def test_stream_client_leaves(self, serve, model, wait_until):
+        """A model is told of a sequence whose client leaves while a request waits, and after the one that runs."""
+        folder = model("m", ACCUMULATOR + DROPS.replace("PREFIX", ""), CONFIG, batching(""))
+        server = serve()
+        assert send(server, "m", 1, 5, start=True) == 5
+        client = server.grpc()
+        client.start_stream(lambda result, error: None)
+        for value in (-1, 6):
+            client.async_stream_infer("m", [grpc_input(value)], sequence_id=1)
+        wait_until((folder / "running").exists)
+        wait_until(lambda: pending(server) == 1)
+        client.stop_stream(cancel_requests=True)
+        client.close()
+        wait_until(lambda: pending(server) == 0)
+        assert not (folder / "dropped").exists()
+        (folder / "go").touch()
+        wait_until((folder / "dropped").exists)
+        assert (folder / "dropped").read_text() == "[1]\n"
+        assert refusal(server, "m", 1, 7)[0] == 400
+
+    def test_exception(self, serve, model, wait_until):
+        """An exception of the method is logged, and requests go on."""
+        drops = "\n    def drop_sequences(self, correlation_ids):\n        raise ValueError(correlation_ids)\n"
+        model("m", ACCUMULATOR + drops, CONFIG, "sequence_batching { max_sequence_idle_microseconds: 200000 }")
+        server = serve()
+        assert send(server, "m", 1, 5, start=True) == 5
+        wait_until(lambda: "ValueError: [1]" in server.log)
+        assert send(server, "m", 1, 6, start=True, end=True) == 6
+        assert "drop_sequences failed" in server.log
+
+
 # Asks the accumulator for the sum of three, as a sequence of its own.
 CALLER = """
 class TritonPythonModel:

@@ -140,7 +140,7 @@ class Host:
     def execute(self, body, **kwargs):
         """Load a model with this `execute`, which has `requests`."""
         source = MODEL.format(textwrap.indent(textwrap.dedent(body), "    " * 2))
-        assert self.load(source, **kwargs) == Ready(False)
+        assert self.load(source, **kwargs) == Ready(False, False)
 
     def wire(self, values=(), at=0, outputs=None, parameters=""):
         """A request with one FP32 input of these values."""

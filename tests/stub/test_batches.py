@@ -667,7 +667,7 @@ class TestCalls:
         call = host.load(source)
         assert (type(call), call.waiting) == (Call, 0)
         host.send(Answer(1, answer(contents(7)), True))
-        assert host.receive() == Ready(False)
+        assert host.receive() == Ready(False, False)
         assert host.values(host.infer(host.wire()).responses[0]) == [7]
 
     def test_in_finalize(self, execute, caplog):

@@ -281,7 +281,7 @@ def _switch_often():
 def converse(host, body, rounds, concurrency=1, kept=0, **config):
     """Have a model with this body answer so many batches; of the last ones it keeps so many requests."""
     source = f"{HELPERS}\nclass TritonPythonModel:\n{textwrap.indent(textwrap.dedent(body), '    ')}"
-    assert host.load(source, concurrency, **config) == Ready(False)
+    assert host.load(source, concurrency, **config) == Ready(False, False)
     text = CONFIG + ("model_transaction_policy { decoupled: true }" if config else "")
     parsed = parse_model_config(text, "config.pbtxt")
     spec = model_spec(normalize(parsed, directory_name="m", files=["model.py"], gpus=()))
@@ -401,7 +401,7 @@ class Callee:
 def test_calls(host, concurrency):
     """Models that call others, and keep, drop or cancel calls: all memory is released once."""
     source = f"{HELPERS}\nclass TritonPythonModel:\n{textwrap.indent(textwrap.dedent(CALLS), '    ')}"
-    assert host.load(source, concurrency) == Ready(False)
+    assert host.load(source, concurrency) == Ready(False, False)
     connection = Connection(host)
     callee = Callee(host, connection)
     handlers = {

@@ -32,7 +32,7 @@ class Bench:
         self.link.send(Hello(PROTOCOL_VERSION, 1, "3"))
         self._channel.receive_data(self._ours.recv(1 << 16))
         stub.receive_data(self._channel.send(Load({}, {}, 1, 1)))
-        self.link.send(Ready(False))
+        self.link.send(Ready(False, False))
         self._channel.receive_data(self._ours.recv(1 << 16))
 
     def _handle(self, message):

@@ -56,7 +56,7 @@ class Host:
         self.hear()
         self.say(Load({}, {}, 1, 1))
         assert self.link.wait(lambda: self.handled)
-        self.link.send(Ready(False))
+        self.link.send(Ready(False, False))
         self.hear()
         self.handled.clear()
 

@@ -15,6 +15,7 @@ from pyruntime.utils.messages import (
     AutoComplete,
     CheckReady,
     Completed,
+    DropSequences,
     Failed,
     Infer,
     IsReady,
@@ -30,7 +31,7 @@ from pyruntime.utils.messages import (
 
 PREFIX = "Failed to process the request(s) for model 'm_0', message: "
 GROWTH = 1 << 20
-READY = Ready(False)
+READY = Ready(False, False)
 
 
 MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n{}"
@@ -460,7 +461,7 @@ class TestIsReady:
 
     def load(self, host, body):
         source = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
-        assert host.load(source + textwrap.indent(textwrap.dedent(body), "    ")) == Ready(True)
+        assert host.load(source + textwrap.indent(textwrap.dedent(body), "    ")) == Ready(True, False)
 
     @pytest.mark.parametrize("prefix", ["", "async "])
     @pytest.mark.parametrize("ready", [True, False])
@@ -504,7 +505,7 @@ class TestIsReady:
                     self.asked.set()
                     return False
         """
-        assert host.load(source) == Ready(True)
+        assert host.load(source) == Ready(True, False)
         host.post(wire(host))
         host.send(CheckReady())
         answer, result = host.receive_all(IsReady, Result)
@@ -591,3 +592,43 @@ class TestEnd:
         host.execute("return []")
         host.close()
         assert host.died is None
+
+
+class TestDropSequences:
+    MODEL = """
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.told = []
+            def execute(self, requests):
+                told, self.told = self.told, []
+                return [pb_utils.InferenceResponse(parameters={"told": json.dumps(told)}) for _ in requests]
+            PREFIXdef drop_sequences(self, ids):
+                self.told.append(ids)
+                if ids == [0]:
+                    raise ValueError("no")
+    """
+
+    @pytest.mark.parametrize("prefix", ["", "async "])
+    def test_told(self, host, prefix, caplog):
+        """The model is told between batches, by a function or a coroutine. An exception is logged, and no more."""
+        assert host.load(self.MODEL.replace("PREFIX", prefix)) == Ready(False, True)
+        for ids in ([1, "two"], [0], [3]):
+            host.send(DropSequences(ids))
+        host.post(wire(host))
+        (result,) = host.receive_all(Result)
+        assert json.loads(json.loads(result.responses[0][4])["told"]) == [[1, "two"], [0], [3]]
+        assert "drop_sequences failed" in caplog.text
+
+    def test_frees_inputs(self, host):
+        """Inputs that the model kept for a sequence are free then."""
+        host.load("""
+            class TritonPythonModel:
+                def execute(self, requests):
+                    self.kept = requests[0].inputs()[0].as_numpy()
+                    return [pb_utils.InferenceResponse()]
+                def drop_sequences(self, ids):
+                    self.kept = None
+        """)
+        host.post(wire(host, [1, 2, 3, 4]))
+        assert host.receive().retained == [0]
+        assert host.ask(DropSequences([1])) == Retired([1])

@@ -33,6 +33,7 @@ from pyruntime.utils.messages import (
     Completed,
     Consumed,
     Credit,
+    DropSequences,
     Failed,
     Hello,
     Infer,
@@ -62,7 +63,7 @@ SAMPLES = {
     AutoComplete: AutoComplete(LOCATION, '{"name":"m"}'),
     Completed: Completed(""),
     Load: Load(LOCATION, {"model_name": "m", "model_config": "{}"}, 1, 7),
-    Ready: Ready(True),
+    Ready: Ready(True, False),
     LoadFailed: LoadFailed("ImportError: é"),
     Infer: Infer(1, [["id", 0, 0, 0, None, "", [TENSOR]], ["", "seq", 3, 9, ["OUT"], '{"a":1}', []]], [0, 4096]),
     Release: Release([64 << 30]),
@@ -87,6 +88,7 @@ SAMPLES = {
     Measure: Measure(1, "increment", 1.0),
     CheckReady: CheckReady(),
     IsReady: IsReady(False, "why"),
+    DropSequences: DropSequences([1, "two"]),
 }
 # Messages that lead a new conversation to each state.
 PATHS = {
@@ -100,6 +102,7 @@ PATHS = {
 }
 FROM_HOST = {
     AutoComplete, Load, Infer, Release, Stop, Credit, Answer, Unread, Unmap, Reply, CheckReady,
+    DropSequences,
 }  # fmt: skip
 
 each_message = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)

@@ -86,6 +86,9 @@ class NativeInstance:
             _LOG.warning("%s: not ready: %s", self.name, answer)
         return answer is None
 
+    def drop_sequences(self, ids: Sequence[int | str]) -> None:
+        """See Executor. Triton's interface has no function for it."""
+
     def workers(self) -> Sequence[Waiting]:
         """See Executor."""
         return (FREE,) if self.inflight.is_idle else (self.inflight.worker,)

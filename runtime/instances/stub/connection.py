@@ -13,7 +13,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -32,6 +32,7 @@ from pyruntime.utils.messages import (
     CheckReady,
     Completed,
     Credit,
+    DropSequences,
     Hello,
     Infer,
     Load,
@@ -56,6 +57,9 @@ RELEASE_BYTES_WAITING_MAX = 1 << 20
 # ahead (see utils/flow_control.py), so that no sender waits for the last of them.
 CREDITS_WAITING_MAX = 16
 CREDIT_BYTES_WAITING_MAX = 16 << 20
+# The sequences that one message tells a model to drop, and the characters of their ids: a quarter of a frame of UTF-8.
+DROPPED_MAX = 1000
+DROPPED_CHARS_MAX = 1 << 20
 _LISTENING = (State.LOADING, State.SERVING, State.STOPPING)
 # A grant on the grants socket: the region's number, little-endian, together with its descriptor.
 GRANT_BYTES = 8
@@ -86,6 +90,7 @@ class StubConnection(asyncio.Protocol):
         self._handlers: Handlers = {}
         self._on_lost: Callable[[], None] = _nothing
         self.checks_ready = False
+        self._drops_sequences = False
         self.responses = create_region(f"responses of {name}")
         self._channel = HostChannel()
         self._log = ModelLog(_LOG, f"{name}: ")
@@ -202,6 +207,7 @@ class StubConnection(asyncio.Protocol):
         reply = await self._reply()
         assert isinstance(reply, Ready)  # the channel's table permits no other message
         self.checks_ready = reply.checks
+        self._drops_sequences = reply.drops
 
     def infer(self, batch: int, requests: list[list[object]]) -> None:
         """Post a batch. Raises LocalError if it does not fit a frame."""
@@ -278,6 +284,11 @@ class StubConnection(asyncio.Protocol):
         """Ask the model's is_ready. The stub must serve."""
         if self._channel.state is State.SERVING:
             self.send(CheckReady())
+
+    def drop_sequences(self, ids: Sequence[int | str]) -> None:
+        """Have the model drop what it keeps for these sequences, if it has a method for that and serves."""
+        if self._drops_sequences and self._channel.state is State.SERVING:
+            self.send(*(DropSequences(some) for some in portions(ids)))
 
     def stop(self) -> None:
         """Ask the stub to finalize and exit. A stub that does not accept that yet is killed."""
@@ -410,6 +421,20 @@ class StubConnection(asyncio.Protocol):
             code = Code(reply.code) if reply.code in _CODES else Code.INTERNAL
             raise LoadError(reply.reason, code)
         return reply
+
+
+def portions(ids: Sequence[int | str]) -> Iterator[list[int | str]]:
+    """The ids of sequences in portions that fit frames. Each came in a frame, so each fits one by itself."""
+    portion: list[int | str] = []
+    size = 0
+    for id in ids:
+        size += len(id) if isinstance(id, str) else 1
+        if portion and (size > DROPPED_CHARS_MAX or len(portion) == DROPPED_MAX):
+            yield portion
+            portion, size = [], len(id) if isinstance(id, str) else 1
+        portion.append(id)
+    if portion:
+        yield portion
 
 
 def _nothing() -> None:

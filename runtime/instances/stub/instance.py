@@ -105,6 +105,11 @@ class PythonInstance:
         else:
             call_back(False)
 
+    def drop_sequences(self, ids: Sequence[int | str]) -> None:
+        """See Executor. Does nothing for a model without the method, or while no stub serves."""
+        if self._connection is not None:
+            self._connection.drop_sequences(ids)
+
     def workers(self) -> Sequence[Waiting]:
         """See Executor."""
         if self.down:

@@ -174,13 +174,13 @@ class Bench:
     async def open(self):
         return await StubConnection.open(self.plan.name, self.plan.memory, self.plan.growth_bytes)
 
-    async def start(self, checks=False):
+    async def start(self, checks=False, drops=False):
         """Start the instance; its stub, ready."""
         connection = await self.open()
         stub = self.stubs.get_nowait()
         starting = asyncio.ensure_future(self.instance.start(connection))
         await stub.hear_load()
-        stub.say(Ready(checks))
+        stub.say(Ready(checks, drops))
         await starting
         return stub
 
@@ -188,7 +188,7 @@ class Bench:
         """The stub that is started after a death, ready."""
         stub = await self.stubs.get()
         await stub.hear_load()
-        stub.say(Ready(False))
+        stub.say(Ready(False, False))
         await self.owner.wait("changed")
         while not self.instance.is_ready:
             await self.owner.wait("changed")

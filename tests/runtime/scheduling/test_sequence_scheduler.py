@@ -60,6 +60,12 @@ class Instance:
         self.is_ready = True
         self.batches = []
         self.executed = asyncio.Event()
+        self.dropped = []
+        self.has_dropped = asyncio.Event()
+
+    def drop_sequences(self, ids):
+        self.dropped.append(ids)
+        self.has_dropped.set()
 
     @property
     def inflight(self):
@@ -409,8 +415,8 @@ class TestInputs:
         assert second.states is first.states
         assert second.tensors[1:] == [("A", "INT32", [1, 1], b"abcd", 4, 0, 0)]
         assert first.tensors[1:] == other.tensors[1:] == [("A", "INT32", [1, 1], bytes(4), 4, 0, 0)]
-        assert [state.data for state in second.states.inputs] == [b"abcd"]
-        assert [state.data for state in other.states.inputs] == [bytes(4)]
+        assert [state.contents for state in second.states.inputs] == [b"abcd"]
+        assert other.states.inputs == []  # its sequence has begun again
         assert again.states is not other.states
 
     @in_a_loop
@@ -504,6 +510,22 @@ class TestEnds:
         assert statistics.failures[FailureReason.CANCELED] == 2
         made.cancel(jobs[0])
         assert len(outcomes) == 2
+
+    @in_a_loop
+    async def test_abandoned(self, make):
+        """The instance is told which sequences of its end without END, by a cancellation or because they are idle."""
+        instance = Instance()
+        made = make("", instance, idle_us=1000)
+        jobs = [job(1, START), job("two", START), job(1)]
+        for each in jobs:
+            made.submit(each)
+        made.cancel(jobs[2])
+        assert instance.dropped == [[1]]
+        instance.has_dropped.clear()
+        instance.finish(made)
+        instance.finish(made)
+        await instance.has_dropped.wait()
+        assert instance.dropped == [[1], ["two"]]
 
     @in_a_loop
     async def test_fail_all(self, make):

@@ -288,6 +288,43 @@ class TestEnds:
         table.all.done(first, 0)
         table.run(*table.submit(job(1), job(2, START))[::-1])
 
+    def test_abandoned(self):
+        """The model is to be told of sequences that it has begun and that end without END: once, on their instance."""
+        table = Table(slots=3)
+        first, second, third = table.submit(job(1, START), job("two", START), job(3, START))
+        table.run(first, second, third)
+        (waits,) = table.submit(job("two"))
+        assert table.all.cancel(waits) == [waits]
+        assert table.all.take_abandoned() == [(0, ["two"])]
+        table.run(*table.submit(job(1, END)))
+        table.all.expire(IDLE_S)
+        assert table.all.take_abandoned() == [(0, [3])]
+        assert table.all.take_abandoned() == []
+
+    def test_abandoned_while_it_runs(self):
+        """A request that runs begins its sequence, or ends it."""
+        table = Table(slots=2)
+        first, waits, other = table.submit(job(1, START), job(1), job(2, START))
+        assert table.all.take(0, 0) == [first, other]
+        table.all.cancel(waits)
+        assert table.all.take_abandoned() == [(0, [1])]
+        table.all.done(other, 0)
+        last, begins_again = table.submit(job(2, END), job(2, START))
+        assert table.all.take(0, 0) == [last]
+        table.all.cancel(begins_again)
+        assert table.all.take_abandoned() == []
+
+    def test_not_abandoned(self):
+        """A model knows nothing of a sequence that has not begun, or that begins behind its own end."""
+        table = Table()
+        first, _ = table.submit(job(1, START), job(2, START, timeout_s=1))
+        table.all.expire(1)
+        table.all.cancel(first)
+        last, again = table.submit(job(1, START | END), job(1, START))
+        table.run(last)
+        table.all.cancel(again)
+        assert table.all.take_abandoned() == []
+
     def test_drain(self):
         """Everything that waits, in the end."""
         table = Table()
@@ -486,7 +523,8 @@ class Model:
         self.now = 0.0
         self.waiting = []
         self.running = []
-        self.begun = []
+        # Where sequences were begun and not ended.
+        self.begun = {}
         # The instances that serve, and those that leave, with the sequences that they may still have.
         self.serving = {0: True, 1: True}
         self.leaving = {}
@@ -530,7 +568,9 @@ class Model:
 
     def done(self, index):
         if self.running:
-            self.table.all.done(self.running.pop(index % len(self.running)), self.now)
+            each = self.running.pop(index % len(self.running))
+            self.begun[each.sequence] = None if each.is_end else each.sequence.place
+            self.table.all.done(each, self.now)
 
     def put_back(self, index):
         if self.running:
@@ -541,19 +581,33 @@ class Model:
     def cancel(self, index):
         if self.waiting:
             each = self.waiting[index % len(self.waiting)]
+            wanted = [each.sequence_id] if self.has_begun(each.sequence) else []
             failed = self.table.all.cancel(each)
             assert each in failed
+            assert self.told() == wanted
             self.fail(failed)
 
     def readiness(self, index, is_ready):
         instance = self.seated(index)
         self.fail(self.table.all.readiness(instance, is_ready))
         if not is_ready:  # its requests have failed
+            died = self.table.all._instances[instance]
+            self.begun = {sequence: place for sequence, place in self.begun.items() if place is not died}
             for each in [each for each in self.running if each.sequence.running is None]:
                 self.running.remove(each)
                 self.table.all.done(each, self.now)
         if instance in self.serving:
             self.serving[instance] = is_ready
+
+    def has_begun(self, sequence):
+        """Whether the instance that the sequence is on has begun it, and is not about to end it."""
+        running = [each for each in self.running if each.sequence is sequence]
+        begun = not running[0].is_end if running else self.begun.get(sequence) is sequence.place
+        return sequence.place is not None and begun
+
+    def told(self):
+        """The ids of abandoned sequences."""
+        return sorted(id for _, ids in self.table.all.take_abandoned() for id in ids)
 
     def fail(self, failed):
         for each in failed:
@@ -561,12 +615,15 @@ class Model:
 
     def do_pass(self, seconds):
         self.now += seconds
+        idle = [each.id for each, since in self.table.all._idle.items() if since + IDLE_S <= self.now]
         self.fail(self.table.all.expire(self.now))
+        assert self.told() == sorted(idle)
         expires_at = self.table.all.expires_at()
         assert expires_at is None or expires_at > self.now
 
     def check(self):
         every = self.table.all
+        assert self.told() == []
         assert len(every) == len(self.waiting)
         for slots in every._instances.values():
             taken = [sequence.slot for sequence in slots.sequences]

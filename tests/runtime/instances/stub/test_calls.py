@@ -110,7 +110,7 @@ class Stub:
         self.say(Hello(PROTOCOL_VERSION, 1, "3"))
         self.connection.send(Load({}, {}, 1, requests.number))
         if state is State.SERVING:
-            self.say(Ready(False))
+            self.say(Ready(False, False))
         self.heard.clear()
 
     @staticmethod

@@ -12,9 +12,12 @@ import pytest
 from pyruntime.runtime.instances.stub.connection import (
     CREDIT_BYTES_WAITING_MAX,
     CREDITS_WAITING_MAX,
+    DROPPED_CHARS_MAX,
+    DROPPED_MAX,
     RELEASE_BYTES_WAITING_MAX,
     RELEASES_WAITING_MAX,
     StubConnection,
+    portions,
 )
 from pyruntime.runtime.regions import ClientRegion, create_region
 from pyruntime.utils.channel import State, StubChannel
@@ -62,7 +65,7 @@ class Stub:
         """See asyncio.Transport."""
 
     def serve(self):
-        self.say(Ready(False))
+        self.say(Ready(False, False))
         self.hear()
         self.writes = 0
 
@@ -190,6 +193,16 @@ class TestCredit:
         for _ in range(CREDITS_WAITING_MAX):
             stub.connection.credit(7, 8)
         assert stub.hear() == []
+
+
+def test_portions():
+    """Ids of sequences go in portions by their number and by their length; one that is too long goes alone."""
+    assert list(portions([])) == []
+    assert list(portions([1, "two"])) == [[1, "two"]]
+    many = list(range(2 * DROPPED_MAX + 1))
+    assert [len(each) for each in portions(many)] == [DROPPED_MAX, DROPPED_MAX, 1]
+    half, long = "x" * (DROPPED_CHARS_MAX // 2), "x" * (2 * DROPPED_CHARS_MAX)
+    assert list(portions([long, half, half, 1, long])) == [[long], [half, half], [1], [long]]
 
 
 class TestRegions:

@@ -24,6 +24,7 @@ from pyruntime.utils.messages import (
     Call,
     CheckReady,
     Consumed,
+    DropSequences,
     Failed,
     Infer,
     IsReady,
@@ -685,7 +686,7 @@ class TestWhatModelsAsk:
             assert loading == "m"
             reply(3, "no")
             assert await stub.hear() == Reply(7, 3, "no")
-            stub.say(Ready(False))
+            stub.say(Ready(False, False))
             await starting
 
         play(scenario)
@@ -785,6 +786,30 @@ class TestWhatModelsAsk:
         play(scenario)
 
 
+class TestDropSequences:
+    def test_of_a_model_with_it(self, play):
+        """The stub is told, if it is there and its model has the method."""
+
+        async def scenario(bench):
+            bench.instance.drop_sequences([1])
+            stub = await bench.start(drops=True)
+            bench.instance.drop_sequences([2, "three"])
+            assert await stub.hear() == DropSequences([2, "three"])
+
+        play(scenario)
+
+    def test_of_a_model_without_it(self, play):
+        """Most models are not told."""
+
+        async def scenario(bench):
+            stub = await bench.start(checks=True)
+            bench.instance.drop_sequences([1])
+            bench.instance.check_ready(lambda is_ready: None)
+            assert await stub.hear() == CheckReady()
+
+        play(scenario)
+
+
 class TestIsReady:
     def test_of_a_model_without_it(self, play):
         """A model that has no is_ready is ready while its instance is."""
@@ -850,7 +875,7 @@ class TestConcurrency:
             starting = asyncio.ensure_future(bench.instance.start(connection))
             load = await stub.hear_load()
             assert (load.concurrency, load.requests_region) == (3, bench.memory.region.number)
-            stub.say(Ready(False))
+            stub.say(Ready(False, False))
             await starting
             assert bench.instance.inflight.capacity == 3
 

@@ -12,12 +12,19 @@ from collections import Counter
 from struct import Struct
 
 from pyruntime.runtime.config.schema import Config
-from pyruntime.runtime.config.spec import ControlSpec, SequenceBatchingSpec, StateSpec
+from pyruntime.runtime.config.spec import ControlSpec, QueuePolicySpec, SequenceBatchingSpec, StateSpec
 from pyruntime.utils.dtypes import BY_NUMBER, BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import ConfigError
 
 # Each sequence has its own copy, and a tensor of a request is rarely larger: more is a misplaced digit.
 STATE_BYTES_MAX = 1 << 30
+
+# Parameters of a model: how many sequences may wait for a slot, and for how long. Triton has no such limits, and so its
+# schema has no fields for them.
+BACKLOG_SIZE = "SEQUENCE_BACKLOG_MAX_SIZE"
+BACKLOG_TIMEOUT = "SEQUENCE_BACKLOG_TIMEOUT_MICROSECONDS"
+# Digits of their values: more than any number of microseconds needs.
+BACKLOG_DIGITS_MAX = 18
 
 _KIND_PREFIX = "CONTROL_SEQUENCE_"
 _CORRELATION_ID_DATATYPES = frozenset({"UINT64", "INT64", "UINT32", "INT32", "BYTES"})
@@ -45,6 +52,8 @@ def validate_sequence_batching(config: Config) -> None:
     if not 0.0 <= batching.direct.minimum_slot_utilization <= 1.0:
         raise ConfigError(f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {name}")
     _check_states(name, batching)
+    for parameter in (BACKLOG_SIZE, BACKLOG_TIMEOUT):
+        _backlog_limit(config, parameter)
 
 
 def validate_completed(config: Config) -> None:
@@ -85,7 +94,24 @@ def sequence_batching_spec(config: Config) -> SequenceBatchingSpec | None:
         ),
         states=tuple(_state_spec(state, config.max_batch_size) for state in batching.state),
         preserve_ordering=oldest.preserve_ordering,
+        backlog=QueuePolicySpec(
+            max_queue_size=_backlog_limit(config, BACKLOG_SIZE),
+            default_timeout_us=_backlog_limit(config, BACKLOG_TIMEOUT),
+        ),
     )
+
+
+def _backlog_limit(config: Config, parameter: str) -> int:
+    """A limit of the backlog, 0 for none. Raises ConfigError."""
+    if parameter not in config.parameters:
+        return 0
+    text = config.parameters[parameter].string_value
+    if not text.isascii() or not text.isdigit() or len(text) > BACKLOG_DIGITS_MAX:
+        raise ConfigError(
+            f"the parameter {parameter} of model '{config.name}' must be a number in at most {BACKLOG_DIGITS_MAX} "
+            f"digits, 0 for no limit, and is '{text}'"
+        )
+    return int(text)
 
 
 def _control_spec(name: str, control: Config) -> ControlSpec:

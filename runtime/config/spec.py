@@ -117,7 +117,8 @@ class SequenceBatchingSpec:
     """The settings of `sequence_batching {}`. Each instance has `slots` for sequences.
 
     With `oldest`, requests are batched in order of arrival, up to preferred sizes; otherwise by slot, and a batch is
-    due when `minimum_slot_utilization` of the slots have a request. `preserve_ordering` is for `oldest` only.
+    due when `minimum_slot_utilization` of the slots have a request. `preserve_ordering` is for `oldest` only. `backlog`
+    says how many sequences may wait for a slot, and how long a request of such a sequence may.
     """
 
     oldest: bool
@@ -129,6 +130,7 @@ class SequenceBatchingSpec:
     controls: tuple[ControlSpec, ...]
     states: tuple[StateSpec, ...]
     preserve_ordering: bool
+    backlog: QueuePolicySpec = QueuePolicySpec()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,16 @@ A sequence begins with a request that has the START flag and ends with one that 
 to its last one it has a slot of an instance, so that its model can keep state for it. Its requests are executed one
 after the other, in order of arrival.
 
-*The backlog* contains the sequences without a slot, in order of arrival. A free slot goes to the first of them, on the
+*The backlog* contains the sequences without a slot, in order of arrival. The model's configuration may limit how many
+these are. A free slot goes to the first of them, on the
 instance with the most free slots. A sequence that begins again after its own end goes to the end of the backlog. START
 in the middle of a sequence begins it again, in its slot.
 
 An instance that *leaves* gets no more sequences. It keeps those that have begun until they end or begin again.
 
 A sequence is *idle* if it has a slot and no request, neither waiting nor running. After `max_idle_us` it ends. In the
-backlog the client's timeout applies instead: the timeout of any waiting request ends the sequence. A sequence also ends
+backlog timeouts apply instead, those of clients and that of the configuration: the first one of any waiting request
+ends the sequence. A sequence also ends
 if a waiting request is cancelled, or if its instance dies, unless its next request has START anyway.
 
 A sequence is *abandoned* if it ends without END while its instance goes on: it was idle for too long, or a waiting
@@ -119,6 +121,8 @@ class Sequences(Generic[K]):
         self._max_batch_size = max_batch_size
         self._batching = batching
         self._max_idle_s = batching.max_idle_us / 1e6
+        self._backlog_max = batching.backlog.max_queue_size or SEQUENCES_MAX
+        self._backlog_s = batching.backlog.default_timeout_us / 1e6 or inf
         self._instances: dict[K, InstanceSlots] = {}
         self._known: dict[int | str, JobSequence] = {}
         self._backlog: OrderedDict[JobSequence, None] = OrderedDict()
@@ -184,7 +188,7 @@ class Sequences(Generic[K]):
                 "first request of the sequence",
                 Code.INVALID_ARG,
             )
-        if sequence is None and len(self._known) >= SEQUENCES_MAX:
+        if sequence is None and (len(self._known) >= SEQUENCES_MAX or len(self._backlog) >= self._backlog_max):
             raise QueueFull
         return goes_on and job.is_start
 
@@ -376,7 +380,7 @@ class Sequences(Generic[K]):
             self._note_deadline(sequence, job)
 
     def _note_deadline(self, sequence: JobSequence, job: Job) -> None:
-        deadline_s = job.arrived_s + (job.timeout_s or inf)
+        deadline_s = job.arrived_s + min(job.timeout_s or inf, self._backlog_s)
         if deadline_s < sequence.deadline_s:
             sequence.deadline_s = deadline_s
             heappush(self._deadlines, (deadline_s, next(self._numbers), sequence))

@@ -13,6 +13,8 @@ import pytest
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
+from .harness.models import parameters
+
 CONFIG = """
 backend: "python"
 max_batch_size: 4
@@ -283,6 +285,19 @@ class TestSlots:
         expired = (503, "timeout of the corresponding sequence has been expired")
         assert refusal(server, "m", 2, 6, sequence_start=True, timeout=1000) == expired
         assert refusal(server, "m", 2, 7)[0] == 400
+        assert send(server, "m", 1, 5, end=True) == 10
+
+    def test_limits_of_the_backlog(self, serve, model, wait_until):
+        """The configuration may say how many sequences wait for a slot, and for how long."""
+        limits = {"SEQUENCE_BACKLOG_MAX_SIZE": 1, "SEQUENCE_BACKLOG_TIMEOUT_MICROSECONDS": 2_000_000}
+        model("m", ACCUMULATOR, ONE_SLOT, batching("") + parameters(**limits))
+        server = serve()
+        assert send(server, "m", 1, 5, start=True) == 5
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(refusal, server, "m", 2, 6, sequence_start=True)
+            wait_until(lambda: pending(server) == 1 or waiting.done())
+            assert refusal(server, "m", 3, 7, sequence_start=True)[0] == 503
+            assert waiting.result() == (503, "timeout of the corresponding sequence has been expired")
         assert send(server, "m", 1, 5, end=True) == 10
 
     def test_death(self, serve, model):

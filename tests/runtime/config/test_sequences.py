@@ -8,7 +8,7 @@ from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
 from pyruntime.runtime.config.sequences import STATE_BYTES_MAX
-from pyruntime.runtime.config.spec import ControlSpec
+from pyruntime.runtime.config.spec import ControlSpec, QueuePolicySpec
 from pyruntime.runtime.config.validate import validate, validate_instances
 from pyruntime.utils.errors import LoadError
 
@@ -16,13 +16,14 @@ CONFIG = "name: 'm' backend: 'python' input { name: 'IN' data_type: TYPE_FP32 di
 EITHER = "'int32_false_true', 'fp32_false_true' or 'bool_false_true'"
 
 
-def config_of(batching, max_batch_size=4):
-    text = f"{CONFIG} max_batch_size: {max_batch_size} sequence_batching {{ {batching} }}"
+def config_of(batching, max_batch_size=4, more=""):
+    text = f"{CONFIG} max_batch_size: {max_batch_size} sequence_batching {{ {batching} }} {more}"
     return normalize(parse_model_config(text, "config.pbtxt"), directory_name="m", files=["model.py"], gpus=())
 
 
-def spec_of(batching, max_batch_size=4):
-    config = config_of(batching, max_batch_size)
+def spec_of(batching, max_batch_size=4, more=""):
+    config = config_of(batching, max_batch_size, more)
+    validate_instances(config)
     validate(config, ())
     return model_spec(config)
 
@@ -259,3 +260,26 @@ def test_data_file():
     """The file is read when the model is loaded, and not here."""
     (found,) = spec_of(state(initial("data_file: 'f'"))).sequence_batching.states
     assert (found.data_file, found.initial) == ("f", bytes(8))
+
+
+def backlog(value, limit="MAX_SIZE"):
+    return f"parameters {{ key: 'SEQUENCE_BACKLOG_{limit}' value {{ string_value: '{value}' }} }} "
+
+
+def test_backlog():
+    """Parameters of the model limit its backlog; without them there is no limit."""
+    limited = spec_of("", more=backlog("7") + backlog("500000", "TIMEOUT_MICROSECONDS")).sequence_batching
+    assert limited.backlog == QueuePolicySpec(max_queue_size=7, default_timeout_us=500_000)
+    assert spec_of("").sequence_batching.backlog == spec_of("", more=backlog("0")).sequence_batching.backlog
+    assert spec_of("").sequence_batching.backlog == QueuePolicySpec()
+
+
+@pytest.mark.parametrize("value", ["", "-1", "1.5", "many", "1" * 19])
+def test_backlog_without_a_number(value):
+    """A limit that is no number is refused."""
+    with pytest.raises(LoadError) as caught:
+        spec_of("", more=backlog(value))
+    assert str(caught.value) == (
+        "the parameter SEQUENCE_BACKLOG_MAX_SIZE of model 'm' must be a number in at most 18 digits, 0 for no limit, "
+        f"and is '{value}'"
+    )

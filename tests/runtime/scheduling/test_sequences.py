@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyruntime.runtime.config.spec import SequenceBatchingSpec
+from pyruntime.runtime.config.spec import QueuePolicySpec, SequenceBatchingSpec
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.scheduling import sequences as module
 from pyruntime.runtime.scheduling.policy_queue import QueueFull
@@ -16,6 +16,7 @@ from pyruntime.utils.request_codec import RequestOptions
 
 START, END = 1, 2
 IDLE_S = 10.0
+NO_LIMITS = QueuePolicySpec()
 START_MISSING = (
     "inference request for sequence {} to model 'm' must specify the START flag on the first request of the sequence"
 )
@@ -29,8 +30,8 @@ def job(id=1, flags=0, rows=1, at=0.0, timeout_s=0.0):
 class Table:
     """Sequences, with what tests say of them in few words."""
 
-    def __init__(self, slots=1, instances=1, oldest=False):
-        batching = SequenceBatchingSpec(oldest, slots, int(IDLE_S * 1e6), 0, 0.0, (), (), (), preserve_ordering=False)
+    def __init__(self, slots=1, instances=1, oldest=False, backlog=NO_LIMITS):
+        batching = SequenceBatchingSpec(oldest, slots, int(IDLE_S * 1e6), 0, 0.0, (), (), (), False, backlog)
         self.all = Sequences("m", slots, batching)
         self.all.serve(dict.fromkeys(range(instances), True))
 
@@ -120,6 +121,21 @@ class TestRequests:
         with pytest.raises(QueueFull):
             table.all.check(job(3, START))
         assert len(table.all) == 3
+
+    def test_full_backlog(self):
+        """The configuration may limit how many sequences wait for a slot. Their requests are any number."""
+        table = Table(backlog=QueuePolicySpec(max_queue_size=2))
+        first, second, *_ = table.submit(
+            job(1, START | END), job(2, START | END), job(3, START), job(3), job(1, START | END)
+        )
+        with pytest.raises(QueueFull):
+            table.submit(job(4, START))
+        table.run(first)
+        # The end of the first sequence put its successor behind the others.
+        with pytest.raises(QueueFull):
+            table.submit(job(4, START))
+        table.run(second)
+        table.submit(job(4, START))
 
     def test_single(self):
         """A sequence without a client's ID ends with its only request."""
@@ -231,6 +247,19 @@ class TestEnds:
         table.run(*table.submit(job(1, END)))
         assert table.all.expires_at() is None
         table.run(other)
+
+    def test_timeout_of_the_configuration(self):
+        """The configuration may limit the wait for a slot; a client may make it shorter, and no longer."""
+        table = Table(backlog=QueuePolicySpec(default_timeout_us=5_000_000))
+        (first,) = table.submit(job(1, START))
+        second, third, more = table.submit(
+            job(2, START, at=1), job(3, START, at=1, timeout_s=2), job(2, at=2, timeout_s=100)
+        )
+        assert table.all.expire(2.9) == []
+        assert table.all.expire(3.0) == [third]
+        assert table.all.expire(5.9) == []
+        assert table.all.expire(6.0) == [second, more]
+        table.run(first)
 
     def test_timeout_behind_its_own_end(self):
         """A sequence that goes back to the backlog has the timeout of its waiting requests."""

@@ -4,6 +4,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import numpy as np
@@ -96,33 +97,10 @@ def test_fits(model, serve, open_page, wait_until, width, scheme):
             page.button("Copy as Python").click()
         wait_until(lambda page=page: page.all(".timechart text"))
         assert page.is_within(width)
-        assert page.run_script(PALE) == []
+        assert page.pale() == []
         for element in page.all("input, textarea, select, button, canvas, svg, a, [role=img]"):
             if element.is_displayed():
                 assert element.accessible_name.strip(), element.get_attribute("outerHTML")
-
-
-# Texts whose contrast with the nearest background is below WCAG's 4.5.
-PALE = """
-const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
-const light = ([r, g, b]) => [r, g, b].map((each) => each / 255)
-  .map((each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4))
-  .reduce((sum, each, at) => sum + each * [0.2126, 0.7152, 0.0722][at], 0);
-const behind = (element) => {
-  for (let at = element; at; at = at.parentElement) {
-    const colour = rgb(getComputedStyle(at).backgroundColor);
-    if (colour.length === 3 || colour[3] > 0) return colour;
-  }
-  return [255, 255, 255];
-};
-return [...document.querySelectorAll("body *")].filter((element) => {
-  const isText = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-  if (!isText || element.disabled || !element.checkVisibility()) return false;
-  if (element.closest("svg, noscript, option")) return false;
-  const [front, back] = [light(rgb(getComputedStyle(element).color)), light(behind(element))];
-  return (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05) < 4.5;
-}).map((element) => element.outerHTML.slice(0, 200));
-"""
 
 
 def test_list_on_a_phone(model, serve, open_page, wait_until):
@@ -161,6 +139,37 @@ def test_model_follows(model, serve, open_page, wait_until):
     page.choose("Levels", "errors")
     assert all("it was given" not in each for each in page.texts(".log .text"))
     assert page.complaints() == []
+
+
+LEVELS = "max_batch_size: 1 dynamic_batching { priority_levels: 3 default_priority_level: 2 }"
+GATED = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.gate = os.path.join(args["model_repository"], "gate")
+
+    def execute(self, requests):
+        while not os.path.exists(self.gate):
+            time.sleep(0.001)
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())]) for request in requests
+        ]
+"""
+
+
+def test_levels(model, serve, open_page, wait_until):
+    """The instances say what waits in which priority level."""
+    folder = model("gated", GATED, more=LEVELS)
+    server = serve()
+    page = open_page(server, "gated")
+    tensor = {"IN": np.ones((1, 1), np.int64)}
+    with ThreadPoolExecutor(4) as clients:
+        answers = [clients.submit(server.infer, "gated", tensor, priority=each) for each in (3, 3, 3, 3)]
+        # One of them is executed.
+        wait_until(lambda: any("3 queued (3 of level 3)" in each for each in page.texts("caption")))
+        (folder / "gate").touch()
+        for each in answers:
+            each.result()
+    wait_until(lambda: any("0 queued, " in each for each in page.texts("caption")))
 
 
 def test_stacks(model, serve, open_page, wait_until):

@@ -122,6 +122,8 @@ PAGE_FILES = (
     "keys.js",
     "parts.js",
     "chart.js",
+    "activity.js",
+    "timeline.js",
     "schema.js",
     "dom.js",
     "format.js",

@@ -19,6 +19,29 @@ FLAGS = (
 )  # fmt: skip
 
 
+# Texts whose contrast with the nearest background is below WCAG's 4.5.
+PALE = """
+const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+const light = ([r, g, b]) => [r, g, b].map((each) => each / 255)
+  .map((each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4))
+  .reduce((sum, each, at) => sum + each * [0.2126, 0.7152, 0.0722][at], 0);
+const behind = (element) => {
+  for (let at = element; at; at = at.parentElement) {
+    const colour = rgb(getComputedStyle(at).backgroundColor);
+    if (colour.length === 3 || colour[3] > 0) return colour;
+  }
+  return [255, 255, 255];
+};
+return [...document.querySelectorAll("body *")].filter((element) => {
+  const isText = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  if (!isText || element.disabled || !element.checkVisibility()) return false;
+  if (element.closest("svg, noscript, option")) return false;
+  const [front, back] = [light(rgb(getComputedStyle(element).color)), light(behind(element))];
+  return (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05) < 4.5;
+}).map((element) => element.outerHTML.slice(0, 200));
+"""
+
+
 @contextmanager
 def browsing(folder):
     """A browser, without a window, that says what its console says."""
@@ -151,3 +174,7 @@ class Page:
             "const {scrollWidth, clientWidth} = document.documentElement; return [scrollWidth, clientWidth]"
         )
         return whole == shown and whole <= width
+
+    def pale(self):
+        """The texts that can hardly be told from what is behind them."""
+        return self._browser.execute_script(PALE)

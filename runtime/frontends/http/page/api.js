@@ -62,11 +62,12 @@ async function refusal(response) {
   return error;
 }
 
-/** One inference. `inputs` and the outputs are [{name, datatype, shape, values}]; contents travel as binary data. */
-export async function infer(name, version, inputs, signal) {
+/** One inference: {outputs, parameters} for inputs and parameters. Inputs and outputs are [{name, datatype, shape, values}];
+ * contents travel as binary data. */
+export async function infer(name, version, inputs, parameters, signal) {
   const parts = inputs.map(packInput);
   const document = writeJson({
-    parameters: { binary_data_output: true },
+    parameters: { ...parameters, binary_data_output: true },
     inputs: inputs.map(({ name, datatype, shape }, index) => ({
       name,
       datatype,
@@ -97,20 +98,21 @@ async function readResponse(response) {
   const length = Number(response.headers.get("Inference-Header-Content-Length") ?? body.length);
   const document = parseJson(new TextDecoder().decode(body.subarray(0, length)));
   let at = length;
-  return document.outputs.map(({ name, datatype, shape, parameters }) => {
+  const outputs = document.outputs.map(({ name, datatype, shape, parameters }) => {
     const end = at + (parameters?.binary_data_size ?? 0);
     const values = unpack(datatype, body.subarray(at, end));
     at = end;
     return { name, datatype, shape, values };
   });
+  return { outputs, parameters: document.parameters ?? {} };
 }
 
 /** A request that is answered any number of times: `hear` is called with each response. Throws at an error. */
-export async function stream(name, version, inputs, hear, signal) {
+export async function stream(name, version, inputs, parameters, hear, signal) {
   const response = await request(modelPath(name, version, "generate_stream"), {
     method: "POST",
     headers: { "Content-Type": "application/json" },
-    body: writeJson(members(inputs)),
+    body: writeJson({ ...members(inputs), ...(Object.keys(parameters).length ? { parameters } : {}) }),
     signal,
   });
   if (!response.headers.get("Content-Type")?.startsWith("text/event-stream")) {

@@ -3,19 +3,21 @@
 //
 // The view of one model: its versions, what an operator may do with it, and panels below each other.
 
+import { activityCharts } from "./activity.js";
 import { ask, modelPath, post } from "./api.js";
-import { timeChart } from "./chart.js";
 import { html, problem, table } from "./dom.js";
-import { bytes, duration, grouped, short } from "./format.js";
+import { bytes, grouped } from "./format.js";
 import { logPanel } from "./log.js";
 import { badge, modelLink, stackedTable, stateOf } from "./parts.js";
+import { stepTimeline } from "./timeline.js";
 import { tryIt } from "./try.js";
 
-/** The panels, from top to bottom. Each is a function of {name, version, metadata, config, isDecoupled, optional} and the
- * Watch, and returns {element, update?, close?}: `update` is called with the Watch whenever it has news. One that needs
- * metadata or a configuration is left out where the server does not send them. */
+/** The panels, from top to bottom. Each is a function of {name, version, metadata, config, isDecoupled, optional, steps}
+ * and the Watch, and returns {element, update?, close?}: `update` is called with the Watch whenever it has news. One that
+ * needs metadata or a configuration is left out where the server does not send them; `steps` are those of an ensemble. */
 const PANELS = [
   { make: tryIt, needs: ["metadata"] },
+  { make: ({ steps }) => steps, needs: ["steps"] },
   { make: activity, needs: [] },
   { make: instances, needs: [] },
   { make: tensors, needs: ["metadata"] },
@@ -33,6 +35,7 @@ export async function modelView(name, version, watch, again) {
     version,
     ...found,
     isDecoupled: config?.model_transaction_policy?.decoupled === true,
+    steps: stepTimeline(config),
     optional: new Set((config?.input ?? []).filter((input) => input.optional).map((input) => input.name)),
   };
   const panels = PANELS.filter(({ needs }) => needs.every((what) => model[what])).map(({ make }) => make(model, watch));
@@ -160,24 +163,14 @@ function controls(name, watch) {
 // Panels.
 
 function activity({ name }) {
-  const rates = timeChart("Requests per second", [
-    { name: "answered", of: ({ requests }) => requests },
-    { name: "failed", of: ({ failures }) => failures },
-  ], short);
-  const latencies = timeChart("Mean latency", [
-    { name: "whole", of: ({ latency }) => latency },
-    { name: "in the queue", of: ({ queue }) => queue },
-    { name: "in the model", of: ({ compute }) => compute },
-  ], duration);
-  const element = html("section", { class: "card charts", "aria-label": "The last minutes" }, rates.element, latencies.element);
+  const { element, update: draw } = activityCharts();
   const update = (watch) => {
     const { document, history } = watch;
     const versions = watch.versions(name);
     // A model that has never served has nothing to be drawn.
     element.hidden = !document?.versions || !(history.points(name).length || versions.length);
     if (document) {
-      rates.update(history.points(name), document.server.now_ms);
-      latencies.update(history.points(name), document.server.now_ms);
+      draw(history.points(name), document.server.now_ms);
     }
   };
   return { element, update };
@@ -207,7 +200,7 @@ function instances({ name, version }) {
     const versions = watch.versions(name).filter((row) => !version || row.version === version);
     tools.hidden = !watch.document?.may.internals;
     element.hidden = tools.hidden && !versions.length;
-    const now = JSON.stringify(versions.map((row) => [row.version, row.instances, row.queued, bytes(row.memory)]));
+    const now = JSON.stringify(versions.map((row) => [row.version, row.instances, row.queued, row.levels, bytes(row.memory)]));
     if (now !== shown) {
       shown = now;
       list.replaceChildren(...(versions.length ? versions.map(instanceTable) : [html("p", { class: "hint" }, "None runs.")]));
@@ -216,14 +209,15 @@ function instances({ name, version }) {
   return { element, update };
 }
 
-function instanceTable({ version, instances: all, queued, memory }) {
+function instanceTable({ version, instances: all, queued, levels, memory }) {
   const rows = all.map(({ name, state, restarts, down }) => [
     html("code", {}, name),
     html("span", { class: "badge", "data-state": { ready: "READY", down: "UNAVAILABLE" }[state] ?? "LOADING" }, state),
     `${restarts}`,
     down,
   ]);
-  const caption = `Version ${version}: ${queued} queued, ${bytes(memory)} of tensors`;
+  const waiting = Object.entries(levels).filter(([, count]) => count).map(([level, count]) => `${count} of level ${level}`);
+  const caption = `Version ${version}: ${queued} queued${waiting.length ? ` (${waiting.join(", ")})` : ""}, ${bytes(memory)} of tensors`;
   return stackedTable(caption, ["instance", "state", "restarts", "reason"], rows);
 }
 

@@ -3,7 +3,8 @@
 //
 // The view of the whole server: figures and plots of the last minutes, all models, and the log.
 
-import { sparkline, timeChart } from "./chart.js";
+import { activityCharts } from "./activity.js";
+import { sparkline } from "./chart.js";
 import { html } from "./dom.js";
 import { bytes, duration, short, span } from "./format.js";
 import { logPanel } from "./log.js";
@@ -16,15 +17,7 @@ export function overview() {
       ([key, title]) => [key, tile(title)],
     ),
   );
-  const rates = timeChart("Requests per second", [
-    { name: "answered", of: ({ requests }) => requests },
-    { name: "failed", of: ({ failures }) => failures },
-  ], short);
-  const latencies = timeChart("Mean latency", [
-    { name: "whole", of: ({ latency }) => latency },
-    { name: "in the queue", of: ({ queue }) => queue },
-  ], duration);
-  const charts = html("section", { class: "card charts", "aria-label": "The last minutes" }, rates.element, latencies.element);
+  const charts = activityCharts();
   const problems = html("div", { class: "problems" });
   const models = html("section", { class: "card", "aria-label": "Models" });
   const closed = html("p", { class: "hint" }, "Rates and latencies need the header of the restricted API “statistics”.");
@@ -47,9 +40,8 @@ export function overview() {
     tiles.failures.set(last ? `${short(last.failures)}/s` : "–", versions ? `${sum(versions, "failure").toLocaleString("en")} in all` : "");
     tiles.work.set(server.in_flight === undefined ? "–" : String(Math.max(0, server.in_flight - 1)), last ? `${last.queued} queued` : "");
     tiles.uptime.set(span(server.now_ms - server.began_ms), versions ? `${bytes(sum(versions, "memory"))} tensors` : "");
-    [charts.hidden, closed.hidden] = [!versions, Boolean(versions)];
-    rates.update(points, server.now_ms);
-    latencies.update(points, server.now_ms);
+    [charts.element.hidden, closed.hidden] = [!versions, Boolean(versions)];
+    charts.update(points, server.now_ms);
     showProblems(problems, groups);
     // A link that has the focus keeps it: the table is drawn anew only while nobody is in it.
     const now = JSON.stringify([news.models, versions, last?.at]);
@@ -65,7 +57,7 @@ export function overview() {
       html("h2", { tabindex: "-1", class: "unseen" }, "Overview"),
       problems,
       html("section", { class: "tiles", "aria-label": "Now" }, ...Object.values(tiles).map(({ element }) => element)),
-      charts,
+      charts.element,
       closed,
       models,
       log.element,

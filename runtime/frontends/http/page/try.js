@@ -9,9 +9,11 @@ import { inputField } from "./form.js";
 import { grouped } from "./format.js";
 import { showOutput, streamView } from "./result.js";
 import { curl, python } from "./snippets.js";
+import { STEP_TIMES } from "./timeline.js";
 
 /** A panel of the view of a model: see model.js. */
-export function tryIt({ name, version, metadata, config, isDecoupled, optional }, watch) {
+export function tryIt({ name, version, metadata, config, isDecoupled, optional, steps }, watch) {
+  const parameters = steps ? { [STEP_TIMES]: true } : {};
   const batches = config?.max_batch_size > 0;
   const fields = metadata.inputs.map((input) => inputField({ ...input, optional: optional.has(input.name) }, batches));
   const run = html("button", { type: "submit", class: "main" }, "Run");
@@ -30,6 +32,7 @@ export function tryIt({ name, version, metadata, config, isDecoupled, optional }
     running = control;
     [run.disabled, stop.hidden, note.textContent] = [true, false, "running …"];
     result.replaceChildren();
+    steps?.begin();
     const begun = performance.now();
     try {
       const inputs = await read();
@@ -47,7 +50,8 @@ export function tryIt({ name, version, metadata, config, isDecoupled, optional }
     watch.wake();
   };
   const runInfer = async (inputs, signal) => {
-    const outputs = await infer(name, version, inputs, signal);
+    const { outputs, parameters: said } = await infer(name, version, inputs, parameters, signal);
+    steps?.add(said);
     result.append(...outputs.map((output) => showOutput(output, batches)));
     return `${outputs.length} ${outputs.length === 1 ? "output" : "outputs"}`;
   };
@@ -56,7 +60,11 @@ export function tryIt({ name, version, metadata, config, isDecoupled, optional }
     result.append(view.element);
     let count = 0;
     try {
-      await stream(name, version, inputs, view.hear, signal);
+      const hear = (document) => {
+        view.hear(document);
+        steps?.add(document);
+      };
+      await stream(name, version, inputs, parameters, hear, signal);
     } finally {
       count = view.end();
     }

@@ -100,6 +100,14 @@ class Restriction(NamedTuple):
     value: str
 
 
+class ResourceLimit(NamedTuple):
+    """How much there is of a resource (in lower case) that executions share: on a device; None is each device."""
+
+    name: str
+    amount: int
+    device: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
     """The PEM files of an endpoint with TLS. With `root_cert`, clients must present a certificate too.
@@ -231,6 +239,8 @@ class ServerSettings:
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     host_policies: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    limits_rate: bool = False
+    rate_limit_resources: tuple[ResourceLimit, ...] = ()
     cache_directory: str = "/opt/tritonserver/caches"
     repoagent_directory: str = "/opt/tritonserver/repoagents"
     python_backend: PythonBackendSettings = field(default_factory=PythonBackendSettings)

@@ -54,6 +54,9 @@ class Callee(Protocol):
     def cancel(self, job: Job) -> None:
         """See ModelVersion."""
 
+    def expedite(self, job: Job) -> None:
+        """See ModelVersion."""
+
 
 class CallTracer(Protocol):
     """Records calls in the traces of the requests that cause them."""
@@ -142,6 +145,9 @@ class ModelCall:
         `subject` is the name of the call in the message.
         """
         cycle = self._cycle(caller)
+        if cycle and self.callee is not None and self.job is not None:
+            self.callee.expedite(self.job)
+            cycle = self._cycle(caller)
         if not cycle:
             return
         job, callee, on_response = self.job, self.callee, self._on_response

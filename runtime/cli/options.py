@@ -73,7 +73,6 @@ def _no_op(name: str, kind: Kind, default: str, help: str, note: str) -> Option:
 FLAG, BOOL, INT, FLOAT, STR = Kind.FLAG, Kind.BOOL, Kind.INT, Kind.FLOAT, Kind.STR
 REPEATABLE, SETTING = Kind.REPEATABLE, Kind.SETTING
 
-_RATE = "instances are not limited by resources yet"
 _ONE_LOOP = "one event loop serves every connection"
 _FLOW = "a model waits while the client of a stream does not take its responses"
 _SAGEMAKER = "pyruntime has no SageMaker endpoint"
@@ -255,8 +254,8 @@ RESOURCES = Group(
             "Folder of response caches: <cache>/libtritoncache_<cache>.so.",
             "cache_directory",
         ),
-        _later("rate-limit", STR, "off", "off or execution_count.", _RATE),
-        _later("rate-limit-resource", REPEATABLE, "", "<name>:<count>[:<device>].", _RATE),
+        _works("rate-limit", STR, "off", "off, or execution_count: instances share resources."),
+        _works("rate-limit-resource", REPEATABLE, "", "<name>:<count>[:<device>]: how much there is; 8G is a size."),
         _no_op("enable-peer-access", BOOL, "true", "Let GPUs read each other's memory.", _DEVICE),
         _no_op("pinned-memory-pool-byte-size", INT, "268435456", "Bytes of pinned memory.", _DEVICE),
         _no_op("cuda-memory-pool-byte-size", REPEATABLE, "", "<device>:<bytes> of CUDA memory.", _DEVICE),

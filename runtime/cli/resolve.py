@@ -14,6 +14,7 @@ from typing import Any
 from pyruntime.runtime.cli.metrics_config import read_metrics_config
 from pyruntime.runtime.cli.options import OPTIONS, Kind
 from pyruntime.runtime.cli.parse import Value, convert, did_you_mean
+from pyruntime.runtime.cli.rate_limit import read_rate_limit, read_rate_limit_resources
 from pyruntime.runtime.cli.restrictions import read_restrictions
 from pyruntime.runtime.cli.trace_config import read_trace_config
 from pyruntime.runtime.settings import PythonBackendSettings, ServerSettings, SettingsError, TlsSettings
@@ -75,6 +76,10 @@ def resolve(values: Mapping[str, Value]) -> tuple[ServerSettings, list[str]]:
     backend_config = _backend_config(values.get("backend-config", []))
     fields["backend_config"] = backend_config
     fields["cache_config"] = _cache_config(values)
+    fields["limits_rate"] = read_rate_limit(str(values.get("rate-limit") or "off"))
+    resources = values.get("rate-limit-resource", [])
+    assert isinstance(resources, list)
+    fields["rate_limit_resources"] = read_rate_limit_resources(resources)
     fields["host_policies"] = _host_policies(values.get("host-policy", []))
     fields["python_backend"] = _python_backend(backend_config, warnings)
     return ServerSettings(**fields), warnings

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from pyruntime.runtime.config.ensembles import ensemble_spec
 from pyruntime.runtime.config.metrics import first_response_bounds_ms, metric_tags
+from pyruntime.runtime.config.rate_limits import resource_needs
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.sequences import sequence_batching_spec
@@ -67,8 +68,9 @@ def _instances(group: Config) -> list[InstanceSpec]:
     settings.ClearField("name")
     settings.ClearField("count")
     alike = settings.SerializeToString(deterministic=True)
+    needs, priority = resource_needs(group.rate_limiter), group.rate_limiter.priority
     return [
-        InstanceSpec(f"{group.name}_{index}", kind, device_id, group.passive, (alike, device_id))
+        InstanceSpec(f"{group.name}_{index}", kind, device_id, group.passive, (alike, device_id), needs, priority)
         for index, device_id in enumerate(devices)
     ]
 

@@ -33,7 +33,8 @@ class TensorSpec:
 class InstanceSpec:
     """One instance: `kind` is "CPU", "GPU", "MODEL" or "AUTO"; `name` is `<group>_<i>`.
 
-    Instances with equal `signature` differ in nothing but the name.
+    Instances with equal `signature` differ in nothing but the name. `needs` and `priority` are for the rate limiter:
+    the resources that an execution needs, each with its name, whether it is global, and how much.
     """
 
     name: str
@@ -41,6 +42,8 @@ class InstanceSpec:
     device_id: int
     passive: bool = False
     signature: Hashable = field(default=(), compare=False)
+    needs: tuple[tuple[str, bool, int], ...] = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

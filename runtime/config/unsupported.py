@@ -23,10 +23,6 @@ def unsupported_features(config: Config, *, is_native: bool = False) -> list[str
     name = config.name
     asked = (
         (
-            any(group.HasField("rate_limiter") for group in config.instance_group),
-            f"model '{name}' asks for rate limiting, which is not supported yet: its instances run whenever they can",
-        ),
-        (
             any(group.host_policy for group in config.instance_group),
             f"model '{name}' asks for a host policy, which is not supported: its instances run where the system likes",
         ),

@@ -15,6 +15,7 @@ from pyruntime.runtime.config.backends import BACKEND_BY_PLATFORM
 from pyruntime.runtime.config.batch_tensors import validate_batch_tensors
 from pyruntime.runtime.config.ensembles import validate_ensemble
 from pyruntime.runtime.config.normalize import ENSEMBLE_PLATFORM
+from pyruntime.runtime.config.rate_limits import check_rate_limiter
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.sequences import validate_completed, validate_sequence_batching
 from pyruntime.runtime.config.warmup import validate_warmup
@@ -202,6 +203,7 @@ def _check_instance_groups(config: Config) -> None:
     instances = 0
     for group in config.instance_group:
         _check_stub_name(group.name)
+        check_rate_limiter(config.name, group.rate_limiter)
         instances += group.count * max(len(group.gpus), 1)
     if instances > INSTANCES_MAX:
         raise ConfigError(f"model {config.name} has {instances} instances, and at most {INSTANCES_MAX} are allowed")

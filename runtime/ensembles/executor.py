@@ -40,6 +40,11 @@ class EnsembleRequests:
         """See ExecutorBatches."""
         return not self._requests
 
+    @property
+    def running(self) -> Sequence[Waiting]:
+        """See ExecutorBatches."""
+        return list(self._requests.values())
+
     def execute(self, batch: Batch) -> None:
         """See ExecutorBatches."""
         for job in batch:

@@ -57,6 +57,10 @@ class ExecutorBatches(Running, Protocol):
     def waiting(self) -> int:
         """How many of its requests wait behind others."""
 
+    @property
+    def running(self) -> Sequence[Waiting]:
+        """The workers of the batches that it executes now, one for each: see deadlock.py."""
+
     def execute(self, batch: Batch) -> None:
         """Execute a batch. There must be capacity. Each job's `respond` is called in any case."""
 
@@ -68,8 +72,8 @@ class WarmingBatches(Protocol):
         """Execute a batch that came from no client. Each job's `respond` is called in any case."""
 
 
-# Warms an executor up, which has this name, before it is ready, with so many batches at a time. Raises LoadError.
-WarmUp = Callable[[str, WarmingBatches, int], Awaitable[None]]
+# Warms an executor up before it is ready, with so many batches at a time. Raises LoadError.
+WarmUp = Callable[["Executor", WarmingBatches, int], Awaitable[None]]
 
 
 class NoBatches:
@@ -78,6 +82,7 @@ class NoBatches:
     capacity = 0
     is_idle = False
     waiting = 0
+    running: Sequence[Waiting] = ()
 
     def execute(self, batch: Batch) -> None:
         """See ExecutorBatches."""

@@ -31,6 +31,7 @@ from pyruntime.runtime.requests.types import InferRequest, request_failure
 from pyruntime.runtime.scheduling.batcher import Strategy
 from pyruntime.runtime.scheduling.factory import create_scheduler
 from pyruntime.runtime.scheduling.policy_queue import QueueFull
+from pyruntime.runtime.scheduling.resource_grants import ResourceGrants
 from pyruntime.utils.errors import Code, InferenceError
 
 # The time for finalize when the accepted requests have used up all of the timeout, in seconds.
@@ -46,8 +47,9 @@ class ModelVersion:
     ready again.
 
     `cache` answers requests that were answered before. `strategy` decides with the dynamic batcher which requests are
-    executed together. `finalize` is awaited when all instances have stopped. `load_s` is the duration of the load, in
-    seconds, and `since_ms` when the version began to serve, in milliseconds since the epoch.
+    executed together. `finalize` is awaited when all instances have stopped. `grants` are those of a server with a rate
+    limiter. `load_s` is the duration of the load, in seconds, and `since_ms` when the version began to serve, in
+    milliseconds since the epoch.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class ModelVersion:
         cache: ResponseCache | None = None,
         strategy: Strategy[Job] | None = None,
         finalize: Callable[[], Awaitable[None]] = nothing_to_finalize,
+        grants: ResourceGrants | None = None,
     ) -> None:
         self.spec = spec
         self.version = version
@@ -72,7 +75,7 @@ class ModelVersion:
         self._cached = None if cache is None else CachedRequests(cache, self)
         self._is_batched = spec.is_batched
         self._sequence_ids = count(1)
-        self.scheduler = create_scheduler(spec, self.review_instances, self.statistics, memory, strategy)
+        self.scheduler = create_scheduler(spec, self.review_instances, self.statistics, memory, strategy, grants)
         self._instances: Sequence[Executor] = ()
         # The instances that leave, with what tells that they have ended.
         self._leaving: dict[Executor, asyncio.Event] = {}
@@ -147,6 +150,7 @@ class ModelVersion:
             await self.scheduler.wait_left(instance)
             await instance.stop(timeout_s)
         finally:
+            self._forget(instance)
             del self._leaving[instance]
             ended.set()
 
@@ -280,7 +284,15 @@ class ModelVersion:
     @property
     def workers(self) -> Sequence[Waiting]:
         """The workers that execute its requests: see execution/deadlock.py."""
-        return [worker for instance in self.scheduler.executors for worker in instance.workers()]
+        executors, limited = self.scheduler.executors, self.scheduler.limited
+        if limited is not None:
+            return limited.workers(executors)
+        return [worker for instance in executors for worker in instance.workers()]
+
+    def expedite(self, job: Job) -> None:
+        """Let a queued job go before those for whose resources it waits, because these wait for it."""
+        if self.scheduler.limited is not None:
+            self.scheduler.limited.expedite(job)
 
     def check_ready(self, call_back: Callable[[bool], None]) -> None:
         """Call back, at once or later, with whether instances are ready, and the model in each of them."""
@@ -305,7 +317,7 @@ class ModelVersion:
         self.scheduler.hurry()
         async with asyncio.TaskGroup() as tasks:
             for instance in self._instances:
-                tasks.create_task(instance.stop(timeout_s), name=f"stop {instance.name}")
+                tasks.create_task(self._end(instance, timeout_s), name=f"stop {instance.name}")
             for instance, ended in self._leaving.items():
                 tasks.create_task(_wait_ended(instance, ended, timeout_s), name=f"wait for {instance.name}")
         if self._gone is None:
@@ -317,6 +329,21 @@ class ModelVersion:
             await self._cached.wait_idle(timeout_s)
         await self._finalize()
         self.memory.close()
+
+    async def discard(self, instance: Executor) -> None:
+        """End an instance that was to serve and does not."""
+        await self._end(instance, 0)
+
+    async def _end(self, instance: Executor, timeout_s: float) -> None:
+        try:
+            await instance.stop(timeout_s)
+        finally:
+            self._forget(instance)
+
+    def _forget(self, instance: Executor) -> None:
+        """An instance has ended: it holds no resources."""
+        if self.scheduler.limited is not None:
+            self.scheduler.limited.ended(instance)
 
     async def _wait_arrived(self, timeout_s: float) -> None:
         if self._expected and self._gone is None:

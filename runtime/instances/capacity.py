@@ -27,15 +27,16 @@ class AdaptiveCapacity:
 
     __slots__ = ("_is_fixed", "_max", "average_ns", "makes_calls", "total")
 
-    def __init__(self, capacity_max: int, threads: int, is_batched: bool) -> None:
+    def __init__(self, capacity_max: int, threads: int, none_ahead: bool) -> None:
         """An executor with several `threads` gets no more batches than those can run.
 
-        Nor does one whose requests are batched, because requests in the queue can still join a larger batch.
+        Nor does one with `none_ahead`: if its requests are batched, those in the queue can still join a larger batch,
+        and if it shares resources with others, a batch must not begin before it is granted them.
         """
         self.average_ns = AHEAD_NS_MAX
         self.makes_calls = False
         self._max = capacity_max
-        self._is_fixed = threads > 1 or is_batched
+        self._is_fixed = threads > 1 or none_ahead
         self.total = threads if self._is_fixed else CAPACITY_MIN
 
     def observe(self, duration_ns: int) -> None:

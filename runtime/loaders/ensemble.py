@@ -63,7 +63,7 @@ class EnsembleLoader:
         warm_up = warm_up_of(model, draft.folder.path)
         if warm_up is not None:
             undo.callback(executor.kill)
-            await warm_up(executor.name, executor.inflight, 1)
+            await warm_up(executor, executor.inflight, 1)
         return model, [executor]
 
     def regrouped(self, draft: Draft, model: ModelVersion, config: Config) -> Config:

@@ -37,6 +37,7 @@ from pyruntime.runtime.loaders.version_loader import (
     VersionFactory,
     final_config,
     final_spec,
+    limit,
     regrouped_spec,
 )
 from pyruntime.runtime.loaders.warmup import warm_up_of
@@ -97,9 +98,10 @@ class NativeLoader:
         made = self._factory.version(spec, version, memory, strategy, served.memory_usage, resources.aclose)
         self._served[made] = served
         resources.callback(self._served.pop, made)
-        warm_up = warm_up_of(made, draft.folder.path)
+        warm_up = warm_up_of(made, draft.folder.path, self._factory.grants)
         groups = zip(spec.instances, _groups(config), strict=True)
         served.instances = [self._instance(made, spec, model, *each, warm_up) for each in groups]
+        limit(self._factory.grants, dict(zip(served.instances, spec.instances, strict=True)), undo)
         await _start(served.instances, undo, at_once=library.parallel_loading)
         return made, served.instances
 
@@ -118,12 +120,14 @@ class NativeLoader:
         wanted = model_spec(config).instances
         places = regroup([each for each in served.instances if each in model.instances], wanted)
         spec = regrouped_spec(model, config, {each.name: name for each, (name, _) in zip(wanted, places, strict=True)})
-        warm_up = warm_up_of(model, draft.folder.path)
+        warm_up = warm_up_of(model, draft.folder.path, self._factory.grants)
         instances = [
             stays or self._instance(model, spec, served.model, instance, group, warm_up)
             for (_, stays), instance, group in zip(places, spec.instances, _groups(config), strict=True)
         ]
         new = [each for each in instances if each not in served.instances]
+        made = zip(instances, spec.instances, strict=True)
+        limit(self._factory.grants, {each: instance for each, instance in made if each in new}, undo)
         await _start(new, undo, at_once=served.library.parallel_loading)
 
         def configure() -> None:
@@ -216,6 +220,7 @@ class NativeLoader:
             tuple(group.profile),
             tuple((each.SecondaryDeviceKind.Name(each.kind), each.device_id) for each in group.secondary_devices),
             warm_up,
+            self._factory.grants is not None and bool(instance.needs),
         )
         host = self._host
         return NativeInstance(plan, host.native, version.scheduler, host.threads, host.stacks)

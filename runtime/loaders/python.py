@@ -43,6 +43,7 @@ from pyruntime.runtime.loaders.version_loader import (
     VersionFactory,
     final_config,
     final_spec,
+    limit,
     nothing_to_configure,
     regrouped_spec,
 )
@@ -101,6 +102,7 @@ class PythonLoader:
         spec = await _with_placed_states(spec, memory)
         model = self._factory.version(spec, version, memory)
         instances = self._instances(model, spec, draft.processes, location, environment)
+        self._limit(instances, draft.processes, undo)
         await _start(instances, connections, undo)
         return model, instances
 
@@ -125,6 +127,7 @@ class PythonLoader:
         undo.push_async_callback(_kill, connections)
         await self._open_stubs(lacking, model.memory, environment, connections)
         new = self._instances(model, spec, lacking, location, environment)
+        self._limit(new, lacking, undo)
         await _start(new, connections, undo)
         started = iter(new)
         instances = [next(started) if stays is None else stays for _, (_, stays) in places]
@@ -194,7 +197,8 @@ class PythonLoader:
         environment: Environment | None,
     ) -> list[PythonInstance]:
         """Instances that are not started yet, one for each process."""
-        warm_up = warm_up_of(model, location["model_dir"])
+        grants = self._factory.grants
+        warm_up = warm_up_of(model, location["model_dir"], grants)
         instances = []
         for process in processes:
             instance = process.instance
@@ -221,9 +225,18 @@ class PythonLoader:
                 environment,
                 warm_up,
                 process.signature,
+                grants is not None and bool(instance.needs),
             )
             instances.append(PythonInstance(plan, model.scheduler, self._tasks))
         return instances
+
+    def _limit(
+        self, instances: Sequence[PythonInstance], processes: Sequence[InstanceProcess], undo: AsyncExitStack
+    ) -> None:
+        """See limit."""
+        limit(
+            self._factory.grants, {each: made.instance for each, made in zip(instances, processes, strict=True)}, undo
+        )
 
 
 async def _with_placed_states(spec: ModelSpec, memory: RequestMemory) -> ModelSpec:

@@ -14,7 +14,7 @@ from typing import Protocol
 from pyruntime.runtime.caching.cache import ResponseCache
 from pyruntime.runtime.config.build import model_spec
 from pyruntime.runtime.config.schema import Config
-from pyruntime.runtime.config.spec import ModelSpec
+from pyruntime.runtime.config.spec import InstanceSpec, ModelSpec
 from pyruntime.runtime.config.unsupported import unsupported_features
 from pyruntime.runtime.config.validate import validate
 from pyruntime.runtime.execution.executor import Executor
@@ -27,6 +27,7 @@ from pyruntime.runtime.observe.statistics import MemoryUsage
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.draft import GPUS, Draft
 from pyruntime.runtime.scheduling.batcher import Strategy
+from pyruntime.runtime.scheduling.resource_grants import ResourceGrants
 from pyruntime.runtime.settings import ServerSettings
 
 _LOG = logging.getLogger("pyruntime.repository")
@@ -65,11 +66,13 @@ class VersionFactory:
     """Makes the parts of a version that are the same for all loaders.
 
     `on_lost` is called with a version whose instances are all down, and the reason; with "" when one is ready again.
+    `grants` are None in a server without a rate limiter.
     """
 
     def __init__(
         self, settings: ServerSettings, cache: ResponseCache | None, on_lost: Callable[[ModelVersion, str], None]
     ) -> None:
+        self.grants = ResourceGrants(settings.rate_limit_resources) if settings.limits_rate else None
         self._settings = settings
         self._cache = cache
         self._on_lost = on_lost
@@ -96,7 +99,18 @@ class VersionFactory:
         statistics = new_statistics(
             spec, version, self._settings.metrics_config, has_cache=cache is not None, memory_usage=memory_usage
         )
-        return ModelVersion(spec, version, memory, self._on_lost, statistics, cache, strategy, finalize)
+        return ModelVersion(spec, version, memory, self._on_lost, statistics, cache, strategy, finalize, self.grants)
+
+
+def limit(grants: ResourceGrants | None, executors: Mapping[Executor, InstanceSpec], undo: AsyncExitStack) -> None:
+    """Have new executors execute only with the resources of their instances, in a server with a rate limiter.
+
+    `undo` ends that. Raises LoadError if there is too little of a resource.
+    """
+    if grants is not None:
+        for executor, instance in executors.items():
+            undo.callback(grants.remove, executor)
+            grants.add(executor, instance)
 
 
 def nothing_to_configure() -> None:

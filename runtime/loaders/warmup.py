@@ -23,6 +23,7 @@ from pyruntime.runtime.execution.job import Job, request_options, tensor_refs
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.loaders.model_files import path_in, read_file
 from pyruntime.runtime.requests.types import InferRequest, InferResponse, InputTensor
+from pyruntime.runtime.scheduling.resource_grants import ResourceGrants
 from pyruntime.utils.errors import Code, InferenceError, LoadError
 
 _LOG = logging.getLogger("pyruntime.repository")
@@ -34,16 +35,20 @@ WARMUP_FILE_BYTES_MAX = 1 << 30
 
 
 class WarmUp:
-    """The warm-up of the instances of one version, whose model is in `folder`."""
+    """The warm-up of the instances of one version, whose model is in `folder`.
 
-    def __init__(self, model: ModelVersion, folder: str) -> None:
+    `grants` are those of a server with a rate limiter: a sample is executed with the resources of the instance.
+    """
+
+    def __init__(self, model: ModelVersion, folder: str, grants: ResourceGrants | None) -> None:
         self._model = model
         self._folder = folder
+        self._grants = grants
 
-    async def run(self, instance: str, batches: executor.WarmingBatches, concurrency: int) -> None:
+    async def run(self, instance: executor.Executor, batches: executor.WarmingBatches, concurrency: int) -> None:
         """Execute all samples, one after the other; it ends when all their responses are there.
 
-        Each is executed `concurrency` times at once.
+        Each is executed `concurrency` times, at once if the instance needs no resources.
 
         Raises LoadError for the first sample that fails. If it is cancelled, the requests that the instance has end
         with the instance.
@@ -54,9 +59,14 @@ class WarmUp:
             for iteration in range(1, sample.count + 1):
                 _LOG.debug(
                     "model '%s' instance %s is running warmup sample '%s' for iteration %d",
-                    name, instance, sample.name, iteration,
+                    name, instance.name, sample.name, iteration,
                 )  # fmt: skip
-                await self._execute(sample, contents, batches, concurrency)
+                if self._grants is None or not self._grants.limits(instance):
+                    await self._execute(sample, contents, batches, concurrency)
+                    continue
+                for _ in range(concurrency):
+                    async with self._grants.turn(instance):
+                        await self._execute(sample, contents, batches, 1)
 
     def _read(self, tensor: WarmupInput) -> bytes:
         """The contents of an input. Raises LoadError."""
@@ -118,9 +128,9 @@ class WarmUp:
         return Job("", request_options(request), tensors, 1, None, request.slots, responses, time.monotonic_ns())
 
 
-def warm_up_of(model: ModelVersion, folder: str) -> executor.WarmUp | None:
-    """The warm-up of the instances of a version; None if it has no samples."""
-    return WarmUp(model, folder).run if model.spec.warmup else None
+def warm_up_of(model: ModelVersion, folder: str, grants: ResourceGrants | None = None) -> executor.WarmUp | None:
+    """The warm-up of the instances of a version; None if it has no samples. For `grants` see WarmUp."""
+    return WarmUp(model, folder, grants).run if model.spec.warmup else None
 
 
 class _Responses:

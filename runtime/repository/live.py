@@ -109,7 +109,7 @@ class LiveVersions:
     def give_up(self, exchange: Exchange) -> None:
         """A version goes on with the instances that it has. The new ones end in the background."""
         for instance in exchange.new:
-            self._tasks.create_task(instance.stop(0), name=f"stop {instance.name}")
+            self._tasks.create_task(exchange.model.discard(instance), name=f"stop {instance.name}")
 
     # Ending.
 

@@ -10,6 +10,8 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.statistics import ModelStatistics
 from pyruntime.runtime.scheduling.batcher import Strategy
+from pyruntime.runtime.scheduling.limited_schedulers import LimitedScheduler, LimitedSequenceScheduler
+from pyruntime.runtime.scheduling.resource_grants import ResourceGrants
 from pyruntime.runtime.scheduling.scheduler import JobScheduler, Scheduler
 from pyruntime.runtime.scheduling.sequence_scheduler import Memory, SequenceScheduler
 
@@ -20,11 +22,16 @@ def create_scheduler(
     statistics: ModelStatistics,
     memory: Memory,
     strategy: Strategy[Job] | None = None,
+    grants: ResourceGrants | None = None,
 ) -> JobScheduler:
     """The scheduler of one version of a model; `memory` is its request memory.
 
-    `strategy` is only for models with dynamic batching.
+    `strategy` is only for models with dynamic batching. `grants` are those of a server with a rate limiter.
     """
+    if grants is not None and spec.sequence_batching is not None:
+        return LimitedSequenceScheduler(spec, spec.sequence_batching, on_change, statistics, memory, grants)
+    if grants is not None:
+        return LimitedScheduler(spec, on_change, statistics, strategy, grants)
     if spec.sequence_batching is not None:
         return SequenceScheduler(spec, spec.sequence_batching, on_change, statistics, memory)
     return Scheduler(spec, on_change, statistics, strategy)

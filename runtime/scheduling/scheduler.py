@@ -20,6 +20,7 @@ from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.observe.level_statistics import LevelStatistics
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.scheduling.batcher import Batcher, Strategy
+from pyruntime.runtime.scheduling.limited_instances import LimitedInstances
 from pyruntime.runtime.scheduling.response_order import ResponseOrder
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -27,7 +28,12 @@ _EXPIRED = "Request timeout expired"
 
 
 class JobScheduler(ABC):
-    """The interface of schedulers. `on_change` is called when an instance became ready or died."""
+    """The interface of schedulers. `on_change` is called when an instance became ready or died.
+
+    `limited` are the instances that execute only when they are granted resources; None in a server without such limits.
+    """
+
+    limited: LimitedInstances | None = None
 
     def __init__(self, spec: ModelSpec, on_change: Callable[[], None], statistics: ModelStatistics) -> None:
         self._spec = spec
@@ -233,18 +239,25 @@ class Scheduler(JobScheduler):
         for job in batcher.expire(time.monotonic()):
             self._fail(job, InferenceError(_EXPIRED, Code.UNAVAILABLE), FailureReason.REJECTED)
         while batcher.queue.count and (instance := self._freest()) is not None:
-            if self._order is not None and self._order.is_full:
+            due_s = self._begin(instance)
+            if due_s:
                 break
-            batch = batcher.take(time.monotonic())
-            if batch is None:
-                due_s = batcher.wake_at() or inf
-                break
-            if self._order is not None:
-                for job in batch:
-                    self._order.begin(job)
-            instance.inflight.execute(batch)
-        self._arm(due_s)
-        self._note_if_empty()
+        self._arm(due_s or inf)
+        if self._empty is not None:
+            self._note_if_empty()
+
+    def _begin(self, instance: Executor) -> float:
+        """Give an instance with capacity the next batch. Returns 0; or when one is due, inf if that is unknown."""
+        if self._order is not None and self._order.is_full:
+            return inf
+        batch = self._batcher.take(time.monotonic())
+        if batch is None:
+            return self._batcher.wake_at() or inf
+        if self._order is not None:
+            for job in batch:
+                self._order.begin(job)
+        instance.inflight.execute(batch)
+        return 0.0
 
     def _freest(self) -> Executor | None:
         """The instance with the most capacity: an idle one before one that would only queue the batch."""

@@ -191,23 +191,29 @@ class SequenceScheduler(JobScheduler):
     # Batches.
 
     def _dispatch(self) -> None:
-        sequences = self._sequences
         now = time.monotonic()
         for instance in self._seated:
-            while self._takes(instance) and (taken := sequences.take(instance, now)) is not None:
-                batch = self._completed(taken)
-                if self._preserves_ordering:
-                    order = self._orders.setdefault(instance, ResponseOrder(self._dispatch))
-                    for job in batch:
-                        order.begin(job)
-                if batch:
-                    instance.inflight.execute(batch)
+            while self._begin(instance, now):
+                pass
         self._note_progress()
         self._arm()
 
-    def _takes(self, instance: Executor) -> bool:
+    def _begin(self, instance: Executor, now: float) -> bool:
+        """Give an instance the next batch of its sequences. Returns whether there was one that it could take."""
         order = self._orders.get(instance)
-        return instance.inflight.capacity > 0 and (order is None or not order.is_full)
+        if instance.inflight.capacity <= 0 or (order is not None and order.is_full):
+            return False
+        taken = self._sequences.take(instance, now)
+        if taken is None:
+            return False
+        batch = self._completed(taken)
+        if self._preserves_ordering:
+            order = self._orders.setdefault(instance, ResponseOrder(self._dispatch))
+            for job in batch:
+                order.begin(job)
+        if batch:
+            instance.inflight.execute(batch)
+        return True
 
     def _note_progress(self) -> None:
         """Tell those who wait until no request waits, or until an instance has left."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyruntime.runtime.execution.deadlock import FREE, Waiting
@@ -62,7 +62,8 @@ class NativeBatches(InflightBatches[int]):
     ) -> None:
         """`call_soon` schedules a function for when all that has arrived is handled: see the event loop's method."""
         spec = instance_spec.spec
-        super().__init__(instance_spec.statistics, owner, AdaptiveCapacity(CAPACITY_MAX, 1, spec.is_batched))
+        none_ahead = spec.is_batched or instance_spec.is_limited
+        super().__init__(instance_spec.statistics, owner, AdaptiveCapacity(CAPACITY_MAX, 1, none_ahead))
         self._spec = instance_spec
         self._call_soon = call_soon
         self._wakes = False
@@ -90,6 +91,11 @@ class NativeBatches(InflightBatches[int]):
     def waiting(self) -> int:
         """See InflightBatches."""
         return sum(list(self._inflight.values())[1:])
+
+    @property
+    def running(self) -> Sequence[Waiting]:
+        """See ExecutorBatches."""
+        return [self.worker] if self._inflight else ()
 
     def doing(self, now_ns: int) -> str:
         """The activity of the instance, in words; `now_ns` is the time on the monotonic clock."""

@@ -57,7 +57,7 @@ class NativeInstance:
         self._resources = ExitStack()
         self.inflight = KnownBatches(spec, owner, native, asyncio.get_running_loop().call_soon)
         self._handle = self.inflight.handle
-        self.known: KnownRequestExecutor = self.inflight
+        self.known: KnownRequestExecutor | None = None if spec.is_limited else self.inflight
         self._initialized = False
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class NativeInstance:
         await self._threads.run(self._handle.initialize, undo=self._handle.finalize)
         self._initialized = True
         if self._spec.warm_up is not None:
-            await self._spec.warm_up(self.name, self.inflight, 1)
+            await self._spec.warm_up(self, self.inflight, 1)
         self.is_ready = True
         self.inflight.open()
 

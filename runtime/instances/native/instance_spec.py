@@ -55,7 +55,8 @@ class NativeHandle(Protocol):
 class NativeInstanceSpec:
     """All parameters of a native instance of one model version; `model` is the extension's.
 
-    `warm_up` is what it does before it is ready.
+    `warm_up` is what it does before it is ready. With `is_limited` it executes only when it is granted
+    resources.
     """
 
     instance: InstanceSpec
@@ -68,6 +69,7 @@ class NativeInstanceSpec:
     profiles: tuple[str, ...] = ()
     secondary_devices: tuple[tuple[str, int], ...] = ()
     warm_up: WarmUp | None = None
+    is_limited: bool = False
 
 
 class NativeExtension(Protocol):

@@ -78,9 +78,9 @@ class StubBatches(InflightBatches[InflightBatch]):
         self, instance_spec: StubInstanceSpec, connection: StubConnection, owner: ExecutorOwner, calls: BatchCalls
     ) -> None:
         spec = instance_spec.spec
-        super().__init__(
-            instance_spec.statistics, owner, AdaptiveCapacity(CAPACITY_MAX, instance_spec.concurrency, spec.is_batched)
-        )
+        none_ahead = spec.is_batched or instance_spec.is_limited
+        limit = AdaptiveCapacity(CAPACITY_MAX, instance_spec.concurrency, none_ahead)
+        super().__init__(instance_spec.statistics, owner, limit)
         self._name = instance_spec.name
         self._spec = spec
         self._concurrency = instance_spec.concurrency
@@ -99,9 +99,14 @@ class StubBatches(InflightBatches[InflightBatch]):
     def __len__(self) -> int:
         return len(self._inflight) + len(self._streams)
 
+    @property
+    def running(self) -> Sequence[Waiting]:
+        """See ExecutorBatches."""
+        return list(self._inflight.values())[: self._concurrency]
+
     def workers(self) -> Sequence[Waiting]:
         """The workers that execute its batches: see deadlock.py. An idle thread stands for all of them."""
-        running = list(self._inflight.values())[: self._concurrency]
+        running = self.running
         return running if len(running) == self._concurrency else (FREE,)
 
     def worker_of(self, job: Job) -> Waiting:

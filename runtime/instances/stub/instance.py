@@ -165,7 +165,7 @@ class PythonInstance:
         try:
             await connection.load(self._spec.location, self._spec.args, self._spec.concurrency)
             if self._spec.warm_up is not None and self._batches is not None:
-                await self._spec.warm_up(self.name, self._batches, self._spec.concurrency)
+                await self._spec.warm_up(self, self._batches, self._spec.concurrency)
         except BaseException:
             connection.kill()
             raise

@@ -20,7 +20,8 @@ class StubInstanceSpec:
     """All parameters of an instance of one model version; `signature` is that of its process, see InstanceProcess.
 
     `concurrency` is how many threads of the process execute; `environment` is the Python that the model wants instead
-    of the host's; `warm_up` is what it does before it is ready, in each life of its process.
+    of the host's; `warm_up` is what it does before it is ready, in each life of its process. With `is_limited` it
+    executes only when it is granted resources.
     """
 
     name: str
@@ -36,3 +37,4 @@ class StubInstanceSpec:
     environment: Environment | None = None
     warm_up: WarmUp | None = None
     signature: Hashable = ()
+    is_limited: bool = False

@@ -61,11 +61,14 @@ class Callee:
         self.spec = SimpleNamespace(name="callee")
         self.workers = [Worker("callee")]
         self.events = []
-        self.at_start = lambda job: None
+        self.at_start = self.at_expedite = lambda job: None
 
     def start(self, job):
         self.events.append(("start", job))
         self.at_start(job)
+
+    def expedite(self, job):
+        self.at_expedite(job)
 
     def cancel(self, job):
         self.events.append(("cancel", job))

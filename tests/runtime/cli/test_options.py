@@ -9,7 +9,7 @@ import pytest
 from pyruntime.runtime.cli.options import GROUPS, OPTIONS, TRITON_GROUPS, Kind, Status
 from pyruntime.runtime.cli.parse import parse_arguments
 from pyruntime.runtime.cli.resolve import resolve
-from pyruntime.runtime.settings import MetricsSettings, Restriction, ServerSettings, TlsSettings
+from pyruntime.runtime.settings import MetricsSettings, ResourceLimit, Restriction, ServerSettings, TlsSettings
 from pyruntime.runtime.tracing.values import read_levels
 
 # The options of tritonserver, in the order of its usage text; their numbers are those of the compatibility list.
@@ -126,6 +126,8 @@ EFFECTS = {
     "model-config-name": ("a", [], {"model_config_name": "a"}),
     "model-load-thread-count": ("2", [], {"model_load_thread_count": 2}),
     "model-load-retry-count": ("2", [], {"model_load_retry_count": 2}),
+    "rate-limit": ("Execution_Count", [], {"limits_rate": True}),
+    "rate-limit-resource": ("R:4:1", [], {"rate_limit_resources": (ResourceLimit("r", 4, 1),)}),
     "allow-http": ("false", [], {"allow_http": False}),
     "http-address": ("::1", [], {"http_address": "::1"}),
     "http-port": ("80", [], {"http_port": 80}),

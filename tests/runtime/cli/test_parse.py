@@ -143,10 +143,10 @@ def test_control_characters_of_an_unknown_option_are_not_repeated():
 
 def test_one_warning_for_an_option_given_twice():
     """An option without effect causes one warning, however often it is given, also by prefixes."""
-    _, warnings = parse_arguments(["--http-thread-count=1", "--http-thread=2", "--rate-limit=off"])
+    _, warnings = parse_arguments(["--http-thread-count=1", "--http-thread=2", "--model-namespacing=true"])
     assert warnings == [
         "--http-thread-count is accepted and has no effect: one event loop serves every connection",
-        "--rate-limit is accepted but has no effect yet: instances are not limited by resources yet",
+        "--model-namespacing is accepted but has no effect yet: model names must be unique",
     ]
 
 

@@ -11,7 +11,6 @@ from pyruntime.runtime.config.unsupported import unsupported_features
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("instance_group { rate_limiter {} }", "asks for rate limiting"),
         ("instance_group { host_policy: 'p' }", "asks for a host policy"),
         ("parameters { key: 'TRITON_BATCH_STRATEGY_PATH' }", "asks for a custom batching strategy"),
         ("metric_tags { key: 'a-b' value: 'c' }", "asks for the metric tag 'a-b', which cannot be a label"),
@@ -28,6 +27,7 @@ def test_each_feature_has_a_sentence(text, word):
     "text",
     [
         "",
+        "instance_group { rate_limiter { resources { name: 'R' count: 1 } priority: 2 } }",
         "max_batch_size: 4 dynamic_batching { default_queue_policy { max_queue_size: 1 } }",
         "response_cache { enable: true } model_repository_agents { agents { name: 'a' } } "
         "optimization { eager_batching: true }",

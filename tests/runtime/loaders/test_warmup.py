@@ -3,6 +3,7 @@
 """The warm-up of one instance, with batches that answer as the test says."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,7 +63,7 @@ def run(memory, tmp_path):
 
     def run(answer, concurrency=1):
         batches = Batches(memory, answer)
-        asyncio.run(warm_up("m_0", batches, concurrency))
+        asyncio.run(warm_up(SimpleNamespace(name="m_0"), batches, concurrency))
         return batches.executed
 
     return run

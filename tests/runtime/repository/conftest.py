@@ -64,6 +64,9 @@ class Version:
     async def release(self, instance, timeout_s):
         self.released.append(instance)
 
+    async def discard(self, instance):
+        await instance.stop(0)
+
     async def stop(self, timeout_s):
         self.stops.append(timeout_s)
         await self.finished.wait()

@@ -62,6 +62,9 @@ class Callee:
         self.jobs.append(job)
         self.at_start(job)
 
+    def expedite(self, job):
+        pass
+
     def cancel(self, job):
         self.cancelled.append(job)
         job.respond(InferenceError("cancelled", Code.CANCELLED), True)

@@ -189,6 +189,9 @@ class Callee:
         if not self.is_busy:
             job.instance = self.workers[0]
 
+    def expedite(self, job):
+        pass
+
     def cancel(self, job):
         self.cancelled.append(job)
         if job.instance is None:

@@ -101,7 +101,7 @@ class Restriction(NamedTuple):
 
 
 class ResourceLimit(NamedTuple):
-    """How much there is of a resource (in lower case) that executions share: on a device; None is each device."""
+    """How much there is of a resource that executions share: on a device; None is each device."""
 
     name: str
     amount: int

@@ -35,7 +35,7 @@ def read_rate_limit_resources(texts: Iterable[str]) -> tuple[ResourceLimit, ...]
         if count is None:
             raise _invalid(numbers[0], "a count, or a size as in 8G")
         device = _device(numbers[1]) if numbers[1:] else None
-        key = name.lower(), device
+        key = name, device
         limits[key] = min(count, limits.get(key, count))
     return tuple(ResourceLimit(name, count, device) for (name, device), count in limits.items())
 

@@ -60,14 +60,11 @@ class Resources(Generic[K]):
         return self._given(resource) if self._limits else self._maxima.get(resource, 0)
 
     def _given(self, resource: Resource) -> int:
-        """What the operator says. A value for a device is for that device, and any value for a global resource.
-
-        Triton reads names on the command line in lower case; here they have any case there.
-        """
+        """What the operator says. A value for a device is for that device, and any value for a global resource."""
         amounts = (
             each.amount
             for each in self._limits
-            if each.name == resource.name.lower()
+            if each.name == resource.name
             and (resource.device is None or each.device is None or each.device == resource.device)
         )
         return max(amounts, default=0)

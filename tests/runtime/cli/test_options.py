@@ -127,7 +127,7 @@ EFFECTS = {
     "model-load-thread-count": ("2", [], {"model_load_thread_count": 2}),
     "model-load-retry-count": ("2", [], {"model_load_retry_count": 2}),
     "rate-limit": ("Execution_Count", [], {"limits_rate": True}),
-    "rate-limit-resource": ("R:4:1", [], {"rate_limit_resources": (ResourceLimit("r", 4, 1),)}),
+    "rate-limit-resource": ("R:4:1", [], {"rate_limit_resources": (ResourceLimit("R", 4, 1),)}),
     "allow-http": ("false", [], {"allow_http": False}),
     "http-address": ("::1", [], {"http_address": "::1"}),
     "http-port": ("80", [], {"http_port": 80}),

@@ -53,14 +53,14 @@ class TestResources:
 
     def test_as_many_as_fit(self):
         """As many as there is enough for are granted."""
-        made = limiter(("r", 4), a={R: 2}, b={R: 2}, c={R: 1})
+        made = limiter(("R", 4), a={R: 2}, b={R: 2}, c={R: 1})
         assert granted(made, "a", "b", "c") == "ab"
         made.release("b")
         assert granted(made, "b") == "c"
 
     def test_several_times(self):
         """One may hold its resources several times."""
-        made = limiter(("r", 2), a={R: 1})
+        made = limiter(("R", 2), a={R: 1})
         assert granted(made, "a") == "a"
         assert granted(made, "a") == "a"
         assert granted(made, "a") == ""
@@ -69,7 +69,7 @@ class TestResources:
 
     def test_removed(self):
         """One that ends gives all back, waits for nothing, and may be added again."""
-        made = limiter(("r", 2), a={R: 1}, b={R: 2})
+        made = limiter(("R", 2), a={R: 1}, b={R: 2})
         assert granted(made, "a") == "a"
         assert granted(made, "b", "a") == ""
         made.remove("a")
@@ -132,7 +132,7 @@ class TestOrder:
 
     def test_no_overtaking(self):
         """One that needs much is not starved by those that need little."""
-        made = limiter(("r", 4), large={R: 4}, a={R: 1}, b={R: 1})
+        made = limiter(("R", 4), large={R: 4}, a={R: 1}, b={R: 1})
         assert granted(made, "a", "b") == "ab"
         assert granted(made, "large") == ""
         made.release("a")
@@ -164,7 +164,7 @@ def turns_on(made, running, count, *more):
 class TestWaits:
     def test_lacks(self):
         """It tells who holds what an instance waits for, and how much of that they may keep."""
-        made = limiter(("r", 5), ("s", 1), a={R: 2}, b={R: 1, S: 1}, c={R: 4, S: 1})
+        made = limiter(("R", 5), ("S", 1), a={R: 2}, b={R: 1, S: 1}, c={R: 4, S: 1})
         granted(made, "a")
         granted(made, "a", "b")
         granted(made, "c")
@@ -173,7 +173,7 @@ class TestWaits:
 
     def test_before(self):
         """It tells who reserves what an instance needs; whoever is urgent does not wait for that."""
-        made = limiter(("r", 2), a={R: 1}, large={R: 2}, b={R: 1})
+        made = limiter(("R", 2), a={R: 1}, large={R: 2}, b={R: 1})
         granted(made, "a", "large", "b")
         assert (made.before("b"), made.before("large"), made.before("a")) == (["large"], [], [])
         assert made.lacks("b") == []
@@ -199,7 +199,7 @@ class Limiting(RuleBasedStateMachine):
     @initialize(limit=st.one_of(st.none(), st.integers(3, 5)))
     def begin(self, limit):
         self.limit = limit
-        limits = [] if limit is None else [ResourceLimit(name, limit) for name in "rsq"]
+        limits = [] if limit is None else [ResourceLimit(name, limit) for name in "RSQ"]
         self.made = RateLimiter(limits)
 
     def limit_of(self, resource):
@@ -287,7 +287,7 @@ TestLimiting = Limiting.TestCase
 @given(st.lists(st.tuples(NEEDS, st.integers(1, 4)), min_size=2, max_size=6), st.integers(3, 6))
 def test_nobody_starves(instances, limit):
     """While all always have work, each is granted something within a bounded number of executions."""
-    made = RateLimiter([ResourceLimit(name, limit) for name in "rsq"])
+    made = RateLimiter([ResourceLimit(name, limit) for name in "RSQ"])
     keys = NAMES[: len(instances)]
     for key, (needs, priority) in zip(keys, instances, strict=True):
         made.add(key, needs, priority)

@@ -49,7 +49,7 @@ class TestMaxima:
 class TestLimits:
     def test_too_small(self):
         """An instance that needs more than there is could never execute, and changes nothing."""
-        made = Resources([ResourceLimit("r", 3)])
+        made = Resources([ResourceLimit("R", 3)])
         with pytest.raises(LoadError) as caught:
             made.add("a", {R: 4})
         assert str(caught.value) == (
@@ -63,14 +63,14 @@ class TestLimits:
     def test_not_listed(self):
         """If any resource is listed, there is nothing of those that are not."""
         with pytest.raises(LoadError, match='"S" is limited to 0'):
-            Resources([ResourceLimit("r", 3)]).add("a", {S: 1})
+            Resources([ResourceLimit("R", 3)]).add("a", {S: 1})
 
     def test_of_devices(self):
         """The larger of the value for the device and the value for each device counts."""
-        made = Resources([ResourceLimit("r", 3), ResourceLimit("r", 5, 1), ResourceLimit("r", 1, 2)])
+        made = Resources([ResourceLimit("R", 3), ResourceLimit("R", 5, 1), ResourceLimit("R", 1, 2)])
         assert [made.limit(Resource("R", device)) for device in (0, 1, 2)] == [3, 5, 3]
 
     def test_of_a_global_one(self):
         """For a global resource the largest value counts, whatever its device."""
-        made = Resources([ResourceLimit("s", 3), ResourceLimit("s", 5, 1)])
+        made = Resources([ResourceLimit("S", 3), ResourceLimit("S", 5, 1)])
         assert made.limit(S) == 5

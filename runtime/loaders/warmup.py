@@ -108,7 +108,7 @@ class WarmUp:
             raise _failed(sample, responses.failures)
 
     async def _job(self, sample: WarmupSample, contents: list[bytes], responses: _Responses) -> Job:
-        """One request with the contents in request memory. Raises InferenceError."""
+        """One request with the contents in request memory. Raises InferenceError, and LoadError for a wrong sample."""
         model = self._model
         request = InferRequest(model.spec.name)
         try:
@@ -120,7 +120,10 @@ class WarmUp:
                 view = slot.view[: len(data)]
                 placed = InputTensor(tensor.name, tensor.datatype, list(tensor.shape), view, slot.offset)
                 (controls if tensor.is_control else request.inputs).append(placed)
-            check_request(model.spec, request)
+            try:
+                check_request(model.spec, request)
+            except InferenceError as exc:
+                raise LoadError(str(exc), exc.code) from None
         except BaseException:
             request.free()
             raise

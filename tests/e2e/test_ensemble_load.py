@@ -26,8 +26,8 @@ SECONDS = float(os.environ.get("ENSEMBLE_LOAD_S", "6"))
 # An instance that dies five times without 30 s between is given up: in a long run each has more between its deaths.
 KILL_EVERY_S = SECONDS / 4 if SECONDS < 60 else 13.0
 LARGE, SMALL = 4 << 20, 1000
-# What the host may have more at the end than before, for itself, in bytes, and in descriptors. The blocks of outputs of a
-# backend are kept for the next ones, as many as were ever in use: more clients may meet in it than before.
+# What the host may have more at the end than before, for itself, in bytes, and in descriptors. The blocks of outputs of
+# a backend are kept for the next ones, as many as were ever in use, and more clients may meet in it than before.
 OWN_GROWTH_MAX = 4 * 4 * LARGE
 DESCRIPTORS_GROWTH_MAX = 8
 

@@ -10,7 +10,7 @@ import pytest
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.loaders.warmup import warm_up_of
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.utils.errors import InferenceError, LoadError
+from pyruntime.utils.errors import Code, InferenceError, LoadError
 
 from ..model_specs import spec_from
 
@@ -125,6 +125,18 @@ def test_no_memory(run, memory, monkeypatch):
     with pytest.raises(LoadError, match=r"^failed to run warmup sample 's': no room; $"):
         run(lambda job: job.respond(None, True))
     assert memory.live == 0
+
+
+def test_wrong_sample(memory, tmp_path):
+    """The error of a sample that is no request to the model is that of the request, as in Triton; memory is free."""
+    model = ModelVersion(spec_from(CONFIG.replace("dims: 3 random", "dims: 2 random")), 1, memory, lambda *_: None)
+    (tmp_path / "warmup").mkdir()
+    (tmp_path / "warmup/start").write_bytes(b"\1\0\0\0")
+    batches = Batches(memory, None)
+    with pytest.raises(LoadError, match=r"^\[request id: <id_unknown>\] unexpected shape for input 'A'") as caught:
+        asyncio.run(warm_up_of(model, str(tmp_path))("m_0", batches, 1))
+    assert caught.value.code is Code.INVALID_ARG
+    assert (batches.executed, memory.live) == ([], 0)
 
 
 def test_none(memory, tmp_path):

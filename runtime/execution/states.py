@@ -62,23 +62,51 @@ class State(NamedTuple):
     memory: StateMemory | None = None
 
 
+# Copies the first value of a state. Returns the copy's address, and its memory. Raises InferenceError.
+Copied = Callable[[StateSpec], tuple[int, StateMemory]]
+
+
+def no_copies(spec: StateSpec) -> tuple[int, StateMemory]:
+    """Copies nothing: for states of which none is in shared memory."""
+    raise AssertionError(f"the state '{spec.input_name}' is in shared memory")
+
+
+def _is_changed_in_place(spec: StateSpec) -> bool:
+    """Whether a stub changes the state in place. A C++ backend in this process does so in memory of its own."""
+    return spec.is_shared and isinstance(spec.initial, int)
+
+
 # A state output that lies in shared memory: its name, datatype and shape, the address of its contents and their size.
 StateOutput = tuple[str, str, Sequence[int], int, int]
 
 
 class SequenceStates:
-    """The states of one sequence. Their first values come from the configuration."""
+    """The states of one sequence. Their first values come from the configuration.
+
+    A stub changes a state that `is_shared` in place, so each sequence has a copy of the first value from its beginning.
+    """
 
     __slots__ = ("_is_over", "_model_name", "_specs", "_states")
 
-    def __init__(self, specs: Iterable[StateSpec], model_name: str) -> None:
+    def __init__(self, specs: Iterable[StateSpec], model_name: str, copied: Copied) -> None:
+        """`copied` makes a copy of contents in shared memory, at the address that the copy has in requests.
+
+        Raises InferenceError if it does.
+        """
         self._model_name = model_name
         self._is_over = False
         self._specs = {spec.output_name: spec for spec in specs}
-        self._states = {
-            spec.output_name: State(spec.input_name, spec.datatype, list(spec.shape), spec.initial, spec.size)
-            for spec in self._specs.values()
-        }
+        self._states: dict[str, State] = {}
+        try:
+            for spec in self._specs.values():
+                contents, memory = spec.initial, None
+                if _is_changed_in_place(spec):
+                    contents, memory = copied(spec)
+                shape = list(spec.shape)
+                self._put(spec.output_name, State(spec.input_name, spec.datatype, shape, contents, spec.size, memory))
+        except InferenceError:
+            self.drop()
+            raise
 
     def __repr__(self) -> str:
         return f"<SequenceStates {self._model_name} [{', '.join(state.name for state in self.inputs)}]>"
@@ -103,6 +131,10 @@ class SequenceStates:
         Raises InferenceError as `update` does; all states are then unchanged. Does nothing after `drop`.
         """
         specs = [self._checked(name, datatype, shape, size) for name, datatype, shape, _, size in outputs]
+        for spec in specs:
+            if _is_changed_in_place(spec):
+                why = "The model changes it in place, by use_same_buffer_for_input_output, and does not return it"
+                raise self._refused(spec.output_name, why)
         if self._is_over:
             return
         for spec, (name, datatype, shape, at, size) in zip(specs, outputs, strict=True):

@@ -183,7 +183,7 @@ class RequestMemory:
         """The number of slots in use."""
         return self._arena.live
 
-    def allocate(self, size: int, lead: int = 0, data: bytes | bytearray | None = None) -> RequestSlot:
+    def allocate(self, size: int, lead: int = 0, data: bytes | bytearray | memoryview | None = None) -> RequestSlot:
         """A slot for `size` bytes, placed so that byte `lead` of it is aligned for any datatype.
 
         It holds a copy of `data`, which has so many bytes, unless that is None.

@@ -16,16 +16,18 @@ from itertools import count
 from math import inf, prod
 from typing import Protocol
 
-from pyruntime.runtime.config.spec import ModelSpec, SequenceBatchingSpec
+from pyruntime.runtime.config.spec import ModelSpec, SequenceBatchingSpec, StateSpec
 from pyruntime.runtime.execution.executor import Executor
 from pyruntime.runtime.execution.job import Job, discard, tensor_refs
-from pyruntime.runtime.execution.states import SequenceStates
+from pyruntime.runtime.execution.states import SequenceStates, StateMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
-from pyruntime.runtime.requests.types import InferRequest, InputTensor
+from pyruntime.runtime.regions import SharedRegion
+from pyruntime.runtime.requests.types import InferRequest, InputTensor, Slot
 from pyruntime.runtime.scheduling.controls import Controls
 from pyruntime.runtime.scheduling.response_order import ResponseOrder
 from pyruntime.runtime.scheduling.scheduler import JobScheduler
 from pyruntime.runtime.scheduling.sequences import Sequences, sequence_of
+from pyruntime.utils.addresses import split
 from pyruntime.utils.dtypes import BYTES_PREFIX_SIZE
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions, TensorRef
@@ -42,7 +44,12 @@ _EXPIRED = "timeout of the corresponding sequence has been expired"
 class Memory(Protocol):
     """The request memory of the model."""
 
+    region: SharedRegion
+
     def place(self, request: InferRequest) -> object:
+        """See RequestMemory. Raises InferenceError."""
+
+    def allocate(self, size: int, lead: int = 0, data: bytes | bytearray | memoryview | None = None) -> Slot:
         """See RequestMemory. Raises InferenceError."""
 
 
@@ -227,13 +234,13 @@ class SequenceScheduler(JobScheduler):
     def _completed(self, taken: list[Job | None]) -> list[Job]:
         """The batch to execute, with states and padding. Empty if there is no memory for them."""
         jobs = [job for job in taken if job is not None]
-        if self._states:
-            for job in jobs:
-                self._give_states(job)
-        if len(jobs) == len(taken):
+        if len(jobs) == len(taken) and not self._states:
             return jobs
         batch: list[Job] = []
         try:
+            if self._states:
+                for job in jobs:
+                    self._give_states(job)
             for each in taken:
                 batch.append(each if each is not None else self._padding(jobs[0]))
         except InferenceError as failure:
@@ -246,12 +253,23 @@ class SequenceScheduler(JobScheduler):
         return batch
 
     def _give_states(self, job: Job) -> None:
-        """Add the current states of its sequence to the inputs of a job; they replace earlier ones."""
+        """Add the current states of its sequence to the inputs of a job; they replace earlier ones.
+
+        Raises InferenceError.
+        """
         sequence = sequence_of(job)
         if job.is_start or sequence.states is None:
             sequence.drop_states()
-            sequence.states = SequenceStates(self._states, self._spec.name)
+            sequence.states = SequenceStates(self._states, self._spec.name, self._copied)
         job.give_states(sequence.states)
+
+    def _copied(self, state: StateSpec) -> tuple[int, StateMemory]:
+        """A copy of the first value of a state, which the model changes in place. Raises InferenceError."""
+        memory, region = self._memory, self._memory.region
+        assert isinstance(state.initial, int)  # it is in the request region: see loaders/python.py
+        at = split(state.initial)[1]
+        slot = memory.allocate(state.size, data=region.view[at : at + state.size])
+        return slot.offset, StateMemory(region, slot.free)
 
     def _control(self, job: Job) -> None:
         """Add the control inputs of a job; they replace earlier ones. Raises InferenceError."""

@@ -256,6 +256,47 @@ class TestLarge:
         assert ask(server, "m", 1, 2, start=True, end=True) == [0]
 
 
+# Adds its input to the state, in place.
+IN_PLACE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().flat[0])
+            state = pb_utils.get_input_tensor_by_name(request, "S").as_numpy()
+            state += abs(value)
+            outputs = [pb_utils.Tensor("OUT", state[:, -1:].copy())]
+            if value == -1:
+                raise ValueError("minus one")
+            if value == -2:
+                outputs.append(pb_utils.Tensor("S", state))
+            responses.append(pb_utils.InferenceResponse(outputs))
+        return responses
+"""
+
+
+class TestInPlace:
+    def test_changes(self, serve, model):
+        """The memory of the input is the state: of each sequence its own, without a copy for any request."""
+        model("m", IN_PLACE, CONFIG, batching(TestLarge.STATE + "use_same_buffer_for_input_output: true"))
+        server = serve()
+        assert ask(server, "m", 1, 5, start=True) == [5]
+        assert ask(server, "m", 2, 100, start=True) == [100]
+        before = server.shared_bytes()
+        assert [ask(server, "m", 1, 1) for _ in range(20)] == [[value] for value in range(6, 26)]
+        assert server.shared_bytes() <= before
+        assert refusal(server, "m", 1, -1)[0] == 500
+        assert ask(server, "m", 1, 1) == [27]
+        status, message = refusal(server, "m", 1, -2)
+        assert status == 500
+        assert message.endswith(
+            "The model changes it in place, by use_same_buffer_for_input_output, and does not return it"
+        )
+        assert ask(server, "m", 2, 1, end=True) == [101]
+        assert ask(server, "m", 1, 7, start=True, end=True) == [7]
+        assert ask(server, "m", 2, 8, start=True, end=True) == [8]
+
+
 # Sends the state, and a sum of it and the input, after execute has returned.
 LATER = """
 class TritonPythonModel:

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pyruntime.runtime.config.spec import StateSpec
 from pyruntime.runtime.execution.job import Job, discard
-from pyruntime.runtime.execution.states import SequenceStates, StateMemory
+from pyruntime.runtime.execution.states import SequenceStates, StateMemory, no_copies
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
 
@@ -20,7 +20,7 @@ SPECS = (
 
 @pytest.fixture
 def states():
-    return SequenceStates(SPECS, "m")
+    return SequenceStates(SPECS, "m", no_copies)
 
 
 def test_begins_as_configured(states):
@@ -52,7 +52,7 @@ def test_update_copies(states):
 
 def test_sequences_have_their_own():
     """Sequences do not share states."""
-    first, second = SequenceStates(SPECS, "m"), SequenceStates(SPECS, "m")
+    first, second = (SequenceStates(SPECS, "m", no_copies) for _ in range(2))
     first.update("A_OUT", "INT32", [1, 1], b"abcd")
     assert second.inputs[0].contents == bytes(4)
 
@@ -127,6 +127,54 @@ class TestInSharedMemory:
         assert states.inputs == []
 
 
+class TestChangedInPlace:
+    """A state that a stub changes in place has memory of its own from the beginning of its sequence."""
+
+    SPECS = (
+        StateSpec("A_IN", "A_OUT", "INT32", (1,), (1, 1), 1 << 36, 4, is_shared=True),
+        StateSpec("B_IN", "B_OUT", "INT32", (1,), (1, 1), 1 << 36, 4, is_shared=True),
+        StateSpec("C_IN", "C_OUT", "INT32", (1,), (1, 1), 1 << 36, 4),
+        StateSpec("D_IN", "D_OUT", "INT32", (1,), (1, 1), bytes(4), 4, is_shared=True),
+    )
+
+    def test_copies(self):
+        """What is not changed in place, or not in shared memory, is not copied."""
+        freed = []
+        copies = iter([(64, memory(freed)), (128, memory(freed))])
+        states = SequenceStates(self.SPECS, "m", lambda spec: next(copies))
+        assert [state.contents for state in states.inputs] == [64, 128, 1 << 36, bytes(4)]
+        job = a_job()
+        job.give_states(states)
+        states.drop()
+        assert freed == []
+        job.free()
+        assert freed == [1, 1]
+
+    def test_no_memory(self):
+        """If there is no memory for one of them, the others are free."""
+        freed = []
+
+        def copied(spec):
+            if spec.input_name == "A_IN":
+                return 64, memory(freed)
+            raise InferenceError("no room")
+
+        with pytest.raises(InferenceError, match="no room"):
+            SequenceStates(self.SPECS, "m", copied)
+        assert freed == [1]
+
+    def test_returned(self):
+        """A model that returns it as well is wrong: there would be two of them."""
+        states = SequenceStates(self.SPECS, "m", lambda spec: (64, memory([])))
+        with pytest.raises(InferenceError) as caught:
+            states.update_all([("A_OUT", "INT32", [1, 1], 512, 4)], memory([]))
+        assert caught.value.message == (
+            "unable to add state 'A_OUT'. The model changes it in place, by use_same_buffer_for_input_output, and does "
+            "not return it"
+        )
+        assert states.inputs[0].contents == 64
+
+
 class TestJob:
     def test_inputs(self, states):
         """A request has the states behind its own inputs, and keeps their memory until it is freed."""
@@ -169,7 +217,7 @@ class Machine(RuleBasedStateMachine):
         self.region = Region()
         self.serial = 0
         self.live = set()
-        self.states = SequenceStates(SPECS, "m")
+        self.states = SequenceStates(SPECS, "m", no_copies)
         self.wanted = {"A_IN": bytes(4), "B_IN": SPECS[1].initial}
         self.jobs = []
 
@@ -179,7 +227,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def begin_again(self):
         self.states.drop()
-        self.states = SequenceStates(SPECS, "m")
+        self.states = SequenceStates(SPECS, "m", no_copies)
         self.wanted = {"A_IN": bytes(4), "B_IN": SPECS[1].initial}
 
     @rule()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.execution.job import Job
-from pyruntime.runtime.execution.states import SequenceStates
+from pyruntime.runtime.execution.states import SequenceStates, no_copies
 from pyruntime.runtime.instances.codec import (
     ResponseReader,
     StateReader,
@@ -314,7 +314,7 @@ class TestStates:
     @pytest.fixture
     def job(self):
         made = job()
-        made.states = SequenceStates(STATEFUL.sequence_batching.states, "m")
+        made.states = SequenceStates(STATEFUL.sequence_batching.states, "m", no_copies)
         return made
 
     def test_good(self, reader, released, job):

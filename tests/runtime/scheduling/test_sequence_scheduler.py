@@ -5,6 +5,7 @@
 import asyncio
 import functools
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.factory import create_scheduler
 from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.sequence_scheduler import SequenceScheduler
+from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
 
@@ -418,6 +420,35 @@ class TestInputs:
         assert [state.contents for state in second.states.inputs] == [b"abcd"]
         assert other.states.inputs == []  # its sequence has begun again
         assert again.states is not other.states
+
+    @in_a_loop
+    async def test_states_that_are_changed_in_place(self, memory, monkeypatch):
+        """Each sequence has a copy of the initial state, in request memory. Without room for it its request fails."""
+        first = memory.allocate(4, data=b"abcd")
+        in_place = STATE.replace("}", "use_same_buffer_for_input_output: true }")
+        spec = spec_of(f"sequence_batching {{ {in_place} }}")
+        (state,) = spec.sequence_batching.states
+        state = replace(state, initial=address(memory.region.number, first.offset))
+        spec = replace(spec, sequence_batching=replace(spec.sequence_batching, states=(state,)))
+        made, instance = create_scheduler(spec, lambda: None, ModelStatistics(), memory), Instance()
+        made.serve([instance])
+        outcomes = []
+        one, two = job(1, START | END), job(2, START | END)
+        made.submit(one)
+        made.submit(two)
+        assert [contents(memory, each)["A"] for each in (one, two)] == [b"abcd", b"abcd"]
+        assert len({first.offset, one.tensors[1][3], two.tensors[1][3]}) == 3
+        assert memory.live == 3
+        instance.finish(made)
+        instance.finish(made)
+        assert memory.live == 1
+
+        def full(size, data):
+            raise InferenceError("no room", Code.UNAVAILABLE)
+
+        monkeypatch.setattr(memory, "allocate", full)
+        made.submit(job(3, START | END, outcomes))
+        assert [outcome.message for outcome in outcomes] == ["no room"]
 
     @in_a_loop
     async def test_no_states(self, make):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.execution.job import Job
-from pyruntime.runtime.execution.states import SequenceStates
+from pyruntime.runtime.execution.states import SequenceStates, no_copies
 from pyruntime.runtime.instances.capacity import CAPACITY_MIN
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
@@ -616,7 +616,7 @@ class TestStates:
 
     def request(self, bench):
         request = Request()
-        states = SequenceStates(spec_from(CONFIG + self.STATE).sequence_batching.states, "m")
+        states = SequenceStates(spec_from(CONFIG + self.STATE).sequence_batching.states, "m", no_copies)
         request.job.give_states(states)
         return bench.post(request)
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyruntime.runtime.config.spec import ModelSpec, StepSpec
@@ -13,6 +13,8 @@ from pyruntime.runtime.config.spec import ModelSpec, StepSpec
 PLANS_KEPT_MAX = 256
 # Stands for the outputs, where readers of tensors are steps, by their index.
 OUTPUTS = -1
+# Stands for the request, where writers of tensors are steps, by their index.
+INPUTS = -2
 # Stands for the inputs of the ensemble, where tensors originate from decoupled steps, by their index.
 NOT_DECOUPLED = -1
 
@@ -40,26 +42,41 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """What a response of a step has, or the request, as far as somebody reads it.
+
+    `names` are the tensors, by the name of the model's output. `readers` are all that read any of them, and `uses` is
+    how many of them each reads, in total. `shared` are the model's names of those that steps read. `absent` has None
+    for each tensor.
+    """
+
+    names: dict[str, str]
+    readers: tuple[int, ...]
+    uses: int
+    shared: frozenset[str]
+    absent: dict[str, None]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a request needs: `steps`, by their index, and `outputs`.
 
-    `readers` are, by tensor, the steps that read it, and OUTPUTS if it is an output. `skippable` are the steps that are
-    skipped if a tensor that they require is absent.
+    `readers` are, by tensor, the steps that read it, and OUTPUTS if it is an output. `written` is, by its writer, what
+    is read: the writer is a step, or INPUTS. `skippable` are the steps that are skipped if a tensor that they require
+    is absent.
 
     The origin of a tensor is the decoupled step whose responses it is made of, or NOT_DECOUPLED. `origins` are those of
     the tensors that a step reads, and of the outputs; `counts` are, by origin, the readers of its tensors, and how many
-    of them each reads. `written` are, by step, those of its outputs that somebody reads: the model's name, the tensor,
-    and the number of its readers. `shared` are the model's names of those that other steps read.
+    writers each of them waits for.
     """
 
     steps: dict[int, Step]
     outputs: tuple[str, ...]
     readers: dict[str, tuple[int, ...]]
+    written: dict[int, Written]
     skippable: frozenset[int]
     origins: dict[int, int]
     counts: dict[int, dict[int, int]]
-    written: dict[int, tuple[tuple[str, str, int], ...]]
-    shared: dict[int, frozenset[str]]
 
 
 class Graph:
@@ -120,19 +137,11 @@ class Graph:
         origins = {reader: self._origin(tensors) for reader, tensors in reads.items()}
         counts: dict[int, dict[int, int]] = {NOT_DECOUPLED: {}}
         for reader, tensors in reads.items():
-            counts.setdefault(origins[reader], {})[reader] = len(tensors)
-        written = {
-            step.index: tuple(
-                (name, tensor, len(readers[tensor])) for name, tensor in step.outputs if tensor in readers
-            )
-            for step in steps.values()
-        }
-        shared = {
-            index: frozenset(name for name, tensor, _ in tensors if readers[tensor] != (OUTPUTS,))
-            for index, tensors in written.items()
-        }
-        skippable = self._skippable(steps, readers)
-        return Plan(steps, outputs, readers, skippable, origins, counts, written, shared)
+            writers = {self._writers[tensor].index if tensor in self._writers else INPUTS for tensor in tensors}
+            counts.setdefault(origins[reader], {})[reader] = len(writers)
+        written = {step.index: _written(step.outputs, readers) for step in steps.values()}
+        written[INPUTS] = _written([(name, name) for name in self._inputs], readers)
+        return Plan(steps, outputs, readers, written, self._skippable(steps, readers), origins, counts)
 
     def _skippable(self, steps: dict[int, Step], readers: dict[str, tuple[int, ...]]) -> frozenset[int]:
         """The steps whose outputs may be absent: all that read them can do without, or are skipped themselves."""
@@ -166,6 +175,14 @@ class Graph:
                     return step.index
                 queue.extend(step.reads)
         return NOT_DECOUPLED
+
+
+def _written(outputs: Iterable[tuple[str, str]], readers: Mapping[str, tuple[int, ...]]) -> Written:
+    """What somebody reads of these outputs, which are pairs of a name of the model and a tensor."""
+    names = {name: tensor for name, tensor in outputs if tensor in readers}
+    reads = [reader for tensor in names.values() for reader in readers[tensor]]
+    shared = frozenset(name for name, tensor in names.items() if readers[tensor] != (OUTPUTS,))
+    return Written(names, tuple(dict.fromkeys(reads)), len(reads), shared, dict.fromkeys(names.values()))
 
 
 def fitting(shape: list[int], batch: int, dims: Sequence[int], *, is_batching: bool) -> list[int]:

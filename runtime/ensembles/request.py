@@ -21,12 +21,13 @@ from pyruntime.runtime.ensembles.run import Command, Drop, Run, Send, Start
 from pyruntime.runtime.ensembles.step_call import StepCall
 from pyruntime.runtime.ensembles.step_times import STEP_TIMES, StepTime, encode_step_times
 from pyruntime.runtime.ensembles.tensors import (
-    SharedOutputs,
     Source,
     Tensor,
     as_output,
     end_reads,
     read_inputs,
+    read_outputs,
+    with_shared,
 )
 from pyruntime.runtime.ensembles.times import StepTimes
 from pyruntime.runtime.execution.deadlock import Waiting
@@ -36,7 +37,6 @@ from pyruntime.runtime.observe.statistics import FailureReason
 from pyruntime.runtime.regions import SharedRegion
 from pyruntime.runtime.requests.parameters import parse_parameters
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter, request_failure
-from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import Code, InferenceError
 
 _LOG = logging.getLogger("pyruntime.ensembles")
@@ -131,8 +131,7 @@ class EnsembleRequest:
             return
         for callee in self._callees.values():
             callee.expect()
-        tensors: dict[str, Tensor | None] = dict.fromkeys(ensemble.spec.inputs.keys() & plan.readers.keys())
-        tensors.update(read_inputs(job, ensemble.memory, plan.readers, job.rows if ensemble.is_batching else 0))
+        tensors = read_inputs(job, ensemble.memory, plan, job.rows if ensemble.is_batching else 0)
         self._commands.extend(self._run.begin(tensors))
         self._perform()
 
@@ -188,39 +187,19 @@ class EnsembleRequest:
 
     def _add(self, call: StepCall, response: InferResponse, final: bool) -> None:
         """Report the tensors of a response to the policy. Raises InferenceError; the response is not released then."""
-        step, plan, ensemble = call.step, self._plan, self._ensemble
-        index = step.index
+        step, plan = call.step, self._plan
+        index, written = step.index, plan.written[step.index]
         mark = changed_mark(self.mark, response.parameters) if response.parameters else self.mark
-        regions, release = response.regions, response.release
-        outputs = {}
-        is_private = False
         for output in response.outputs:
-            outputs[output.name] = output
-            is_private = is_private or not output.address
-        if is_private:
-            made = SharedOutputs(outputs, response, self._callees[index].memory, plan.shared[index])
-            outputs, regions, release = made.outputs, made.regions, made.release
-            ensemble.statistics.copied_bytes += made.copied_bytes
-        written = plan.written[index]
-        uses = 0
-        for name, _, readers in written:
-            if name in outputs:
-                uses += readers
+            if not output.address and output.name in written.shared:  # from a cache, for instance
+                response, copied_bytes = with_shared(response, written.shared, self._callees[index].memory)
+                self._ensemble.statistics.copied_bytes += copied_bytes
+                break
         batch = call.job.rows if step.is_batching and call.job is not None else 0
-        source = Source(uses + step.is_decoupled, regions, release, batch, mark)
+        source = Source(written.uses + step.is_decoupled, response.regions, response.release, batch, mark)
         if step.is_decoupled:
             self._paces[index, self._run.next_iteration(step)] = source
-        tensors: dict[str, Tensor | None] = {}
-        for name, tensor, _ in written:
-            if name not in outputs:
-                tensors[tensor] = None
-                continue
-            output = outputs[name]
-            at = output.address
-            region = regions[0] if len(regions) == 1 else _region_of(at, regions)
-            # As Tensor(...) does, which costs a call.
-            fields = (output.datatype, output.shape, at, len(output.data), region, source, output)
-            tensors[tensor] = tuple.__new__(Tensor, fields)
+        tensors = read_outputs(response, source, step, plan)
         self._commands.extend(self._run.responded(step, call.iteration, tensors, is_last=final))
 
     def _ended(self, call: StepCall) -> None:
@@ -235,7 +214,7 @@ class EnsembleRequest:
             if self._times is not None:
                 self._note_times(call, times)
         if step.is_decoupled:
-            self._release_pace(step.index, call.iteration)
+            self._release_pace(step.index, call.iteration.number)
         credits = self._ensemble.credits
         if credits is not None:
             waiting = credits.give_back(step.index)
@@ -266,7 +245,7 @@ class EnsembleRequest:
             elif isinstance(command, Drop):
                 command.tensor.source.end_use()
             else:
-                self._release_pace(command.step.index, command.iteration)
+                self._release_pace(command.step.index, command.iteration.number)
         self._is_busy = False
         if not self._run.under_way and not self._is_over:
             self._end()
@@ -295,9 +274,10 @@ class EnsembleRequest:
 
     def _send(self, send: Send[Tensor]) -> None:
         """Send a response; the last one when everything else is done."""
-        tensors = [(name, tensor) for name in self._plan.outputs if (tensor := send.tensors[name]) is not None]
+        known, number = send.iteration.tensors, send.iteration.number
+        tensors = [(name, tensor) for name in self._plan.outputs if (tensor := known[name]) is not None]
         sources = [tensor.source for _, tensor in tensors]
-        pace = self._paces.pop((self._plan.origins[OUTPUTS], send.iteration), None) if self._paces else None
+        pace = self._paces.pop((self._plan.origins[OUTPUTS], number), None) if self._paces else None
         if pace is not None:
             sources.append(pace)
         response = self._response(tensors, Release(sources, pace))
@@ -311,7 +291,7 @@ class EnsembleRequest:
         elif send.is_last or not self._ensemble.spec.decoupled:
             self._last = response
         else:
-            if not send.iteration:
+            if not number:
                 self._note_first()
             self.job.respond(response, False)
 
@@ -387,7 +367,7 @@ class EnsembleRequest:
 
     def _withdraw(self, start: Start[Tensor]) -> None:
         """A step is not started after all."""
-        end_reads(start.step, start.tensors)
+        end_reads(start.step, start.iteration.tensors)
         self._run.ended()
 
     def _end(self) -> None:
@@ -443,7 +423,3 @@ class Release:
         """See InferResponse."""
         for source in self._sources:
             source.end_use()
-
-
-def _region_of(at: int, regions: Sequence[SharedRegion]) -> SharedRegion | None:
-    return next((region for region in regions if region.number == split(at)[0]), None)

@@ -13,29 +13,39 @@ output, or by a Drop, which says that one use will not take place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from pyruntime.runtime.ensembles.graph import NOT_DECOUPLED, OUTPUTS, Plan, Step
+from pyruntime.runtime.ensembles.graph import INPUTS, NOT_DECOUPLED, OUTPUTS, Plan, Step
 
 T = TypeVar("T")
 
 
+class Iteration(Generic[T]):
+    """The tensors of one iteration. `missing` is how many writers each reader waits for that has not begun."""
+
+    __slots__ = ("missing", "number", "origin", "tensors")
+
+    def __init__(self, origin: int, number: int, missing: dict[int, int]) -> None:
+        self.origin = origin
+        self.number = number
+        self.missing = missing
+        self.tensors: dict[str, T | None] = {}
+
+
 class Start(NamedTuple, Generic[T]):
-    """Start a step for an iteration, on the tensors that it reads; there are others among `tensors`."""
+    """Start a step for an iteration, on the tensors of it that the step reads."""
 
     step: Step
-    iteration: int
-    tensors: Mapping[str, T | None]
+    iteration: Iteration[T]
 
 
 @dataclass(slots=True)
 class Send(Generic[T]):
-    """Send a response with the outputs, which are among `tensors`. `is_last`: no step is under way."""
+    """Send a response with the outputs of an iteration. `is_last`: no step is under way."""
 
-    iteration: int
-    tensors: Mapping[str, T | None]
+    iteration: Iteration[T]
     is_last: bool
 
 
@@ -47,25 +57,14 @@ class Drop(Generic[T]):
 
 
 @dataclass(slots=True)
-class Skipped:
+class Skipped(Generic[T]):
     """A decoupled step is not started for an iteration, because a tensor that it requires is absent."""
 
     step: Step
-    iteration: int
+    iteration: Iteration[T]
 
 
-Command = Start[T] | Send[T] | Drop[T] | Skipped
-
-
-class _Iteration(Generic[T]):
-    """The tensors of one iteration. `missing` is how many tensors each reader lacks that has not begun."""
-
-    __slots__ = ("missing", "number", "tensors")
-
-    def __init__(self, number: int, missing: dict[int, int]) -> None:
-        self.number = number
-        self.missing = missing
-        self.tensors: dict[str, T | None] = {}
+Command = Start[T] | Send[T] | Drop[T] | Skipped[T]
 
 
 class Run(Generic[T]):
@@ -79,7 +78,7 @@ class Run(Generic[T]):
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         # By origin and number, until all readers have begun.
-        self._iterations: dict[tuple[int, int], _Iteration[T]] = {}
+        self._iterations: dict[tuple[int, int], Iteration[T]] = {}
         # How many responses each decoupled step has sent, and how many this request.
         self._made: dict[int, int] = {}
         self._sent = 0
@@ -92,25 +91,24 @@ class Run(Generic[T]):
 
     def begin(self, inputs: Mapping[str, T | None]) -> list[Command[T]]:
         """The inputs of the ensemble that somebody reads, and None for those that the request lacks."""
-        return self._add(inputs, NOT_DECOUPLED, 0)
+        return self._add(inputs, INPUTS, self._begun(NOT_DECOUPLED, 0))
 
     def responded(
-        self, step: Step, iteration: int, tensors: Mapping[str, T | None], *, is_last: bool
+        self, step: Step, iteration: Iteration[T], tensors: Mapping[str, T | None], *, is_last: bool
     ) -> list[Command[T]]:
         """A step has sent a response: `tensors` has an entry for each tensor that it writes and somebody reads."""
         if is_last:
             self.under_way -= 1
-        origin = self._plan.origins[step.index]
+        if self.is_stopped:
+            commands: list[Command[T]] = []
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    commands.extend([Drop(tensor)] * len(self._plan.readers[name]))
+            return commands
         if step.is_decoupled:
-            origin, iteration = step.index, self._made.get(step.index, 0)
-            self._made[origin] = iteration + 1
-        if not self.is_stopped:
-            return self._add(tensors, origin, iteration)
-        commands: list[Command[T]] = []
-        for name, tensor in tensors.items():
-            if tensor is not None:
-                commands.extend([Drop(tensor)] * len(self._plan.readers[name]))
-        return commands
+            iteration = self._begun(step.index, self.next_iteration(step))
+            self._made[step.index] = iteration.number + 1
+        return self._add(tensors, step.index, iteration)
 
     def ended(self) -> None:
         """A step has ended without a further response."""
@@ -132,47 +130,40 @@ class Run(Generic[T]):
         """The iteration of the next response of a decoupled step."""
         return self._made.get(step.index, 0)
 
-    def _add(self, tensors: Mapping[str, T | None], origin: int, number: int) -> list[Command[T]]:
-        """Add tensors, and those that are absent because of them; then look what is complete."""
-        plan = self._plan
-        readers, skippable = plan.readers, plan.skippable
+    def _begun(self, origin: int, number: int) -> Iteration[T]:
+        """A new iteration."""
+        iteration = self._iterations[origin, number] = Iteration(origin, number, self._plan.counts[origin].copy())
+        return iteration
+
+    def _add(self, tensors: Mapping[str, T | None], writer: int, iteration: Iteration[T]) -> list[Command[T]]:
+        """Add what a writer has written, and what is absent because of it; then look what is complete."""
+        plan, missing, known = self._plan, iteration.missing, iteration.tensors
+        known.update(tensors)
         commands: list[Command[T]] = []
-        iteration = self._iterations.get((origin, number))
-        if iteration is None:
-            iteration = self._iterations[origin, number] = _Iteration(number, plan.counts[origin].copy())
-        known, missing = iteration.tensors, iteration.missing
-        queue = list(tensors.items())
-        for name, tensor in queue:  # it grows meanwhile
-            known[name] = tensor
-            for reader in readers[name]:
-                left = missing[reader] - 1
-                missing[reader] = left
-                if left or reader == OUTPUTS:
+        writers = [writer]
+        for each in writers:  # it grows meanwhile
+            for reader in plan.written[each].readers:
+                missing[reader] -= 1
+                if missing[reader] or reader == OUTPUTS:
                     continue
                 del missing[reader]
                 step = plan.steps[reader]
-                if reader in skippable and any(known[name] is None for name in step.requires):
-                    commands += self._skipped(step, iteration, queue)
-                else:
+                if reader not in plan.skippable or all(known[name] is not None for name in step.requires):
                     self.under_way += 1
                     # As Start(...) does, which costs a call.
-                    commands.append(tuple.__new__(Start, (step, number, known)))
+                    commands.append(tuple.__new__(Start, (step, iteration)))
+                    continue
+                commands.extend(Drop(tensor) for name in step.reads if (tensor := known[name]) is not None)
+                if step.is_decoupled:
+                    commands.append(Skipped(step, iteration))
+                else:
+                    known.update(plan.written[reader].absent)
+                    writers.append(reader)
         if missing.get(OUTPUTS) == 0:
-            commands += self._responses(origin)
+            commands += self._responses(iteration.origin)
         elif not missing:
-            del self._iterations[origin, number]
+            del self._iterations[iteration.origin, iteration.number]
         return commands
-
-    def _skipped(self, step: Step, iteration: _Iteration[T], queue: list[tuple[str, T | None]]) -> Iterator[Command[T]]:
-        """Skip a step. Adds the tensors to `queue` that are absent because of that."""
-        for name in step.reads:
-            tensor = iteration.tensors[name]
-            if tensor is not None:
-                yield Drop(tensor)
-        if step.is_decoupled:
-            yield Skipped(step, iteration.number)
-        else:
-            queue.extend((tensor, None) for _, tensor in step.outputs if tensor in self._plan.readers)
 
     def _responses(self, origin: int) -> list[Command[T]]:
         """Send the responses that are complete, as far as those before them are."""
@@ -185,6 +176,6 @@ class Run(Generic[T]):
             self._sent += 1
             following = self._iterations.get((origin, self._sent))
             is_last = not self.under_way and (following is None or following.missing.get(OUTPUTS) != 0)
-            commands.append(Send(iteration.number, iteration.tensors, is_last))
+            commands.append(Send(iteration, is_last))
             iteration = following
         return commands

@@ -56,14 +56,14 @@ class StepCall(ModelCall):
     `has_responded`: the model has sent a response. `times` are those of its job, None until there is one.
     """
 
-    __slots__ = ("_owner", "_tensors", "has_responded", "iteration", "step", "times", "trace")
+    __slots__ = ("_owner", "has_responded", "iteration", "step", "times", "trace")
 
     offset = 0
     view = memoryview(b"")
 
     def __init__(self, owner: StepOwner, tracer: CallTracer, start: Start[Tensor]) -> None:
         super().__init__(tracer, self, [self], partial(owner.responded, self))
-        self.step, self.iteration, self._tensors = start
+        self.step, self.iteration = start
         self.trace = owner.job.trace_context
         self.has_responded = False
         self.times: StepTimes | None = None
@@ -71,7 +71,7 @@ class StepCall(ModelCall):
 
     def make_job(self, callee: Callee, slots: list[Slot], respond: Respond) -> Job:
         """See OutgoingRequest."""
-        owner, step, tensors = self._owner, self.step, self._tensors
+        owner, step, tensors = self._owner, self.step, self.iteration.tensors
         ensemble_job = owner.job
         inputs: list[TensorRef] = []
         regions: list[GrantedRegion] = []
@@ -105,4 +105,4 @@ class StepCall(ModelCall):
 
     def free(self) -> None:
         """See ModelCall, and Slot."""
-        end_reads(self.step, self._tensors)
+        end_reads(self.step, self.iteration.tensors)

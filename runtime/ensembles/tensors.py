@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pyruntime.runtime.calls.tensors import HeldResponse
-from pyruntime.runtime.ensembles.graph import Step
+from pyruntime.runtime.ensembles.graph import INPUTS, Plan, Step
 from pyruntime.runtime.ensembles.marks import SequenceMark
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -90,25 +90,21 @@ def as_output(tensor: Tensor, name: str, shape: list[int]) -> OutputTensor:
     return OutputTensor(name, datatype, shape, region.view[offset : offset + size], at)
 
 
-def read_inputs(job: Job, memory: RequestMemory, readers: Mapping[str, Sequence[int]], batch: int) -> dict[str, Tensor]:
-    """The inputs of a job that somebody reads, by name. Their memory is freed when the readers are done with them.
+def read_inputs(job: Job, memory: RequestMemory, plan: Plan, batch: int) -> dict[str, Tensor | None]:
+    """The inputs of a job that somebody reads, None for those that it lacks. The end of their last use frees them.
 
-    `memory` is the ensemble's.
+    `memory` is the ensemble's, and `batch` as in Source.
     """
-    own = memory.region
-    used, uses = [], 0
-    for tensor in job.tensors:
-        name = tensor[0]
-        if name in readers:
-            used.append(tensor)
-            uses += len(readers[name])
+    own, written = memory.region, plan.written[INPUTS]
     regions: dict[int, GrantedRegion] = {}
     if job.regions:
         regions = {region.number: region for region in job.regions}
-    source = Source(uses, (own, *job.regions), job.free, batch)
+    source = Source(written.uses, (own, *job.regions), job.free, batch)
     base = address(own.number, 0)
-    tensors = {}
-    for name, datatype, shape, at, size, _, _ in used:
+    tensors: dict[str, Tensor | None] = {**written.absent}
+    for name, datatype, shape, at, size, _, _ in job.tensors:
+        if name not in tensors:
+            continue
         region: GrantedRegion | None = None
         if not isinstance(at, bytes):
             region = regions.get(split(at)[0]) if regions else None
@@ -116,7 +112,40 @@ def read_inputs(job: Job, memory: RequestMemory, readers: Mapping[str, Sequence[
                 region, at = own, base + split(at)[1]
         # As Tensor(...) does, which costs a call.
         tensors[name] = tuple.__new__(Tensor, (datatype, shape, at, size, region, source, None))
+    if None in tensors.values():
+        end_absent(tensors, source, plan)
     return tensors
+
+
+def read_outputs(response: InferResponse, source: Source, step: Step, plan: Plan) -> dict[str, Tensor | None]:
+    """The outputs of a step's response that somebody reads, None for those that it lacks. `source` is the response's.
+
+    Those that other steps read lie in memory that they can read.
+    """
+    written, regions = plan.written[step.index], response.regions
+    names = written.names
+    region: GrantedRegion | None = regions[0] if len(regions) == 1 else None
+    tensors: dict[str, Tensor | None] = {**written.absent}
+    for output in response.outputs:
+        tensor = names.get(output.name)
+        if tensor is None:
+            continue
+        at = output.address
+        if len(regions) > 1:
+            region = next((region for region in regions if region.number == split(at)[0]), None)
+        # As Tensor(...) does, which costs a call.
+        fields = (output.datatype, output.shape, at, len(output.data), region, source, output)
+        tensors[tensor] = tuple.__new__(Tensor, fields)
+    if None in tensors.values():
+        end_absent(tensors, source, plan)
+    return tensors
+
+
+def end_absent(tensors: Mapping[str, Tensor | None], source: Source, plan: Plan) -> None:
+    """Those of these tensors that are absent are not used."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            source.end_use(len(plan.readers[name]))
 
 
 def end_reads(step: Step, tensors: Mapping[str, Tensor | None]) -> None:
@@ -135,29 +164,15 @@ def end_reads(step: Step, tensors: Mapping[str, Tensor | None]) -> None:
         source.end_use(uses)
 
 
-class SharedOutputs:
-    """The outputs of a response of which some are private memory of the host: those in `shared` are copied.
+def with_shared(response: InferResponse, names: frozenset[str], memory: RequestMemory) -> tuple[InferResponse, int]:
+    """The same response, with copies of those of these outputs that lie in private memory of the host.
 
-    `regions` and `release` are those of the outputs, which have their names as keys. `copied_bytes` is how much had to
-    be copied.
+    The copies lie in `memory`. Returns their size, too, in bytes. Raises InferenceError UNAVAILABLE if there is no room
+    for them; the response is not released then.
     """
-
-    def __init__(
-        self,
-        outputs: Mapping[str, OutputTensor],
-        response: InferResponse,
-        memory: RequestMemory,
-        shared: frozenset[str],
-    ) -> None:
-        """The copies lie in `memory`.
-
-        Raises InferenceError UNAVAILABLE if there is no room for them; the response is not released then.
-        """
-        private = [output for name, output in outputs.items() if not output.address and name in shared]
-        self.outputs = dict(outputs)
-        self.regions, self.release = response.regions, response.release
-        self.copied_bytes = sum(len(output.data) for output in private)
-        if private:
-            held = HeldResponse(replace(response, outputs=private), memory)
-            self.outputs.update((output.name, output) for output in held.response.outputs)
-            self.regions, self.release = held.regions, held.release
+    private = [output for output in response.outputs if not output.address and output.name in names]
+    held = HeldResponse(replace(response, outputs=private), memory)
+    copies = {output.name: output for output in held.response.outputs}
+    outputs = [copies.get(output.name, output) for output in response.outputs]
+    made = replace(response, outputs=outputs, release=held.release, regions=held.regions)
+    return made, sum(len(output.data) for output in private)

@@ -32,13 +32,13 @@ class Shell:
         for command in commands:
             assert not self.is_last, "nothing may follow the last response"
             if isinstance(command, Start):
-                read = tuple(command.tensors[tensor] for _, tensor in sorted(command.step.inputs))
+                read = tuple(command.iteration.tensors[tensor] for _, tensor in sorted(command.step.inputs))
                 self.runs.append((command.step.index, read))
                 self.under_way.append([command, 0, read])
-                self.use(command.tensors[name] for name in command.step.reads)
+                self.use(command.iteration.tensors[name] for name in command.step.reads)
             elif isinstance(command, Send):
-                assert command.iteration == len(self.sent)
-                self.sent.append({name: command.tensors[name] for name in self.plan.outputs})
+                assert command.iteration.number == len(self.sent)
+                self.sent.append({name: command.iteration.tensors[name] for name in self.plan.outputs})
                 self.use(self.sent[-1].values())
                 self.is_last = command.is_last
             elif isinstance(command, Drop):

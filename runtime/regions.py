@@ -51,11 +51,6 @@ class _Counted:
         """Keep the region open until one more `close`."""
         self._counting += 1
 
-    def _is_last(self) -> bool:
-        """Drop a reference; True if it was the last one."""
-        self._counting -= 1
-        return not self._counting
-
 
 class SharedRegion(Region, _Counted):
     """A region of the host's: see _Counted."""
@@ -71,7 +66,8 @@ class SharedRegion(Region, _Counted):
 
     def close(self) -> None:
         """Drop a reference, and close the region if it was the last one."""
-        if self._is_last():
+        self._counting -= 1
+        if not self._counting:
             for holder in list(self.holders):
                 holder.revoke(self)
             super().close()
@@ -111,7 +107,8 @@ class ClientRegion(_Counted):
 
     def close(self) -> None:
         """Drop a reference; the last one closes the descriptor."""
-        if self._is_last():
+        self._counting -= 1
+        if not self._counting:
             for holder in list(self.holders):
                 holder.revoke(self)
             os.close(self._fd)

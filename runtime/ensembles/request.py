@@ -182,7 +182,15 @@ class EnsembleRequest:
         if final:
             if not is_reported:
                 self._run.ended()
-            self._ended(call)
+            del self._calls[call]
+            if call.times is not None:
+                self._add_times(call, call.times)
+            if call.step.is_decoupled:
+                self._release_pace(call.step.index, call.iteration.number)
+            if self._ensemble.credits is not None:
+                waiting = self._ensemble.credits.give_back(call.step.index)
+                if waiting is not None:
+                    waiting.request.resume(waiting)
         self._perform()
 
     def _add(self, call: StepCall, response: InferResponse, final: bool) -> None:
@@ -202,31 +210,17 @@ class EnsembleRequest:
         tensors = read_outputs(response, source, step, plan)
         self._commands.extend(self._run.responded(step, call.iteration, tensors, is_last=final))
 
-    def _ended(self, call: StepCall) -> None:
+    def _add_times(self, call: StepCall, times: StepTimes) -> None:
         """A step has ended."""
-        del self._calls[call]
-        step, times = call.step, call.times
-        if times is not None:
-            times.ended(time.monotonic_ns())
-            self._input_ns += times.input_ns
-            self._infer_ns += times.infer_ns
-            self._output_ns += times.output_ns
-            if self._times is not None:
-                self._note_times(call, times)
-        if step.is_decoupled:
-            self._release_pace(step.index, call.iteration.number)
-        credits = self._ensemble.credits
-        if credits is not None:
-            waiting = credits.give_back(step.index)
-            if waiting is not None:
-                waiting.request.resume(waiting)
-
-    def _note_times(self, call: StepCall, times: StepTimes) -> None:
-        assert self._times is not None  # the client has asked for them
-        assert call.job is not None  # it has times
-        step, request_ns = call.step, self.job.arrived_ns
-        version = self._callees[step.index].version
-        self._times.append(times.shown(step.index, step.model, version, call.job.arrived_ns, request_ns))
+        times.ended(time.monotonic_ns())
+        self._input_ns += times.input_ns
+        self._infer_ns += times.infer_ns
+        self._output_ns += times.output_ns
+        if self._times is not None:
+            assert call.job is not None  # it has times
+            step, version = call.step, self._callees[call.step.index].version
+            arrived_ns, request_ns = call.job.arrived_ns, self.job.arrived_ns
+            self._times.append(times.shown(step.index, step.model, version, arrived_ns, request_ns))
 
     # What the policy decides.
 
@@ -275,8 +269,13 @@ class EnsembleRequest:
     def _send(self, send: Send[Tensor]) -> None:
         """Send a response; the last one when everything else is done."""
         known, number = send.iteration.tensors, send.iteration.number
-        tensors = [(name, tensor) for name in self._plan.outputs if (tensor := known[name]) is not None]
-        sources = [tensor.source for _, tensor in tensors]
+        tensors: list[tuple[str, Tensor]] = []
+        sources: list[Source] = []
+        for name in self._plan.outputs:
+            tensor = known[name]
+            if tensor is not None:
+                tensors.append((name, tensor))
+                sources.append(tensor.source)
         pace = self._paces.pop((self._plan.origins[OUTPUTS], number), None) if self._paces else None
         if pace is not None:
             sources.append(pace)

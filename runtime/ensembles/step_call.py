@@ -62,7 +62,8 @@ class StepCall(ModelCall):
     view = memoryview(b"")
 
     def __init__(self, owner: StepOwner, tracer: CallTracer, start: Start[Tensor]) -> None:
-        super().__init__(tracer, self, [self], partial(owner.responded, self))
+        # Not super(), because every step makes one of these.
+        ModelCall.__init__(self, tracer, self, [self], partial(owner.responded, self))
         self.step, self.iteration = start
         self.trace = owner.job.trace_context
         self.has_responded = False
@@ -75,22 +76,27 @@ class StepCall(ModelCall):
         ensemble_job = owner.job
         inputs: list[TensorRef] = []
         regions: list[GrantedRegion] = []
-        mark = None
+        source = mark = None
+        fits = True
         for name, ensemble_name in step.inputs:
             tensor = tensors[ensemble_name]
             if tensor is None:
                 continue
-            datatype, shape, at, size, region, source, _ = tensor
-            if step.is_batching != (source.batch > 0):
+            datatype, shape, at, size, region, its_source, _ = tensor
+            if its_source is not source:  # mostly all inputs have the same
+                source = its_source
+                fits = step.is_batching == (source.batch > 0)
+                if source.mark is not None:
+                    if mark is not None and mark != source.mark:
+                        _LOG.error(
+                            "Different set of response parameters are set for '%s'; the first is used", step.model
+                        )
+                    mark = mark or source.mark
+            if not fits:
                 shape = fitting(shape, source.batch, step.dims[name], is_batching=step.is_batching)
             inputs.append((name, datatype, shape, at, size, MEMORY_CPU, 0))
             if region is not None and region not in regions:
                 regions.append(region)
-            if source.mark is not mark and source.mark is not None:
-                if mark is not None and mark != source.mark:
-                    _LOG.error("Different set of response parameters are set for '%s'; the first is used", step.model)
-                else:
-                    mark = source.mark
         sequence_id, flags = mark or owner.mark
         timeout_us, parameters = ensemble_job.options.timeout_us, ensemble_job.options.parameters
         # As their constructors do, which costs a call each.

@@ -80,6 +80,8 @@ def as_output(tensor: Tensor, name: str, shape: list[int]) -> OutputTensor:
     """A tensor as an output of the ensemble."""
     datatype, _, at, size, region, _, output = tensor
     if output is not None:
+        if output.name == name and output.shape is shape:
+            return output
         return OutputTensor(name, datatype, shape, output.data, output.address)
     if isinstance(at, bytes):
         return OutputTensor(name, datatype, shape, at)

@@ -31,6 +31,8 @@ def verify(sc, server, opts):
         return None  # its client looks at every stream
     if sc.stream:
         return verify_stream(sc, server, opts)
+    if sc.model.startswith("sequence"):
+        return verify_sequence(sc, server)
     if sc.bytes:
         x = [float(i % 1000) for i in range(sc.bytes // 4)]
         inputs, want = [("INPUT0", x)], {"OUTPUT0": x}
@@ -38,8 +40,13 @@ def verify(sc, server, opts):
         a, b = [float(i) for i in range(16)], [1.0] * 16
         inputs = [("INPUT0", a), ("INPUT1", b)]
         want = {"OUTPUT0": [p + q for p, q in zip(a, b)], "OUTPUT1": [p - q for p, q in zip(a, b)]}
+    return compare(server, to_send(sc, server, opts, inputs), want)
+
+
+def compare(server, message, want):
+    """None if the server answers a request, a path with body and headers, with what is wanted, else what is wrong."""
     try:
-        got = ask(server, *to_send(sc, server, opts, inputs))
+        got = ask(server, *message)
     except urllib.error.HTTPError as e:
         return f"HTTP {e.code}: {e.read()[:200]!r}"
     except (OSError, ValueError, KeyError, struct.error) as e:
@@ -47,6 +54,20 @@ def verify(sc, server, opts):
     for name, values in want.items():
         if [float(v) for v in got.get(name, [])] != values:
             return f"{name} is {str(got.get(name))[:80]}, not {str(values)[:80]}"
+    return None
+
+
+def verify_sequence(sc, server):
+    """The model answers with the sum of what the requests of a sequence had so far."""
+    path, headers = f"/v2/models/{sc.model}/infer", {"Content-Type": "application/json"}
+    for value, total in ((1.0, 1.0), (2.0, 3.0)):
+        document = {
+            "parameters": {"sequence_id": 2**40, "sequence_start": value == total, "sequence_end": value != total},
+            "inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "FP32", "data": [value]}],
+        }
+        problem = compare(server, (path, json.dumps(document).encode(), headers), {"OUTPUT0": [total]})
+        if problem:
+            return problem
     return None
 
 

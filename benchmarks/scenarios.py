@@ -23,9 +23,16 @@ PRESETS = {
         for s in ("", ",shm")
     ],
     "stream": [f"decoupled_repeat,{p},c{c},stream={n}" for p in ("http", "grpc") for c in (1, 8) for n in (1, 100)],
+    "steps": [f"ensemble_pipeline,http,c{c}" for c in (1, 8)] + ["ensemble_identity,http,c1,bytes=16777216"],
+    # perf_analyzer sees in the configuration that a model takes sequences; concurrency is the number of these.
+    "sequence": [f"sequence_sum,{p},c32,async" for p in ("http", "grpc")],
+    # perf_analyzer repeats one request. Servers need the option --cache-config.
+    "cache": [f"add_sub_cached,{p},c{c}" for p in ("http", "grpc") for c in (1, 16)],
     "wrk": [f"add_sub,http,c{c},wrk{j}" for c in (1, 16, 64) for j in ("", ",json")],
 }
-PRESETS["all"] = [s for k in ("small", "batch", "payload", "stream", "wrk") for s in PRESETS[k]]
+PRESETS["all"] = [
+    s for k in ("small", "batch", "payload", "stream", "steps", "sequence", "cache", "wrk") for s in PRESETS[k]
+]
 
 
 class Scenario:

@@ -44,6 +44,25 @@ def test_alone(page):
     )
 
 
+def test_gauges():
+    """The gauges of wanted families, with labels as on the page; those of models in Python come first."""
+    native = [
+        ("a", GAUGE, "", [({"y": "1", "x": '"'}, 2.5)]),
+        ("b", COUNTER, "", [({}, 1.0)]),
+        ("c", GAUGE, "", [({}, 3.0)]),
+        ("wanted_d", HISTOGRAM, "", [({}, ([0.5], [1], 1.0, 1))]),
+    ]
+    metrics = Metrics(native=lambda: native)
+    for name, kind in (("a", "gauge"), ("e", "counter"), ("f", "gauge")):
+        family = metrics.family("owner", name, "", kind)
+        metrics.metric("owner", family, {"m": "1"}, None)
+    assert list(metrics.gauges(lambda name: name != "c")) == [
+        ("a", 'm="1"', 0.0),
+        ("f", 'm="1"', 0.0),
+        ("a", 'x="\\"",y="1"', 2.5),
+    ]
+
+
 def test_the_same_family(page):
     """Metrics of one name and kind are one family's; those with the same labels are there once."""
     native = [("a", COUNTER, "Native.", [({"m": "1"}, 1.0), ({"m": "2"}, 2.0)]), ("b", GAUGE, "", [({}, 1.0)])]

@@ -93,7 +93,7 @@ class IncomingRequest(Protocol[O]):
         """See execution.job.Respond."""
 
     def reject(self, failure: InferenceError) -> None:
-        """Refuse the request, after `submit` has returned."""
+        """Refuse the request, which is not `abandoned`, after `submit` has returned."""
 
 
 class Reservation:
@@ -214,7 +214,7 @@ class Intake:
     ) -> None:
         if failure is not None or incoming.abandoned:
             request.free()
-            if failure is not None:
+            if failure is not None and not incoming.abandoned:
                 incoming.reject(failure)
             return
         try:

@@ -227,9 +227,11 @@ class TestStrings:
         assert len(incoming.rejected) == 1
         assert (world.instance.jobs, world.memory.live) == ([], 0)
 
-    def test_abandoned(self, world):
-        """A request whose client has left meanwhile does not reach the model."""
-        incoming = self.submit(world, bytes(4 * self.COUNT), lambda incoming: setattr(incoming, "abandoned", True))
+    @pytest.mark.parametrize("surplus", [0, 4])
+    def test_abandoned(self, world, surplus):
+        """A request whose client has left meanwhile does not reach the model, and is not refused either."""
+        contents = bytes(4 * self.COUNT + surplus)
+        incoming = self.submit(world, contents, lambda incoming: setattr(incoming, "abandoned", True))
         assert (world.instance.jobs, incoming.rejected, world.memory.live) == ([], [], 0)
 
     @pytest.mark.parametrize("surplus", [0, 4])

@@ -257,16 +257,17 @@ class TestStrings:
         expected = f"expected {MANY_STRINGS + 1} string elements for inference input 'IN' for model 's', "
         assert expected + f"got {MANY_STRINGS}" in refused
 
-    def test_client_cancels(self, peer, server, loop):
-        """The model never hears of it."""
+    @pytest.mark.parametrize("surplus", [0, 1])
+    def test_client_cancels(self, peer, server, loop, surplus):
+        """The model never hears of it, and it is no request in flight, whether its strings are right or wrong."""
         stream = peer.call(peer.STREAM, ended=False)
-        self.feed(peer, stream, self.ask().SerializeToString(), b"")
+        self.feed(peer, stream, self.ask(MANY_STRINGS + surplus).SerializeToString(), b"")
         assert server.memory.live == 1
         peer.cancel(stream)
         while loop.turn():
             pass
         assert server.instance.jobs == []
-        assert server.memory.live == 0
+        assert server.is_idle()
 
     def test_server_drains(self, peer, server, loop):
         """A stream whose strings are being counted is not idle."""

@@ -34,7 +34,7 @@ CONNECTION_WINDOW = 64 << 20
 HEADER_LIST_BYTES_MAX = 16 << 10
 # The largest accepted frame. Large frames take less work than many small ones.
 FRAME_BYTES_MAX = 1 << 20
-# The events of one read that are handled at once: the head and the message of a call. With more of them a connection
+# The events of one read that may be handled at once: the head and the message of a call. With more of them a connection
 # goes on as long as the turn of the event loop has time.
 EVENTS_AT_ONCE = 2
 # How often a connection is checked, in seconds. Timeouts are noticed up to this much late.
@@ -70,6 +70,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
     # The session cannot send while it parses received bytes. Responses of that time are sent afterwards.
     _receiving = False
     _timer: asyncio.TimerHandle | None = None
+    # `_kept` or `_rest` is handled in a later turn of the event loop.
+    _waits_for_turn = False
 
     def __init__(self, state: ServerState, connections: set[object], read_head: Callable[[bytes], CallHead]) -> None:
         """`read_head`: see HeadReader.read."""
@@ -79,7 +81,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}
         self._on_drained: list[Callable[[], None]] = []
-        # The events of a read that are handled in a later turn of the event loop, and bytes that were read meanwhile.
+        # What is handled in a later turn of the event loop: events of a read, and bytes behind them.
         self._kept: list[Event] = []
         self._rest = b""
         settings = state.settings
@@ -141,8 +143,15 @@ class GrpcConnection(asyncio.BufferedProtocol):
         return _READ_BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._kept:  # TLS may bring more although reading is paused
+        rounds = self._state.rounds
+        if self._waits_for_turn:  # TLS may bring more although reading is paused
             self._rest += _READ_BUFFER[:nbytes]
+            return
+        if rounds.at_once > 0:
+            rounds.at_once -= 1
+        elif self._must_wait():
+            self._rest = _READ_BUFFER[:nbytes].tobytes() + self._rest
+            self._pause()
             return
         self._receiving = True
         try:
@@ -160,11 +169,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
         gathered, session = self._gathered, self.session
         if session.gathered < gathered.held:  # calls take room for the messages that are complete
             gathered.give_back(gathered.held - session.gathered)
-        calls, rounds = self._calls, self._state.rounds
+        calls = self._calls
         for at, (kind, stream, value, ended) in enumerate(events):
             call = calls.get(stream)
             waits = at >= EVENTS_AT_ONCE or (call is not None and not call.is_prompt)
-            if waits and monotonic() >= rounds.until and not rounds.admits(self):
+            if waits and self._must_wait():
                 self._kept = events[at:]
                 break
             if kind == _REQUEST:
@@ -187,22 +196,35 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if session.gathered > gathered.held:
             self._make_room()
         self._flush()
-        if self._kept and self._transport is not None and not self._transport.is_closing():
+        if self._kept:
             gathered.count(sum(len(message) for _, _, message, _ in self._kept if isinstance(message, bytes)))
-            self._transport.pause_reading()
+            self._pause()
 
     def take_slice(self) -> None:
         """See WaitingConnection."""
-        events, self._kept = self._kept, []
+        self._waits_for_turn = False
         if self._transport is None:
             return
-        self._handle(events)
-        while self._rest and not self._kept:
+        if self._kept:
+            events, self._kept = self._kept, []
+            self._handle(events)
+        while self._rest and not self._waits_for_turn:
             part, self._rest = self._rest[: len(_READ_BUFFER)], self._rest[len(_READ_BUFFER) :]
             _READ_BUFFER[: len(part)] = part
             self.buffer_updated(len(part))
-        if not self._kept and not self._transport.is_closing():
+        if not self._waits_for_turn and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def _must_wait(self) -> bool:
+        """Whether what is to be done next waits for a later turn of the event loop: see Rounds."""
+        rounds = self._state.rounds
+        self._waits_for_turn = monotonic() >= rounds.until and not rounds.admits(self)
+        return self._waits_for_turn
+
+    def _pause(self) -> None:
+        """Read no more until a slice of a later turn."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def pause_writing(self) -> None:
         self._write_paused = True

@@ -66,8 +66,10 @@ _TOO_MANY = encode_error(_TOO_MANY_TEXT)
 
 # The endpoint of nearly all requests. A local name spares the hot path a lookup.
 _INFER = Endpoint.MODEL_INFER
-# The first request of a read is handled at once if it is to one of these. All others make documents, or do more.
+# The first request of a read may be handled at once if it is to one of these. All others make documents, or do more.
 _PROMPT = frozenset({*_HEALTH, Endpoint.MODEL_READY, Endpoint.MODEL_GENERATE, Endpoint.MODEL_GENERATE_STREAM})
+# A read that begins like this is handled at once however many others there are.
+_HEALTH_REQUESTS = (b"GET /v2/health/live ", b"GET /v2/health/ready ")
 
 # One read buffer for all connections: the bytes of a read are handled before the next read starts.
 _READ_BUFFER = memoryview(bytearray(128 << 10))
@@ -199,6 +201,11 @@ class HttpConnection(asyncio.BufferedProtocol):
                     self._grow_direct()
                 else:
                     self._direct = None
+                    rounds = self._state.rounds
+                    if rounds.at_once > 0:
+                        rounds.at_once -= 1
+                    elif self._must_wait(b""):
+                        return
                     self._complete()
             return
         data = _READ_BUFFER[:nbytes].tobytes()
@@ -220,14 +227,22 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _received(self, data: bytes) -> None:
         """Split `data` into heads and bodies."""
-        is_first = True
-        while data and self.transport is not None:
-            if self._rest:
-                data = self._rest + data
-                self._rest = b""
-            if self._waits_for_room or self._waits_for_turn:  # TLS may bring more although reading is paused
-                self._rest = data
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        if self._waits_for_room or self._waits_for_turn:  # TLS may bring more although reading is paused
+            self._rest = data
+            return
+        rounds = self._state.rounds
+        # The first request of a read is handled at once: whatever it is if the read is admitted, else if it is prompt.
+        is_first, is_admitted = True, False
+        if rounds.at_once > 0:
+            rounds.at_once -= 1
+        elif not data.startswith(_HEALTH_REQUESTS):
+            if self._must_wait(data):
                 return
+            is_admitted = True
+        while data and self.transport is not None:
             if self._current is not None:
                 data = self._take_body(data)
                 continue
@@ -247,10 +262,10 @@ class HttpConnection(asyncio.BufferedProtocol):
                 return  # an earlier request was the last one
             head = self._read_head(data[:end])
             endpoint = head.route.endpoint
-            waits = not is_first or (endpoint is not _INFER and endpoint not in _PROMPT)
-            if waits and self._must_wait(data):
+            is_prompt = is_admitted or (is_first and (endpoint is _INFER or endpoint in _PROMPT))
+            if not is_prompt and self._must_wait(data):
                 return
-            is_first = False
+            is_first = is_admitted = False
             stop = end + head.content_length
             looks_known = endpoint is _INFER and self._state.knows_requests
             if looks_known and stop > len(data) and may_be_known(self._state, head):
@@ -396,7 +411,10 @@ class HttpConnection(asyncio.BufferedProtocol):
     def take_slice(self) -> None:
         """See WaitingConnection."""
         self._waits_for_turn = False
-        self._throttle()
+        if self._current is not None and self._direct is None and self._chunked is None and not self._missing:
+            self._complete()
+        else:
+            self._throttle()
 
     def claim(self) -> Claim:
         """See exchange.Connection."""

@@ -183,5 +183,6 @@ MALFORMED = [
     Attack("malformed, behind known requests", _malformed_to_native),
 ]
 FLOODS = [Attack(name, run) for name, run in floods.FLOODS.items()]
+FLOODS += [Attack(name, run, long=True) for name, run in floods.LARGE_CROWDS.items()]
 AMPLIFIED = [Attack(name, run, long="not read: calls" in name) for name, run in amplified.AMPLIFIED.items()]
 ATTACKS = [*GRPC_BOMBS, *JSON_BOMBS, *COMPRESSION, *MALFORMED, *FLOODS, *AMPLIFIED]

@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attacks by number and by patience: floods of frames, many clients, slow ones, and those that leave."""
 
-from contextlib import ExitStack, suppress
+import resource
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 import hpack
 from hyperframe.frame import (
@@ -198,6 +201,42 @@ def connections(target: Target) -> None:
         target.server.settle()
 
 
+@contextmanager
+def _many_descriptors() -> Iterator[None]:
+    """Let this process open as many as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def crowd(count: int, request: bytes, target: Target, opening: bytes = b"") -> None:
+    """Many clients that have sent nothing, or the opening of HTTP/2, and then send a request each, all at once."""
+    port = target.server.grpc_port if opening else target.server.port
+    with _many_descriptors(), ExitStack() as stack:
+        socks = [stack.enter_context(target.connect(port)) for _ in range(count)]
+        for sock in socks:
+            sock.sendall(opening)
+        target.server.settle()
+        for sock in socks:
+            sock.sendall(request)
+        target.count(count * len(request))
+        for sock in socks:
+            assert sock.recv(1)
+
+
+def _crowds(count: int) -> dict[str, partial[None]]:
+    refused = b"POST /v2/models/numbers/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    call = http2.head(1, INFER) + http2.data(1, http2.framed(b""), ended=True)
+    return {
+        f"{count} clients, an inference each": partial(crowd, count, refused),
+        f"{count} clients, a malformed request each": partial(crowd, count, b"x\r\n\r\n"),
+        f"{count} clients of gRPC, a call each": partial(crowd, count, call, opening=http2.OPENING),
+    }
+
+
+# The attacks by crowds, for tests beside others, and those of as many clients as 1 MB allows.
+CROWDS, LARGE_CROWDS = _crowds(400), _crowds(7000)
 FLOODS = {
     "HTTP/2: pings": pings,
     "HTTP/2: settings": settings,
@@ -218,4 +257,5 @@ FLOODS = {
     "HTTP: clients that leave": clients_that_leave,
     "streams that nobody reads": streams_that_nobody_reads,
     "idle connections": connections,
+    **CROWDS,
 }

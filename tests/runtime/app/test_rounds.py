@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections that share the time of each turn: the clock is moved by their work."""
 
-from pyruntime.runtime.app.rounds import SLICE_S, TURN_S, Rounds
+from pyruntime.runtime.app.rounds import AT_ONCE_MAX, SLICE_S, TURN_S, Rounds
 
 
 class Loop:
@@ -38,6 +38,19 @@ class Connection:
             self.handled.append(self)
 
     take_slice = go_on
+
+
+class Client(Connection):
+    """Its first request takes little time, so it is handled at once while the turn allows it."""
+
+    def go_on(self):
+        rounds = self.loop.rounds
+        if rounds.at_once > 0:
+            rounds.at_once -= 1
+            self.left -= 1
+            self.loop.now += self.cost_s
+            self.handled.append(self)
+        super().go_on()
 
 
 def test_few_requests():
@@ -144,3 +157,43 @@ def test_lost_connection():
     for _ in range(5):
         loop.turn()
     assert (first.left, second.left) == (0, 0)
+
+
+def test_first_requests_of_many_connections():
+    """Some are handled without a look at the clock, then others for the time of a turn, and the rest in later turns."""
+    loop = Loop()
+    handled = []
+    crowd = [Client(loop, 1, SLICE_S, handled) for _ in range(10 * AT_ONCE_MAX)]
+    for client in crowd:
+        client.go_on()
+    in_time = round(TURN_S / SLICE_S)
+    assert handled == crowd[: AT_ONCE_MAX + in_time]
+    while len(handled) < len(crowd):
+        before = len(handled)
+        loop.turn()
+        assert before < len(handled) <= before + in_time + 1
+    assert handled == crowd
+
+
+def test_first_requests_while_others_wait():
+    """In each turn some are handled at once, however many connections wait."""
+    loop = Loop()
+    waiting = [Connection(loop, 10, TURN_S) for _ in range(10)]
+    for connection in waiting:
+        connection.go_on()
+    for _ in range(5):
+        clients = [Client(loop, 1, SLICE_S) for _ in range(AT_ONCE_MAX + 1)]
+        for client in clients:
+            client.go_on()
+        assert [client.left for client in clients] == [0] * AT_ONCE_MAX + [1]
+        loop.turn()
+
+
+def test_first_requests_of_many_turns():
+    """Turns with few of them let all be handled at once."""
+    loop = Loop()
+    for _ in range(10 * AT_ONCE_MAX):
+        client = Client(loop, 1, SLICE_S)
+        client.go_on()
+        assert client.left == 0
+        loop.turn()

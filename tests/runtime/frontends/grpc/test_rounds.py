@@ -8,6 +8,7 @@ from itertools import count, pairwise
 import pytest
 from tritonclient.grpc import service_pb2
 
+from pyruntime.runtime.app import rounds as app_rounds
 from pyruntime.runtime.app.rounds import Rounds
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
 
@@ -16,10 +17,15 @@ METADATA = SERVICE + "ServerMetadata"
 LIVE = SERVICE + "ServerLive"
 
 
+# The reads of a turn that are handled at once: fewer than in a real server, so that the tests need fewer clients.
+AT_ONCE = 16
+
+
 @pytest.fixture
-def rounds(server):
+def rounds(server, monkeypatch):
     """What is due in the next turn. There is time for nothing but what must be done at once."""
     due = []
+    monkeypatch.setattr(app_rounds, "AT_ONCE_MAX", AT_ONCE)
     # A second passes with each look at the clock. It is far behind the real one, so that `until` is always over.
     server.state.rounds = Rounds(count(-(10**9)).__next__, due.append)
     return due
@@ -124,3 +130,37 @@ def test_client_that_leaves(dial, rounds, server):
         pass
     assert server.is_idle()
     assert server.state.pending_bytes.used == 0
+
+
+@pytest.mark.parametrize("path", ["ModelInfer", "ServerLive", "Nothing"])
+def test_crowd(dial, ask, rounds, server, path):
+    """A turn handles a limited number of reads, however many connections have one, and the rest in order."""
+    peers = [dial() for _ in range(3 * AT_ONCE)]
+    while turn(rounds):
+        pass
+    assert server.state.rounds.at_once == AT_ONCE
+    message = ask(1.0) if path == "ModelInfer" else b""
+    streams = [(peer, at_once(peer, [(SERVICE + path, message)])[0]) for peer in peers]
+    counts = [sum(peer[stream].is_over for peer, stream in streams)]
+    while turn(rounds):
+        for peer in peers:
+            peer.pump()
+        counts.append(sum(peer[stream].is_over for peer, stream in streams))
+    # The first one that finds no more to be handled at once begins to look at the clock.
+    assert counts[0] == AT_ONCE + 1
+    assert max(after - before for before, after in pairwise(counts)) == 1
+    assert counts[-1] == len(peers)
+    assert not any(peer.transport.is_paused for peer in peers)
+    assert server.is_idle()
+
+
+def test_crowd_that_leaves(dial, ask, rounds, server):
+    """Reads that wait are dropped with their clients."""
+    peers = [dial() for _ in range(AT_ONCE + 9)]
+    for peer in peers:
+        at_once(peer, [(peer.INFER, ask(1.0))])
+    for peer in peers:
+        peer.hang_up()
+    while turn(rounds):
+        pass
+    assert server.is_idle()

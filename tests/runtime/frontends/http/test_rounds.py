@@ -6,6 +6,7 @@ from itertools import count, pairwise
 
 import pytest
 
+from pyruntime.runtime.app import rounds as app_rounds
 from pyruntime.runtime.app.rounds import Rounds
 from pyruntime.runtime.frontends.http.request_head import CHUNK_STEPS_MAX
 
@@ -26,9 +27,14 @@ class Loop:
         return bool(due)
 
 
+# The reads of a turn that are handled at once: fewer than in a real server, so that the tests need fewer clients.
+AT_ONCE = 4
+
+
 @pytest.fixture
-def loop(server):
+def loop(server, monkeypatch):
     made = Loop()
+    monkeypatch.setattr(app_rounds, "AT_ONCE_MAX", AT_ONCE)
     # A second passes with each look at the clock. It is far behind the real one, so that `until` is always over.
     server.state.rounds = Rounds(count(-(10**9)).__next__, made.due.append)
     return made
@@ -42,6 +48,62 @@ def busy(server, loop):
         server.connect().feed(get("/v2") * 2)
 
     return busy
+
+
+BINARY, JSON = infer_binary(1), infer_json(1)
+# (what each client of a crowd has sent already, what it sends now, the status of the answer).
+CROWDS = {
+    "infer": (b"", JSON, 200),
+    "the last byte of a document": (JSON[:-1], JSON[-1:], 200),
+    "the last byte of a tensor": (BINARY[:-1], BINARY[-1:], 200),
+    "the last byte of a head": (get("/v2/models/m/ready")[:-1], b"\n", 200),
+    "generate": (b"", post(b"{}", path=b"/v2/models/m/generate"), 400),
+    "malformed": (b"", b"nonsense\r\n\r\n", 400),
+    "TLS": (b"", b"\x16\x03\x01", 400),
+}
+
+
+@pytest.mark.parametrize("crowd", CROWDS)
+def test_crowd(server, loop, crowd):
+    """A turn handles a limited number of requests, however many connections have one; health is answered between."""
+    before, now, status = CROWDS[crowd]
+    clients = [server.connect() for _ in range(3 * AT_ONCE)]
+    for client in clients:
+        client.feed(before)
+    while loop.turn():
+        pass
+    assert server.state.rounds.at_once == AT_ONCE
+    for client in clients:
+        client.feed(now)
+    counts = [sum(len(client.responses()) for client in clients)]
+    while True:
+        for path in ("/v2/health/live", "/v2/health/ready"):
+            probe = server.connect()
+            probe.feed(get(path))
+            assert probe.statuses() == [200]
+        if not loop.turn():
+            break
+        counts.append(sum(len(client.responses()) for client in clients))
+    # The first one that finds no more to be handled at once begins to look at the clock.
+    assert counts[0] == AT_ONCE + 1
+    assert max(after - before for before, after in pairwise(counts)) == 1
+    assert [client.statuses() for client in clients] == [[status]] * len(clients)
+    assert not any(client.is_paused for client in clients if not client.closed)
+    assert server.is_idle()
+
+
+def test_crowd_that_leaves(server, loop):
+    """Complete bodies that wait are dropped with their clients."""
+    clients = [server.connect() for _ in range(AT_ONCE + 9)]
+    for client in clients:
+        client.feed(BINARY[:-1])
+    for client in clients:
+        client.feed(BINARY[-1:])
+    for client in clients:
+        client.lose()
+    while loop.turn():
+        pass
+    assert server.is_idle()
 
 
 def test_one_request(server, loop):

@@ -11,13 +11,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from pyruntime.runtime.caching.cache import ResponseCache
 from pyruntime.runtime.caching.requests import CachedRequests
 from pyruntime.runtime.calls.call_request import ValidatedSignatures
 from pyruntime.runtime.config.inputs import check_request
+from pyruntime.runtime.config.render import render
+from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.deadlock import Waiting
 from pyruntime.runtime.execution.executor import Executor, KnownRequest, check_all
@@ -138,6 +140,10 @@ class ModelVersion:
         self._serve(instances)
         self.review_instances()
         return leaving
+
+    def show(self, config: Config) -> None:
+        """Show this configuration, which differs from the former one in nothing that requests depend on."""
+        self.spec = replace(self.spec, json=render(config))
 
     async def release(self, instance: Executor, timeout_s: float) -> None:
         """Wait until the sequences on an instance that leaves have ended, then stop it.

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brings the versions of one model up to date: loads changed ones, and unloads those that are not wanted any more.
 
-Where only the instance groups changed, a version keeps the instances that are still wanted, and is not loaded again.
+Where only the instance groups changed, a version keeps the instances that are still wanted, and is not loaded again. A
+change of the version policy alone changes nothing but the configuration that a version shows.
 
 If no version of the model serves yet, each serves as soon as it is ready. Otherwise the old versions serve until all
 new ones are ready; if one of those fails, nothing changes.
@@ -94,6 +95,8 @@ class ModelUpdate:
         self._loading: set[int] = set()
         self._waiting: dict[int, ModelVersion] = {}
         self._exchanges: dict[int, Exchange] = {}
+        # The versions that go on as they are.
+        self._shown: list[int] = []
         self._fresh: set[int] = set()
         self._failures: dict[int, Failure] = {}
 
@@ -126,11 +129,13 @@ class ModelUpdate:
             self._drop("its load was given up")
             raise
         self._switch()
-        if self._fresh:
+        if self._fresh or (self._shown and not self._failures):
             served.config = self._completed.result()
         current = self._fresh if self._failures else draft.versions
         served.fingerprints.update({v: self._fingerprints[v] for v in current if v in self._fingerprints})
         if not self._failures:
+            for version in set(self._shown).intersection(self._table.ready_versions(name)):
+                self._table.resolve(name, version).show(self._completed.result())
             down = {version for model, version in self._table.down if model == name}
             gone = (serving | down).difference(draft.versions)
             for version in gone:
@@ -149,10 +154,15 @@ class ModelUpdate:
 
     def _config_of_kept(self, served: Served) -> Config:
         """The final configuration of a model whose newest version stays. Raises LoadError."""
-        newest = self._draft.newest
-        if served.fingerprints.get(newest) == self._fingerprints.get(newest):
-            return served.config
-        return self._loader.regrouped(self._draft, self._table.resolve(self._name, newest), served.config)
+        newest, config = self._draft.newest, served.config
+        if served.fingerprints.get(newest) != self._fingerprints.get(newest):
+            config = self._loader.regrouped(self._draft, self._table.resolve(self._name, newest), config)
+        if config is None or config.version_policy == self._draft.config.version_policy:
+            return config
+        changed = type(config)()
+        changed.CopyFrom(config)
+        changed.version_policy.CopyFrom(self._draft.config.version_policy)
+        return changed
 
     async def _follow(self, kept: list[int], served: Served) -> None:
         """Bring the versions that serve and have not changed to the configuration of the newest one."""
@@ -160,6 +170,7 @@ class ModelUpdate:
         if served.config is None or config_of_versions(config) != config_of_versions(served.config):
             ready = ()
         elif config.instance_group == served.config.instance_group:
+            self._shown = kept
             return
         self._begin(kept)
         await self._load([version for version in kept if version not in ready])

@@ -53,6 +53,9 @@ class Version:
     def busy(self):
         self.finished.clear()
 
+    def show(self, config):
+        self.config = config
+
     def configure(self, config):
         self.config = config
 

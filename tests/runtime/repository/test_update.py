@@ -131,6 +131,8 @@ def test_another_policy(world):
         )
         await world.control.load("m")
         assert handles(world) == {1: before[1], 2: before[2]}
+        for model in before[1], before[2]:  # the policy that the config endpoint shows
+            assert list(model.config.version_policy.specific.versions) == [1, 2]
         (world.repository / "m" / "config.pbtxt").write_text("backend: 'python'")
         await world.control.load("m")
         await world.live.wait_unloaded("m")

@@ -35,7 +35,8 @@ OPTIONS = (
     "--model-repository={models} --http-address=127.0.0.1 --http-port={http} --grpc-address=127.0.0.1 "
     "--grpc-port={grpc} --metrics-address=127.0.0.1 --metrics-port={metrics} --model-control-mode=explicit "
     "--exit-on-error=false --http-header-forward-pattern=x-.* --grpc-header-forward-pattern=x-.* "
-    "--http-restricted-api=logging:admin=key --grpc-restricted-protocol=logging:admin=key"
+    "--http-restricted-api=logging:admin=key --grpc-restricted-protocol=logging:admin=key "
+    "--cache-config=local,size=1048576"
 )
 # Triton 2.51 has no option for it and allows it always.
 OURS = "--allow-client-shm=true"

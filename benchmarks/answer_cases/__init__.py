@@ -6,22 +6,27 @@ A new group is one more module, its line here, and its models in answer_models.
 """
 
 from answer_cases import (
+    caches,
     classification,
     connections,
+    ensembles,
     generate,
     grpc_requests,
     http_requests,
     information,
     memory,
     parameters,
+    queues,
     repository,
     sequences,
     settings,
     statistics,
     tensors,
+    warmup,
 )
 
-# Statistics come before what counts more requests of their models, and the repository is changed last.
+# Statistics come before what counts more requests of their models, and the repository is changed last. Models whose
+# files come with a load stay in an index.
 GROUPS = {
     "information": information.CASES,
     "statistics": statistics.CASES,
@@ -32,8 +37,12 @@ GROUPS = {
     "classification": classification.CASES,
     "memory": memory.CASES,
     "sequences": sequences.CASES,
+    "queues": queues.CASES,
+    "caches": caches.CASES,
     "generate": generate.CASES,
     "settings": settings.CASES,
     "connections": connections.CASES,
     "repository": repository.CASES,
+    "ensembles": ensembles.CASES,
+    "warm-up": warmup.CASES,
 }

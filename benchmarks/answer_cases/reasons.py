@@ -41,6 +41,18 @@ STREAM_ERRORS = "Errors in a stream about requests that were refused name the mo
 STREAM_VERSIONS = "Errors of a model and empty final responses have its version"
 PLACES = "An output in a client's memory has its place in its parameters, as over HTTP"
 
+# Queues, ensembles, caches, warm-up.
+EXACT_TIMES = "A queued request times out when its time is over; in Triton up to half a second later"
+COUNTED = "Requests that a full queue refused, and those that do not fit the configuration, are counted"
+STEP_NAMED = "The error of a step names the step behind Triton's text"
+ONE_FAILURE = "A failed request counts as one failure; in Triton as two"
+OUTPUT_ORDER = "The outputs of an ensemble have the order of its configuration, in Triton that of a hash map"
+UNREQUESTED = "An output that nobody asks for still goes to the steps that read it"
+ENSEMBLE_WARMUP = "An ensemble may have `model_warmup`; in Triton it does not load"
+CACHE_KEY = "The key of a response includes datatypes, shapes and the requested outputs, Triton's does not"
+CACHED_ERRORS = "An error is not kept; Triton keeps it as a response without outputs"
+LARGE_SAMPLE = "A sample of warm-up with more requests than `max_batch_size` is executed"
+
 # Shared memory, traces and statistics, sequences, loading.
 ONE_KEY = "A registration opens the object that has the key now"
 NOT_MAPPED = "The server does not map a client's object"
@@ -53,6 +65,7 @@ UNLOAD_BODY = "The body of an unload must be right; Triton does not read a wrong
 IN_INDEX = "A model whose files came with its load is in the index"
 
 # What 2.51 does otherwise than the newest release.
+MAX_INFLIGHT = "configurations of ensembles no `max_inflight_requests`"
 TWICE = "An output that is requested twice is sent once"
 NOT_READY = "A model that does not serve is not ready over HTTP for no reason"
 TOO_MANY = "Too many elements or bytes in all are not refused as such"

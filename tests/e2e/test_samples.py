@@ -184,6 +184,17 @@ def test_bls(samples):
     assert result.as_numpy("OUTPUT").tolist() == ((a + b) * 2.5).tolist()
 
 
+def test_running_mean(samples):
+    """The server keeps the states of each sequence: the mean of all that it has sent."""
+    means = {7: [], 8: []}
+    for index, value in enumerate((4, 2, 9)):
+        for id, factor in ((7, 1), (8, 10)):
+            place = {"sequence_id": id, "sequence_start": index == 0, "sequence_end": index == 2}
+            result = samples.infer("running_mean", {"VALUE": np.array([[factor * value]], np.float32)}, **place)
+            means[id].append(result.as_numpy("MEAN").item())
+    assert means == {7: [4.0, 3.0, 5.0], 8: [40.0, 30.0, 50.0]}
+
+
 def test_bls_async(samples):
     """Each output is the result of one of three models."""
     array = np.arange(16, dtype=np.float32)
@@ -213,7 +224,7 @@ def test_every_sample_is_ready(samples):
         assert {(row["name"], row["version"]) for row in index} == {
             ("add_sub", "1"), ("auto_complete", "1"), ("batched", "1"), ("bls", "1"), ("bls_async", "1"),
             ("decoupled", "1"), ("faulty", "1"), ("identity", "1"), ("metrics", "1"), ("scaled", "1"),
-            ("strings", "1"), ("thread_instances", "1"), ("versions", "1"), ("versions", "3"),
+            ("running_mean", "1"), ("strings", "1"), ("thread_instances", "1"), ("versions", "1"), ("versions", "3"),
         }  # fmt: skip
         assert all(row["state"] == "READY" for row in index)
         assert all(client.is_model_ready(row["name"], row["version"]) for row in index)

@@ -24,7 +24,8 @@ from pyruntime.utils.errors import Code, InferenceError
 # its calls.
 CALLS_MAX = 10_000
 # How long a call may queue behind the batch that made it, in seconds, if the host cannot see whether the batch waits
-# for the call. Native code that does not wait for its calls returns from Execute long before.
+# for the call. Native code that does not wait for its calls returns from Execute long before. And how often the host
+# looks again at a call that waits for resources.
 DEADLOCK_AFTER_S = 5.0
 
 _IS_DECOUPLED = (
@@ -35,7 +36,10 @@ _IS_DECOUPLED = (
 
 
 class Callee(Protocol):
-    """A model version that can be called. `workers` are all threads that execute its requests."""
+    """A model version that can be called. `workers` are all threads that execute its requests.
+
+    `is_limited` says whether its requests wait for resources that other models may hold.
+    """
 
     spec: ModelSpec
     version: int
@@ -44,6 +48,8 @@ class Callee(Protocol):
 
     @property
     def workers(self) -> Sequence[Waiting]: ...
+    @property
+    def is_limited(self) -> bool: ...
 
     def accept(self, request: InferRequest, respond: Respond) -> Job:
         """See ModelVersion."""
@@ -54,7 +60,7 @@ class Callee(Protocol):
     def cancel(self, job: Job) -> None:
         """See ModelVersion."""
 
-    def expedite(self, job: Job) -> None:
+    def expedite(self, job: Job) -> Sequence[str]:
         """See ModelVersion."""
 
 
@@ -81,7 +87,7 @@ class ModelCall:
     All methods belong to the event loop's thread.
     """
 
-    __slots__ = ("_on_response", "_request", "_slots", "_tracer", "callee", "is_cancelled", "job")
+    __slots__ = ("_on_response", "_request", "_review", "_slots", "_tracer", "callee", "is_cancelled", "job")
 
     def __init__(self, tracer: CallTracer, request: OutgoingRequest, slots: list[Slot], on_response: Respond) -> None:
         """`slots` are the memory of the inputs: the call frees them if it does not become a job.
@@ -95,6 +101,8 @@ class ModelCall:
         self._request = request
         self._slots = slots
         self._on_response = on_response
+        # The next look for a deadlock, while the job waits for resources.
+        self._review: asyncio.TimerHandle | None = None
 
     def start(self, callee: Callee) -> None:
         """Have a model execute the request.
@@ -144,24 +152,43 @@ class ModelCall:
 
         `subject` is the name of the call in the message.
         """
+        job, callee, on_response = self.job, self.callee, self._on_response
+        if job is None or callee is None or job.instance is not None:
+            return
+        lacking: Sequence[str] = ()
         cycle = self._cycle(caller)
-        if cycle and self.callee is not None and self.job is not None:
-            self.callee.expedite(self.job)
+        if cycle and callee.is_limited:
+            lacking = callee.expedite(job)
             cycle = self._cycle(caller)
         if not cycle:
+            if callee.is_limited and job.instance is None:
+                self._review_later(job, caller, subject)
             return
-        job, callee, on_response = self.job, self.callee, self._on_response
-        assert callee is not None  # a call without one is in no cycle
-        assert job is not None
+        more = "".join(f", or the server more of resource '{name}'" for name in lacking)
         refusal = InferenceError(
             f"{subject} would wait for ever, because every instance that could serve it waits for this one: {cycle}. "
-            "Give one of these models more instances",
+            f"Give one of these models more instances{more}",
             Code.UNAVAILABLE,
         )
         job.respond = lambda outcome, final: on_response(refusal, True)
         if job.trace is not None:
             job.respond = job.trace.answering(job.respond)
         callee.cancel(job)
+
+    def _review_later(self, job: Job, caller: str, subject: str) -> None:
+        """Look again as long as the job waits for resources: others may be granted them that wait for the caller."""
+        if self._review is None:
+            on_free = job.on_free
+
+            def freed(each: Job) -> None:
+                if self._review is not None:
+                    self._review.cancel()
+                if on_free is not None:
+                    on_free(each)
+
+            job.on_free = freed
+        loop = asyncio.get_running_loop()
+        self._review = loop.call_later(DEADLOCK_AFTER_S, self.refuse_deadlock, caller, subject)
 
     def refuse_deadlock_later(self, caller: str, subject: str, is_waited_for: Callable[[], bool]) -> None:
         """As `refuse_deadlock`, after DEADLOCK_AFTER_S and only if the caller may still wait for the call then."""

@@ -295,10 +295,17 @@ class ModelVersion:
             return limited.workers(executors)
         return [worker for instance in executors for worker in instance.workers()]
 
-    def expedite(self, job: Job) -> None:
-        """Let a queued job go before those for whose resources it waits, because these wait for it."""
-        if self.scheduler.limited is not None:
-            self.scheduler.limited.expedite(job)
+    @property
+    def is_limited(self) -> bool:
+        """Whether requests wait for resources, which other models may hold."""
+        return bool(self.scheduler.limited)
+
+    def expedite(self, job: Job) -> Sequence[str]:
+        """Let a queued job ignore what others reserve, because it is a call that they may wait for.
+
+        Returns the names of the resources that it waits for nevertheless.
+        """
+        return () if self.scheduler.limited is None else self.scheduler.limited.expedite(job)
 
     def check_ready(self, call_back: Callable[[bool], None]) -> None:
         """Call back, at once or later, with whether instances are ready, and the model in each of them."""

@@ -101,7 +101,7 @@ class NativeLoader:
         warm_up = warm_up_of(made, draft.folder.path, self._factory.grants)
         groups = zip(spec.instances, _groups(config), strict=True)
         served.instances = [self._instance(made, spec, model, *each, warm_up) for each in groups]
-        limit(self._factory.grants, dict(zip(served.instances, spec.instances, strict=True)), undo)
+        limit(self._factory.grants, made, served.instances, spec.instances, undo)
         await _start(served.instances, undo, at_once=library.parallel_loading)
         return made, served.instances
 
@@ -126,8 +126,8 @@ class NativeLoader:
             for (_, stays), instance, group in zip(places, spec.instances, _groups(config), strict=True)
         ]
         new = [each for each in instances if each not in served.instances]
-        made = zip(instances, spec.instances, strict=True)
-        limit(self._factory.grants, {each: instance for each, instance in made if each in new}, undo)
+        of_new = [each for each, made in zip(spec.instances, instances, strict=True) if made in new]
+        limit(self._factory.grants, model, new, of_new, undo)
         await _start(new, undo, at_once=served.library.parallel_loading)
 
         def configure() -> None:

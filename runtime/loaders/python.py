@@ -102,7 +102,7 @@ class PythonLoader:
         spec = await _with_placed_states(spec, memory)
         model = self._factory.version(spec, version, memory)
         instances = self._instances(model, spec, draft.processes, location, environment)
-        self._limit(instances, draft.processes, undo)
+        limit(self._factory.grants, model, instances, [each.instance for each in draft.processes], undo)
         await _start(instances, connections, undo)
         return model, instances
 
@@ -127,7 +127,7 @@ class PythonLoader:
         undo.push_async_callback(_kill, connections)
         await self._open_stubs(lacking, model.memory, environment, connections)
         new = self._instances(model, spec, lacking, location, environment)
-        self._limit(new, lacking, undo)
+        limit(self._factory.grants, model, new, [each.instance for each in lacking], undo)
         await _start(new, connections, undo)
         started = iter(new)
         instances = [next(started) if stays is None else stays for _, (_, stays) in places]
@@ -229,14 +229,6 @@ class PythonLoader:
             )
             instances.append(PythonInstance(plan, model.scheduler, self._tasks))
         return instances
-
-    def _limit(
-        self, instances: Sequence[PythonInstance], processes: Sequence[InstanceProcess], undo: AsyncExitStack
-    ) -> None:
-        """See limit."""
-        limit(
-            self._factory.grants, {each: made.instance for each, made in zip(instances, processes, strict=True)}, undo
-        )
 
 
 async def _with_placed_states(spec: ModelSpec, memory: RequestMemory) -> ModelSpec:

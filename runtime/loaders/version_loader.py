@@ -102,15 +102,21 @@ class VersionFactory:
         return ModelVersion(spec, version, memory, self._on_lost, statistics, cache, strategy, finalize, self.grants)
 
 
-def limit(grants: ResourceGrants | None, executors: Mapping[Executor, InstanceSpec], undo: AsyncExitStack) -> None:
-    """Have new executors execute only with the resources of their instances, in a server with a rate limiter.
+def limit(
+    grants: ResourceGrants | None,
+    model: ModelVersion,
+    executors: Sequence[Executor],
+    instances: Sequence[InstanceSpec],
+    undo: AsyncExitStack,
+) -> None:
+    """Have new executors of a model execute only with the resources of their instances, if there is a rate limiter.
 
     `undo` ends that. Raises LoadError if there is too little of a resource.
     """
     if grants is not None:
-        for executor, instance in executors.items():
+        for executor, instance in zip(executors, instances, strict=True):
             undo.callback(grants.remove, executor)
-            grants.add(executor, instance)
+            grants.add(executor, instance, model.spec.name)
 
 
 def nothing_to_configure() -> None:

@@ -66,8 +66,11 @@ class LimitedInstances:
             self._request(instance)
         self._grants.grant()
 
-    def expedite(self, job: Job) -> None:
-        """Let a queued job, and all before it, ignore what others reserve."""
+    def expedite(self, job: Job) -> list[str]:
+        """Let a queued job, and all before it, ignore what others reserve.
+
+        Returns the names of the resources that it waits for nevertheless.
+        """
         on_free = job.on_free
 
         def freed(each: Job) -> None:
@@ -78,6 +81,7 @@ class LimitedInstances:
         job.on_free = freed
         self._urgent.add(job)
         self.settle()
+        return sorted({name for instance in self._waiting for name in self._grants.lacking(instance)})
 
     def workers(self, instances: Sequence[Executor]) -> Sequence[Waiting]:
         """The workers of all these instances. One that could execute but for its resources waits for these."""

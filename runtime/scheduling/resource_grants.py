@@ -39,15 +39,15 @@ class ResourceGrants:
         """Whether an instance may only execute when it is granted its resources."""
         return instance in self._limiter
 
-    def add(self, instance: Executor, spec: InstanceSpec) -> None:
-        """An instance is being loaded. Raises LoadError if there is not enough for it: see Resources."""
+    def add(self, instance: Executor, spec: InstanceSpec, model_name: str) -> None:
+        """An instance of a model is being loaded. Raises LoadError if there is not enough for it: see Resources."""
         if spec.needs:
             needs: dict[Resource, int] = {}
             for name, is_global, count in spec.needs:
                 resource = Resource(name, None if is_global else spec.device_id)
                 needs[resource] = max(count, needs.get(resource, 0))
             self._limiter.add(instance, needs, spec.priority)
-            self._waits[instance] = ResourceWait(self, instance)
+            self._waits[instance] = ResourceWait(self, instance, model_name)
 
     def remove(self, instance: Executor) -> None:
         """An instance has ended, or was not loaded: all that it holds is free. Idempotent."""
@@ -133,8 +133,12 @@ class ResourceGrants:
                     waits += [([worker], worker.model_name) for worker in workers]
             if every:
                 waits.append((every, every[0].model_name))
-        waits += [([self._waits[other]], "") for other in self._limiter.before(instance)]
-        return waits
+        before = [self._waits[other] for other in self._limiter.before(instance)]
+        return waits + [([wait], wait.model_name) for wait in before]
+
+    def lacking(self, instance: Executor) -> list[str]:
+        """The names of the resources that an instance waits for."""
+        return [lack.resource.name for lack in self._limiter.lacks(instance)]
 
 
 class ResourceWait:
@@ -144,9 +148,8 @@ class ResourceWait:
     instance before it is stuck.
     """
 
-    model_name = ""
-
-    def __init__(self, grants: ResourceGrants, instance: Executor) -> None:
+    def __init__(self, grants: ResourceGrants, instance: Executor, model_name: str) -> None:
+        self.model_name = model_name
         self._grants = grants
         self._instance = instance
 

@@ -57,6 +57,8 @@ class Callee:
 
     version = 1
 
+    is_limited = False
+
     def __init__(self):
         self.spec = SimpleNamespace(name="callee")
         self.workers = [Worker("callee")]
@@ -68,7 +70,7 @@ class Callee:
         self.at_start(job)
 
     def expedite(self, job):
-        self.at_expedite(job)
+        return self.at_expedite(job)
 
     def cancel(self, job):
         self.events.append(("cancel", job))
@@ -246,6 +248,56 @@ class TestDeadlock:
         assert (delay_s, stuck.answers) == (DEADLOCK_AFTER_S, [])
         act()
         assert [outcome.message for outcome, _ in stuck.answers] == [WOULD_WAIT] * is_waited_for
+
+    def test_ahead_of_reservations(self, stuck):
+        """A call that only waits behind those that wait for its caller goes ahead of them."""
+        stuck.callee.is_limited = True
+
+        def serve(job):
+            stuck.callee.workers = [Worker("callee")]
+            job.instance = stuck.callee.workers[0]
+            return []
+
+        stuck.callee.at_expedite = serve
+        stuck.call.refuse_deadlock("m", "the step")
+        assert stuck.answers == []
+
+    def test_for_lack_of_resources(self, stuck):
+        """The caller reads which resources there is too little of."""
+        stuck.callee.is_limited = True
+        stuck.callee.at_expedite = lambda job: ["R", "S"]
+        stuck.call.refuse_deadlock("m", "the step")
+        ((failure, _),) = stuck.answers
+        assert failure.message == (
+            WOULD_WAIT + ", or the server more of resource 'R', or the server more of resource 'S'"
+        )
+
+    def test_review(self, bench, monkeypatch):
+        """A call that waits for resources is looked at again until it is over: a deadlock may arise meanwhile."""
+        timers, freed = [], []
+
+        def call_later(delay_s, act, *of):
+            assert delay_s == DEADLOCK_AFTER_S
+            timers.append(SimpleNamespace(act=lambda: act(*of), cancelled=False, cancel=lambda: freed.append("timer")))
+            return timers[-1]
+
+        monkeypatch.setattr(asyncio, "get_running_loop", lambda: SimpleNamespace(call_later=call_later))
+        bench.callee.is_limited = True
+        bench.callee.at_expedite = lambda job: ["R"]
+        job = bench.start()
+        job.on_free = lambda _: freed.append("job")
+        bench.call.refuse_deadlock("m", "the step")
+        timers[0].act()
+        assert (len(timers), bench.answers) == (2, [])
+        job.on_free(job)
+        assert freed == ["timer", "job"]
+        caller = Worker("m")
+        bench.callee.workers = [Worker("callee", ([caller], "m"))]
+        caller.waits_for = [bench.call.servers()]
+        timers[1].act()
+        assert [failure.message for failure, _ in bench.answers] == [
+            WOULD_WAIT + ", or the server more of resource 'R'"
+        ]
 
     def test_nothing_to_review(self, bench, monkeypatch):
         """If the call can be served now, no timer is set."""

@@ -65,6 +65,7 @@ class Model:
         self.region = region
         self.validated = ValidatedSignatures()
         self.workers = [FREE]
+        self.is_limited = False
         self.pins = 0
         self.refuses = False
 

@@ -46,6 +46,8 @@ class Callee:
 
     version = 2
 
+    is_limited = False
+
     def __init__(self):
         self.spec = SimpleNamespace(name="callee")
         self.workers = [FREE]
@@ -61,9 +63,6 @@ class Callee:
     def start(self, job):
         self.jobs.append(job)
         self.at_start(job)
-
-    def expedite(self, job):
-        pass
 
     def cancel(self, job):
         self.cancelled.append(job)

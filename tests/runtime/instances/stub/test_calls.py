@@ -171,6 +171,8 @@ class Instance:
 class Callee:
     """A model of straw. `jobs` are those that it has begun with; while `is_busy` they queue."""
 
+    is_limited = False
+
     def __init__(self, text=""):
         self.spec = spec_of("other", text)
         self.memory = None
@@ -188,9 +190,6 @@ class Callee:
         self.jobs.append(job)
         if not self.is_busy:
             job.instance = self.workers[0]
-
-    def expedite(self, job):
-        pass
 
     def cancel(self, job):
         self.cancelled.append(job)

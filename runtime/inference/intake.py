@@ -25,11 +25,15 @@ from pyruntime.runtime.memory.requests import RequestSlot
 from pyruntime.runtime.requests.types import InferRequest, InferResponse
 from pyruntime.runtime.tracing.trace import Trace
 from pyruntime.runtime.tracing.tracer import Tracer
-from pyruntime.utils.errors import InferenceError
+from pyruntime.utils.errors import Code, InferenceError
 
 # Memory reserved for bodies of which only the beginning has arrived, of all requests together, in bytes. Beyond it a
 # body gets memory as it arrives and is copied once more: a client must not get memory by announcing a body alone.
 EXPECTED_BYTES_MAX = 1 << 30
+
+# The longest id of a request, in characters. The server keeps it until the client has read the last response, and no
+# budget counts it. Ids that clients generate have some dozens.
+ID_LENGTH_MAX = 4096
 
 O = TypeVar("O")  # noqa: E741 - the options of a frontend
 
@@ -161,7 +165,7 @@ class Intake:
         plan = None
         if slot is not None and key is not None and not incoming.head.forwarded:
             plan = model.plans.find(key)
-        if plan is not None:
+        if plan is not None and len(id) <= ID_LENGTH_MAX:
             assert slot is not None  # the condition of the search
             incoming.options = plan.options
             incoming.slot = None
@@ -181,6 +185,10 @@ class Intake:
     def _accept(self, incoming: IncomingRequest[O], model: ModelVersion, key: PlanKey | None, id: str) -> Job | None:
         """The job of a request without a plan; None if a thread checks its strings first."""
         request, incoming.options = incoming.decode(model)
+        if len(request.id) > ID_LENGTH_MAX:
+            request.free()
+            message = f"the id of the request has {len(request.id)} characters, the server accepts {ID_LENGTH_MAX}"
+            raise InferenceError(message, Code.INVALID_ARG)
         forwarded = incoming.head.forwarded
         if forwarded:
             forward(request, forwarded)

@@ -10,7 +10,7 @@ import pytest
 
 from pyruntime.runtime.config.inputs import STRINGS_AT_ONCE_BYTES_MAX
 from pyruntime.runtime.inference import intake as intake_module
-from pyruntime.runtime.inference.intake import Activities, Intake
+from pyruntime.runtime.inference.intake import ID_LENGTH_MAX, Activities, Intake
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.requests.types import InferRequest, InputTensor
@@ -195,6 +195,38 @@ class TestSubmit:
         lose(world)
         with pytest.raises(InferenceError, match="it crashed"):
             world.intake.submit(Incoming(world.slot()), world.model, KEY)
+        assert world.memory.live == 0
+
+
+class TestIds:
+    """A long id would be kept until the client has read the last response."""
+
+    LONGEST, TOO_LONG = "x" * ID_LENGTH_MAX, "x" * (ID_LENGTH_MAX + 1)
+
+    def test_longest(self, world):
+        """It is accepted, by a request with a plan as well."""
+        for id in ("", self.LONGEST):
+            world.intake.submit(Incoming(world.slot(), id=id), world.model, KEY, id)
+        assert [job.id for job in world.instance.jobs] == ["", self.LONGEST]
+
+    @pytest.mark.parametrize("is_planned", [False, True])
+    def test_too_long(self, world, is_planned):
+        """It is refused, whether there is a plan or not, and nothing of the request is left."""
+        if is_planned:
+            world.intake.submit(Incoming(world.slot()), world.model, KEY)
+        incoming = Incoming(world.slot(), id=self.TOO_LONG)
+        live = world.memory.live
+        with pytest.raises(InferenceError, match=f"has {ID_LENGTH_MAX + 1} characters") as caught:
+            world.intake.submit(incoming, world.model, KEY, self.TOO_LONG)
+        assert caught.value.code is Code.INVALID_ARG
+        assert len(world.instance.jobs) == is_planned
+        incoming.slot.free()
+        assert world.memory.live == live - 1
+
+    def test_too_long_without_a_slot(self, world):
+        """The memory that its tensors were decoded to is free."""
+        with pytest.raises(InferenceError):
+            world.intake.submit(Incoming(id=self.TOO_LONG), world.model)
         assert world.memory.live == 0
 
 

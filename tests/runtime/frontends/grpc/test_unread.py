@@ -7,6 +7,7 @@ from tritonclient.grpc import service_pb2
 
 from pyruntime.runtime.frontends.grpc import call
 from pyruntime.runtime.frontends.grpc.schema import POOL, class_of
+from pyruntime.runtime.inference.intake import ID_LENGTH_MAX
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -132,4 +133,15 @@ def test_client_that_leaves(dial, pending, server):
     assert pending.used == used / 2
     peer.hang_up()
     assert pending.used == 0
+    assert server.is_idle()
+
+
+def test_long_ids(dial, ask, server):
+    """A request whose id is too long to be kept for a client that does not read is refused; its stream goes on."""
+    peer = dial()
+    long = ask(1.0, id="x" * (ID_LENGTH_MAX + 1))
+    stream = peer.call(peer.STREAM, ask(1.0), long, ask(2.0, id="y" * ID_LENGTH_MAX))
+    events = [service_pb2.ModelStreamInferResponse.FromString(message) for _, message in peer[stream].messages]
+    assert ["has 4097 characters" in event.error_message for event in events] == [False, True, False]
+    assert events[2].infer_response.id == "y" * ID_LENGTH_MAX
     assert server.is_idle()

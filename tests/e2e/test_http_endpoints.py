@@ -188,6 +188,31 @@ class TestSettings:
         assert client.update_log_settings({"log_verbose_level": before["log_verbose_level"]}) == before
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "repository/models/plain/unload",
+        "repository/models/plain/load",
+        "logging",
+        "trace/setting",
+        "models/plain/trace/setting",
+        "systemsharedmemory/unregister",
+        "systemsharedmemory/region/a/register",
+        "cudasharedmemory/unregister",
+    ],
+)
+def test_pages_of_other_sites(client, server, path):
+    """What a browser sends for them changes nothing; they may ask for inference, whose answer they cannot read."""
+    foreign = {"Origin": "http://evil.example", "Content-Type": "text/plain"}
+    answer = server.request("POST", f"/v2/{path}", "{}", foreign)
+    assert answer.status == 403
+    assert "a web page of another site" in json.loads(answer.body)["error"]
+    assert client.is_model_ready("plain")
+    own = {"Origin": f"http://127.0.0.1:{server.port}"}
+    assert server.request("POST", "/v2/logging", "{}", own).status == 200
+    assert server.request("POST", "/v2/models/plain/infer", "{}", foreign).status == 400
+
+
 def test_asyncio_client(server):
     """The other one of Triton's clients gets the same."""
 

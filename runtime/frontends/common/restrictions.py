@@ -45,6 +45,20 @@ API_OF = {
     Endpoint.UPDATE_LOG_SETTINGS: "logging",
 }
 
+# Endpoints that change the server. Browsers send simple POST requests of any web page to them.
+CONTROLS = frozenset(
+    {
+        Endpoint.MODEL_LOAD,
+        Endpoint.MODEL_UNLOAD,
+        Endpoint.UPDATE_TRACE_SETTING,
+        Endpoint.UPDATE_LOG_SETTINGS,
+        Endpoint.SYSTEM_MEMORY_REGISTER,
+        Endpoint.SYSTEM_MEMORY_UNREGISTER,
+        Endpoint.CUDA_MEMORY_REGISTER,
+        Endpoint.CUDA_MEMORY_UNREGISTER,
+    }
+)
+
 # Endpoints of the page, which answer with as much as the request may see: see Access.
 OWN_ACCESS = (Endpoint.PAGE_WATCH, Endpoint.PAGE_STACKS)
 
@@ -118,6 +132,26 @@ def restrict(route: Route, headers: Mapping[bytes, bytes], restrictions: Mapping
         return route
     error = f"This API is restricted, expecting header '{restriction.header}'"
     return Route(Endpoint.REFUSED, status=403, error=error)
+
+
+def refuse_foreign(route: Route, headers: Mapping[bytes, bytes]) -> Route:
+    """Return `route`, or a refusal if it is one of CONTROLS and a web page of another site sends the request.
+
+    Names of `headers` are in lower case. Browsers set `Sec-Fetch-Site` and, with POST, `Origin`; other clients set
+    neither.
+    """
+    if route.endpoint not in CONTROLS or not _is_foreign(headers):
+        return route
+    error = "a web page of another site must not change this server: `Origin` names another host than `Host`"
+    return Route(Endpoint.REFUSED, status=403, error=error)
+
+
+def _is_foreign(headers: Mapping[bytes, bytes]) -> bool:
+    site = headers.get(b"sec-fetch-site")
+    if site is not None:  # no page can set it, and it is right behind proxies that change `Host`
+        return site not in (b"same-origin", b"none")
+    origin = headers.get(b"origin")
+    return origin is not None and origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower()
 
 
 def opens_call(restriction: Restriction, metadata: Mapping[str, str]) -> bool:

@@ -16,7 +16,7 @@ import httptools
 
 from pyruntime.runtime.frontends.common.compression import accepted_encoding
 from pyruntime.runtime.frontends.common.request_log import request_line
-from pyruntime.runtime.frontends.common.restrictions import OWN_ACCESS, Access, access_of, restrict
+from pyruntime.runtime.frontends.common.restrictions import OWN_ACCESS, Access, access_of, refuse_foreign, restrict
 from pyruntime.runtime.frontends.http.routes import Route, match, match_metrics
 from pyruntime.runtime.inference.forwarding import Forwarded, HeaderPattern
 from pyruntime.runtime.observe.load_report import FORMAT_HEADER, load_format
@@ -130,6 +130,7 @@ class HeadReader:
             return known
         collector = _Collector(match)
         parsed = collector.parse(head)
+        parsed = parsed._replace(route=refuse_foreign(parsed.route, collector.headers))
         if self._restrictions:
             parsed = parsed._replace(route=restrict(parsed.route, collector.headers, self._restrictions))
             if "statistics" in access_of(collector.headers, self._restrictions).closed:

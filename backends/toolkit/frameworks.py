@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from typing import Any
+from typing import Any, Iterator, Optional
 
 from pyruntime.utils.errors import LoadError
 
@@ -46,7 +46,7 @@ def explain_library(model: str, path: str, framework: str, version: str, reason:
 
     Names what the library needs and the framework does not have, if `reason` tells.
     """
-    text = str(reason)
+    text = ": ".join(_messages(reason))
     entry = _ENTRY_POINT.search(text)
     if entry is not None:
         return LoadError(
@@ -65,6 +65,13 @@ def explain_library(model: str, path: str, framework: str, version: str, reason:
         f"the environment {environment()} does not have. Build the library for {framework} {version}, or give the "
         f"model an environment with the version of {framework} that the library was built for (EXECUTION_ENV_PATH)"
     )
+
+
+def _messages(exc: Optional[BaseException]) -> Iterator[str]:
+    """The messages of an exception and of those that caused it: frameworks wrap that of the dynamic loader."""
+    while exc is not None:
+        yield str(exc)
+        exc = exc.__cause__
 
 
 def _broken(module: str, model: str, exc: ImportError) -> LoadError:

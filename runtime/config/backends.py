@@ -26,19 +26,26 @@ NAMES_SHOWN_MAX = 5
 class Format:
     """A kind of model files. `platform` is an older name of backend and format together, "" if there is none.
 
-    `is_folder` says whether the file is a folder; None if it may be either.
+    `is_folder` says whether the file is a folder; None if it may be either. `others` are files that the backend takes
+    in place of `filename`, and Triton does not know.
     """
 
     filename: str
     backend: str
     platform: str
     is_folder: bool | None
+    others: tuple[str, ...] = ()
 
     def is_among(self, files: Collection[str]) -> bool:
         """Whether a version with these files has this format; names of folders end with a slash."""
-        return (not self.is_folder and self.filename in files) or (
-            self.is_folder is not False and f"{self.filename}/" in files
-        )
+        return self.find(files) != ""
+
+    def find(self, files: Collection[str]) -> str:
+        """The file of this format among those of a version, "" if there is none."""
+        for name in (self.filename, *self.others):
+            if (not self.is_folder and name in files) or (self.is_folder is not False and f"{name}/" in files):
+                return name
+        return ""
 
 
 # In Triton's order: the first one that is among the files of a version counts.
@@ -48,7 +55,7 @@ FORMATS = (
     Format("model.plan", "tensorrt", "tensorrt_plan", is_folder=False),
     Format("model.onnx", "onnxruntime", "onnxruntime_onnx", is_folder=None),
     Format("model.xml", "openvino", "", is_folder=None),
-    Format("model.pt", "pytorch", "pytorch_libtorch", is_folder=False),
+    Format("model.pt", "pytorch", "pytorch_libtorch", is_folder=False, others=("model.pt2",)),
     Format("model.py", "python", "", is_folder=False),
 )
 BACKEND_BY_PLATFORM = {format.platform: format.backend for format in FORMATS if format.platform}
@@ -72,7 +79,7 @@ def fill_backend(config: Config, files: Collection[str]) -> None:
             "pytorch",
             PYTHON_RUNTIME,
         ):  # its file is that of a Python-based backend
-            config.default_model_filename = config.default_model_filename or format.filename
+            config.default_model_filename = config.default_model_filename or format.find(files) or format.filename
     elif not (config.backend or config.platform or config.default_model_filename):
         backend = config.name.partition(".")[2]
         if not backend:
@@ -87,13 +94,17 @@ def _find_format(config: Config, files: Collection[str]) -> Format | None:
         if platform:
             formats = [format for format in formats if format.platform == platform]
         else:
-            formats = [format for format in formats if (format.filename == name if name else format.is_among(files))]
+            formats = [
+                format
+                for format in formats
+                if (name in (format.filename, *format.others) if name else format.is_among(files))
+            ]
     return formats[0] if formats else None
 
 
 def _unknown(name: str, files: Collection[str]) -> str:
     found = ", ".join(sorted(files)[:NAMES_SHOWN_MAX]) + (", ..." if len(files) > NAMES_SHOWN_MAX else "")
-    known = ", ".join(format.filename for format in FORMATS)
+    known = ", ".join(name for format in FORMATS for name in (format.filename, *format.others))
     return (
         f"Invalid model name: Could not determine backend for model '{name}' with no backend in model configuration. "
         f"Expected model name of the form 'model.<backend_name>'. Its version has {found or 'no files'}, and none of "

@@ -244,6 +244,12 @@ class TestFrameworks:
         ):
             import_framework("broken_framework", "broken", "broken", "m")
 
+    def test_a_reason_behind_another_one(self):
+        """A framework's exception may have that of the dynamic loader as its cause."""
+        wrapped = OSError("could not load this library")
+        wrapped.__cause__ = OSError("/o.so: undefined symbol: f")
+        assert "needs the symbol 'f', which" in str(explain_library("m", "/o.so", "torch", "2.1", wrapped))
+
     @pytest.mark.parametrize(
         ("reason", "lacking"),
         [

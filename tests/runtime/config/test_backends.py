@@ -14,6 +14,7 @@ PLAN = ("tensorrt", "tensorrt_plan", "model.plan")
 ONNX = ("onnxruntime", "onnxruntime_onnx", "model.onnx")
 XML = ("openvino", "", "model.xml")
 PT = ("pytorch", "pytorch_libtorch", "model.pt")
+PT2 = ("pytorch", "pytorch_libtorch", "model.pt2")
 PYTHON = ("python", "", "model.py")
 
 
@@ -31,6 +32,8 @@ def _filled(text="", files=(), name="m"):
         (["model.plan"], PLAN),
         (["model.onnx"], ONNX),
         (["model.onnx/"], ONNX),
+        (["model.pt2"], PT2),
+        (["model.pt2", "model.pt", "model.py"], PT),
         (["model.xml"], XML),
         (["model.xml/"], XML),
         (["model.pt"], PT),
@@ -61,6 +64,8 @@ def test_of_the_wrong_kind(name):
         ("default_model_filename: 'model.onnx'", [], ONNX),
         ("default_model_filename: 'model.savedmodel'", [], SAVEDMODEL),
         ("default_model_filename: 'model.pt'", ["model.onnx"], PT),
+        ("default_model_filename: 'model.pt2'", ["model.onnx"], PT2),
+        ("backend: 'pytorch'", ["model.pt2"], PT2),
         ("default_model_filename: 'other.onnx'", ["model.onnx"], ("", "", "other.onnx")),
         ("backend: 'onnxruntime'", [], ONNX),
         ("backend: 'onnxruntime' default_model_filename: 'a.onnx'", [], ("onnxruntime", "onnxruntime_onnx", "a.onnx")),
@@ -106,7 +111,7 @@ def test_of_nothing():
         _filled(files=[])
     assert str(caught.value) == (
         f"{start}no files, and none of model.graphdef, model.savedmodel, model.plan, model.onnx, model.xml, model.pt, "
-        "model.py: set 'backend' in config.pbtxt, or rename the file"
+        "model.pt2, model.py: set 'backend' in config.pbtxt, or rename the file"
     )
     with pytest.raises(ConfigError) as caught:
         _filled(files=["weights/", "model.bin"])

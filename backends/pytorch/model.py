@@ -1,0 +1,158 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The backend of PyTorch models, `backend: "pytorch"`, by the Python package torch.
+
+It serves TorchScript, programs of torch.export, packages of AOTInductor, and a torch.nn.Module in model.py with its
+weights. Each instance is a process, so the libraries of `model_operations` conflict with those of no other model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, ClassVar, Dict, List, Mapping
+
+import triton_python_backend_utils as pb_utils
+
+from pyruntime.backends.pytorch.archives import EXPORTED, kind_of
+from pyruntime.backends.pytorch.naming import Arguments, Results
+from pyruntime.backends.pytorch.options import Options, read_options
+from pyruntime.backends.pytorch.programs import (
+    FILENAMES,
+    FILENAMES_OF_RUNTIME,
+    SOURCE,
+    load_program,
+    quiet,
+)
+from pyruntime.backends.pytorch.tensors import TorchArrays, describe_exported, from_model, to_model
+from pyruntime.backends.toolkit.batching import BatchExecutor
+from pyruntime.backends.toolkit.completion import complete_config, is_complete
+from pyruntime.backends.toolkit.files import find_libraries, find_model_file
+from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
+from pyruntime.backends.toolkit.settings import Settings, read_settings, server_options
+from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
+from pyruntime.utils.errors import ConfigError, LoadError
+
+
+class TritonPythonModel:
+    """One instance of a PyTorch model."""
+
+    # The stub sets it before it calls any method.
+    location: ClassVar[Dict[str, str]]
+
+    @classmethod
+    def auto_complete_config(cls, auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
+        """Complete the configuration of an exported program, which alone tells its tensors. Raises LoadError."""
+        config = auto_complete_model_config.as_dict()
+        if is_complete(config):
+            return auto_complete_model_config
+        settings = read_settings(config)
+        version_dir = os.path.join(cls.location["model_dir"], cls.location["version"])
+        path = _find_file(settings, config, version_dir)
+        if path.endswith(".py") or kind_of(path) != EXPORTED:
+            raise LoadError(
+                f"model '{settings.name}': '{path}' does not tell the datatypes and shapes of its tensors, as a "
+                "program of torch.export does: declare input and output in config.pbtxt"
+            )
+        torch = _import(settings)
+        _load_libraries(torch, settings, version_dir)
+        try:
+            with quiet():
+                tensors = describe_exported(torch.export.load(path), settings.name)
+        except LoadError:
+            raise
+        except Exception as exc:
+            raise LoadError(
+                f"model '{settings.name}': '{path}' cannot be loaded as {EXPORTED}: {type(exc).__name__}: {exc}"
+            ) from exc
+        default_max_batch_size = int(server_options(cls.location)["default-max-batch-size"])
+        complete_config(config, tensors["input"], tensors["output"], default_max_batch_size)
+        return auto_complete_model_config
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the model. Raises LoadError."""
+        config = json.loads(args["model_config"])
+        settings = read_settings(config)
+        torch = _import(settings)
+        self._torch = torch
+        self._options = read_options(settings, threads_per_instance(settings.instance_count, usable_cores()))
+        _set_threads(torch, self._options)
+        device = _device(torch, settings, args["model_instance_kind"], args["model_instance_device_id"])
+        version_dir = os.path.join(args["model_repository"], args["model_version"])
+        _load_libraries(torch, settings, version_dir)
+        self._program = load_program(torch, settings.name, _find_file(settings, config, version_dir), device)
+        self._call = self._program.call
+        if self._options.compile is not None and self._program.module is not None:
+            self._call = torch.compile(self._program.module, **self._options.compile)
+        self._arguments = Arguments([tensor.name for tensor in settings.inputs], self._program.arguments)
+        names = [tensor.name for tensor in settings.outputs]
+        self._results = Results(names)
+        self._batches = BatchExecutor(self._run, TorchArrays(torch, device), names, settings.max_batch_size > 0)
+        self._no_gradients = torch.inference_mode if self._options.inference_mode else torch.no_grad
+
+    def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
+        """Execute the requests by one call of the model, if their shapes agree."""
+        with self._no_gradients():
+            responses = self._batches.execute(requests)
+        if self._options.cache_cleaning and self._torch.cuda.is_available():
+            self._torch.cuda.empty_cache()
+        return responses
+
+    def _run(self, inputs: Dict[str, Any], names: List[str]) -> Mapping[str, Any]:
+        taken = {name: to_model(value, name) for name, value in inputs.items()}
+        if self._program.takes_dict:
+            returned = self._call(taken)
+        else:
+            positional, named = self._arguments.arrange(taken)
+            keywords = self._program.keywords
+            if keywords:
+                order = self._arguments.order
+                named.update({name: value for name, value in zip(order, positional) if name in keywords})
+                positional = [value for name, value in zip(order, positional) if name not in keywords]
+            returned = self._call(*positional, **named)
+        found = self._results.find(returned, names)
+        return {name: from_model(value, name, self._torch.Tensor) for name, value in found.items()}
+
+
+def _import(settings: Settings) -> Any:
+    return import_framework("torch", "torch", "pytorch", settings.name)
+
+
+def _find_file(settings: Settings, config: Mapping[str, Any], version_dir: str) -> str:
+    names = FILENAMES_OF_RUNTIME if config.get("runtime") == SOURCE else FILENAMES
+    return find_model_file(settings, version_dir, names)
+
+
+def _load_libraries(torch: Any, settings: Settings, version_dir: str) -> None:
+    """Load the model's libraries of custom operations. Raises LoadError."""
+    for library in find_libraries(settings, version_dir):
+        try:
+            torch.ops.load_library(library)
+        except Exception as exc:
+            raise explain_library(settings.name, library, "torch", torch.__version__, exc) from exc
+
+
+def _set_threads(torch: Any, options: Options) -> None:
+    torch.set_num_threads(options.threads)
+    if options.interop_threads is not None:
+        torch.set_num_interop_threads(options.interop_threads)
+    if options.jit_executor is not None:
+        torch._C._jit_set_profiling_executor(options.jit_executor)
+    if options.jit_profiling is not None:
+        torch._C._jit_set_profiling_mode(options.jit_profiling)
+    if not options.optimized_execution:
+        torch._C._set_graph_executor_optimize(False)
+
+
+def _device(torch: Any, settings: Settings, kind: str, device_id: str) -> Any:
+    """The device of an instance; None for KIND_MODEL, whose model decides. Raises ConfigError."""
+    if kind == "MODEL":
+        return None
+    if kind != "GPU":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"model '{settings.name}' has an instance of kind KIND_GPU, and torch {torch.__version__} finds no GPU: "
+            "install a package of torch for CUDA, or use KIND_CPU"
+        )
+    return torch.device("cuda", int(device_id))

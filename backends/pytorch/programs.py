@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a PyTorch model from any of its files, as something that can be called."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib
+import importlib.util
+import inspect
+import os
+import warnings
+import zipfile
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, List, Optional
+
+from pyruntime.backends.pytorch.archives import AOT_INDUCTOR, EXPORTED, TORCHSCRIPT, WEIGHTS, kind_of
+from pyruntime.backends.toolkit.frameworks import import_framework
+from pyruntime.utils.errors import LoadError
+
+SOURCE = "model.py"
+# Triton's name and those of the files that its backend does not have.
+FILENAMES = ["model.pt", "model.pt2", SOURCE]
+# With the runtime model.py a file of weights belongs to the module in model.py.
+FILENAMES_OF_RUNTIME = [SOURCE, "model.pt", "model.pt2"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model that is called as `forward` is. `module` is the nn.Module, None if it has none.
+
+    `arguments` are the names of its arguments, None if they are not known. With `takes_dict` it has one argument, a
+    dict of all inputs. Arguments in `keywords` are passed by name.
+    """
+
+    kind: str
+    call: Callable[..., Any]
+    module: Any
+    arguments: Optional[List[str]]
+    takes_dict: bool = False
+    keywords: frozenset[str] = frozenset()
+
+
+def load_program(torch: Any, model: str, path: str, device: Any) -> Program:
+    """The program in `path`, on `device`; None leaves it where it was saved. Raises LoadError."""
+    folder = os.path.dirname(path)
+    if path.endswith(".py"):
+        return _load_module(torch, model, path, _find_weights(model, folder), device)
+    kind = kind_of(path)
+    source = os.path.join(folder, SOURCE)
+    if kind == WEIGHTS:
+        if not os.path.isfile(source):
+            raise LoadError(
+                f"model '{model}': '{path}' has weights only, so that {SOURCE} with their torch.nn.Module must be next "
+                "to it; or save the model with torch.export or torch.jit"
+            )
+        return _load_module(torch, model, source, path, device)
+    with _explained(model, path, kind), quiet():
+        if kind == TORCHSCRIPT:
+            return _of_torchscript(torch.jit.load(path, map_location=device).eval())
+        if kind == EXPORTED:
+            return _of_exported(torch.export.load(path), device)
+        inductor = importlib.import_module("torch._inductor")
+        return Program(AOT_INDUCTOR, inductor.aoti_load_package(path), None, None)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Suppresses warnings that formats are deprecated: whoever serves a model cannot save it in another one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+
+
+def _of_torchscript(module: Any) -> Program:
+    _, *arguments = module.forward.schema.arguments
+    takes_dict = len(arguments) == 1 and arguments[0].type.kind() == "DictType"
+    names = None if takes_dict else [each.name for each in arguments]
+    return Program(TORCHSCRIPT, module, module, names, takes_dict)
+
+
+def _of_exported(program: Any, device: Any) -> Program:
+    if device is not None and device.type != "cpu":
+        from torch.export.passes import move_to_device_pass
+
+        program = move_to_device_pass(program, device)
+    spec = program.call_spec.in_spec
+    positional, named = spec.children() if callable(getattr(spec, "children", None)) else spec.children_specs
+    keywords = list(named.context or ())
+    names = list(program.graph_signature.user_inputs)
+    # Arguments that are themselves lists or dicts have other names than their tensors.
+    is_flat = len(names) == positional.num_children + named.num_children
+    module = program.module()
+    return Program(EXPORTED, module, module, names if is_flat else None, keywords=frozenset(keywords))
+
+
+def _load_module(torch: Any, model: str, source: str, weights: str, device: Any) -> Program:
+    module_class = _module_class(torch, model, source)
+    with _explained(model, source, "torch.nn.Module"):
+        module = module_class()
+    if weights:
+        with _explained(model, weights, WEIGHTS):
+            _set_weights(module, _read_weights(torch, model, weights))
+    if device is not None:
+        module = module.to(device)
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    return Program("torch.nn.Module", module.eval(), module, [*names, *keywords], keywords=frozenset(keywords))
+
+
+def _module_class(torch: Any, model: str, source: str) -> Any:
+    """The class of torch.nn.Module in a file. As in Triton, the first one by name if there are several."""
+    spec = importlib.util.spec_from_file_location("pytorch_model", source)
+    assert spec is not None  # it is a file of Python code
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in sorted(vars(module)):
+        each = vars(module)[name]
+        if isinstance(each, type) and issubclass(each, torch.nn.Module) and each.__module__ == module.__name__:
+            return each
+    raise LoadError(f"model '{model}': '{source}' defines no class that is derived from torch.nn.Module")
+
+
+def _find_weights(model: str, folder: str) -> str:
+    """The file of weights next to model.py; "" if there is none. Raises LoadError if there are several."""
+    found = [
+        path for suffix in ("safetensors", "pt") for path in sorted(glob.glob(f"{glob.escape(folder)}/*.{suffix}"))
+    ]
+    if len(found) > 1:
+        names = ", ".join(map(os.path.basename, found))
+        raise LoadError(
+            f"model '{model}' has several files of weights: {names}. Keep one of them in its version folder"
+        )
+    return found[0] if found else ""
+
+
+def _read_weights(torch: Any, model: str, path: str) -> Any:
+    """The tensors of a file by name, mapped read-only as far as the format allows. Runs no code of the file."""
+    if path.endswith(".safetensors"):
+        return import_framework("safetensors.torch", "safetensors", "pytorch", model).load_file(path)
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+
+
+def _set_weights(module: Any, weights: Any) -> None:
+    """Give the module its weights; without a copy if all have the datatypes that it wants."""
+    own = module.state_dict()
+    can_assign = all(name in own and own[name].dtype == tensor.dtype for name, tensor in weights.items())
+    module.load_state_dict(weights, assign=can_assign)
+
+
+@contextlib.contextmanager
+def _explained(model: str, path: str, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except LoadError:
+        raise
+    except Exception as exc:
+        raise LoadError(f"model '{model}': '{path}' cannot be loaded as {kind}: {type(exc).__name__}: {exc}") from exc

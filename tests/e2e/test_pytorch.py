@@ -1,0 +1,261 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The backend "pytorch": all files of PyTorch by the Python package torch, and their custom operations."""
+
+import fcntl
+import shutil
+import sys
+import warnings
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed (pip install torch)")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+LENIENT = ("--exit-on-error=false", "--strict-readiness=false")
+BACKEND = 'backend: "pytorch"\n'
+TENSORS = (
+    'input {{ name: "{}" data_type: TYPE_FP32 dims: [ 3 ] }} output {{ name: "{}" data_type: TYPE_FP32 dims: [ 3 ] }}\n'
+)
+CUSTOM = """
+import torch
+
+class Scaling(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.test.scale(x)
+"""
+LINEAR = """
+import torch
+
+class Linear(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3, bias=False)
+
+    def forward(self, x):
+        return self.linear(x)
+"""
+
+
+class AddSub(torch.nn.Module):
+    def forward(self, a, b):
+        return a + b, a - b
+
+
+class Named(torch.nn.Module):
+    def forward(self, a, b):
+        return {"sum": a + b, "difference": a - b}
+
+
+def exported(module):
+    rows = torch.export.Dim("rows")
+    # Two tensors: one that is passed twice would be one input.
+    return torch.export.export(module, (torch.ones(2, 3), torch.ones(2, 3)), dynamic_shapes=({0: rows}, {0: rows}))
+
+
+def add_sub_config(*inputs, outputs=("OUTPUT__0", "OUTPUT__1"), batch=4):
+    tensor = '{} {{ name: "{}" data_type: TYPE_FP32 dims: [ 3 ] }}\n'
+    tensors = [tensor.format("input", name) for name in inputs] + [tensor.format("output", name) for name in outputs]
+    return BACKEND + f"max_batch_size: {batch}\n" + "".join(tensors)
+
+
+def reasons(server):
+    with closing(server.client()) as client:
+        return {row["name"]: row.get("reason", "") for row in client.get_model_repository_index()}
+
+
+def answers(server, name, inputs=("INPUT__0", "INPUT__1"), outputs=("OUTPUT__0", "OUTPUT__1")):
+    """The values of both outputs for 5 and 3."""
+    arrays = {each: np.full((1, 3), value, np.float32) for each, value in zip(inputs, (5, 3), strict=True)}
+    answer = server.infer(name, arrays)
+    return [answer.as_numpy(each).tolist()[0][0] for each in outputs]
+
+
+def libraries(*names):
+    return "model_operations { " + " ".join(f'op_library_filename: "{name}"' for name in names) + " }\n"
+
+
+def test_torchscript(serve, model):
+    """The names of inputs have an index, or are those of arguments, or the order of the configuration counts."""
+    configs = {
+        "indexed": add_sub_config("INPUT__1", "INPUT__0"),
+        "named": add_sub_config("b", "a", outputs=("OUTPUT__1", "OUTPUT__0")),
+        "ordered": add_sub_config("first", "second", outputs=("sum", "difference")),
+    }
+    for name, config in configs.items():
+        torch.jit.script(AddSub()).save(model(name, None, config) / "1" / "model.pt")
+    server = serve()
+    with closing(server.client()) as client:
+        config = client.get_model_config("indexed")
+    assert (config["platform"], config["default_model_filename"]) == ("pytorch_libtorch", "model.pt")
+    assert answers(server, "indexed") == [8, 2]
+    assert answers(server, "named", ("a", "b")) == [8, 2]
+    assert answers(server, "ordered", ("first", "second"), ("sum", "difference")) == [8, 2]
+
+
+def test_torchscript_of_dicts_and_texts(serve, model):
+    """A model may take all inputs as a dict, and lists of texts."""
+
+    class Dictionary(torch.nn.Module):
+        def forward(self, x: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            return {"OUT": x["A"] * x["B"]}
+
+    class Texts(torch.nn.Module):
+        def forward(self, texts: list[str]) -> list[str]:
+            return [text.upper() for text in texts]
+
+    folder = model("dict", None, add_sub_config("A", "B", outputs=("OUT",)))
+    torch.jit.script(Dictionary()).save(folder / "1" / "model.pt")
+    strings = 'input { name: "INPUT__0" data_type: TYPE_STRING dims: [ -1 ] }\n'
+    folder = model("texts", None, BACKEND + strings + strings.replace("input", "output").replace("INPUT", "OUTPUT"))
+    torch.jit.script(Texts()).save(folder / "1" / "model.pt")
+    server = serve()
+    assert answers(server, "dict", ("A", "B"), ("OUT",)) == [15]
+    answer = server.infer("texts", {"INPUT__0": np.array(["a", "\u00e9b"], object)}).as_numpy("OUTPUT__0")
+    assert [each.decode() for each in answer] == ["A", "\u00e9B"]  # TorchScript knows the letters of ASCII only
+    _, message = server.refusal("texts", {"INPUT__0": np.array([b"\xff"], object)})
+    assert message == "input 'INPUT__0' has an element that is not valid UTF-8, which str of Python must be"
+
+
+def test_exported_programs(serve, model):
+    """A program of torch.export tells its inputs and outputs, so that no configuration is needed."""
+    torch.export.save(exported(Named()), model("dict", None, None) / "1" / "model.pt2")
+    server = serve()
+    with closing(server.client()) as client:
+        config = client.get_model_config("dict")
+    assert (config["backend"], config["max_batch_size"], config["default_model_filename"]) == (
+        "pytorch",
+        4,
+        "model.pt2",
+    )
+    assert [(each["name"], each["data_type"], each["dims"]) for each in (*config["input"], *config["output"])] == [
+        (name, "TYPE_FP32", [3]) for name in ("a", "b", "sum", "difference")
+    ]
+    assert answers(server, "dict", ("a", "b"), ("difference", "sum")) == [2, 8]
+
+
+@pytest.mark.timeout(900)  # the compiler of a busy machine takes minutes, once
+def test_packages_of_aotinductor(serve, model):
+    """A compiled package is called by position."""
+    folder = Path(__file__).resolve().parents[2] / "build" / "tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    package = folder / f"add_sub-{torch.__version__}.pt2"
+    with open(folder / "aotinductor.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not package.exists():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                unfinished = torch._inductor.aoti_compile_and_package(
+                    exported(AddSub()), package_path=str(folder / "unfinished.pt2")
+                )
+            Path(unfinished).rename(package)
+    shutil.copy(package, model("compiled", None, add_sub_config("INPUT__0", "INPUT__1")) / "1" / "model.pt2")
+    assert answers(serve(), "compiled") == [8, 2]
+
+
+class TestModules:
+    WEIGHTS = torch.eye(3) * 2
+
+    def test_weights(self, serve, model):
+        """model.py has the module, a file beside it the weights: of safetensors, or a state_dict of torch."""
+        save = pytest.importorskip("safetensors.torch", reason="safetensors is not installed").save_file
+        config = BACKEND + "max_batch_size: 4\n" + TENSORS.format("x", "OUTPUT__0")
+        for name, more in (("safe", ""), ("state", ""), ("runtime", 'runtime: "model.py"\n')):
+            folder = model(name, None, config + more)
+            (folder / "1" / "model.py").write_text(LINEAR)
+            if name == "safe":
+                save({"linear.weight": self.WEIGHTS}, folder / "1" / "model.safetensors")
+            else:
+                torch.save({"linear.weight": self.WEIGHTS}, folder / "1" / "model.pt")
+        server = serve()
+        for name in ("safe", "state", "runtime"):
+            answer = server.infer(name, {"x": np.array([[1, 2, 3], [4, 5, 6]], np.float32)}).as_numpy("OUTPUT__0")
+            assert answer.tolist() == [[2, 4, 6], [8, 10, 12]]
+
+    def test_pickles(self, serve, model):
+        """A file of weights that would run code is refused; so are weights without a module."""
+        config = BACKEND + TENSORS.format("x", "OUTPUT__0")
+        folder = model("pickle", None, config)
+        (folder / "1" / "model.py").write_text(LINEAR)
+        torch.save(AddSub(), folder / "1" / "model.pt")
+        torch.save({"linear.weight": self.WEIGHTS}, model("alone", None, config) / "1" / "model.pt")
+        (model("empty", None, config) / "1" / "model.py").write_text("import torch\n")
+        found = reasons(serve(*LENIENT))
+        assert "cannot be loaded as weights: UnpicklingError: Weights only load failed" in found["pickle"]
+        assert "has weights only, so that model.py with their torch.nn.Module must be next to it" in found["alone"]
+        assert "defines no class that is derived from torch.nn.Module" in found["empty"]
+
+
+def test_what_cannot_be_loaded(serve, model):
+    """The message says what is missing and what to do."""
+    torch.jit.script(AddSub()).save(model("bare", None, None) / "1" / "model.pt")
+    (model("broken", None, None) / "1" / "model.pt2").write_bytes(b"no archive")
+    threads = 'parameters { key: "NUM_THREADS" value { string_value: "0" } }\n'
+    torch.jit.script(AddSub()).save(model("threads", None, add_sub_config("a", "b") + threads) / "1" / "model.pt")
+    model("nothing", None, add_sub_config("a", "b"))
+    found = reasons(serve(*LENIENT))
+    assert "does not tell the datatypes and shapes of its tensors" in found["bare"]
+    assert "does not tell the datatypes" in found["broken"]
+    assert "has the parameter NUM_THREADS '0', which must be at least 1" in found["threads"]
+    assert "its version folder needs model.pt or model.pt2 or model.py" in found["nothing"]
+
+
+class TestCustomOperations:
+    CONFIG = BACKEND + "max_batch_size: 4\ninstance_group { kind: KIND_CPU }\n" + TENSORS.format("x", "OUTPUT__0")
+
+    @pytest.fixture
+    def compile_op(self, compile_library):
+        """`compile_op(factor)`: the path of a library with the operation test::scale."""
+        from torch.utils.cpp_extension import include_paths, library_paths
+
+        options = [option for path in include_paths() for option in ("-isystem", path)]
+        options += [option for path in library_paths() for option in (f"-L{path}", "-Wl,--no-as-needed")]
+        options += ["-lc10", "-ltorch_cpu", "-ltorch"]
+        abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
+        return lambda factor: compile_library("torch_custom_op.cc", "-std=c++20", abi, f"-DFACTOR={factor}", *options)
+
+    @pytest.fixture
+    def scaling(self, model):
+        """`scaling(name, *libraries)`: the folder of a model that executes test::scale."""
+
+        def write(name, *paths):
+            folder = model(name, None, self.CONFIG + (libraries(*paths) if paths else ""))
+            (folder / "1" / "model.py").write_text(CUSTOM)
+            return folder
+
+        return write
+
+    def scaled(self, server, name):
+        return server.infer(name, {"x": np.ones((1, 3), np.float32)}).as_numpy("OUTPUT__0").tolist()[0][0]
+
+    def test_the_same_operation_twice(self, serve, scaling, compile_op):
+        """Two models with two libraries for one operation are right at the same time; a new build needs no restart."""
+        two, three = compile_op(2), compile_op(3)
+        folder = scaling("two", "ops.so")
+        shutil.copy(two, folder / "1" / "ops.so")
+        scaling("three", three)
+        server = serve("--model-control-mode=explicit", "--load-model=*")
+        assert [self.scaled(server, name) for name in ("two", "three", "two")] == [2, 3, 2]
+        with closing(server.client()) as client:
+            client.unload_model("two")
+            server.settle()
+            maps = [Path(f"/proc/{each.pid}/maps").read_text() for each in server.stubs()]
+            assert maps
+            assert not any("ops.so" in each for each in maps)
+            (folder / "1" / "ops.so").unlink()
+            shutil.copy(three, folder / "1" / "ops.so")
+            client.load_model("two")
+        assert [self.scaled(server, name) for name in ("two", "three")] == [3, 3]
+
+    def test_a_library_of_another_version(self, serve, scaling, compile_library):
+        """The message names what is missing, the library, the version of the framework, and the environment."""
+        library = compile_library("needs_missing.c")
+        scaling("other", library)
+        found = reasons(serve(*LENIENT))
+        assert (
+            f"'{library}' needs the symbol 'FunctionOfAnotherVersion', which torch {torch.__version__} of the "
+            f"environment {sys.prefix} "
+        ) in found["other"]

@@ -80,7 +80,9 @@ class CallRequest(NamedTuple):
         outputs, parameters = options.requested_outputs, options.parameters
         kind: list[Hashable] = [None if outputs is None else tuple(outputs)]
         for name, datatype, shape, _, size, _, _ in tensors:
-            kind.append((name, datatype, size, *shape))
+            # Names are strings and dimensions are not, so that no two kinds are the same list.
+            kind += (name, datatype, size)
+            kind += shape
         signature = tuple(kind)
         known = callee.validated.find(signature) if not parameters else None
         if known is None:

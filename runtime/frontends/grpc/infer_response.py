@@ -32,6 +32,9 @@ UNSPEAKABLE = "a string is not valid Unicode, or an integer has more than 64 bit
 SIZES_KEPT_MAX = 1024
 
 _heads: dict[tuple[object, ...], bytes] = {}
+# Parameters as they are sent, by their text. Those of an ensemble's responses are mostly the same.
+PARAMETERS_KEPT_MAX = 256
+_encoded_parameters: dict[str, bytes] = {}
 _raw_prefixes: dict[int, bytes] = {}
 
 
@@ -153,6 +156,18 @@ def _add_output(message: ModelInferResponse, output: OutputTensor) -> None:
 
 
 def _parameters(parameters: dict[str, Parameter]) -> bytes:
+    key = repr(parameters)  # it tells True from 1 and 0.0 from -0.0, unlike a comparison
+    known = _encoded_parameters.get(key)
+    if known is None:
+        known = _encode_parameters(parameters)
+        if len(known) <= HEAD_KEPT_BYTES_MAX:
+            if len(_encoded_parameters) >= PARAMETERS_KEPT_MAX:
+                _encoded_parameters.clear()
+            _encoded_parameters[key] = known
+    return known
+
+
+def _encode_parameters(parameters: dict[str, Parameter]) -> bytes:
     message = ModelInferResponse()
     for name, value in parameters.items():
         parameter = message.parameters[name]

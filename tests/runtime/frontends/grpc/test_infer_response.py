@@ -85,6 +85,20 @@ def test_what_is_remembered_is_limited():
     assert len(infer_response._raw_prefixes) <= infer_response.SIZES_KEPT_MAX
 
 
+def test_parameters_that_look_alike():
+    """Parameters are remembered by what they are, not by what they are equal to."""
+    for value in (1, True, 1.0, "1", 0.0, -0.0, 0, False, "", "0"):
+        for _ in range(2):
+            answer = read(encode_infer(InferResponse("m", 1, "", [], {"a": value})))
+            parameter = answer.parameters["a"]
+            found = getattr(parameter, parameter.WhichOneof("parameter_choice"))
+            assert (type(found), repr(found)) == (type(value), repr(value))
+    for number in range(infer_response.PARAMETERS_KEPT_MAX + 10):
+        answer = read(encode_infer(InferResponse("m", 1, "", [], {"a": number})))
+        assert answer.parameters["a"].int64_param == number
+    assert len(infer_response._encoded_parameters) <= infer_response.PARAMETERS_KEPT_MAX
+
+
 @pytest.mark.parametrize("parameters", [{"a": "\ud800"}, {"a": 2**63}, {"\ud800": 1}])
 def test_what_protobuf_cannot_express(parameters):
     with pytest.raises(InferenceError) as caught:

@@ -26,11 +26,14 @@ NAMED = "named_metrics"
 # Rates are those of this time at least, in seconds: of a shorter one they would jump with each request.
 RATE_S_MIN = 1.0
 
+# Gauges of a model in one report. Clients accept 8 KiB of headers by default, and names may have 256 characters.
+GAUGES_MAX = 16
+
 # The family from which Triton makes its report, by TensorRT-LLM; and the labels of its metrics.
 _BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 _BLOCK_LABEL = "kv_cache_block_type"
 # Gauges of models that are reported under their own names.
-_REPORTED = re.compile(r"kv_cache_\w+|max_token_capacity")
+_REPORTED = re.compile(r"kv_cache_\w+|max_token_capacity", re.ASCII)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 # Integers are written without a fraction, all other numbers with six digits in text, as Triton does.
@@ -117,7 +120,8 @@ def is_reported(family: str) -> bool:
 def reported_gauges(gauges: Iterable[Gauge], model: str, version: int) -> dict[str, float | int]:
     """The values that a model reports itself, from the gauges of families that are reported.
 
-    A gauge with a label `model` or `version` belongs to that model or version only. The last of several counts.
+    A gauge with a label `model` or `version` belongs to that model or version only. The last of several counts. Of
+    families beside Triton's the first GAUGES_MAX are reported.
     """
     values: dict[str, float | int] = {}
     blocks: dict[str, float] = {}
@@ -129,7 +133,7 @@ def reported_gauges(gauges: Iterable[Gauge], model: str, version: int) -> dict[s
             continue
         if family == _BLOCKS:
             blocks[labels.get(_BLOCK_LABEL, "")] = value
-        else:
+        elif len(values) < GAUGES_MAX or f"{NAMED}.{family}" in values:
             values[f"{NAMED}.{family}"] = int(value) if value.is_integer() else value
     if {"tokens_per", "used", "max"} <= blocks.keys():
         values[f"{NAMED}.kv_cache_utilization"] = blocks["used"] / blocks["max"] if blocks["max"] else 0.0

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from pyruntime.runtime.observe.load_report import (
+    GAUGES_MAX,
     LoadSample,
     Rates,
     RateWindow,
@@ -75,6 +76,7 @@ class TestGauges:
             ("max_token_capacity", True),
             ("other", False),
             ("my_kv_cache_x", False),
+            ("kv_cache_\u00e9", False),
         ],
     )
     def test_families(self, family, yes):
@@ -98,6 +100,16 @@ class TestGauges:
         """A metric that names a model or a version is theirs alone."""
         assert reported_gauges(blocks("other", tokens_per=1.0, used=1.0, max=1.0), "m", 1) == {}
         assert reported_gauges(blocks(tokens_per=1.0, used=1.0, max=1.0), "m", 2) == {}
+
+    def test_too_many(self):
+        """A report stays short: of many gauges the first ones are reported, with their last values."""
+        names = [f"kv_cache_{number}" for number in range(GAUGES_MAX + 5)]
+        gauges = [(name, "", value) for value in (1.5, 2.5) for name in names]
+        found = reported_gauges([*gauges, *blocks(tokens_per=1.0, used=1.0, max=2.0)], "m", 1)
+        assert {name: found[f"named_metrics.{name}"] for name in names[:GAUGES_MAX]} == dict.fromkeys(
+            names[:GAUGES_MAX], 2.5
+        )
+        assert len(found) == GAUGES_MAX + 2
 
     def test_names_of_its_own(self):
         """Other gauges keep their names; numbers that JSON does not have are left out."""

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
+from .harness.models import parameters
+
 CONFIG = """
 backend: "python"
 max_batch_size: 4
@@ -336,3 +338,43 @@ class TestDecoupled:
                 sums.append(int(result.as_numpy("OUT")[0, 0]))
             client.stop_stream()
         assert sums == list(range(1, 10))
+
+
+# Has the accumulator add its input three times, as a sequence of its own.
+CALLER = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.one(request) for request in requests]
+
+    def one(self, request):
+        tensor, flags = request.inputs()[0], [pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, 0, 0]
+        flags[-1] = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
+        for flag in flags:
+            response = pb_utils.InferenceRequest(
+                model_name="m", requested_output_names=["OUT"], inputs=[tensor], correlation_id=9, flags=flag).exec()
+            if response.has_error():
+                return pb_utils.InferenceResponse(error=response.error())
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", response.output_tensors()[0].as_numpy())])
+"""
+
+
+class TestKindsOfModels:
+    def test_called_by_a_model(self, serve, model):
+        """The states of a sequence that another model begins are kept like any other."""
+        model("m", ACCUMULATOR, CONFIG, batching(SUM))
+        model("caller", CALLER, CONFIG)
+        server = serve()
+        for value in (5, 6):
+            result = server.infer("caller", {"IN": np.full((1, 1), value, np.int32)})
+            assert result.as_numpy("OUT").tolist() == [[3 * value]]
+
+    def test_threads(self, serve, model):
+        """Instances that are threads of one process have the states of its sequences in common."""
+        threads = parameters(INSTANCE_MODE="thread") + "instance_group { kind: KIND_CPU count: 3 }"
+        model("m", ACCUMULATOR, CONFIG, batching(SUM) + threads)
+        server = serve()
+        ids = range(1, 5)
+        with ThreadPoolExecutor(4) as pool:
+            for index in range(10):
+                sums = list(pool.map(lambda id, index=index: ask(server, "m", id, id, start=index == 0), ids))
+                assert sums == [[id * (index + 1)] for id in ids]

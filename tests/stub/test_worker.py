@@ -619,6 +619,17 @@ class TestDropSequences:
         assert json.loads(json.loads(result.responses[0][4])["told"]) == [[1, "two"], [0], [3]]
         assert "drop_sequences failed" in caplog.text
 
+    def test_threads(self, host):
+        """One of several threads calls the method."""
+        host.load(self.MODEL.replace("PREFIX", ""), concurrency=2)
+        host.send(DropSequences([1]))
+        told = []
+        while not told:
+            host.post(wire(host))
+            (result,) = host.receive_all(Result)
+            told = json.loads(json.loads(result.responses[0][4])["told"])
+        assert told == [[1]]
+
     def test_frees_inputs(self, host):
         """Inputs that the model kept for a sequence are free then."""
         host.load("""

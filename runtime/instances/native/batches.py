@@ -34,7 +34,7 @@ from pyruntime.runtime.instances.native.worker import NativeWorker
 from pyruntime.runtime.native.parameters import read_parameters
 from pyruntime.runtime.observe.statistics import reason_of
 from pyruntime.runtime.requests.types import Parameter
-from pyruntime.utils.errors import Code, InferenceError
+from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.request_codec import encode_request, encode_requests
 
 _LOG = logging.getLogger("pyruntime.native")
@@ -188,7 +188,9 @@ class NativeBatches(InflightBatches[int]):
             assert outputs is not None
             assert times is not None
             del self._jobs[job]
-            outcome = self._made(job, outputs, parameters)
+            outcome = self._responses.make(job, outputs, parameters)
+            if isinstance(outcome, InferenceError):
+                self._failures[job] = outcome
             self._count(job, times)
             job.free()
             job.respond(outcome, True)
@@ -212,11 +214,9 @@ class NativeBatches(InflightBatches[int]):
         """The backend has sent a response, or has said that no further response follows."""
         if not self._is_unanswered(job):
             return  # answered by `give_up`
-        outcome: Outcome | None = None
-        if failure is not None:
-            outcome = self._failures[job] = InferenceError(failure[1], Code(failure[0]))
-        elif outputs is not None:
-            outcome = self._made(job, outputs, parameters)
+        outcome = self._responses.outcome(job, failure, outputs, parameters)
+        if isinstance(outcome, InferenceError):
+            self._failures[job] = outcome
         if not self._spec.spec.decoupled and not final:
             self._kept[job] = outcome
             return
@@ -321,17 +321,6 @@ class NativeBatches(InflightBatches[int]):
             del self._jobs[job]
         else:
             self._answered.add(job)
-
-    def _made(
-        self,
-        job: Job,
-        outputs: list[NativeOutput],
-        parameters: dict[str, Parameter] | None,
-    ) -> Outcome:
-        outcome = self._responses.make(job, outputs, parameters)
-        if isinstance(outcome, InferenceError):
-            self._failures[job] = outcome
-        return outcome
 
     def _kept_earlier(self, job: Job) -> Outcome | None:
         """The response that was sent in an earlier execution of the job, if there is one."""

@@ -37,6 +37,18 @@ class NativeResponses:
         self._version = version
         self._reshapes = any(output.reshape is not None for output in spec.outputs.values())
 
+    def outcome(
+        self,
+        job: Job,
+        failure: tuple[int, str] | None,
+        outputs: list[NativeOutput] | None,
+        parameters: dict[str, Parameter] | None,
+    ) -> Outcome | None:
+        """What the backend has sent for a job: an error, a response (see `make`), or neither of them."""
+        if failure is not None:
+            return InferenceError(failure[1], Code(failure[0]))
+        return None if outputs is None else self.make(job, outputs, parameters)
+
     def make(
         self,
         job: Job,
@@ -96,11 +108,7 @@ class RescheduledResponses:
         """The backend has sent a response of an earlier execution of the job."""
         if self._respond is discard:
             return  # the memory of the client may be gone
-        outcome: Outcome | None = None
-        if failure is not None:
-            outcome = InferenceError(failure[1], Code(failure[0]))
-        elif outputs is not None:
-            outcome = self._responses.make(job, outputs, parameters)
+        outcome = self._responses.outcome(job, failure, outputs, parameters)
         if self._is_decoupled:
             self(outcome, final)
             return

@@ -27,7 +27,7 @@ from pyruntime.runtime.memory.client_outputs import put_in_place
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.regions import ClientRegion, GrantedRegion
-from pyruntime.runtime.requests.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor, keep_open
 from pyruntime.utils.addresses import split
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -265,6 +265,7 @@ class _Keeper(Relay):
         if isinstance(outcome, InferResponse) and all(output.place is None for output in outcome.outputs):
             outputs = outcome.outputs
             encoded, size = partial(encode, outputs), sum(output.byte_size for output in outputs)
+            keep_open(outcome)
         self._insert(encoded, size, partial(self.client, outcome, final))
 
 

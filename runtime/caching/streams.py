@@ -12,7 +12,7 @@ from pyruntime.runtime.caching.cache import ResponseCache
 from pyruntime.runtime.caching.entry import encode
 from pyruntime.runtime.caching.local import AT_ONCE_MAX
 from pyruntime.runtime.execution.job import Job, Relay, Respond
-from pyruntime.runtime.requests.types import InferResponse, OutputTensor
+from pyruntime.runtime.requests.types import InferResponse, OutputTensor, keep_open
 from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.flow_control import FlowControl
 
@@ -74,6 +74,8 @@ class StreamKeeper(Relay):
     def __call__(self, outcome: Outcome, final: bool) -> None:
         """See execution.job.Respond."""
         if self._is_copying:
+            if isinstance(outcome, InferResponse):
+                keep_open(outcome)
             self._waiting.append((outcome, final))
         else:
             self._take(outcome, final)
@@ -90,6 +92,7 @@ class StreamKeeper(Relay):
             self._keep(encode(outcome.outputs), outcome, final)
         else:
             response = outcome
+            keep_open(response)
             self._is_copying = True
             self._cache.post(
                 lambda: encode(response.outputs), lambda done: self._copied(done, response, final), size
@@ -127,6 +130,8 @@ class StreamKeeper(Relay):
             self._give_up()
         entry = None if self._parts is None else b"".join(self._parts)
         self._give_up()
+        if entry is not None and isinstance(outcome, InferResponse):
+            keep_open(outcome)
         self._on_end(entry, lambda: self.client(outcome, True))
 
     def _give_up(self) -> None:

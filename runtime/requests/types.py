@@ -166,3 +166,20 @@ class InferResponse:
     release: Callable[[], None] = _nothing_to_release
     take: Callable[[], None] = _nothing_to_release
     regions: Sequence[SharedRegion] = ()
+
+
+def keep_open(response: InferResponse) -> None:
+    """Keep the regions of a response open until its release, also if the process that made it ends before.
+
+    For those who pass a response on later.
+    """
+    regions, release_outputs = response.regions, response.release
+
+    def release() -> None:
+        release_outputs()
+        for region in regions:
+            region.close()
+
+    for region in regions:
+        region.count_on()
+    response.release = release

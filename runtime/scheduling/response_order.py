@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from pyruntime.runtime.execution.job import Job, Relay, Respond
-from pyruntime.runtime.requests.types import InferResponse
+from pyruntime.runtime.requests.types import InferResponse, keep_open
 from pyruntime.utils.errors import InferenceError
 
 # No further request leaves the queue while so many responses are held: their outputs occupy shared memory.
@@ -51,6 +51,10 @@ class ResponseOrder:
         self._turns.append(turn)
         return turn
 
+    def is_early(self, turn: _Turn) -> bool:
+        """Whether a response of this request has to wait."""
+        return self._is_giving or self._turns[0] is not turn
+
     def give(self) -> None:
         """Give the responses whose turn it is."""
         if self._is_giving:  # called by a client that got a response just now
@@ -86,6 +90,8 @@ class _Turn(Relay):
 
     def __call__(self, outcome: InferResponse | InferenceError | None, final: bool) -> None:
         """See execution.job.Respond."""
+        if isinstance(outcome, InferResponse) and self._order.is_early(self):
+            keep_open(outcome)
         self.held.append((outcome, final))
         self._order.hold()
         self._order.give()

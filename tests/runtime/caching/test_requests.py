@@ -159,6 +159,37 @@ def test_miss(world):
     world(test)
 
 
+class Region:
+    """Counts its uses. The process that has it has one."""
+
+    def __init__(self):
+        self.uses = 1
+
+    def count_on(self):
+        self.uses += 1
+
+    def close(self):
+        self.uses -= 1
+
+
+def test_region_of_a_response_that_is_inserted(world):
+    """It stays open until the client releases the response, also if the process of the model ends meanwhile."""
+
+    async def test(world):
+        region = Region()
+        world.cached.start(world.job)
+        world.cache.go()
+        world.job.respond(InferResponse("m", 1, "id", [OUTPUT], regions=(region,)), True)
+        region.close()
+        world.cache.go()
+        ((response, _),) = world.answers
+        assert region.uses == 1
+        response.release()
+        assert region.uses == 0
+
+    world(test)
+
+
 def test_failure(world):
     """It is sent at once, and not kept."""
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.execution.job import Job, Relay
+from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.runtime.scheduling.response_order import HELD_MAX, ResponseOrder
 from pyruntime.utils.request_codec import RequestOptions
 
@@ -81,6 +82,34 @@ def test_behind_a_relay():
     assert clients.got == []
     late.client(*late.outcomes.pop())
     assert clients.got == [(1, "a"), (2, "b")]
+
+
+class Region:
+    """Counts its uses. The process that has it has one."""
+
+    def __init__(self):
+        self.uses = 1
+
+    def count_on(self):
+        assert self.uses, "a region that is closed cannot be opened again"
+        self.uses += 1
+
+    def close(self):
+        self.uses -= 1
+
+
+def test_region_of_an_early_response():
+    """A response that is held keeps its region open until it is released, also if its process ends meanwhile."""
+    clients, region = Clients(), Region()
+    first, second = clients.begin(1), clients.begin(2)
+    second.respond(InferResponse("m", 1, "", [], regions=(region,)), True)
+    region.close()
+    assert region.uses == 1
+    first.respond("a", True)
+    (_, response) = clients.got[-1]
+    assert region.uses == 1
+    response.release()
+    assert region.uses == 0
 
 
 def test_client_that_sends_the_next_request():

@@ -36,7 +36,7 @@ class NativeBatches(InflightBatches):
         return sum(len(batch) for batch in list(self._inflight.values())[1:])
 
     def execute(self, batch):
-        self._world.ledger.posted(self._version, batch)
+        self._world.ledger.posted(self._version, self, batch)
         self._inflight[self._serial] = batch
         for job in batch:
             job.instance = self

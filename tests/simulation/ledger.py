@@ -6,7 +6,7 @@ The ledger hears of each job when it is given to a version, when a batch is give
 answered. It computes from the configuration alone what must hold, and shares no code with the schedulers.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from pyruntime.runtime.execution.job import Job
@@ -24,32 +24,51 @@ class Violation(Exception):
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A job. `postings` is how often it was given to an executor, and `queues` whether the scheduler has it."""
+    """A job. `postings` is how often it was given to an executor, and `queues` whether the scheduler has it.
+
+    `policy` is that of its level, or None. `must_end`: it was cancelled while it waited.
+    """
 
     number: int
     version: object
     job: Job
     arrived_ns: int
     level: int
+    policy: object
     deadline_ns: int | None
-    delays: bool
     queues: bool = False
     postings: int = 0
     finals: int = 0
+    must_end: bool = False
 
     @property
     def is_waiting(self):
         """Whether it waits for its execution."""
         return self.queues and not self.finals and self.job.instance is None
 
+    @property
+    def is_new(self):
+        """Whether it waits for its first execution."""
+        return self.is_waiting and not self.postings
+
+    @property
+    def delays(self):
+        """Whether it goes behind the others when its time is over."""
+        return self.policy is not None and self.policy.delays
+
 
 @dataclass(slots=True)
 class Books:
-    """What the ledger knows of one version. `passed_over` counts, by level, the batches that left it out."""
+    """What the ledger knows of one version. `passed_over` counts, by level, the batches that left it out.
+
+    `order` are the requests whose answers must come in this order. `homes` are the batches of the executor that has the
+    state of a sequence, by its id.
+    """
 
     open: dict[Job, Entry] = field(default_factory=dict)
     order: list[Entry] = field(default_factory=list)
     passed_over: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    homes: dict[int | str, object] = field(default_factory=dict)
     answered: int = 0
 
 
@@ -84,8 +103,7 @@ class Ledger:
             if policy.allow_timeout_override and 0 < job.options.timeout_us < timeout_us:
                 timeout_us = job.options.timeout_us
             deadline_ns = job.arrived_ns + timeout_us * 1000
-        delays = policy is not None and policy.delays
-        entry = Entry(self._numbers, version, job, self._clock.now_ns, level, deadline_ns, delays)
+        entry = Entry(self._numbers, version, job, self._clock.now_ns, level, policy, deadline_ns)
         self.books[version].open[job] = entry
         job.respond = self.watch(entry, job.respond)
         self._note("begins", version.spec.name, entry.number)
@@ -107,12 +125,29 @@ class Ledger:
             entry.queues = True
 
     def cancelling(self, version, job):
-        """The job is cancelled. A call in a deadlock is refused in this way, by a function that nobody watches yet."""
+        """The job is about to be cancelled. Returns its entry, None if it is answered already.
+
+        A call in a deadlock is refused in this way, by a function that nobody watches yet.
+        """
         entry = self.books[version].open.get(job)
         if entry is not None:
             self._note("cancelled", version.spec.name, entry.number)
+            entry.must_end = entry.is_waiting
             if getattr(job.respond, "__module__", "").endswith("calls.model_call"):
                 job.respond = self.watch(entry, job.respond)
+        return entry
+
+    def cancelled(self, entry):
+        """The job was cancelled: its model must know, if it executes it."""
+        is_executed = entry.job.instance is not None and entry not in self.books[entry.version].order
+        if is_executed and not entry.finals and not entry.job.cancelled:
+            self.violated(f"request {entry.number} is executed, and its model does not see that it is cancelled")
+
+    def takes_turn(self, version, job):
+        """The job is about to be answered from the cache."""
+        entry = self.books[version].open.get(job)
+        if entry is not None and _is_ordered(version.spec):
+            self.books[version].order.append(entry)
 
     def refused(self, entry):
         """The job was refused, and must not be answered."""
@@ -135,7 +170,7 @@ class Ledger:
         books = self.books[entry.version]
         books.answered += 1
         books.open.pop(entry.job, None)
-        if _is_ordered(spec) and entry.postings:
+        if entry in books.order:
             first = next(each for each in books.order if not each.finals or each is entry)
             if first is not entry:
                 self.violated(f"{spec.name}: request {entry.number} is answered before {first.number}, out of order")
@@ -143,8 +178,8 @@ class Ledger:
 
     # Batches.
 
-    def posted(self, version, batch):
-        """A batch is given to an executor."""
+    def posted(self, version, inflight, batch):
+        """A batch is given to the batches of an executor."""
         books, spec = self.books[version], version.spec
         entries = [books.open[job] for job in batch if not job.is_padding and job in books.open]
         self._note("posted", spec.name, [entry.number for entry in entries])
@@ -152,9 +187,14 @@ class Ledger:
         if spec.sequence_batching is None:
             self._check_order(books, spec, entries)
         for entry in entries:
-            if not entry.postings and _is_ordered(spec):
+            if _is_ordered(spec) and entry not in books.order:
                 books.order.append(entry)
             entry.postings += 1
+            if spec.sequence_batching is not None:
+                if entry.job.is_end:
+                    books.homes.pop(entry.job.sequence_id, None)
+                else:
+                    books.homes[entry.job.sequence_id] = inflight
 
     def _check_limits(self, spec, batch):
         rows = sum(job.rows for job in batch)
@@ -162,7 +202,7 @@ class Ledger:
             self.violated(f"{spec.name} gets a batch of {rows} rows")
         if spec.dynamic_batching is None and spec.sequence_batching is None and len(batch) > 1:
             self.violated(f"{spec.name}, which does not batch, gets {len(batch)} requests at a time")
-        if len({job.signature for job in batch}) > 1:
+        if spec.is_batched and len({tuple(job.tensors[0][2][1:]) for job in batch if not job.is_padding}) > 1:
             self.violated(f"{spec.name} gets a batch of requests with different shapes")
         if any(job.cancelled for job in batch):
             self.violated(f"{spec.name} gets a request that is cancelled")
@@ -207,11 +247,48 @@ class Ledger:
                 continue
             spec = version.spec
             for entry in waiting:
-                may_expire = entry.deadline_ns is not None and not entry.delays and not entry.postings
-                if may_expire and now_ns > entry.deadline_ns + TIMEOUT_BOUND_NS:
-                    self.violated(f"{spec.name}: request {entry.number} waits longer than its time-out")
-            if spec.sequence_batching is None and spec.ensemble is None:
+                self._check_time(entry, now_ns)
+            self._check_limit(spec, waiting)
+            if spec.sequence_batching is not None:
+                self._check_sequences(version, books, waiting, now_ns)
+            elif spec.ensemble is None:
                 self._check_idle(version, waiting, now_ns)
+
+    def _check_time(self, entry, now_ns):
+        """No request waits when its time is over, or when nobody wants it any more."""
+        name, number = entry.version.spec.name, entry.number
+        may_expire = entry.deadline_ns is not None and not entry.delays and not entry.postings
+        if may_expire and now_ns > entry.deadline_ns + TIMEOUT_BOUND_NS:
+            self.violated(f"{name}: request {number} waits longer than its time-out")
+        if entry.must_end:
+            self.violated(f"{name}: request {number} waits, although it was cancelled")
+
+    def _check_limit(self, spec, waiting):
+        """No level has more requests than its queue may have."""
+        counts = Counter(entry.level for entry in waiting if entry.is_new and entry.policy is not None)
+        for entry in waiting:
+            if entry.policy is not None and 0 < entry.policy.max_queue_size < counts[entry.level]:
+                self.violated(f"{spec.name}: {counts[entry.level]} requests wait in level {entry.level}")
+                return
+
+    def _check_sequences(self, version, books, waiting, now_ns):
+        """The next request of a sequence does not wait for an idle instance, nor a new sequence beside free slots."""
+        batching = version.spec.sequence_batching
+        delay_ns = batching.max_queue_delay_us * 1000 + IDLE_BOUND_NS
+        idle = {executor.inflight: version.world.idle_since_ns(executor) for executor in version.scheduler.executors}
+        for entry in waiting:
+            since_ns = idle.get(books.homes.get(entry.job.sequence_id))
+            is_next = not entry.job.is_start and not any(
+                other.job.sequence_id == entry.job.sequence_id and other.number < entry.number
+                for other in books.open.values()
+            )
+            if is_next and since_ns is not None and now_ns > max(since_ns, entry.arrived_ns) + delay_ns:
+                self.violated(
+                    f"{version.spec.name}: request {entry.number} waits, and the instance of its sequence is idle"
+                )
+        is_free = len(books.homes) < batching.slots * len(idle) and None not in idle.values()
+        if is_free and now_ns > max(*idle.values(), *(entry.arrived_ns for entry in waiting), 0) + delay_ns:
+            self.violated(f"{version.spec.name}: {len(waiting)} requests wait, and all instances are idle")
 
     def _check_idle(self, version, waiting, now_ns):
         """No request waits while an instance that could take it is idle, once the delay of its batch is over."""

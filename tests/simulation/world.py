@@ -103,8 +103,14 @@ class World:
                 super().queue(job)
 
             def cancel(self, job):
-                world.ledger.cancelling(self, job)
+                entry = world.ledger.cancelling(self, job)
                 super().cancel(job)
+                if entry is not None:
+                    world.ledger.cancelled(entry)
+
+            def take_turn(self, job):
+                world.ledger.takes_turn(self, job)
+                super().take_turn(job)
 
         class WatchedBatches(StubBatches):
             """Batches that the ledger knows."""
@@ -114,7 +120,7 @@ class World:
                 world.stubs[self] = world.connected[connection]
 
             def execute(self, batch):
-                world.ledger.posted(world.version_of(self), batch)
+                world.ledger.posted(world.version_of(self), self, batch)
                 super().execute(batch)
 
         with ExitStack() as stack:

@@ -150,7 +150,8 @@ class EnsembleRequest:
         if self._is_over:
             return
         self._fail(failure)
-        self._end()
+        if not self._is_over:  # steps that end as soon as they are cancelled may have ended it
+            self._end()
         for call in list(self._calls):
             call.cancel()
         self._perform()

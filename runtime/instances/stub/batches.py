@@ -377,7 +377,11 @@ class StubBatches(InflightBatches[InflightBatch]):
         now_ns = time.monotonic_ns()
         batches = list(self._inflight.values())
         self._inflight.clear()
-        for inflight in batches[: self._concurrency]:
+        running, behind = batches[: self._concurrency], batches[self._concurrency :]
+        if restarts:  # before anything fails: what follows from a failure may cancel one of these
+            for inflight in reversed(behind):
+                self._recall(inflight.batch)
+        for inflight in running:
             for job in inflight.batch:
                 slots, job.slots = job.slots, []
                 self._calls.free_unread(slots)
@@ -387,10 +391,8 @@ class StubBatches(InflightBatches[InflightBatch]):
             slots, job.slots = job.slots, []
             self._calls.free_unread(slots)
             self._streams.end(serial, failure)
-        for inflight in reversed(batches[self._concurrency :]):
-            if restarts:
-                self._recall(inflight.batch)
-            else:
+        if not restarts:
+            for inflight in reversed(behind):
                 for job in inflight.batch:
                     self._fail(job, failure, now_ns)
         self._notify_if_idle()

@@ -348,6 +348,22 @@ def test_failure_behind_a_stream_that_waits():
     world.check_over()
 
 
+def test_given_up_while_a_step_queues():
+    """A decoupled step that ends as soon as it is cancelled ends a request that is given up, once."""
+    world = chain(STREAM, CHAIN[1])
+    world.request()
+
+    def cancel(job):
+        job.cancelled = True
+        world.answer(0)
+
+    world.models["m0"].cancel = cancel
+    world.requests.give_up(GONE)
+    ((failure, final),) = answers_of(world)
+    assert (failure, final) == (GONE, True)
+    world.check_over()
+
+
 def test_failure_of_one_of_two_first_steps():
     """A step that was due at the same time as one that is refused is not started."""
     world = chain(CHAIN[0], Node([("in", False)], ["b"]), Node([("a", False), ("b", False)], ["out"]))

@@ -687,6 +687,15 @@ class TestDeath:
         assert not waiting.is_free
         assert len(decoupled.batches) == 0
 
+    def test_failure_that_cancels_others(self, bench):
+        """What follows from the failure of a request finds those behind it in the queue, and can cancel them there."""
+        running, waiting = bench.post(), bench.post()
+        queued = []
+        running.job.respond = lambda outcome, final: queued.append(waiting.job.instance is None)
+        bench.batches.died(KILLED, restarts=True)
+        assert queued == [True]
+        assert bench.owner.put_backs == [[waiting.job]]
+
     def test_without_a_restart(self, bench):
         """Without a restart, waiting requests fail as well."""
         requests = [bench.post(), bench.post()]

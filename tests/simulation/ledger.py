@@ -215,11 +215,12 @@ class Ledger:
         now_ns = self._clock.now_ns
         waiting = [each for each in books.open.values() if each.is_waiting and each not in entries]
         for entry in entries:
-            if entry.postings:
-                continue
+            if entry.postings and spec.iterative_sequence:
+                continue  # it was executed, and goes behind all others
             for other in waiting:
+                is_behind = other.postings and spec.iterative_sequence
                 is_late = other.delays and other.deadline_ns is not None and other.deadline_ns <= now_ns
-                if other.level == entry.level and other.number < entry.number and not other.postings and not is_late:
+                if other.level == entry.level and other.number < entry.number and not is_behind and not is_late:
                     self.violated(f"{spec.name}: request {entry.number} overtakes {other.number} of the same level")
         if not entries:
             return

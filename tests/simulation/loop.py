@@ -12,12 +12,20 @@ from contextlib import suppress
 # The virtual time that one turn of the loop takes, in nanoseconds. A timer that waits for a moment to *pass* would
 # otherwise be set again and again for the same moment.
 TURN_NS = 1_000
-# How long the tasks of a run that has failed may take to end, in virtual seconds.
+# The tasks of a run that has failed are cancelled so often, and have so many virtual seconds to end, each time.
+ABANDONED_ROUNDS = 5
 ABANDONED_S = 100.0
+# Tasks that do not end by that. Nobody may collect them: their coroutines would complain.
+_LEFT = []
+# More turns than any scenario has. Timers that are set again and again for the same moment would have more.
+TURNS_MAX = 100_000
 
 
 class Stuck(Exception):
-    """Somebody waits, and nothing can happen any more: no callback is ready, and no timer is set."""
+    """Somebody waits, and nothing can happen any more: no callback is ready, and no timer is set.
+
+    Or so much happens that it never ends.
+    """
 
 
 class _NoSelector:
@@ -28,12 +36,14 @@ class _NoSelector:
         self._on_turn = on_turn
         self._on_rest = on_rest
         self.is_watched = True
+        self.turns_left = TURNS_MAX
 
     def select(self, timeout):
         self._clock.now_ns += TURN_NS
         if self.is_watched:
             self._on_turn()
-        if timeout is None:
+        self.turns_left -= 1
+        if timeout is None or self.turns_left < 0:
             raise Stuck
         if timeout > 0:
             if self.is_watched:
@@ -61,15 +71,21 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._clock.monotonic()
 
     def abandon(self):
-        """End a run that has failed: cancel all tasks, drop what does not end by that, and close."""
+        """End a run that has failed: cancel all tasks until they end, and close."""
         self._selector.is_watched = False
-        tasks = asyncio.all_tasks(self)
-        for task in tasks:
-            task.cancel()
-            task._log_destroy_pending = False
-        if tasks:
+        for _ in range(ABANDONED_ROUNDS):
+            tasks = asyncio.all_tasks(self)
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
+            self._selector.turns_left = TURNS_MAX
+            self.call_later(ABANDONED_S, self.stop)
             with suppress(Stuck):
-                self.run_until_complete(asyncio.wait(tasks, timeout=ABANDONED_S))
+                self.run_forever()
+        for task in (left := asyncio.all_tasks(self)):
+            task._log_destroy_pending = False
+        _LEFT.extend(left)
         self._check_closed = lambda: None
         self.close()
 

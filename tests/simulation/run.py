@@ -67,6 +67,7 @@ def run_seed(seed):
         except BaseExceptionGroup as group:
             outcome.problem = f"an exception ends the server: {_first(group)!r}"
         finally:
+            world.kill()
             loop.abandon()
     return outcome
 
@@ -77,7 +78,7 @@ async def _scenario(world):
         await world.open(tasks)
         events = Events(world, tasks)
         for event in world.plan.events:
-            world.loop.call_later(event.at_s, getattr(events, event.what), event)
+            world.loop.call_later(event.at_s, events.happen, event)
         async with asyncio.TaskGroup() as clients:
             for number, plan in enumerate(world.plan.clients):
                 client = Client(world, plan, (number + 1) * REQUESTS_OF_A_CLIENT)
@@ -93,6 +94,11 @@ class Events:
     def __init__(self, world, tasks):
         self._world = world
         self._tasks = tasks
+
+    def happen(self, event):
+        """The time of an event has come."""
+        if not self._world.is_over:
+            getattr(self, event.what)(event)
 
     def memory_runs_out(self, event):
         """There is no shared memory for a while."""

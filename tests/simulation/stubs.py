@@ -210,7 +210,7 @@ class SimulatedStub:
             self.loop.call_later(0.001, self.die, 1)
         else:
             self.is_serving = True
-            self.say(Ready(False))
+            self.say(Ready(False, True))
 
     def _go_on(self):
         while self.queue and len(self.running) < self.concurrency and not self.has_ended:

@@ -68,6 +68,7 @@ class World:
         self.connected = {}
         self.stubs = {}
         self._idle_since_ns = {}
+        self.is_over = False
         self._lives = 0
         # How often the files of a model have changed.
         self._stamps = {}
@@ -272,6 +273,12 @@ class World:
     def idle_since_ns(self, executor):
         """Since when an executor could take a batch; None if it cannot."""
         return self._idle_since_ns.get(executor.inflight)
+
+    def kill(self):
+        """End all stubs, because the run has ended."""
+        self.is_over = True
+        for stub in self.connected.values():
+            stub.die(-9)
 
     def end(self):
         """The scenario is over: nothing may be left."""

@@ -36,7 +36,8 @@ OPTIONS = (
     "--grpc-port={grpc} --metrics-address=127.0.0.1 --metrics-port={metrics} --model-control-mode=explicit "
     "--exit-on-error=false --http-header-forward-pattern=x-.* --grpc-header-forward-pattern=x-.* "
     "--http-restricted-api=logging:admin=key --grpc-restricted-protocol=logging:admin=key "
-    "--cache-config=local,size=1048576"
+    "--cache-config=local,size=1048576 "
+    "--rate-limit=execution_count --rate-limit-resource=R:4 --rate-limit-resource=S:2:0 --rate-limit-resource=T:1"
 )
 # Triton 2.51 has no option for it and allows it always.
 OURS = "--allow-client-shm=true"

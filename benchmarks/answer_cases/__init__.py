@@ -14,6 +14,7 @@ from answer_cases import (
     grpc_requests,
     http_requests,
     information,
+    limits,
     memory,
     parameters,
     queues,
@@ -45,4 +46,5 @@ GROUPS = {
     "repository": repository.CASES,
     "ensembles": ensembles.CASES,
     "warm-up": warmup.CASES,
+    "limits": limits.CASES,
 }

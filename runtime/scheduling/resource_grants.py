@@ -44,8 +44,8 @@ class ResourceGrants:
         if spec.needs:
             needs: dict[Resource, int] = {}
             for name, is_global, count in spec.needs:
-                resource = Resource(name, None if is_global else spec.device_id)
-                needs[resource] = max(count, needs.get(resource, 0))
+                # Of a resource that is named twice, the last one counts, as in Triton.
+                needs[Resource(name, None if is_global else spec.device_id)] = count
             self._limiter.add(instance, needs, spec.priority)
             self._waits[instance] = ResourceWait(self, instance, model_name)
 

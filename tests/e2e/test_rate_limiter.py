@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from .harness.server import to_input
+
 LIMITED = "--rate-limit=execution_count"
 # Writes down when an execution begins and ends. Requests wait at a gate while there is a file for that.
 RECORDS = """
@@ -84,7 +86,9 @@ def waiting(server, name):
     """How many requests of a model wait."""
     text = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
     (line,) = [
-        each for each in text.splitlines() if each.startswith("nv_inference_pending_request_count{") and name in each
+        each
+        for each in text.splitlines()
+        if each.startswith("nv_inference_pending_request_count{") and f'model="{name}"' in each
     ]
     return int(float(line.rpartition(" ")[2]))
 
@@ -325,6 +329,65 @@ class TestCalls:
         results(pending)
         order = [name for name, what in record(tmp_path) if what == "begin"]
         assert order == ["a", "b", "large"]
+
+
+def gate_config(more):
+    tensors = 'input {{ name: "INPUT0" {0} }} output {{ name: "OUTPUT0" {0} }}'.format("data_type: TYPE_INT64 dims: -1")
+    return f'backend: "gate" {tensors}\n{more}'
+
+
+class TestBackends:
+    @pytest.mark.parametrize("mode", ["", "process"])
+    def test_shares(self, model, serve, tmp_path, pool, wait_until, install_backends, mode):
+        """A C++ backend, in the server or in a process of its own, shares resources with a model in Python."""
+        where = f'parameters {{ key: "EXECUTION_MODE" value {{ string_value: "{mode}" }} }}\n' if mode else ""
+        folder = model("native", None, gate_config(where + group(R1)))
+        shared(model, "a")
+        server = serve(LIMITED, f"--backend-directory={install_backends('gate')}")
+
+        def infer(count):
+            """All over one connection, so that requests become known where that is possible."""
+            with closing(server.client()) as client:
+                for _ in range(count):
+                    client.infer("native", [to_input("INPUT0", ONE)])
+
+        infer(10)
+        assert server.log.count("gate: 1 requests") == 10
+        (folder / "hold").touch()
+        held = pool.submit(infer, 1)
+        wait_until(lambda: server.log.count("gate: 1 requests") == 11)
+        waits = infer_all(server, pool, "a")
+        wait_until(lambda: waiting(server, "a") == 1)
+        (folder / "hold").unlink()
+        results([held, *waits])
+        with closed(tmp_path, "a"):
+            waits = infer_all(server, pool, "a")
+            wait_until(lambda: record(tmp_path).count(("a", "begin")) == 2)
+            behind = pool.submit(infer, 1)
+            wait_until(lambda: waiting(server, "native") == 1)
+            assert server.log.count("gate: 1 requests") == 11
+        results([*waits, behind])
+
+
+ENSEMBLE = """
+platform: "ensemble"
+input [ { name: "IN" data_type: TYPE_INT64 dims: [ -1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT64 dims: [ -1 ] } ]
+ensemble_scheduling { step [
+  { model_name: "a" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "M" } },
+  { model_name: "b" model_version: -1 input_map { key: "IN" value: "M" } output_map { key: "OUT" value: "OUT" } }
+] }
+"""
+
+
+def test_steps(model, serve, tmp_path, pool):
+    """Steps of an ensemble wait for resources; the ensemble itself holds none, so its steps may share one."""
+    shared(model, "a", "b")
+    model("e", None, ENSEMBLE)
+    server = serve(LIMITED)
+    results(infer_all(server, pool, "eab" * 6))
+    assert together_max(record(tmp_path)) == 1
+    assert len(record(tmp_path)) == 48
 
 
 def test_warm_up(model, serve, tmp_path, pool, wait_until):

@@ -462,3 +462,11 @@ class TestDeadlocks:
         made.submit(job())
         assert made.limited.workers([instance]) == instance.running
         assert repr(server.grants) == "<ResourceGrants <RateLimiter [1 instances, 0 waiting, 1 granted]>>"
+
+
+def test_named_twice():
+    """Of a resource that an instance names twice the last one counts."""
+    server = Server(R=2)
+    instance = Instance()
+    server.grants.add(instance, InstanceSpec("m_0", "CPU", 0, needs=(("R", True, 5), ("R", True, 1))), "m")
+    assert server.grants.limits(instance)

@@ -166,7 +166,10 @@ class SequenceScheduler(JobScheduler):
         except InferenceError as failure:
             self._fail(job, failure, FailureReason.OTHER)
         else:
-            self._put_back(job)
+            if job.cancelled and job.sequence is not None:
+                self._sequences.give_up(job)
+                self._tell_abandoned()
+            self._put_back(job, has_run=True)
         self._dispatch()
 
     def executor_changed(self) -> None:
@@ -182,10 +185,10 @@ class SequenceScheduler(JobScheduler):
         for instance, ids in self._sequences.take_abandoned():
             instance.drop_sequences(ids)
 
-    def _put_back(self, job: Job) -> None:
+    def _put_back(self, job: Job, has_run: bool = False) -> None:
         if job.cancelled:
             self._drop(job)
-        elif not self._sequences.put_back(job):
+        elif not self._sequences.put_back(job, has_run):
             self._fail(job, self._lost(job), FailureReason.OTHER)
 
     def _lost(self, job: Job) -> InferenceError:

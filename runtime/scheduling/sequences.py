@@ -244,8 +244,8 @@ class Sequences(Generic[K]):
             self._idle[sequence] = now
         self._fill()
 
-    def put_back(self, job: Job) -> bool:
-        """Queue a job again that never started or is rescheduled, before the other jobs of its sequence.
+    def put_back(self, job: Job, has_run: bool = False) -> bool:
+        """Queue a job again that never started or is rescheduled (`has_run`), before the other jobs of its sequence.
 
         False if its sequence has ended: the caller must then fail the job.
         """
@@ -254,10 +254,20 @@ class Sequences(Generic[K]):
             self.done(job, job.arrived_s)
             return False
         sequence.running = None
+        sequence.has_run = sequence.has_run or has_run
         sequence.waiting.appendleft(job)
         self._waiting += 1
         self._go_on(sequence)
         return True
+
+    def give_up(self, job: Job) -> None:
+        """A job is cancelled, although its model wants to execute it again. Call `done` as well.
+
+        No other request can follow if the sequence is its own, so that is abandoned.
+        """
+        sequence = sequence_of(job)
+        if sequence.running is job and sequence.is_single and sequence.place is not None:
+            sequence.place.abandoned.append(sequence.id)
 
     def cancel(self, job: Job) -> list[Job]:
         """End the sequence of a waiting job. Returns the jobs to fail; empty if the job does not wait."""

@@ -494,6 +494,21 @@ class TestAgain:
             made.submit(job(jobs[0].sequence_id))
 
     @in_a_loop
+    async def test_own_sequence_abandoned(self, make):
+        """The model is told that it will not get a request again, whose client leaves while it runs or waits."""
+        instance = Instance(capacity=1)
+        made = make("iterative_sequence: true " + STATE, instance)
+        runs, waits = job(0), job(0)
+        made.submit(runs)
+        runs.cancelled = True
+        made.reschedule(runs)
+        instance.capacity = 1
+        made.submit(waits)
+        made.reschedule(waits)
+        made.cancel(waits)
+        assert instance.dropped == [[runs.sequence_id], [waits.sequence_id]]
+
+    @in_a_loop
     async def test_cancelled(self, make):
         """A cancelled request is not executed again."""
         statistics = ModelStatistics()

@@ -343,6 +343,23 @@ class TestEnds:
         table.all.cancel(begins_again)
         assert table.all.take_abandoned() == []
 
+    @pytest.mark.parametrize("is_waiting", [False, True])
+    def test_abandoned_between_executions(self, is_waiting):
+        """A request that is executed again, as a sequence of its own, has begun; so it is if it runs when it leaves."""
+        table = Table()
+        each = job(1, START)
+        table.all.check(each)
+        table.all.submit(each, is_single=True)
+        assert table.all.take(0, 0) == [each]
+        if is_waiting:
+            assert table.all.put_back(each, has_run=True)
+            assert table.all.cancel(each) == [each]
+        else:
+            table.all.give_up(each)
+            table.all.done(each, 0)
+        assert table.all.take_abandoned() == [(0, [1])]
+        assert table.is_idle()
+
     def test_not_abandoned(self):
         """A model knows nothing of a sequence that has not begun, or that begins behind its own end."""
         table = Table()

@@ -10,7 +10,6 @@ of a stream are written one by one, while the client reads them, and each is rel
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
@@ -22,9 +21,9 @@ from pyruntime.runtime.frontends.common.connection_limits import LIMIT, report_u
 from pyruntime.runtime.frontends.common.restrictions import is_loopback
 from pyruntime.runtime.frontends.http.exchange import JOINED_BYTES_MAX, Exchange
 from pyruntime.runtime.frontends.http.exchanges import UNREADABLE, exchange_of
+from pyruntime.runtime.frontends.http.health_reserve import HEALTH, HEALTH_CONNECTIONS_MAX, NO_PLACE, only_health
 from pyruntime.runtime.frontends.http.infer_exchange import InferExchange
 from pyruntime.runtime.frontends.http.known_exchange import begin_known, may_be_known
-from pyruntime.runtime.frontends.http.kserve_response import encode_error
 from pyruntime.runtime.frontends.http.lending import Lending
 from pyruntime.runtime.frontends.http.request_head import (
     HEAD_BYTES_MAX,
@@ -35,8 +34,8 @@ from pyruntime.runtime.frontends.http.request_head import (
     too_long,
 )
 from pyruntime.runtime.frontends.http.response_head import CONTINUE
-from pyruntime.runtime.frontends.http.response_head import head as response_head
 from pyruntime.runtime.frontends.http.routes import Endpoint
+from pyruntime.runtime.frontends.http.write_stall import WriteStall
 from pyruntime.runtime.inference.pending_bytes import Claim, Share
 
 # Concurrent requests of one connection. More wait in the socket.
@@ -45,39 +44,20 @@ PIPELINED_MAX = 64
 # they have sent everything.
 DISCARDED_BYTES_MAX = 1 << 30
 
-# A client that reads nothing for this long, in seconds, while a response waits for it, is cut off: the response
-# occupies memory, and the model of a stream waits.
-STALLED_S_MAX = 30.0
-
 # The share of the connections that may have one more descriptor each, for native threads that answer over them. The
 # other descriptors are left for connections, which are more important.
 CLIENT_SOCKETS_SHARE = 0.5
-# At the limit of connections so many more may ask once about the server's health, so that nobody restarts a server for
-# having many clients.
-HEALTH_CONNECTIONS_MAX = 16
-_HEALTH = (Endpoint.SERVER_LIVE, Endpoint.SERVER_READY)
-
-_LOG = logging.getLogger("pyruntime.frontends")
-
 # TLS begins with these bytes. No request does.
 _TLS = b"\x16\x03"
-_TOO_MANY_TEXT = "the server has as many connections as it can serve"
-_TOO_MANY = encode_error(_TOO_MANY_TEXT)
-
 # The endpoint of nearly all requests. A local name spares the hot path a lookup.
 _INFER = Endpoint.MODEL_INFER
 # The first request of a read may be handled at once if it is to one of these. All others make documents, or do more.
-_PROMPT = frozenset({*_HEALTH, Endpoint.MODEL_READY, Endpoint.MODEL_GENERATE, Endpoint.MODEL_GENERATE_STREAM})
+_PROMPT = frozenset({*HEALTH, Endpoint.MODEL_READY, Endpoint.MODEL_GENERATE, Endpoint.MODEL_GENERATE_STREAM})
 # A read that begins like this is handled at once however many others there are.
 _HEALTH_REQUESTS = (b"GET /v2/health/live ", b"GET /v2/health/ready ")
 
 # One read buffer for all connections: the bytes of a read are handled before the next read starts.
 _READ_BUFFER = memoryview(bytearray(128 << 10))
-
-
-def call_later(delay_s: float, call_back: Callable[[int], None], left: int) -> asyncio.TimerHandle:
-    """Have the running event loop call back after `delay_s` seconds."""
-    return asyncio.get_running_loop().call_later(delay_s, call_back, left)
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -108,7 +88,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # `_rest` begins with a request, or a part of one, that is handled in a later turn of the event loop.
     _waits_for_turn = False
     _share: Share | None = None
-    _stall_timer: asyncio.TimerHandle | None = None
+    _stall: WriteStall | None = None
     _limit = LIMIT
 
     def __init__(self, state: ServerState, connections: set[object], read_head: Callable[[bytes], Head]) -> None:
@@ -133,7 +113,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not self._has_room() and not self._use_reserve():
-            transport.write(response_head(503, len(_TOO_MANY), keep_alive=False) + _TOO_MANY)  # type: ignore[attr-defined]
+            transport.write(NO_PLACE)  # type: ignore[attr-defined]
             transport.close()
             return
         # TLS reports at once that the end of its handshake is not sent, and never sends it if reading pauses then.
@@ -151,15 +131,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return False
         self._limit.reserved_in_use += 1
         self._is_reserved = True
-        read_head = self._read_head
-
-        def read_health(data: bytes) -> Head:
-            head = read_head(data)
-            if head.route.endpoint not in _HEALTH:
-                raise BadRequest(_TOO_MANY_TEXT, 503)
-            return head._replace(keep_alive=False)
-
-        self._read_head = read_health
+        self._read_head = only_health(self._read_head)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -555,7 +527,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._watch_stall()
+        if self.transport is not None:
+            self._stall = WriteStall(self.transport)
         self._throttle()
 
     def resume_writing(self) -> None:
@@ -570,26 +543,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         for release in due:
             release()
 
-    def _watch_stall(self) -> None:
-        """Check after STALLED_S_MAX whether the client has read anything."""
-        if self.transport is not None:
-            left = self.transport.get_write_buffer_size()
-            self._stall_timer = call_later(STALLED_S_MAX, self._check_stall, left)
-
-    def _check_stall(self, left: int) -> None:
-        self._stall_timer = None
-        if self.transport is None or not self._write_paused:
-            return
-        if self.transport.get_write_buffer_size() < left:
-            self._watch_stall()
-            return
-        _LOG.warning("a client took nothing of its response for %g s and is cut off", STALLED_S_MAX)
-        self.transport.abort()
-
     def _end_stall(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        if self._stall is not None:
+            self._stall.end()
+            self._stall = None
 
     # Native threads.
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from pyruntime.runtime.frontends.http import connection
+from pyruntime.runtime.frontends.http import write_stall
 from pyruntime.runtime.frontends.http.connection import HttpConnection
 from pyruntime.runtime.frontends.http.request_head import ChunkedBody, HeadReader
 from pyruntime.runtime.inference.intake import Intake
@@ -431,5 +431,5 @@ def timers(monkeypatch):
         made.append(Timer(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(connection, "call_later", call_later)
+    monkeypatch.setattr(write_stall, "call_later", call_later)
     return made

@@ -8,6 +8,7 @@ The frontends are real, over connections without a network; threads take their s
 import asyncio
 import gzip
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -18,7 +19,7 @@ from tritonclient.grpc import service_pb2
 from pyruntime.runtime.app.rounds import Rounds
 from pyruntime.runtime.config.inputs import STRINGS_AT_ONCE_BYTES_MAX
 from pyruntime.runtime.frontends.grpc.unpacking import LARGE_BYTES
-from pyruntime.runtime.frontends.http import connection as http_connection
+from pyruntime.runtime.frontends.http import write_stall
 from pyruntime.runtime.frontends.http.infer_exchange import COPIED_AT_ONCE_MAX
 from pyruntime.runtime.inference import pending_bytes
 from pyruntime.runtime.inference.pending_bytes import PendingBytes
@@ -143,7 +144,7 @@ class Balance(RuleBasedStateMachine):
         self.patches = pytest.MonkeyPatch()
         self.loop = Loop()
         self.patches.setattr(asyncio, "get_running_loop", lambda: self.loop)
-        self.patches.setattr(http_connection, "call_later", lambda *_: None)
+        self.patches.setattr(write_stall, "call_later", lambda *_: SimpleNamespace(cancel=lambda: None))
         self.patches.setattr(pending_bytes, "WAIT_S_MAX", 1.0)
         self.server = Server(INPUT_BYTES_MAX)
         self.state = state = self.server.state

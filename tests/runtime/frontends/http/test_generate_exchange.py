@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pyruntime.runtime.frontends.http import generate_exchange
-from pyruntime.runtime.frontends.http.connection import STALLED_S_MAX
+from pyruntime.runtime.frontends.http.write_stall import STALLED_S_MAX
 from pyruntime.runtime.scheduling.policy_queue import QueueFull
 from pyruntime.utils.errors import Code, InferenceError
 

@@ -9,10 +9,8 @@ import pytest
 
 from pyruntime.runtime.frontends.common.client_timeouts import BODY_STALLED_S_MAX, HEAD_S_MAX, IDLE_S_MAX
 from pyruntime.runtime.frontends.common.connection_limits import ConnectionLimit
-from pyruntime.runtime.frontends.http.connection import (
-    HEALTH_CONNECTIONS_MAX,
-    HttpConnection,
-)
+from pyruntime.runtime.frontends.http.connection import HttpConnection
+from pyruntime.runtime.frontends.http.health_reserve import HEALTH_CONNECTIONS_MAX
 from pyruntime.runtime.frontends.http.metrics_connection import METRICS_CONNECTIONS_MAX, MetricsConnection
 from pyruntime.runtime.frontends.http.request_head import HeadReader
 from pyruntime.runtime.inference import intake

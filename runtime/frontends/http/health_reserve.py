@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Connections beyond the limit that ask about the server's health. (pure)
+
+Each may ask once. So nobody restarts a server because it has many clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyruntime.runtime.frontends.http.kserve_response import encode_error
+from pyruntime.runtime.frontends.http.request_head import BadRequest, Head
+from pyruntime.runtime.frontends.http.response_head import head as response_head
+from pyruntime.runtime.frontends.http.routes import Endpoint
+
+# At the limit of connections there may be so many more.
+HEALTH_CONNECTIONS_MAX = 16
+HEALTH = (Endpoint.SERVER_LIVE, Endpoint.SERVER_READY)
+
+_TOO_MANY_TEXT = "the server has as many connections as it can serve"
+_TOO_MANY = encode_error(_TOO_MANY_TEXT)
+# What a connection is told for which there is no place.
+NO_PLACE = response_head(503, len(_TOO_MANY), keep_alive=False) + _TOO_MANY
+
+
+def only_health(read_head: Callable[[bytes], Head]) -> Callable[[bytes], Head]:
+    """`read_head` for one of these connections: it raises BadRequest for other endpoints, and ends the connection."""
+
+    def read_health(data: bytes) -> Head:
+        head = read_head(data)
+        if head.route.endpoint not in HEALTH:
+            raise BadRequest(_TOO_MANY_TEXT, 503)
+        return head._replace(keep_alive=False)
+
+    return read_health

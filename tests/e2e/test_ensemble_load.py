@@ -28,7 +28,7 @@ KILL_EVERY_S = SECONDS / 4 if SECONDS < 60 else 13.0
 LARGE, SMALL = 4 << 20, 1000
 # What the host may have more at the end than before, for itself, in bytes, and in descriptors. The blocks of outputs of
 # a backend are kept for the next ones, as many as were ever in use, and more clients may meet in it than before.
-OWN_GROWTH_MAX = 4 * 4 * LARGE
+OWN_GROWTH_MAX = 6 * 4 * LARGE
 DESCRIPTORS_GROWTH_MAX = 8
 
 TENSORS = (
@@ -142,9 +142,9 @@ class Load:
             self.ended("left" if is_meant else repr(errors[0]))
 
     def kill(self):
-        """Kill the stub of each step in its turn."""
+        """Kill the stub of each step in its turn, each once at least."""
         for name in cycle(STEPS):
-            if self.stop.wait(KILL_EVERY_S):
+            if self.stop.wait(KILL_EVERY_S) and self.ends["killed"] >= len(STEPS):
                 return
             for stub in self.server.stubs(f"{name}_0"):
                 os.kill(stub.pid, signal.SIGKILL)

@@ -24,7 +24,7 @@ from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 from pyruntime.runtime.config.spec import DynamicBatchingSpec, QueuePolicySpec
-from pyruntime.runtime.observe.level_statistics import LevelStatistics, shown_levels
+from pyruntime.runtime.observe.level_statistics import LEVELS_SHOWN_MAX, LevelStatistics, shown_levels
 from pyruntime.utils.errors import PyruntimeError
 
 # How many batches in a row may leave a level with waiting requests out.
@@ -64,13 +64,13 @@ class _Level(Generic[Q]):
 
     __slots__ = ("in_time", "late", "passed_over", "policy", "statistics")
 
-    def __init__(self, policy: QueuePolicySpec) -> None:
+    def __init__(self, policy: QueuePolicySpec, statistics: LevelStatistics) -> None:
         # By identity, so that removing a request takes constant time: a thousand clients may disconnect at once.
         self.in_time: OrderedDict[int, Q] = OrderedDict()
         self.late: OrderedDict[int, Q] = OrderedDict()
         self.policy = policy
         self.passed_over = 0
-        self.statistics = LevelStatistics()
+        self.statistics = statistics
 
     def __len__(self) -> int:
         return len(self.in_time) + len(self.late)
@@ -96,14 +96,28 @@ class PolicyQueue(Generic[Q]):
     levels, for callers to read.
     """
 
-    __slots__ = ("_batching", "_deadlines", "_due", "_levels", "_numbers", "_serials", "_turn", "count", "has_levels")
+    __slots__ = (
+        "_batching",
+        "_deadlines",
+        "_due",
+        "_levels",
+        "_numbers",
+        "_serials",
+        "_statistics",
+        "_turn",
+        "count",
+        "has_levels",
+    )
 
     def __init__(self, batching: DynamicBatchingSpec) -> None:
         self.count = 0
         self.has_levels = batching.priority_levels > 0
         self._batching = batching
-        # The levels that were ever used, by number; and the numbers of those with requests, in order.
+        # The levels with requests, and of the first LEVELS_SHOWN_MAX those that ever had one; and the numbers of those
+        # with requests, in order.
         self._levels: dict[int, _Level[Q]] = {}
+        # By number; the levels above LEVELS_SHOWN_MAX, which may be too many to keep, have one in common.
+        self._statistics: dict[int, LevelStatistics] = {}
         self._numbers: list[int] = []
         # The level that comes before all others now, 0 for none.
         self._turn = 0
@@ -150,11 +164,11 @@ class PolicyQueue(Generic[Q]):
     def take(self, number_of_requests: int) -> list[Q]:
         """Remove and return the first requests."""
         if len(self._numbers) == 1:
-            level = self._levels[self._numbers[0]]
+            number = self._numbers[0]
+            level = self._levels[number]
             taken = [self._pop(level) for _ in range(number_of_requests)]
             if not level:
-                self._numbers.clear()
-                level.passed_over = self._turn = 0
+                self._emptied(number, level)
             return taken
         return self._take_of_many(number_of_requests)
 
@@ -215,16 +229,17 @@ class PolicyQueue(Generic[Q]):
     def count_taken(self, taken: list[Q], now: float) -> None:
         """Count requests that were taken for an instance, at `now`, in seconds. Only for queues with levels."""
         for queued in taken:
-            statistics = self._level(self._number(queued)).statistics
+            statistics = self._statistics_of(self._number(queued))
             statistics.taken_count += 1
             statistics.wait_s += max(0.0, now - queued.arrived_s)
 
     def levels(self) -> dict[str, LevelStatistics]:
         """The requests of each priority level, by its name; empty for a model without levels."""
+        for statistics in self._statistics.values():
+            statistics.waiting = 0
         for level in self._levels.values():
-            level.statistics.waiting = len(level)
-        used = {number: level.statistics for number, level in self._levels.items()}
-        return shown_levels(self._batching.priority_levels, used) if self.has_levels else {}
+            level.statistics.waiting += len(level)
+        return shown_levels(self._batching.priority_levels, self._statistics) if self.has_levels else {}
 
     def drain(self) -> list[Q]:
         """Remove and return all requests, in order."""
@@ -243,8 +258,11 @@ class PolicyQueue(Generic[Q]):
     def _level(self, number: int) -> _Level[Q]:
         level = self._levels.get(number)
         if level is None:
-            level = self._levels[number] = _Level(self._batching.policy_of(number))
+            level = self._levels[number] = _Level(self._batching.policy_of(number), self._statistics_of(number))
         return level
+
+    def _statistics_of(self, number: int) -> LevelStatistics:
+        return self._statistics.setdefault(min(number, LEVELS_SHOWN_MAX + 1), LevelStatistics())
 
     def _order(self) -> list[int]:
         """The numbers of levels with requests, in the order in which they are taken."""
@@ -277,6 +295,8 @@ class PolicyQueue(Generic[Q]):
         level.passed_over = 0
         if self._turn == number:
             self._turn = 0
+        if number > LEVELS_SHOWN_MAX:
+            del self._levels[number]
 
     def _take_of_many(self, number_of_requests: int) -> list[Q]:
         """`take` where several levels have requests, each of which is served or passed over."""

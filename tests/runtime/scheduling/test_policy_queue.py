@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyruntime.runtime.config.spec import DynamicBatchingSpec, QueuePolicySpec
+from pyruntime.runtime.observe.level_statistics import LEVELS_SHOWN_MAX
 from pyruntime.runtime.scheduling.policy_queue import PASSED_OVER_MAX, PolicyQueue, QueueFull
 
 REJECT = QueuePolicySpec(default_timeout_us=10_000_000)
@@ -332,3 +333,21 @@ class TestLevels:
         made.expire(11.0)
         made.expire(12.0)
         assert self.numbers(made) == {"1": (waiting, 0, 0, 0, 1)}
+
+    @pytest.mark.parametrize("leave", ["take", "remove", "expire"])
+    def test_many_levels(self, leave):
+        """Clients choose the levels: of those that are not shown by number, the queue keeps none without requests."""
+        made = queue(REJECT, levels=1 << 32)
+        for number in range(1, 1000):
+            queued = Queued(number, 0, number)
+            made.add(queued)
+            if leave == "take":
+                made.count_taken(made.take(1), 2.0)
+            elif leave == "remove":
+                assert made.remove(queued)
+            else:
+                assert made.expire(11.0)[0] == [queued]
+        assert len(made._levels) == LEVELS_SHOWN_MAX
+        others = 1000 - 1 - LEVELS_SHOWN_MAX
+        taken = (others, 2.0 * others) if leave == "take" else (0, 0)
+        assert self.numbers(made)["more"] == (0, *taken, 0, others if leave == "expire" else 0)

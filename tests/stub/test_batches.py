@@ -72,7 +72,7 @@ def execute(host):
 
     def load(body, concurrency=1, ready=False, **config):
         source = f"{HELPERS}\nclass TritonPythonModel:\n{textwrap.indent(textwrap.dedent(body), '    ')}"
-        assert host.load(source, concurrency, **config) == Ready(ready)
+        assert host.load(source, concurrency, **config) == Ready(ready, False)
         return host
 
     return load

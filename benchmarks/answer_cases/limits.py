@@ -57,5 +57,8 @@ CASES = [
     case("global and of devices", _load(_needs("R")), _load(_needs("R", 1, **{"global": True}), name="told"), UNLOAD),
 ]  # fmt: skip
 
-DIFFERENT = {reasons.BROKEN_CONFIG: ("a count below 0",)}
+DIFFERENT = {
+    reasons.BROKEN_CONFIG: ("a count below 0",),
+    reasons.OLDER_SERVES: ("too much for a model that serves",),
+}
 CASES = explain(CASES, DIFFERENT)

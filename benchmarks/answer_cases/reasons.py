@@ -62,6 +62,7 @@ FAILURES = "A response that is an error makes its request a failure"
 TEXT_IDS = "A text as an id is refused where the `CORRID` input is a number"
 BROKEN_CONFIG = "The error of a broken configuration in a load says what is wrong"
 UNLOAD_BODY = "The body of an unload must be right; Triton does not read a wrong one"
+OLDER_SERVES = "The index says of a model that is `READY` that an older configuration serves"
 IN_INDEX = "A model whose files came with its load is in the index"
 
 # What 2.51 does otherwise than the newest release.

@@ -64,6 +64,7 @@ class Instance:
         self.running = []
         self.is_ready = True
         self.fails = False
+        self.at_execute = lambda: None
 
     @property
     def inflight(self):
@@ -83,6 +84,7 @@ class Instance:
 
     def execute(self, batch):
         assert self.capacity > 0
+        self.at_execute()
         if self.fails:
             end(batch)
         else:
@@ -205,6 +207,15 @@ class TestScheduler:
         a.fails = True
         first.submit(each)
         assert len(a.running) + len(b.running) == 1
+
+    def test_submitted_before_it_runs(self):
+        """A request that arrives while an instance is given its batch does not release what that is granted."""
+        server = Server()
+        a, b = server.add(Instance("a"), R=1), server.add(Instance("b"), R=1)
+        first, second = server.model(a), server.model(b)
+        a.at_execute = lambda: (second.submit(job()), first.submit(job()))
+        first.submit(job())
+        assert (len(a.running), len(b.running)) == (1, 0)
 
     @pytest.mark.parametrize("way", ["dies", "leaves", "ends"])
     def test_gives_back(self, way):
@@ -379,7 +390,9 @@ class TestTurns:
             await waiting
         a.finish(made)
         made.submit(job())
-        assert a.running
+        other = server.model(b)
+        other.submit(job())
+        assert (len(a.running), len(b.running)) == (1, 0)
 
     @in_a_loop
     async def test_removed(self):

@@ -193,7 +193,7 @@ def unpack(output: OutputTensor, *, unwrap: bool = False) -> object:
             f"sending {datatype} data via JSON is not supported. "
             f"Please use the binary data format for output '{output.name}'"
         )
-    slices = _slices_of_strings(output) if datatype == "BYTES" else _slices_of_numbers(output)
+    slices = _slices_of_strings(output) if datatype == "BYTES" else _slices_of_numbers(_numbers(output))
     first = next(slices, [])
     second = next(slices, None)
     if second is None:
@@ -247,15 +247,21 @@ def _pack_strings(elements: list[str]) -> bytes:
     return b"".join(parts)
 
 
-def _slices_of_numbers(output: OutputTensor) -> Iterator[Elements]:
+def _numbers(output: OutputTensor) -> memoryview:
+    """The elements of an output of numbers."""
     contents = memoryview(output.data).cast("B")
     size = BY_NAME[output.datatype].size
     expected = math.prod(output.shape) * size
     if len(contents) != expected:
         raise InferenceError(f"output '{output.name}' holds {len(contents)} bytes, expected {expected}")
-    values = contents.cast(_LETTERS[output.datatype])
-    for start in range(0, len(values), SLICE_ELEMENTS):
-        yield values[start : start + SLICE_ELEMENTS].tolist()
+    return contents.cast(_LETTERS[output.datatype])
+
+
+def _slices_of_numbers(values: memoryview) -> Iterator[Elements]:
+    if len(values) <= SLICE_ELEMENTS:  # as most outputs, in particular those of streams: no generator for them
+        return iter((values.tolist(),))
+    starts = range(0, len(values), SLICE_ELEMENTS)
+    return (values[start : start + SLICE_ELEMENTS].tolist() for start in starts)
 
 
 def _slices_of_strings(output: OutputTensor) -> Iterator[Elements]:

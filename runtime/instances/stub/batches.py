@@ -237,7 +237,8 @@ class StubBatches(InflightBatches[InflightBatch]):
         job = self._streams.job(serial)
         outcome, size = None if message.response is None else self._reader.response(job, message.response), 0
         if type(outcome) is InferResponse:
-            size = sum(output.byte_size for output in outcome.outputs)
+            for output in outcome.outputs:
+                size += output.byte_size
         if message.final:
             inflight = inflight or self._batch_with(serial)
             if inflight is not None:

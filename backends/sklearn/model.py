@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The backend of models of scikit-learn, XGBoost and LightGBM, `backend: "sklearn"`.
+
+A model has one input, rows of numbers, and one output, its predictions: `input__0` and `output__0`, as in Triton's FIL
+backend, unless the configuration names them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from typing import Any, ClassVar, Dict, List, Mapping
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from pyruntime.backends.sklearn.predictors import FILENAMES, Predictor, load_predictor
+from pyruntime.backends.toolkit.batching import Arrays, BatchExecutor
+from pyruntime.backends.toolkit.completion import check_tensors, complete_config, is_complete
+from pyruntime.backends.toolkit.files import find_model_file
+from pyruntime.backends.toolkit.settings import TensorSpec, read_settings, server_options
+from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
+from pyruntime.utils.dtypes import BY_CONFIG_NAME, DATATYPES
+from pyruntime.utils.errors import ConfigError
+
+INPUT, OUTPUT = "input__0", "output__0"
+_CONFIG_NAMES = {np.dtype(each.numpy): each.config_name for each in DATATYPES if each.numpy}
+
+
+class TritonPythonModel:
+    """One instance of a model."""
+
+    # The stub sets it before it calls any method.
+    location: ClassVar[Dict[str, str]]
+
+    @classmethod
+    def auto_complete_config(cls, auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
+        """Complete the configuration by the model itself, which predicts one row of zeros. Raises LoadError."""
+        config = auto_complete_model_config.as_dict()
+        if is_complete(config):
+            return auto_complete_model_config
+        settings = read_settings(config)
+        version_dir = os.path.join(cls.location["model_dir"], cls.location["version"])
+        predictor = load_predictor(settings, find_model_file(settings, version_dir, FILENAMES), 1)
+        default_max_batch_size = int(server_options(cls.location)["default-max-batch-size"])
+        complete_config(config, [_input(INPUT, predictor)], [_output(OUTPUT, predictor)], default_max_batch_size)
+        return auto_complete_model_config
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the model. Raises LoadError."""
+        settings = read_settings(json.loads(args["model_config"]))
+        if (len(settings.inputs), len(settings.outputs)) != (1, 1):
+            raise ConfigError(
+                f"model '{settings.name}' has {len(settings.inputs)} inputs and {len(settings.outputs)} outputs, and "
+                "the backend sklearn serves models with one of each"
+            )
+        threads = threads_per_instance(settings.instance_count, usable_cores())
+        version_dir = os.path.join(args["model_repository"], args["model_version"])
+        self._predictor = load_predictor(settings, find_model_file(settings, version_dir, FILENAMES), threads)
+        (given,), (made,) = settings.inputs, settings.outputs
+        found = _output(made.name, self._predictor)
+        # The datatypes are converted, so only the shapes must agree.
+        check_tensors(
+            settings, [_input(given.name, self._predictor, given.datatype)], [replace(found, datatype=made.datatype)]
+        )
+        self._dtype = np.dtype(BY_CONFIG_NAME[made.datatype].numpy)
+        self._names = given.name, made.name
+        self._batches = BatchExecutor(self._run, Arrays(), [made.name], settings.max_batch_size > 0)
+
+    def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
+        """Predict all rows of the requests in one call."""
+        return self._batches.execute(requests)
+
+    def _run(self, inputs: Dict[str, Any], names: List[str]) -> Mapping[str, Any]:
+        given, made = self._names
+        predicted = np.asarray(self._predictor.predict(inputs[given]))
+        return {made: predicted.astype(self._dtype, copy=False)}
+
+
+def _input(name: str, predictor: Predictor, datatype: str = "TYPE_FP32") -> TensorSpec:
+    return TensorSpec(name, datatype, (-1, predictor.features))
+
+
+def _output(name: str, predictor: Predictor) -> TensorSpec:
+    dtype, dims = predictor.describe_output()
+    # Names of classes are texts.
+    datatype = "TYPE_STRING" if dtype.kind in "OSU" else _CONFIG_NAMES[dtype]
+    return TensorSpec(name, datatype, (-1, *dims))

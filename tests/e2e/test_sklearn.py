@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The backend "sklearn": models of scikit-learn, XGBoost and LightGBM by their own files."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed (pip install scikit-learn)")
+
+BACKEND = 'backend: "sklearn"\n'
+LENIENT = ("--exit-on-error=false", "--strict-readiness=false")
+ROWS = np.array([[0, 0], [1, 1], [2, 2], [3, 3]] * 10, np.float32)
+LABELS = np.array(["low", "low", "high", "high"] * 10)
+
+
+def parameters(**values):
+    return "".join(
+        f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n' for name, value in values.items()
+    )
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression().fit(ROWS, LABELS)
+
+
+def predicted(server, name):
+    return server.infer(name, {"input__0": ROWS[:4]}).as_numpy("output__0").tolist()
+
+
+def test_models_of_skops(serve, model, classifier):
+    """A file of skops needs no configuration but the backend; names of classes are texts."""
+    skops = pytest.importorskip("skops.io", reason="skops is not installed (pip install skops)")
+    skops.dump(classifier, model("labels", None, BACKEND) / "1" / "model.skops")
+    server = serve()
+    with closing(server.client()) as client:
+        config = client.get_model_config("labels")
+    assert (config["max_batch_size"], config["input"][0]["dims"]) == (4, [2])
+    assert config["output"][0]["data_type"] == "TYPE_STRING"
+    assert predicted(server, "labels") == [[b"low"], [b"low"], [b"high"], [b"high"]]
+
+
+def test_pickles(serve, model, classifier):
+    """A pickle is loaded only if the configuration says so; a classifier gives probabilities if it is asked to."""
+    import joblib
+
+    joblib.dump(classifier, model("refused", None, BACKEND) / "1" / "model.joblib")
+    trusted = parameters(ALLOW_PICKLE="true", predict_proba="true")
+    joblib.dump(classifier, model("trusted", None, BACKEND + trusted) / "1" / "model.pkl")
+    server = serve(*LENIENT)
+    with closing(server.client()) as client:
+        reasons = {row["name"]: row.get("reason", "") for row in client.get_model_repository_index()}
+    assert "is a pickle, which runs code of its author when it is loaded. Save the model by skops" in reasons["refused"]
+    assert np.allclose(predicted(server, "trusted"), classifier.predict_proba(ROWS[:4]))
+
+
+def test_models_of_lightgbm(serve, model):
+    """A text file of LightGBM is the model."""
+    lightgbm = pytest.importorskip("lightgbm", reason="lightgbm is not installed (pip install lightgbm)")
+    booster = lightgbm.train(
+        {"verbose": -1, "min_data_in_leaf": 1}, lightgbm.Dataset(ROWS.astype(float), ROWS.sum(1)), num_boost_round=3
+    )
+    booster.save_model(model("light", None, BACKEND) / "1" / "model.txt")
+    server = serve()
+    assert np.allclose(predicted(server, "light"), booster.predict(ROWS[:4])[:, None])
+
+
+def test_models_of_xgboost(serve, model):
+    """A file of XGBoost, in either of its formats, is the model; a configuration may have other datatypes."""
+    xgboost = pytest.importorskip("xgboost", reason="xgboost is not installed (pip install xgboost-cpu)")
+    booster = xgboost.train({"max_depth": 2}, xgboost.DMatrix(ROWS, ROWS.sum(1)), num_boost_round=3)
+    booster.save_model(model("json", None, BACKEND) / "1" / "model.json")
+    tensors = (
+        'max_batch_size: 8 input { name: "input__0" data_type: TYPE_FP32 dims: [ 2 ] }\n'
+        'output { name: "output__0" data_type: TYPE_FP64 dims: [ 1 ] reshape { shape: [ ] } }\n'
+    )
+    booster.save_model(model("ubj", None, BACKEND + tensors) / "1" / "model.ubj")
+    server = serve()
+    wanted = booster.predict(xgboost.DMatrix(ROWS[:4]))[:, None]
+    assert np.allclose(predicted(server, "json"), wanted)
+    answer = server.infer("ubj", {"input__0": ROWS[:4]}).as_numpy("output__0")
+    assert (answer.dtype, np.allclose(answer, wanted)) == (np.float64, True)

@@ -167,6 +167,7 @@ class PolicyQueue(Generic[Q]):
             number = self._numbers[0]
             level = self._levels[number]
             taken = [self._pop(level) for _ in range(number_of_requests)]
+            level.passed_over = self._turn = 0
             if not level:
                 self._emptied(number, level)
             return taken

@@ -106,6 +106,16 @@ class TestTurns:
         filled(made, Queued("later", 0, 2), Queued("a", 0, 1))
         assert names(made.take(1)) == "a"
 
+    def test_level_that_was_alone(self):
+        """A level that was served while no other had requests is passed over as often again before its turn."""
+        made = filled(queue(levels=2), Queued("low", 0, 2), Queued("lower", 0, 2), Queued("lowest", 0, 2))
+        for _ in range(PASSED_OVER_MAX - 1):
+            filled(made, Queued("a", 0, 1)).take(1)
+        assert names(made.take(1)) == "low"
+        for _ in range(PASSED_OVER_MAX):
+            assert names(filled(made, Queued("a", 0, 1)).take(1)) == "a"
+        assert names(filled(made, Queued("a", 0, 1)).take(1)) == "lower"
+
     @given(
         levels=st.integers(2, 6),
         arrivals=st.lists(st.lists(st.integers(1, 6), max_size=4), min_size=1, max_size=80),

@@ -19,6 +19,9 @@ from pyruntime.runtime.repository.scan import ModelFolder
 
 # How many models there are of each kind. More would make each rarer, and reading them longer.
 VARIANTS = 40
+# The resource that executions share in servers with a rate limiter, and how much there is of it.
+RESOURCE = "R"
+RESOURCE_LIMIT = 2
 
 _TENSORS = "input { name: 'IN' data_type: TYPE_INT64 dims: -1 } output { name: 'OUT' data_type: TYPE_INT64 dims: -1 }"
 
@@ -47,8 +50,9 @@ class Model:
         return self.spec.iterative_sequence
 
     @property
-    def is_native(self):
-        return self.kind == "native"
+    def needs(self):
+        """How much of the resource an execution needs."""
+        return sum(amount for _, _, amount in self.spec.instances[0].needs) if self.spec.instances else 0
 
     def shape(self, rows, elements):
         """The shape of an input of a client."""
@@ -56,8 +60,12 @@ class Model:
 
 
 def _instances(draw):
+    limiter = ""
+    if draw.random() < 0.4:
+        needs = f"resources {{ name: '{RESOURCE}' global: true count: {draw.randint(1, RESOURCE_LIMIT)} }}"
+        limiter = f" rate_limiter {{ {needs} priority: {draw.randint(0, 2)} }}"
     parameters = " parameters { key: 'INSTANCE_MODE' value { string_value: 'thread' } }" if draw.random() < 0.15 else ""
-    return f"instance_group {{ kind: KIND_CPU count: {draw.choice((1, 1, 2, 3))} }}{parameters}"
+    return f"instance_group {{ kind: KIND_CPU count: {draw.choice((1, 1, 2, 3))}{limiter} }}{parameters}"
 
 
 def _policy(draw):

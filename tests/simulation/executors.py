@@ -25,11 +25,17 @@ class NativeBatches(InflightBatches):
         self._world = world
         self._version = version
         self._behaviour = behaviour
-        self._is_running = False
+        self.model = world.models[version.spec.name]
+        self.is_running = False
+        world.native.append(self)
         self.open()
 
     def __len__(self):
         return len(self._inflight)
+
+    @property
+    def running(self):
+        return (FREE,) if self._inflight else ()
 
     @property
     def waiting(self):
@@ -52,18 +58,19 @@ class NativeBatches(InflightBatches):
         return FREE
 
     def _run(self):
-        if self._inflight and not self._is_running:
-            self._is_running = True
+        if self._inflight and not self.is_running:
+            self.is_running = True
+            self._world.begins()
             self._world.loop.call_later(self._behaviour.execute_s(), self._finish)
 
     def _finish(self):
-        self._is_running = False
+        self.is_running = False
         serial = next(iter(self._inflight))
         batch = self._inflight.pop(serial)
         self._limit.observe(100_000)
         now_ns = self._world.clock.monotonic_ns()
         for job in batch:
-            style = self._behaviour.style(self._world.models[self._version.spec.name])
+            style = self._behaviour.style(self.model)
             if style == "error":
                 self._fail(job, InferenceError("this request was made to fail", Code.INTERNAL), now_ns)
                 continue

@@ -139,6 +139,8 @@ class Ledger:
 
     def cancelled(self, entry):
         """The job was cancelled: its model must know, if it executes it."""
+        if entry.version.world.has_ended(entry.job.instance):
+            return
         is_executed = entry.job.instance is not None and entry not in self.books[entry.version].order
         if is_executed and not entry.finals and not entry.job.cancelled:
             self.violated(f"request {entry.number} is executed, and its model does not see that it is cancelled")
@@ -250,6 +252,8 @@ class Ledger:
             for entry in waiting:
                 self._check_time(entry, now_ns)
             self._check_limit(spec, waiting)
+            if version.world.is_limited(version):
+                continue  # an idle instance may have to wait for a resource
             if spec.sequence_batching is not None:
                 self._check_sequences(version, books, waiting, now_ns)
             elif spec.ensemble is None:

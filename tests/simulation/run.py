@@ -5,8 +5,10 @@
 import asyncio
 import hashlib
 import logging
+import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from unittest import mock
 
 from pyruntime.utils.errors import InferenceError
 
@@ -52,12 +54,12 @@ def run_seed(seed):
     loop = SimulatedLoop(clock, world.ledger.check, world.rest, world.connect)
     failures = []
     loop.set_exception_handler(lambda _, context: failures.append(context))
-    with clock.installed(), world.installed(), _silent():
+    with clock.installed(), world.installed(), _silent(failures):
         try:
             loop.run_until_complete(_scenario(world))
             world.end()
             if failures:
-                raise Violation(f"an exception reaches the event loop: {failures[0]}")
+                raise Violation(f"an exception that nobody expects: {failures[0]}")
         except Stuck:
             outcome.problem = f"nothing happens any more: {_tasks(loop)}"
         except Violation as violation:
@@ -137,12 +139,20 @@ async def _refusable(step):
 
 
 @contextmanager
-def _silent():
-    """Keep the product's log out of the way: it has a line for each stub that dies."""
+def _silent(failures):
+    """Keep the product's log out of the way: it has a line for each stub that dies.
+
+    What it logs with a traceback is an error of its own, and goes into `failures`.
+    """
+
+    def log(logger, message, *arguments):
+        failures.append(f"{message % arguments}: {sys.exception()!r}")
+
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        yield
+        with mock.patch.object(logging.Logger, "exception", log):
+            yield
     finally:
         logging.disable(level)
 

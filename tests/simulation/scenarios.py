@@ -51,6 +51,7 @@ class Scenario:
     faults: float
     errors: float
     launches_fail: float
+    limits_rate: bool
 
 
 def scenario_of(seed):
@@ -70,6 +71,7 @@ def scenario_of(seed):
         0.0 if is_calm else draw.choice((0.2, 0.6)),
         draw.choice((0.0, 0.0, 0.1)),
         0.0 if is_calm else draw.choice((0.0, 0.0, 0.2)),
+        stream("rate limiter").random() < 0.3,
     )
 
 

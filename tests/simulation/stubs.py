@@ -216,6 +216,7 @@ class SimulatedStub:
         while self.queue and len(self.running) < self.concurrency and not self.has_ended:
             execution = Execution(self, self.queue.popleft())
             self.running.append(execution)
+            self.world.begins()
             execution.begin()
         if self._is_stopping and not self.queue and not self.running and not self.streams and not self.has_ended:
             self.say(Stopped())

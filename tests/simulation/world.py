@@ -9,6 +9,7 @@ the loaders of Python models and ensembles.
 
 import asyncio
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import count
 from random import Random
 from unittest import mock
@@ -24,7 +25,7 @@ from pyruntime.runtime.loaders import version_loader as version_loader_module
 from pyruntime.runtime.loaders.ensemble import EnsembleLoader
 from pyruntime.runtime.loaders.model_loader import ModelLoader
 from pyruntime.runtime.loaders.python import PythonLoader
-from pyruntime.runtime.loaders.version_loader import VersionFactory
+from pyruntime.runtime.loaders.version_loader import VersionFactory, limit
 from pyruntime.runtime.memory import requests as requests_module
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.repository import loads as loads_module
@@ -34,11 +35,12 @@ from pyruntime.runtime.repository.fingerprint import Fingerprint
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions
 from pyruntime.runtime.repository.request import Found, Sight
-from pyruntime.runtime.settings import ServerSettings
+from pyruntime.runtime.settings import ResourceLimit, ServerSettings
 from pyruntime.utils import flow_control
 from pyruntime.utils.errors import InferenceError
 
 from .behaviour import Behaviour
+from .catalogue import RESOURCE, RESOURCE_LIMIT
 from .executors import NativeBatches, SimulatedExecutor
 from .ledger import Ledger
 from .sockets import SimulatedPipes, SimulatedSockets
@@ -46,6 +48,7 @@ from .stubs import SimulatedStub
 from .transport import StubTransport
 
 SETTINGS = ServerSettings(("/simulated",), auto_complete_config=False, model_control_mode="explicit")
+LIMITED = replace(SETTINGS, limits_rate=True, rate_limit_resources=(ResourceLimit(RESOURCE, RESOURCE_LIMIT),))
 # The growth of request memory, in bytes.
 GROWTH_BYTES = 1 << 14
 # The window of a stream in a stub, in responses. It is more than the host holds back of its credits.
@@ -69,6 +72,8 @@ class World:
         self.stubs = {}
         self._idle_since_ns = {}
         self.is_over = False
+        # The batches of executors without a stub.
+        self.native = []
         self._lives = 0
         # How often the files of a model have changed.
         self._stamps = {}
@@ -126,22 +131,22 @@ class World:
 
         with ExitStack() as stack:
 
-            def replace(module, name, value):
+            def put(module, name, value):
                 stack.enter_context(mock.patch.object(module, name, value))
 
-            replace(connection_module, "launch_stub", self.launch)
-            replace(connection_module, "socket", SimulatedSockets)
-            replace(connection_module, "os", SimulatedPipes)
-            replace(connection_module, "create_region", self.memory.create_region)
-            replace(requests_module, "create_region", self.memory.create_region)
-            replace(regions_module, "_numbers", count(1))
-            replace(version_loader_module, "ModelVersion", WatchedVersion)
-            replace(instance_module, "StubBatches", WatchedBatches)
-            replace(loads_module, "look", self._look)
-            replace(loads_module, "read", self._read)
-            replace(python_module, "final_spec", lambda draft, config: draft.identity)
-            replace(python_module, "final_config", lambda config: config)
-            replace(flow_control, "RESPONSES_AHEAD_MAX", WINDOW)
+            put(connection_module, "launch_stub", self.launch)
+            put(connection_module, "socket", SimulatedSockets)
+            put(connection_module, "os", SimulatedPipes)
+            put(connection_module, "create_region", self.memory.create_region)
+            put(requests_module, "create_region", self.memory.create_region)
+            put(regions_module, "_numbers", count(1))
+            put(version_loader_module, "ModelVersion", WatchedVersion)
+            put(instance_module, "StubBatches", WatchedBatches)
+            put(loads_module, "look", self._look)
+            put(loads_module, "read", self._read)
+            put(python_module, "final_spec", lambda draft, config: draft.identity)
+            put(python_module, "final_config", lambda config: config)
+            put(flow_control, "RESPONSES_AHEAD_MAX", WINDOW)
             yield
 
     def version_of(self, batches):
@@ -183,12 +188,13 @@ class World:
         self.live = LiveVersions(self.table, tasks, DRAIN_S)
         self.cache = LocalCache("local", {"size": "4096"})
         await self.cache.open()
-        factory = SimulatedFactory(SETTINGS, self.cache, self.live.lost)
-        python = PythonLoader(SETTINGS, "/simulated", tasks, self, factory)
+        settings = LIMITED if self.plan.limits_rate else SETTINGS
+        factory = SimulatedFactory(settings, self.cache, self.live.lost)
+        python = PythonLoader(settings, "/simulated", tasks, self, factory)
         ensemble = EnsembleLoader(self.table.resolve, self, factory)
         loaders = {"python": python, "native": NativeLoader(self, factory), "ensemble": ensemble}
         self.loader = SimulatedLoader(("/simulated",), loaders, 0)
-        self.control = ModelControl(SETTINGS, self.table, self.live, self.loader, tasks, None)
+        self.control = ModelControl(settings, self.table, self.live, self.loader, tasks, None)
         await self.control.start(self.control_names())
         self.note("loaded", sorted(self.table.serving))
 
@@ -250,6 +256,17 @@ class World:
 
     # Invariants over time.
 
+    def begins(self):
+        """A stub or an executor begins an execution: together they need no more than there is."""
+        used = sum(
+            stub.model.needs * len(stub.running)
+            for stub in self.connected.values()
+            if not stub.has_ended and stub.model
+        )
+        used += sum(executor.model.needs for executor in self.native if executor.is_running)
+        if self.plan.limits_rate and used > RESOURCE_LIMIT:
+            self.ledger.violated(f"executions need {used} of a resource of which there is {RESOURCE_LIMIT}")
+
     def rest(self):
         """Time is about to pass."""
         now_ns = self.clock.now_ns
@@ -263,6 +280,14 @@ class World:
                     self._idle_since_ns.pop(inflight, None)
         self.ledger.rest(serving)
         self.ledger.check()
+
+    def is_limited(self, version):
+        """Whether an idle instance may have to wait for a resource."""
+        return self.plan.limits_rate and self.models[version.spec.name].needs > 0
+
+    def has_ended(self, inflight):
+        """Whether the stub of these batches has ended."""
+        return inflight in self.stubs and self.stubs[inflight].has_ended
 
     def _is_idle(self, inflight):
         """Whether an executor could take a batch, as the executor sees it."""
@@ -325,7 +350,9 @@ class NativeLoader:
         undo.callback(memory.close)
         model = self._factory.version(draft.identity, version, memory)
         world = self._world
-        return model, [
+        executors = [
             SimulatedExecutor(world, model, process.name, Behaviour(world._life(), 0, world.plan.errors))
             for process in draft.processes
         ]
+        limit(self._factory.grants, model, executors, [each.instance for each in draft.processes], undo)
+        return model, executors

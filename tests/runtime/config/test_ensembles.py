@@ -60,7 +60,7 @@ def test_valid(valid):
             config(
                 ONE,
                 more="model_warmup { inputs { key: 'X' value {} } } "
-                "model_warmup { batch_size: 1 inputs { key: 'A' value {} } inputs { key: 'X' value {} } }",
+                "model_warmup { batch_size: 1 inputs { key: 'I' value {} } inputs { key: 'X' value {} } }",
             ),
             "model_warmup of ensemble 'e' names 'X', which is none of its inputs",
             ("model_warmup", 1),

@@ -134,7 +134,7 @@ def test_wrong_sample(memory, tmp_path):
     (tmp_path / "warmup/start").write_bytes(b"\1\0\0\0")
     batches = Batches(memory, None)
     with pytest.raises(LoadError, match=r"^\[request id: <id_unknown>\] unexpected shape for input 'A'") as caught:
-        asyncio.run(warm_up_of(model, str(tmp_path))("m_0", batches, 1))
+        asyncio.run(warm_up_of(model, str(tmp_path))(SimpleNamespace(name="m_0"), batches, 1))
     assert caught.value.code is Code.INVALID_ARG
     assert (batches.executed, memory.live) == ([], 0)
 

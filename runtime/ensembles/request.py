@@ -186,6 +186,7 @@ class EnsembleRequest:
             del self._calls[call]
             if call.times is not None:
                 self._add_times(call, call.times)
+            call.end()
             if call.step.is_decoupled:
                 self._release_pace(call.step.index, call.iteration.number)
             if self._ensemble.credits is not None:

@@ -109,6 +109,11 @@ class StepCall(ModelCall):
         self.times = job.trace = StepTimes()
         return job
 
+    def end(self) -> None:
+        """The step has ended. Breaks its reference cycles, because the collector costs more than counting."""
+        self.job = None
+        del self._request, self._slots, self._on_response
+
     def free(self) -> None:
         """See ModelCall, and Slot."""
         end_reads(self.step, self.iteration.tensors)

@@ -91,7 +91,7 @@ class InferCall(InferringCall):
     def respond(self, request: CallRequest, outcome: Outcome, final: bool) -> None:
         """See InferringCall."""
         assert outcome is not None  # models that answer with nothing, or more than once, are refused
-        self._request = None  # it refers to us
+        self._request = request.job = None  # each of them refers to us
         if isinstance(outcome, InferenceError):
             self.fail(STATUS_OF[outcome.code], outcome.message)
             return

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to ensembles, with models that answer when and how the test wants."""
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -314,6 +315,23 @@ def test_nothing_to_send(responses):
         assert "unexpected deadlock, at least one output is not set" in outcome.message
     model.node.responses = None
     world.check_over()
+
+
+@pytest.mark.parametrize("failure", [None, InferenceError("no")])
+def test_no_garbage(failure):
+    """What a request was made of is freed without the garbage collector, which would cost every request."""
+    world = chain()
+    gc.collect()
+    gc.disable()
+    try:
+        world.request()
+        while world.open:
+            world.answer(0, failure)
+        world.check_over()
+        world.jobs.clear()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 STREAM = Node([("in", False)], ["a"], responses=2)

@@ -222,7 +222,10 @@ class Ledger:
             for other in waiting:
                 is_behind = other.postings and spec.iterative_sequence
                 is_late = other.delays and other.deadline_ns is not None and other.deadline_ns <= now_ns
-                if other.level == entry.level and other.number < entry.number and not is_behind and not is_late:
+                # Of two that come back from two stubs, and arrived at the same time, either may be the first.
+                is_tie = entry.postings and other.arrived_ns == entry.arrived_ns
+                is_before = other.level == entry.level and other.number < entry.number
+                if is_before and not is_behind and not is_late and not is_tie:
                     self.violated(f"{spec.name}: request {entry.number} overtakes {other.number} of the same level")
         if not entries:
             return

@@ -69,7 +69,7 @@ def test_heads():
 HOST = {b"host": b"models.example:8000"}
 
 
-@pytest.mark.parametrize("endpoint", CONTROLS)
+@pytest.mark.parametrize("endpoint", sorted(CONTROLS, key=str))
 @pytest.mark.parametrize(
     ("headers", "is_foreign"),
     [

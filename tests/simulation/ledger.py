@@ -10,12 +10,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from pyruntime.runtime.execution.job import Job
-from pyruntime.runtime.scheduling.policy_queue import PASSED_OVER_MAX
 
 # How much later than its deadline a request may be rejected, in nanoseconds: some turns of the loop.
 TIMEOUT_BOUND_NS = 200_000
 # How long a request may wait beside an idle instance, in nanoseconds: the time that a stub's words take to the host.
 IDLE_BOUND_NS = 1_000_000
+# How often a level may be passed over here: less than in the product, so that few requests are enough.
+PASSED_OVER_MAX = 3
 
 
 class Violation(Exception):

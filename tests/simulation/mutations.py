@@ -17,7 +17,6 @@ from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.supervisor import Supervisor
 from pyruntime.runtime.memory.requests import RequestSlot
-from pyruntime.runtime.scheduling import policy_queue
 from pyruntime.runtime.scheduling.batcher import Batcher
 from pyruntime.runtime.scheduling.policy_queue import PolicyQueue
 from pyruntime.runtime.scheduling.response_order import ResponseOrder
@@ -112,10 +111,16 @@ def put_back_behind_the_others(original):
     return put_back
 
 
-@planted(policy_queue, "PASSED_OVER_MAX")
+@planted(PolicyQueue, "_take_of_many")
 def no_ageing(original):
     """A level with requests may be passed over for ever."""
-    return 1 << 30
+
+    def take(self, number_of_requests):
+        taken = original(self, number_of_requests)
+        self._turn = 0
+        return taken
+
+    return take
 
 
 @planted(PolicyQueue, "expire")

@@ -35,6 +35,7 @@ from pyruntime.runtime.repository.fingerprint import Fingerprint
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions
 from pyruntime.runtime.repository.request import Found, Sight
+from pyruntime.runtime.scheduling import policy_queue
 from pyruntime.runtime.settings import ResourceLimit, ServerSettings
 from pyruntime.utils import flow_control
 from pyruntime.utils.errors import InferenceError
@@ -42,7 +43,7 @@ from pyruntime.utils.errors import InferenceError
 from .behaviour import Behaviour
 from .catalogue import RESOURCE, RESOURCE_LIMIT
 from .executors import NativeBatches, SimulatedExecutor
-from .ledger import Ledger
+from .ledger import PASSED_OVER_MAX, Ledger
 from .sockets import SimulatedPipes, SimulatedSockets
 from .stubs import SimulatedStub
 from .transport import StubTransport
@@ -147,6 +148,7 @@ class World:
             put(python_module, "final_spec", lambda draft, config: draft.identity)
             put(python_module, "final_config", lambda config: config)
             put(flow_control, "RESPONSES_AHEAD_MAX", WINDOW)
+            put(policy_queue, "PASSED_OVER_MAX", PASSED_OVER_MAX)
             yield
 
     def version_of(self, batches):

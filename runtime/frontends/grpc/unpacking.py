@@ -23,9 +23,10 @@ from pyruntime.runtime.inference.turns import Turns
 from pyruntime.runtime.memory.requests import CountedSlot, RequestSlot
 from pyruntime.utils.errors import Code, InferenceError
 
-# An uncompressed message up to this size, in bytes, is unpacked at once: a millisecond's work. Larger ones go to shared
-# memory as they arrive, or are unpacked in a thread.
-LARGE_BYTES = 64 << 10
+# An uncompressed message up to this size, in bytes, is unpacked at once: at most some milliseconds of work. One with a
+# tensor of 64 KiB is among them, for which threads cost more than they save. Larger ones go to shared memory as they
+# arrive, or are unpacked in a thread.
+LARGE_BYTES = 128 << 10
 
 
 # Counts what a slot has more than was received of its message, until the slot that it returns is freed. Raises

@@ -86,6 +86,23 @@ class TestUnary:
         peer.pump()
         assert echoed(peer[stream]) == LARGE
 
+    @pytest.mark.parametrize("raw", [True, False])
+    def test_tensor_of_64_kib_needs_no_thread(self, dial, ask, server, loop, raw):
+        """Its model has the request when its last byte has arrived."""
+        server.instance.waits = True
+        peer = dial()
+        stream = peer.call(peer.INFER, ended=False)
+        message = ask(*[1.0] * (16 << 10), raw=raw).SerializeToString()
+        peer.h2.send_data(stream, b"\0" + len(message).to_bytes(4, "big"))
+        for at in range(0, len(message), 16384):
+            peer.h2.send_data(stream, message[at : at + 16384], end_stream=at + 16384 >= len(message))
+        peer.transport.feed(peer.h2.data_to_send())
+        assert not loop.soon
+        assert len(server.instance.jobs) == 1
+        server.instance.answer()
+        peer.pump()
+        assert echoed(peer[stream]) == [1.0] * (16 << 10)
+
     def test_client_cancels_in_each_step(self, dial, ask, loop):
         """Whatever a thread is doing for it, nothing is left of the call, and its model never hears of it."""
         for turns in range(9):
@@ -323,7 +340,7 @@ class TestPendingBytes:
     @pytest.mark.parametrize("method", ["INFER", "STREAM"])
     def test_small_message_without_room(self, dial, ask, server, method):
         """A compressed message that is not long is refused like a long one, and its memory is free."""
-        self.limit_of(server, 3 * LARGE_BYTES * 4)
+        self.limit_of(server, 768 << 10)
         request = service_pb2.ModelInferRequest(model_name="m")
         request.inputs.add(name="IN", datatype="INT64", shape=[1]).contents.int64_contents.extend([0] * 60_000)
         peer = dial()

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, ClassVar, Dict, List, Mapping
+from typing import Any, ClassVar, Dict, List, Mapping, Tuple
 
 import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.onnxruntime.options import SessionSettings, providers, session_settings
 from pyruntime.backends.onnxruntime.tensors import OnnxArrays, describe, describe_error
 from pyruntime.backends.toolkit.batching import BatchExecutor
-from pyruntime.backends.toolkit.completion import check_tensors, complete_config, is_complete
+from pyruntime.backends.toolkit.completion import check_tensors, complete
 from pyruntime.backends.toolkit.files import find_libraries, find_model_file
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
-from pyruntime.backends.toolkit.settings import Settings, read_settings, server_options
+from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
 from pyruntime.utils.errors import LoadError
 
@@ -36,21 +36,7 @@ class TritonPythonModel:
     @classmethod
     def auto_complete_config(cls, auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
         """Complete the configuration by the model file. Raises LoadError."""
-        config = auto_complete_model_config.as_dict()
-        if is_complete(config):
-            return auto_complete_model_config
-        settings = read_settings(config)
-        onnxruntime = _import(settings)
-        version_dir = os.path.join(cls.location["model_dir"], cls.location["version"])
-        options = onnxruntime.SessionOptions()
-        # Only the inputs and outputs are of interest: do not optimise, and start no threads.
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = 1
-        session = _open(onnxruntime, settings, version_dir, options, [("CPUExecutionProvider", {})])
-        inputs = describe(settings.name, session.get_inputs())
-        outputs = describe(settings.name, session.get_outputs())
-        default_max_batch_size = int(server_options(cls.location)["default-max-batch-size"])
-        complete_config(config, inputs, outputs, default_max_batch_size)
+        complete(auto_complete_model_config.as_dict(), cls.location, _describe_file)
         return auto_complete_model_config
 
     def initialize(self, args: Mapping[str, str]) -> None:
@@ -92,6 +78,16 @@ class TritonPythonModel:
 
 def _import(settings: Settings) -> Any:
     return import_framework("onnxruntime", "onnxruntime", "onnxruntime", settings.name)
+
+
+def _describe_file(settings: Settings, version_dir: str) -> Tuple[List[TensorSpec], List[TensorSpec]]:
+    onnxruntime = _import(settings)
+    options = onnxruntime.SessionOptions()
+    # Only the inputs and outputs are of interest: do not optimise, and start no threads.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = _open(onnxruntime, settings, version_dir, options, [("CPUExecutionProvider", {})])
+    return describe(settings.name, session.get_inputs()), describe(settings.name, session.get_outputs())
 
 
 def _session_options(onnxruntime: Any, settings: Settings, wanted: SessionSettings) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, ClassVar, Dict, List, Mapping
+from typing import Any, ClassVar, Dict, List, Mapping, Tuple
 
 import triton_python_backend_utils as pb_utils
 
@@ -26,10 +26,10 @@ from pyruntime.backends.pytorch.programs import (
 )
 from pyruntime.backends.pytorch.tensors import TorchArrays, describe_exported, from_model, to_model
 from pyruntime.backends.toolkit.batching import BatchExecutor
-from pyruntime.backends.toolkit.completion import complete_config, is_complete
+from pyruntime.backends.toolkit.completion import complete
 from pyruntime.backends.toolkit.files import find_libraries, find_model_file
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
-from pyruntime.backends.toolkit.settings import Settings, read_settings, server_options
+from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
 from pyruntime.utils.errors import ConfigError, LoadError
 
@@ -43,36 +43,12 @@ class TritonPythonModel:
     @classmethod
     def auto_complete_config(cls, auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
         """Complete the configuration of an exported program, which alone tells its tensors. Raises LoadError."""
-        config = auto_complete_model_config.as_dict()
-        if is_complete(config):
-            return auto_complete_model_config
-        settings = read_settings(config)
-        version_dir = os.path.join(cls.location["model_dir"], cls.location["version"])
-        path = _find_file(settings, config, version_dir)
-        if path.endswith(".py") or kind_of(path) != EXPORTED:
-            raise LoadError(
-                f"model '{settings.name}': '{path}' does not tell the datatypes and shapes of its tensors, as a "
-                "program of torch.export does: declare input and output in config.pbtxt"
-            )
-        torch = _import(settings)
-        _load_libraries(torch, settings, version_dir)
-        try:
-            with quiet():
-                tensors = describe_exported(torch.export.load(path), settings.name)
-        except LoadError:
-            raise
-        except Exception as exc:
-            raise LoadError(
-                f"model '{settings.name}': '{path}' cannot be loaded as {EXPORTED}: {type(exc).__name__}: {exc}"
-            ) from exc
-        default_max_batch_size = int(server_options(cls.location)["default-max-batch-size"])
-        complete_config(config, tensors["input"], tensors["output"], default_max_batch_size)
+        complete(auto_complete_model_config.as_dict(), cls.location, _describe_file)
         return auto_complete_model_config
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the model. Raises LoadError."""
-        config = json.loads(args["model_config"])
-        settings = read_settings(config)
+        settings = read_settings(json.loads(args["model_config"]))
         torch = _import(settings)
         self._torch = torch
         self._options = read_options(settings, threads_per_instance(settings.instance_count, usable_cores()))
@@ -80,7 +56,7 @@ class TritonPythonModel:
         device = _device(torch, settings, args["model_instance_kind"], args["model_instance_device_id"])
         version_dir = os.path.join(args["model_repository"], args["model_version"])
         _load_libraries(torch, settings, version_dir)
-        self._program = load_program(torch, settings.name, _find_file(settings, config, version_dir), device)
+        self._program = load_program(torch, settings.name, _find_file(settings, version_dir), device)
         self._call = self._program.call
         if self._options.compile is not None and self._program.module is not None:
             self._call = torch.compile(self._program.module, **self._options.compile)
@@ -118,8 +94,28 @@ def _import(settings: Settings) -> Any:
     return import_framework("torch", "torch", "pytorch", settings.name)
 
 
-def _find_file(settings: Settings, config: Mapping[str, Any], version_dir: str) -> str:
-    names = FILENAMES_OF_RUNTIME if config.get("runtime") == SOURCE else FILENAMES
+def _describe_file(settings: Settings, version_dir: str) -> Tuple[List[TensorSpec], List[TensorSpec]]:
+    path = _find_file(settings, version_dir)
+    if path.endswith(".py") or kind_of(path) != EXPORTED:
+        raise LoadError(
+            f"model '{settings.name}': '{path}' does not tell the datatypes and shapes of its tensors, as a "
+            "program of torch.export does: declare input and output in config.pbtxt"
+        )
+    torch = _import(settings)
+    _load_libraries(torch, settings, version_dir)
+    try:
+        with quiet():
+            return describe_exported(torch.export.load(path), settings.name)
+    except LoadError:
+        raise
+    except Exception as exc:
+        raise LoadError(
+            f"model '{settings.name}': '{path}' cannot be loaded as {EXPORTED}: {type(exc).__name__}: {exc}"
+        ) from exc
+
+
+def _find_file(settings: Settings, version_dir: str) -> str:
+    names = FILENAMES_OF_RUNTIME if settings.runtime == SOURCE else FILENAMES
     return find_model_file(settings, version_dir, names)
 
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, List, Tuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -83,7 +83,7 @@ def from_model(value: Any, name: str, tensor_class: Any) -> Any:
     raise ValueError(f"the model returned {type(value).__name__} as '{name}', which must be a tensor or a list of str")
 
 
-def describe_exported(program: Any, model: str) -> Dict[str, List[TensorSpec]]:
+def describe_exported(program: Any, model: str) -> Tuple[List[TensorSpec], List[TensorSpec]]:
     """The inputs and outputs of an exported program. Results without names are OUTPUT__0, OUTPUT__1 and so on."""
     signature = program.graph_signature
     values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
@@ -92,10 +92,8 @@ def describe_exported(program: Any, model: str) -> Dict[str, List[TensorSpec]]:
         names = list(map(str, result_spec.context))
     else:
         names = [f"OUTPUT__{index}" for index in range(len(signature.user_outputs))]
-    return {
-        "input": [_describe(values[name], name, model) for name in signature.user_inputs],
-        "output": [_describe(values[name], told, model) for name, told in zip(signature.user_outputs, names)],
-    }
+    inputs = [_describe(values[name], name, model) for name in signature.user_inputs]
+    return inputs, [_describe(values[name], told, model) for name, told in zip(signature.user_outputs, names)]
 
 
 def _describe(value: Any, name: str, model: str) -> TensorSpec:

@@ -11,16 +11,16 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from typing import Any, ClassVar, Dict, List, Mapping
+from typing import Any, ClassVar, Dict, List, Mapping, Tuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.sklearn.predictors import FILENAMES, Predictor, load_predictor
 from pyruntime.backends.toolkit.batching import Arrays, BatchExecutor
-from pyruntime.backends.toolkit.completion import check_tensors, complete_config, is_complete
+from pyruntime.backends.toolkit.completion import check_tensors, complete
 from pyruntime.backends.toolkit.files import find_model_file
-from pyruntime.backends.toolkit.settings import TensorSpec, read_settings, server_options
+from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
 from pyruntime.utils.dtypes import BY_CONFIG_NAME, DATATYPES
 from pyruntime.utils.errors import ConfigError
@@ -38,14 +38,7 @@ class TritonPythonModel:
     @classmethod
     def auto_complete_config(cls, auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
         """Complete the configuration by the model itself, which predicts one row of zeros. Raises LoadError."""
-        config = auto_complete_model_config.as_dict()
-        if is_complete(config):
-            return auto_complete_model_config
-        settings = read_settings(config)
-        version_dir = os.path.join(cls.location["model_dir"], cls.location["version"])
-        predictor = load_predictor(settings, find_model_file(settings, version_dir, FILENAMES), 1)
-        default_max_batch_size = int(server_options(cls.location)["default-max-batch-size"])
-        complete_config(config, [_input(INPUT, predictor)], [_output(OUTPUT, predictor)], default_max_batch_size)
+        complete(auto_complete_model_config.as_dict(), cls.location, _describe)
         return auto_complete_model_config
 
     def initialize(self, args: Mapping[str, str]) -> None:
@@ -77,6 +70,11 @@ class TritonPythonModel:
         given, made = self._names
         predicted = np.asarray(self._predictor.predict(inputs[given]))
         return {made: predicted.astype(self._dtype, copy=False)}
+
+
+def _describe(settings: Settings, version_dir: str) -> Tuple[List[TensorSpec], List[TensorSpec]]:
+    predictor = load_predictor(settings, find_model_file(settings, version_dir, FILENAMES), 1)
+    return [_input(INPUT, predictor)], [_output(OUTPUT, predictor)]
 
 
 def _input(name: str, predictor: Predictor, datatype: str = "TYPE_FP32") -> TensorSpec:

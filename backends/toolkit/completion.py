@@ -2,18 +2,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Completes a configuration by what a model file says of its inputs and outputs, and compares the two. (pure)
 
-The rules are those of Triton's ONNX Runtime backend: a model can batch if the first dimension of all its inputs and
-outputs may have any size.
+`complete` is all of a backend's `auto_complete_config` but the description of its model file. The rules are those of
+Triton's ONNX Runtime backend: a model can batch if the first dimension of all its inputs and outputs may have any size.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
-from pyruntime.backends.toolkit.settings import Settings, TensorSpec
+from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings, server_options
 from pyruntime.utils.errors import ConfigError
 
+# Describes the model file in a version's folder: its inputs and its outputs, with all dimensions. Raises LoadError.
+Describe = Callable[[Settings, str], Tuple[List[TensorSpec], List[TensorSpec]]]
+
 _SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
+
+
+def complete(config: Dict[str, Any], location: Mapping[str, str], describe: Describe) -> None:
+    """Complete a configuration by the model file, which is read only if inputs or outputs are missing.
+
+    `location` is what the stub gives to a class that declares it. Raises ConfigError, and what `describe` raises.
+    """
+    if not is_complete(config):
+        inputs, outputs = describe(read_settings(config), f"{location['model_dir']}/{location['version']}")
+        complete_config(config, inputs, outputs, int(server_options(location)["default-max-batch-size"]))
 
 
 def is_complete(config: Dict[str, Any]) -> bool:

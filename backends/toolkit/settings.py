@@ -34,7 +34,7 @@ class TensorSpec:
 class Settings:
     """A model's configuration. `libraries` are those of `model_operations`, `instance_count` counts all groups.
 
-    `filename` is `default_model_filename`, or "".
+    `filename` is `default_model_filename` and `runtime` is `runtime`, or "".
     """
 
     name: str
@@ -42,6 +42,7 @@ class Settings:
     inputs: Tuple[TensorSpec, ...]
     outputs: Tuple[TensorSpec, ...]
     filename: str
+    runtime: str
     libraries: Tuple[str, ...]
     parameters: Mapping[str, str]
     instance_count: int
@@ -82,6 +83,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         inputs=_tensors(config.get("input", ())),
         outputs=_tensors(config.get("output", ())),
         filename=config.get("default_model_filename", ""),
+        runtime=config.get("runtime", ""),
         libraries=tuple(operations.get("op_library_filename", ())),
         parameters={name: value.get("string_value", "") for name, value in parameters.items()},
         instance_count=sum(map(_instances_in, config.get("instance_group", ()))),

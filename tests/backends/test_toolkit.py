@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the backends of frameworks share: settings, files, threads, completion, messages. No framework is needed."""
 
+import json
 import sys
 
 import pytest
 
-from pyruntime.backends.toolkit.completion import check_tensors, complete_config, is_complete
+from pyruntime.backends.toolkit.completion import check_tensors, complete, complete_config, is_complete
 from pyruntime.backends.toolkit.files import find_libraries, find_model_file
 from pyruntime.backends.toolkit.frameworks import environment, explain_library, import_framework
 from pyruntime.backends.toolkit.settings import TensorSpec, read_settings, server_options
@@ -127,6 +128,31 @@ class TestThreads:
 
 
 class TestCompletion:
+    LOCATION = {
+        "model_dir": "/models/m",
+        "version": "3",
+        "command_line": json.dumps({"cmdline": {"default-max-batch-size": "6"}}),
+    }
+
+    def test_by_the_model_file(self):
+        """A backend describes the file of the version's folder, and the server says how many rows a batch may have."""
+        asked = []
+
+        def describe(read, version_dir):
+            asked.append((read.name, read.runtime, version_dir))
+            return [tensor("A", -1, 3)], [tensor("C", -1)]
+
+        config = {"name": "m", "runtime": "model.py"}
+        complete(config, self.LOCATION, describe)
+        assert asked == [("m", "model.py", "/models/m/3")]
+        assert (config["max_batch_size"], config["input"]) == (6, [entry("A", [3])])
+
+    def test_of_what_is_complete(self):
+        """A file is not read if the configuration has inputs and outputs."""
+        config = {"input": [entry("A", [3])], "output": [entry("C", [3])]}
+        complete(config, self.LOCATION, None)
+        assert config == {"input": [entry("A", [3])], "output": [entry("C", [3])]}
+
     def test_of_a_model_that_batches(self):
         """The first dimension, which is free in all tensors, is that of the batch."""
         config = {"name": "m"}

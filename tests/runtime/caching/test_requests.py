@@ -22,6 +22,8 @@ from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.flow_control import RESPONSES_AHEAD_MAX
 from pyruntime.utils.request_codec import RequestOptions
 
+from .threads import Threads
+
 OUTPUT = OutputTensor("OUT", "INT8", [1], b"a")
 
 
@@ -29,34 +31,21 @@ class Broken(Exception):
     """An exception of the extension."""
 
 
-class Cache:
+class Cache(Threads):
     """Keeps one entry, and takes its time over everything."""
 
     name = "tested"
     failure = Broken
 
     def __init__(self):
+        super().__init__()
         self.kept = None
-        self.steps = []
 
     def lookup(self, key):
         return self.kept
 
     def insert(self, key, entry):
         self.kept = memoryview(entry)
-
-    def post(self, step, call_back, size):
-        self.steps.append((step, call_back))
-
-    def go(self):
-        """Perform the step that was posted first."""
-        step, call_back = self.steps.pop(0)
-        done = asyncio.get_running_loop().create_future()
-        try:
-            done.set_result(step())
-        except Exception as exc:
-            done.set_exception(exc)
-        call_back(done)
 
 
 class Model:

@@ -16,24 +16,7 @@ from pyruntime.utils.errors import InferenceError
 from pyruntime.utils.flow_control import RESPONSES_AHEAD_MAX
 from pyruntime.utils.request_codec import RequestOptions
 
-
-class Threads:
-    """A cache whose threads run a step when the test says so."""
-
-    def __init__(self):
-        self.steps = []
-
-    def post(self, step, call_back, size):
-        self.steps.append((step, call_back))
-
-    def go(self):
-        step, call_back = self.steps.pop(0)
-        done = asyncio.get_running_loop().create_future()
-        try:
-            done.set_result(step())
-        except Exception as exc:
-            done.set_exception(exc)
-        call_back(done)
+from .threads import Threads
 
 
 def job_of(respond):

@@ -3,7 +3,6 @@
 """The schedulers of a server with a rate limiter, between jobs and instances that only note their calls."""
 
 import asyncio
-import functools
 import time
 
 import pytest
@@ -22,25 +21,10 @@ from pyruntime.runtime.settings import ResourceLimit
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
 
+from ..event_loops import PATIENCE_S, in_a_loop
 from ..model_specs import spec_from
 
-# A test that waits for this long waits for ever: it fails rather than hangs.
-PATIENCE_S = 60
 CONFIG = "name: 'm' backend: 'b' max_batch_size: 4 input { name: 'IN' data_type: TYPE_INT32 dims: 2 } "
-
-
-def in_a_loop(test):
-    """Run the coroutine that a test is."""
-
-    @functools.wraps(test)
-    def run(*args, **kwargs):
-        async def patient():
-            async with asyncio.timeout(PATIENCE_S):
-                await test(*args, **kwargs)
-
-        asyncio.run(patient())
-
-    return run
 
 
 class Worker:

@@ -3,7 +3,6 @@
 """The shell around sequences, between jobs and instances that only note their calls."""
 
 import asyncio
-import functools
 import time
 from dataclasses import replace
 
@@ -20,10 +19,9 @@ from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
 from pyruntime.utils.request_codec import RequestOptions
 
+from ..event_loops import PATIENCE_S, in_a_loop
 from ..model_specs import spec_from
 
-# A test that waits for this long waits for ever: it fails rather than hangs.
-PATIENCE_S = 60
 START, END = 1, 2
 CONFIG = "name: 'm' backend: 'b' max_batch_size: 4 input { name: 'IN' data_type: TYPE_INT32 dims: 2 } "
 CONTROLS = """
@@ -36,20 +34,6 @@ STATE = "state { input_name: 'A' output_name: 'B' data_type: TYPE_INT32 dims: 1 
 
 def spec_of(text):
     return spec_from(CONFIG + text, files=[])
-
-
-def in_a_loop(test):
-    """Run the coroutine that a test is."""
-
-    @functools.wraps(test)
-    def run(*args, **kwargs):
-        async def patient():
-            async with asyncio.timeout(PATIENCE_S):
-                await test(*args, **kwargs)
-
-        asyncio.run(patient())
-
-    return run
 
 
 class Instance:

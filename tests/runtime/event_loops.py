@@ -1,0 +1,23 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Event loops for tests of shells that need a running one."""
+
+import asyncio
+import functools
+
+# A test that waits for this long waits for ever: it fails rather than hangs.
+PATIENCE_S = 60
+
+
+def in_a_loop(test):
+    """Run the coroutine that a test is."""
+
+    @functools.wraps(test)
+    def run(*args, **kwargs):
+        async def patient():
+            async with asyncio.timeout(PATIENCE_S):
+                await test(*args, **kwargs)
+
+        asyncio.run(patient())
+
+    return run

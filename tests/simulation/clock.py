@@ -2,10 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Virtual time: one clock in place of all functions of the module `time` that the product reads."""
 
-import time
-from contextlib import ExitStack, contextmanager
-from unittest import mock
-
 # The clocks begin here, in nanoseconds: the monotonic one and the one of the wall.
 MONOTONIC_BEGIN_NS = 1_000_000_000_000
 WALL_BEGIN_NS = 1_700_000_000_000_000_000
@@ -36,11 +32,3 @@ class Clock:
     def advance(self, seconds):
         """Move on by this time, rounded up, so that a timer that is waited for is due afterwards."""
         self.now_ns += int(seconds * 1e9) + 1
-
-    @contextmanager
-    def installed(self):
-        """Replace the clocks of the module `time`."""
-        with ExitStack() as stack:
-            for name in ("monotonic", "monotonic_ns", "time", "time_ns"):
-                stack.enter_context(mock.patch.object(time, name, getattr(self, name)))
-            yield

@@ -8,8 +8,12 @@ import time
 from itertools import chain
 from multiprocessing import Pool
 
-from .run import run_seed
+from .run import problems, run_seed
 from .seeds import KEPT_SEEDS
+
+# The scenarios that a process runs before it says what it found, and those between two lines of progress.
+BLOCK = 200
+REPORTED = 10_000
 
 
 def main():
@@ -32,21 +36,22 @@ def _show(seed):
     return bool(outcome.problem)
 
 
-def _problem(seed):
-    outcome = run_seed(seed)
-    return seed, outcome.problem
+def _problems(seeds):
+    return len(seeds), list(problems(seeds))
 
 
 def _run(first, scenarios, jobs):
     began = time.monotonic()
     failed = 0
-    seeds = chain(KEPT_SEEDS, range(first, first + scenarios))
+    done = 0
+    blocks = (range(begin, min(begin + BLOCK, first + scenarios)) for begin in range(first, first + scenarios, BLOCK))
     with Pool(jobs) as pool:
-        for count, (seed, problem) in enumerate(pool.imap_unordered(_problem, seeds, 100), 1):
-            if problem:
-                failed += 1
+        for count, found in pool.imap_unordered(_problems, chain([KEPT_SEEDS], blocks)):
+            done += count
+            failed += len(found)
+            for seed, problem in found:
                 print(f"seed {seed}: {problem}", flush=True)
-            if count % 10_000 == 0:
-                print(f"{count} scenarios in {time.monotonic() - began:.0f} s, {failed} failed", flush=True)
+            if done // REPORTED > (done - count) // REPORTED:
+                print(f"{done} scenarios in {time.monotonic() - began:.0f} s, {failed} failed", flush=True)
     print(f"seeds {first} to {first + scenarios - 1}: {failed} failed, {time.monotonic() - began:.0f} s")
     return failed > 0

@@ -28,10 +28,22 @@ class NativeBatches(InflightBatches):
         self.model = world.models[version.spec.name]
         self.is_running = False
         world.native.append(self)
+        world.stubs[self] = self
+        self._moved_ns = world.clock.now_ns
         self.open()
 
     def __len__(self):
         return len(self._inflight)
+
+    @property
+    def idle_since_ns(self):
+        """Since when it has no batch; None if it has one."""
+        return None if self._inflight else self._moved_ns
+
+    @property
+    def has_ended(self):
+        """No thread ends by itself."""
+        return False
 
     @property
     def running(self):
@@ -79,6 +91,7 @@ class NativeBatches(InflightBatches):
             job.free()
             job.respond(outcome, True)
         self._statistics.execution(sum(job.rows for job in batch), 0, 0, 0, now_ns // 1_000_000)
+        self._moved_ns = now_ns
         self._run()
         self._update_capacity()
         self._owner.capacity_freed()

@@ -244,13 +244,14 @@ class Ledger:
 
     # What must hold whenever time passes.
 
-    def rest(self, versions):
-        """All has happened that can happen now: check the requests that still wait. `versions` serve."""
+    def rest(self):
+        """All has happened that can happen now: check the requests that still wait."""
         now_ns = self._clock.now_ns
-        for version in versions:
-            books = self.books[version]
+        for version, books in self.books.items():
+            if not books.open:
+                continue
             waiting = [entry for entry in books.open.values() if entry.is_waiting]
-            if not waiting:
+            if not waiting or not version.world.is_serving(version):
                 continue
             spec = version.spec
             for entry in waiting:
@@ -274,9 +275,10 @@ class Ledger:
 
     def _check_limit(self, spec, waiting):
         """No level has more requests than its queue may have."""
-        counts = Counter(entry.level for entry in waiting if entry.is_new and entry.policy is not None)
-        for entry in waiting:
-            if entry.policy is not None and 0 < entry.policy.max_queue_size < counts[entry.level]:
+        limited = [entry for entry in waiting if entry.policy is not None and entry.policy.max_queue_size]
+        counts = Counter(entry.level for entry in limited if entry.is_new) if limited else {}
+        for entry in limited:
+            if entry.policy.max_queue_size < counts[entry.level]:
                 self.violated(f"{spec.name}: {counts[entry.level]} requests wait in level {entry.level}")
                 return
 

@@ -2,12 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """An event loop over virtual time, in one thread and without I/O.
 
-Its `select` never waits: if no callback is ready, the clock jumps to the next timer. So a scenario of minutes takes
-milliseconds, and two runs of it execute the same callbacks in the same order.
+It never waits: if no callback is ready, the clock jumps to the next timer. So a scenario of minutes takes milliseconds,
+and two runs of it execute the same callbacks in the same order. It is a loop of its own, because asyncio's spends more
+time on a callback than most callbacks take. No callback gets a context of its own: nothing that is simulated has any
+context variable.
 """
 
 import asyncio
+from asyncio import events
+from collections import deque
 from contextlib import suppress
+from heapq import heappop, heappush
+from itertools import count
 
 # The virtual time that one turn of the loop takes, in nanoseconds. A timer that waits for a moment to *pass* would
 # otherwise be set again and again for the same moment.
@@ -28,31 +34,27 @@ class Stuck(Exception):
     """
 
 
-class _NoSelector:
-    """The place at which asyncio's loop waits."""
+class _Handle:
+    """A callback to come, None if it is cancelled: see asyncio.Handle and asyncio.TimerHandle."""
 
-    def __init__(self, clock, on_turn, on_rest):
-        self._clock = clock
-        self._on_turn = on_turn
-        self._on_rest = on_rest
-        self.is_watched = True
-        self.turns_left = TURNS_MAX
+    __slots__ = ("_when", "arguments", "call_back")
 
-    def select(self, timeout):
-        self._clock.now_ns += TURN_NS
-        if self.is_watched:
-            self._on_turn()
-        self.turns_left -= 1
-        if timeout is None or self.turns_left < 0:
-            raise Stuck
-        if timeout > 0:
-            if self.is_watched:
-                self._on_rest()
-            self._clock.advance(timeout)
-        return ()
+    def __init__(self, call_back, arguments, when=None):
+        self.call_back = call_back
+        self.arguments = arguments
+        self._when = when
+
+    def cancel(self):
+        self.call_back = self.arguments = None
+
+    def cancelled(self):
+        return self.call_back is None
+
+    def when(self):
+        return self._when
 
 
-class SimulatedLoop(asyncio.BaseEventLoop):
+class SimulatedLoop(asyncio.AbstractEventLoop):
     """See the module.
 
     `on_turn` is called after each turn, and `on_rest` before time jumps: all has happened then that can happen now. An
@@ -60,40 +62,134 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     """
 
     def __init__(self, clock, on_turn, on_rest, connect):
-        super().__init__()
-        self._selector = _NoSelector(clock, on_turn, on_rest)
         self._clock = clock
+        self._on_turn = on_turn
+        self._on_rest = on_rest
         self._connect = connect
-        self._clock_resolution = 1e-9
-        self.set_debug(False)
+        self._ready = deque()
+        # (when, number, handle), of which the first one is the next; those of one moment are in the order of their
+        # numbers.
+        self._timers = []
+        self._numbers = count()
+        self._turns_left = TURNS_MAX
+        self._is_stopping = False
+        self._on_exception = None
+
+    # Callbacks and timers.
 
     def time(self):
-        return self._clock.monotonic()
+        return self._clock.now_ns / 1e9
+
+    def call_soon(self, call_back, *arguments, context=None):
+        handle = _Handle(call_back, arguments)
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, delay, call_back, *arguments, context=None):
+        when = self._clock.now_ns / 1e9 + delay
+        handle = _Handle(call_back, arguments, when)
+        heappush(self._timers, (when, next(self._numbers), handle))
+        return handle
+
+    def call_at(self, when, call_back, *arguments, context=None):
+        handle = _Handle(call_back, arguments, when)
+        heappush(self._timers, (when, next(self._numbers), handle))
+        return handle
+
+    def create_future(self):
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coroutine, *, name=None, context=None):
+        return asyncio.Task(coroutine, loop=self, name=name)
+
+    def get_debug(self):
+        return False
+
+    def is_running(self):
+        return events._get_running_loop() is self
+
+    def is_closed(self):
+        return False
+
+    def set_exception_handler(self, handler):
+        self._on_exception = handler
+
+    def call_exception_handler(self, context):
+        self._on_exception(self, context)
+
+    # The run.
+
+    def run_until_complete(self, coroutine):
+        """Run a coroutine to its end, and return its result. Raises Stuck, and what `on_turn` and `on_rest` raise."""
+        task = self.create_task(coroutine)
+        task.add_done_callback(lambda _: self.stop())
+        self._run()
+        return task.result()
+
+    def stop(self):
+        self._is_stopping = True
+
+    def _run(self):
+        """Turn after turn: call back all that is ready, and jump to the next timer if nothing is."""
+        clock, ready, timers, on_turn = self._clock, self._ready, self._timers, self._on_turn
+        self._is_stopping = False
+        events._set_running_loop(self)
+        try:
+            while not self._is_stopping:
+                clock.now_ns += TURN_NS
+                on_turn()
+                if not ready:
+                    self._jump()
+                if timers:
+                    now = clock.now_ns / 1e9
+                    while timers and timers[0][0] <= now:
+                        ready.append(heappop(timers)[2])
+                for _ in range(len(ready)):
+                    handle = ready.popleft()
+                    call_back = handle.call_back
+                    if call_back is not None:
+                        try:
+                            call_back(*handle.arguments)
+                        except Exception as exc:
+                            self._on_exception(self, {"message": f"{call_back} failed", "exception": exc})
+                self._turns_left -= 1
+                if self._turns_left < 0:
+                    raise Stuck
+        finally:
+            events._set_running_loop(None)
+
+    def _jump(self):
+        """Nothing is ready: advance the clock to the next timer. Raises Stuck if there is none."""
+        timers = self._timers
+        while timers and timers[0][2].call_back is None:
+            heappop(timers)
+        if not timers:
+            raise Stuck
+        wait_s = timers[0][0] - self._clock.now_ns / 1e9
+        if wait_s > 0:
+            self._on_rest()
+            self._clock.advance(wait_s)
 
     def abandon(self):
-        """End a run that has failed: cancel all tasks until they end, and close."""
-        self._selector.is_watched = False
+        """End a run, which may have failed: cancel all tasks until they end."""
+        self._on_turn = self._on_rest = lambda: None
         for _ in range(ABANDONED_ROUNDS):
             tasks = asyncio.all_tasks(self)
             if not tasks:
-                break
+                return
             for task in tasks:
                 task.cancel()
-            self._selector.turns_left = TURNS_MAX
+            self._turns_left = TURNS_MAX
             self.call_later(ABANDONED_S, self.stop)
             with suppress(Stuck):
-                self.run_forever()
+                self._run()
         for task in (left := asyncio.all_tasks(self)):
             task._log_destroy_pending = False
         _LEFT.extend(left)
-        self._check_closed = lambda: None
-        self.close()
 
-    def _process_events(self, events):
-        """There are none."""
-
-    def _write_to_self(self):
-        """Nothing sleeps that could be woken."""
+    # What is simulated in place of sockets and threads.
 
     async def create_unix_connection(self, factory, path=None, *, sock=None, **options):
         """Connect to the stub that was launched just before."""

@@ -4,11 +4,8 @@
 
 import asyncio
 import hashlib
-import logging
-import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from unittest import mock
 
 from pyruntime.utils.errors import InferenceError
 
@@ -18,6 +15,7 @@ from .ledger import Violation
 from .loop import SimulatedLoop, Stuck
 from .regions import Memory
 from .scenarios import scenario_of
+from .stage import stage
 from .world import World
 
 REGION_BYTES = 1 << 16
@@ -43,6 +41,20 @@ class Outcome:
 
 def run_seed(seed):
     """Run the scenario of a seed."""
+    with stage() as here:
+        return play(here, seed)
+
+
+def problems(seeds):
+    """The problems that scenarios have, by seed, each as soon as it is found."""
+    with stage() as here:
+        for seed in seeds:
+            if problem := play(here, seed).problem:
+                yield seed, problem
+
+
+def play(here, seed):
+    """Run the scenario of a seed on a stage."""
     outcome = Outcome(seed)
     clock = Clock()
     trace = outcome.trace
@@ -54,7 +66,7 @@ def run_seed(seed):
     loop = SimulatedLoop(clock, world.ledger.check, world.rest, world.connect)
     failures = []
     loop.set_exception_handler(lambda _, context: failures.append(context))
-    with clock.installed(), world.installed(), _silent(failures):
+    with here.plays(world, failures):
         try:
             loop.run_until_complete(_scenario(world))
             world.end()
@@ -136,25 +148,6 @@ async def _refusable(step):
     """A request to the server that may come when it ends."""
     with suppress(InferenceError):
         await step
-
-
-@contextmanager
-def _silent(failures):
-    """Keep the product's log out of the way: it has a line for each stub that dies.
-
-    What it logs with a traceback is an error of its own, and goes into `failures`.
-    """
-
-    def log(logger, message, *arguments):
-        failures.append(f"{message % arguments}: {sys.exception()!r}")
-
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with mock.patch.object(logging.Logger, "exception", log):
-            yield
-    finally:
-        logging.disable(level)
 
 
 def _tasks(loop):

@@ -121,6 +121,11 @@ class SimulatedStub:
             and self.transport.is_quiet
         )
 
+    @property
+    def idle_since_ns(self):
+        """Since when it is idle; None if it is not. Whatever makes it so comes or goes as a message."""
+        return self.transport.moved_ns if self.is_idle else None
+
     # The process.
 
     def die(self, code):

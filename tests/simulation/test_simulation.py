@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .run import run_seed
+from .run import problems, run_seed
 from .seeds import KEPT_SEEDS
 
 # The scenarios of one test, and how many such tests there are.
@@ -21,7 +21,7 @@ DIGESTS = "from tests.simulation.run import run_seed; print(*(run_seed(seed).dig
 
 
 def failures(seeds):
-    return {seed: problem for seed in seeds if (problem := run_seed(seed).problem)}
+    return dict(problems(seeds))
 
 
 def test_kept_seeds():

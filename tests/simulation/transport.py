@@ -15,8 +15,9 @@ LATENCY_S_MAX = 0.0002
 class StubTransport:
     """The host's end. `stub.receive` gets what the host writes, and `stub.lost` is called when the host hangs up."""
 
-    def __init__(self, loop, draw, stub, rest):
+    def __init__(self, clock, loop, draw, stub, rest):
         """`rest` is the stub's end of the real socket, which this owns from now on."""
+        self._clock = clock
         self._loop = loop
         self._draw = draw
         self._stub = stub
@@ -25,6 +26,8 @@ class StubTransport:
         self._to_host = deque()
         self._to_stub = deque()
         self._is_closed = False
+        # When the last message began or ended its way.
+        self.moved_ns = clock.now_ns
 
     def serve(self, protocol):
         """The protocol of the host that reads here."""
@@ -39,6 +42,7 @@ class StubTransport:
 
     def write(self, data):
         if not self._is_closed:
+            self.moved_ns = self._clock.now_ns
             self._to_stub.append(data)
             self._loop.call_later(self._latency(), self._arrive_at_stub)
 
@@ -63,6 +67,7 @@ class StubTransport:
     def say(self, data):
         """Send bytes to the host."""
         if not self._is_closed:
+            self.moved_ns = self._clock.now_ns
             self._to_host.append(data)
             self._loop.call_later(self._latency(), self._arrive_at_host)
 
@@ -75,11 +80,13 @@ class StubTransport:
 
     def _arrive_at_stub(self):
         if self._to_stub and not self._is_closed:
+            self.moved_ns = self._clock.now_ns
             self._stub.receive(self._to_stub.popleft())
 
     def _arrive_at_host(self):
         if not self._to_host:
             return
+        self.moved_ns = self._clock.now_ns
         data = self._to_host.popleft()
         if data is None:
             self._protocol.eof_received()

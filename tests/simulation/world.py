@@ -8,43 +8,28 @@ the loaders of Python models and ensembles.
 """
 
 import asyncio
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import count
 from random import Random
-from unittest import mock
 
-from pyruntime.runtime import regions as regions_module
 from pyruntime.runtime.caching.local import LocalCache
-from pyruntime.runtime.inference.model_version import ModelVersion
-from pyruntime.runtime.instances.stub import connection as connection_module
-from pyruntime.runtime.instances.stub import instance as instance_module
-from pyruntime.runtime.instances.stub.batches import StubBatches
-from pyruntime.runtime.loaders import python as python_module
-from pyruntime.runtime.loaders import version_loader as version_loader_module
 from pyruntime.runtime.loaders.ensemble import EnsembleLoader
 from pyruntime.runtime.loaders.model_loader import ModelLoader
 from pyruntime.runtime.loaders.python import PythonLoader
 from pyruntime.runtime.loaders.version_loader import VersionFactory, limit
-from pyruntime.runtime.memory import requests as requests_module
 from pyruntime.runtime.memory.requests import RequestMemory
-from pyruntime.runtime.repository import loads as loads_module
 from pyruntime.runtime.repository.backends import Backend
 from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.fingerprint import Fingerprint
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions
 from pyruntime.runtime.repository.request import Found, Sight
-from pyruntime.runtime.scheduling import policy_queue
 from pyruntime.runtime.settings import ResourceLimit, ServerSettings
-from pyruntime.utils import flow_control
 from pyruntime.utils.errors import InferenceError
 
 from .behaviour import Behaviour
 from .catalogue import RESOURCE, RESOURCE_LIMIT
-from .executors import NativeBatches, SimulatedExecutor
-from .ledger import PASSED_OVER_MAX, Ledger
-from .sockets import SimulatedPipes, SimulatedSockets
+from .executors import SimulatedExecutor
+from .ledger import Ledger
 from .stubs import SimulatedStub
 from .transport import StubTransport
 
@@ -52,14 +37,12 @@ SETTINGS = ServerSettings(("/simulated",), auto_complete_config=False, model_con
 LIMITED = replace(SETTINGS, limits_rate=True, rate_limit_resources=(ResourceLimit(RESOURCE, RESOURCE_LIMIT),))
 # The growth of request memory, in bytes.
 GROWTH_BYTES = 1 << 14
-# The window of a stream in a stub, in responses. It is more than the host holds back of its credits.
-WINDOW = 24
 # How long a version may take for the requests that it has when it is unloaded, in seconds.
 DRAIN_S = 30.0
 
 
 class World:
-    """See the module. It lives in one loop, from `installed` to the end of `close`."""
+    """See the module. It lives in one loop, from `open` to the end of `close`."""
 
     def __init__(self, plan, clock, memory, note):
         self.plan = plan
@@ -68,10 +51,9 @@ class World:
         self.note = note
         self.models = {model.name: model for model in plan.models}
         self.ledger = Ledger(clock, note)
-        # All stubs, by the connection of the host, and by the batches that they get.
+        # All stubs, by the connection of the host, and, with native executors, by the batches that they get.
         self.connected = {}
         self.stubs = {}
-        self._idle_since_ns = {}
         self.is_over = False
         # The batches of executors without a stub.
         self.native = []
@@ -83,73 +65,6 @@ class World:
         self.tasks = None
 
     # What is simulated in place of processes and memory.
-
-    @contextmanager
-    def installed(self):
-        """Put the simulated parts in the place of the real ones."""
-        world = self
-
-        class WatchedVersion(ModelVersion):
-            """A version whose jobs the ledger knows."""
-
-            def __init__(self, *arguments, **options):
-                super().__init__(*arguments, **options)
-                self.world = world
-
-            def start(self, job):
-                entry = world.ledger.begin(self, job)
-                entry.queues = self._cached is None
-                try:
-                    super().start(job)
-                except InferenceError:
-                    world.ledger.refused(entry)
-                    raise
-
-            def queue(self, job):
-                world.ledger.queued(self, job)
-                super().queue(job)
-
-            def cancel(self, job):
-                entry = world.ledger.cancelling(self, job)
-                super().cancel(job)
-                if entry is not None:
-                    world.ledger.cancelled(entry)
-
-            def take_turn(self, job):
-                world.ledger.takes_turn(self, job)
-                super().take_turn(job)
-
-        class WatchedBatches(StubBatches):
-            """Batches that the ledger knows."""
-
-            def __init__(self, instance_spec, connection, *others):
-                super().__init__(instance_spec, connection, *others)
-                world.stubs[self] = world.connected[connection]
-
-            def execute(self, batch):
-                world.ledger.posted(world.version_of(self), self, batch)
-                super().execute(batch)
-
-        with ExitStack() as stack:
-
-            def put(module, name, value):
-                stack.enter_context(mock.patch.object(module, name, value))
-
-            put(connection_module, "launch_stub", self.launch)
-            put(connection_module, "socket", SimulatedSockets)
-            put(connection_module, "os", SimulatedPipes)
-            put(connection_module, "create_region", self.memory.create_region)
-            put(requests_module, "create_region", self.memory.create_region)
-            put(regions_module, "_numbers", count(1))
-            put(version_loader_module, "ModelVersion", WatchedVersion)
-            put(instance_module, "StubBatches", WatchedBatches)
-            put(loads_module, "look", self._look)
-            put(loads_module, "read", self._read)
-            put(python_module, "final_spec", lambda draft, config: draft.identity)
-            put(python_module, "final_config", lambda config: config)
-            put(flow_control, "RESPONSES_AHEAD_MAX", WINDOW)
-            put(policy_queue, "PASSED_OVER_MAX", PASSED_OVER_MAX)
-            yield
 
     def version_of(self, batches):
         """The version that gives these batches."""
@@ -169,7 +84,7 @@ class World:
     def connect(self, protocol, sock):
         """The transport to the stub that was launched just before."""
         stub, rest = self._launched
-        transport = StubTransport(self.loop, self._life(), stub, rest)
+        transport = StubTransport(self.clock, self.loop, self._life(), stub, rest)
         transport.serve(protocol)
         self.connected[protocol] = stub
         self.loop.call_later(0, stub.connected, transport, protocol.responses)
@@ -225,12 +140,12 @@ class World:
         await self.live.stop(DRAIN_S)
         await self.cache.close()
 
-    def _look(self, name, request, standing, files, settings):
+    def look(self, name, request, standing, files, settings):
         """See repository/request.py."""
         draft = self.models[name].draft
         return Sight(draft.folder, draft.config, None)
 
-    def _read(self, sight, settings):
+    def read(self, sight, settings):
         """See repository/request.py."""
         name = sight.folder.name
         stamp = self._stamps.get(name, 0).to_bytes(4, "little")
@@ -271,17 +186,12 @@ class World:
 
     def rest(self):
         """Time is about to pass."""
-        now_ns = self.clock.now_ns
-        serving = dict.fromkeys(self.table.serving.values())
-        for version in serving:
-            for executor in version.instances:
-                inflight = executor.inflight
-                if self._is_idle(inflight):
-                    self._idle_since_ns.setdefault(inflight, now_ns)
-                else:
-                    self._idle_since_ns.pop(inflight, None)
-        self.ledger.rest(serving)
+        self.ledger.rest()
         self.ledger.check()
+
+    def is_serving(self, version):
+        """Whether clients reach a version."""
+        return self.table.serving.get((version.spec.name, version.version)) is version
 
     def is_limited(self, version):
         """Whether an idle instance may have to wait for a resource."""
@@ -291,15 +201,10 @@ class World:
         """Whether the stub of these batches has ended."""
         return inflight in self.stubs and self.stubs[inflight].has_ended
 
-    def _is_idle(self, inflight):
-        """Whether an executor could take a batch, as the executor sees it."""
-        if isinstance(inflight, NativeBatches):
-            return not len(inflight)
-        return inflight in self.stubs and self.stubs[inflight].is_idle
-
     def idle_since_ns(self, executor):
-        """Since when an executor could take a batch; None if it cannot."""
-        return self._idle_since_ns.get(executor.inflight)
+        """Since when an executor could take a batch, as the executor sees it; None if it cannot."""
+        stub = self.stubs.get(executor.inflight)
+        return None if stub is None else stub.idle_since_ns
 
     def kill(self):
         """End all stubs, because the run has ended."""

@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the simulated parts in the place of the real ones, once for all scenarios that run one after the other.
+
+What is put there asks the stage for the scenario that runs now: replacing parts takes longer than a short scenario.
+"""
+
+import logging
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from unittest import mock
+
+from pyruntime.runtime import regions as regions_module
+from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.instances.stub import connection as connection_module
+from pyruntime.runtime.instances.stub import instance as instance_module
+from pyruntime.runtime.instances.stub.batches import StubBatches
+from pyruntime.runtime.loaders import python as python_module
+from pyruntime.runtime.loaders import version_loader as version_loader_module
+from pyruntime.runtime.memory import requests as requests_module
+from pyruntime.runtime.repository import loads as loads_module
+from pyruntime.runtime.scheduling import policy_queue
+from pyruntime.utils import flow_control
+from pyruntime.utils.errors import InferenceError
+
+from .clock import Clock
+from .ledger import PASSED_OVER_MAX
+from .sockets import SimulatedPipes, SimulatedSockets
+
+# The window of a stream in a stub, in responses. It is more than the host holds back of its credits.
+WINDOW = 24
+
+
+class Stage:
+    """See the module. `world` is that of the scenario that runs, and `failures` are the errors that nobody expects."""
+
+    def __init__(self):
+        self.world = None
+        self.failures = []
+
+    @contextmanager
+    def plays(self, world, failures):
+        """Run the scenario of a world within this."""
+        self.world = world
+        self.failures = failures
+        regions_module._numbers = count(1)
+        try:
+            yield
+        finally:
+            self.world = None
+
+    def log(self, logger, message, *arguments):
+        """What the product logs with a traceback is an error of its own."""
+        self.failures.append(f"{message % arguments}: {sys.exception()!r}")
+
+
+STAGE = Stage()
+
+
+class WatchedVersion(ModelVersion):
+    """A version whose jobs the ledger knows."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.world = STAGE.world
+
+    def start(self, job):
+        ledger = self.world.ledger
+        entry = ledger.begin(self, job)
+        entry.queues = self._cached is None
+        try:
+            super().start(job)
+        except InferenceError:
+            ledger.refused(entry)
+            raise
+
+    def queue(self, job):
+        self.world.ledger.queued(self, job)
+        super().queue(job)
+
+    def cancel(self, job):
+        entry = self.world.ledger.cancelling(self, job)
+        super().cancel(job)
+        if entry is not None:
+            self.world.ledger.cancelled(entry)
+
+    def take_turn(self, job):
+        self.world.ledger.takes_turn(self, job)
+        super().take_turn(job)
+
+
+class WatchedBatches(StubBatches):
+    """Batches that the ledger knows."""
+
+    def __init__(self, instance_spec, connection, *others):
+        super().__init__(instance_spec, connection, *others)
+        self._world = STAGE.world
+        self._world.stubs[self] = self._world.connected[connection]
+
+    def execute(self, batch):
+        self._world.ledger.posted(self._world.version_of(self), self, batch)
+        super().execute(batch)
+
+
+@contextmanager
+def stage():
+    """Put everything in its place. Returns the stage."""
+    with ExitStack() as stack:
+
+        def put(module, name, value):
+            stack.enter_context(mock.patch.object(module, name, value))
+
+        for name in ("monotonic", "monotonic_ns", "time", "time_ns"):
+            put(time, name, _clock(name))
+        put(connection_module, "launch_stub", lambda *arguments: STAGE.world.launch(*arguments))
+        put(connection_module, "socket", SimulatedSockets)
+        put(connection_module, "os", SimulatedPipes)
+        put(connection_module, "create_region", lambda purpose: STAGE.world.memory.create_region(purpose))
+        put(requests_module, "create_region", lambda purpose: STAGE.world.memory.create_region(purpose))
+        put(regions_module, "_numbers", count(1))
+        put(version_loader_module, "ModelVersion", WatchedVersion)
+        put(instance_module, "StubBatches", WatchedBatches)
+        put(loads_module, "look", lambda *arguments: STAGE.world.look(*arguments))
+        put(loads_module, "read", lambda *arguments: STAGE.world.read(*arguments))
+        put(python_module, "final_spec", lambda draft, config: draft.identity)
+        put(python_module, "final_config", lambda config: config)
+        put(flow_control, "RESPONSES_AHEAD_MAX", WINDOW)
+        put(policy_queue, "PASSED_OVER_MAX", PASSED_OVER_MAX)
+        # The product's log has a line for each stub that dies.
+        put(logging.Logger, "exception", lambda logger, message, *arguments: STAGE.log(logger, message, *arguments))
+        put(logging.Logger, "isEnabledFor", lambda logger, level: False)
+        yield STAGE
+
+
+def _clock(name):
+    """A function of the module `time`: that of the running scenario, or the real one between two of them."""
+    real, simulated = getattr(time, name), getattr(Clock, name)
+
+    def now():
+        world = STAGE.world
+        return real() if world is None else simulated(world.clock)
+
+    return now

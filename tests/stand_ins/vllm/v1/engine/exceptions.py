@@ -1,0 +1,5 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+class EngineDeadError(Exception):
+    def __init__(self):
+        super().__init__("EngineCore encountered an issue. See stack trace (above) for the root cause.")

@@ -17,8 +17,8 @@ from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.config.validate import validate
 from pyruntime.runtime.loaders.model_files import with_initial_states
-from pyruntime.runtime.loaders.native_options import stub_location
-from pyruntime.runtime.repository.backends import find_backend
+from pyruntime.runtime.loaders.native_options import model_location
+from pyruntime.runtime.repository.backends import OUR_BACKENDS, find_backend
 from pyruntime.runtime.repository.draft import GPUS, Draft, read_config, read_draft
 from pyruntime.runtime.repository.override import parse_override
 from pyruntime.runtime.repository.scan import read_folder
@@ -26,9 +26,6 @@ from pyruntime.runtime.settings import ServerSettings
 from pyruntime.stub.pb_utils import ModelConfig
 from pyruntime.testing.states import with_states
 from pyruntime.utils.errors import InferenceError, LoadError
-
-# The Python-based backends that come with pyruntime.
-OUR_BACKENDS = str(Path(__file__).resolve().parent.parent / "backends")
 
 
 def read_model(folder: Path, config: Mapping[str, Any] | str | None) -> Draft:
@@ -68,11 +65,8 @@ def locate(draft: Draft, version: int, backend_directories: Sequence[str]) -> di
         raise LoadError(
             f"'{draft.folder.name}' is an ensemble, which has no code of its own: test the models of its steps"
         )
-    location = {"model_dir": draft.folder.path, "version": str(version), "file": backend.path}
-    if backend.kind == "python_based":
-        location["backend_dir"] = str(Path(backend.path).parent)
     directory = backend_directories[0] if backend_directories else OUR_BACKENDS
-    return location | stub_location(backend, draft.identity, draft.folder.path, ServerSettings(()), directory)
+    return model_location(backend, draft.identity, draft.folder.path, version, ServerSettings(()), directory)
 
 
 def import_folders(location: dict[str, str]) -> list[str]:

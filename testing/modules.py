@@ -84,7 +84,7 @@ class OwnModules:
 
     def owns(self, module: ModuleType) -> bool:
         """Whether a module is this model's own."""
-        places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+        places = _places(module)
         # A process can load a compiled module only once.
         if any(place.endswith(tuple(EXTENSION_SUFFIXES)) for place in places):
             return False
@@ -203,9 +203,15 @@ def _is_everybodys(entry: str) -> bool:
 
 def _is_installed(module: ModuleType) -> bool:
     """Whether a module is from the standard library or an installed package."""
-    places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
-    found = [place for place in places if place]
+    found = [place for place in _places(module) if place]
     return not found or any(_is_in(place, folder) for place in found for folder in _INSTALLED)
+
+
+def _places(module: ModuleType) -> list[str]:
+    """The file and the folders of a module, "" for none."""
+    # Without __getattr__: modules such as torch.classes have attributes of any name, which are no paths.
+    attributes = vars(module)
+    return [attributes.get("__file__") or "", *attributes.get("__path__", ())]
 
 
 def _is_in(place: str, folder: str) -> bool:

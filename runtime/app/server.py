@@ -33,6 +33,7 @@ from pyruntime.runtime.observe.logging import adjust_logging
 from pyruntime.runtime.observe.metrics import Metrics
 from pyruntime.runtime.observe.tables import backend_table, model_table
 from pyruntime.runtime.repository.agents import RepositoryAgents
+from pyruntime.runtime.repository.backends import OUR_BACKENDS
 from pyruntime.runtime.repository.control import ModelControl
 from pyruntime.runtime.repository.lifecycle import LifecycleTable
 from pyruntime.runtime.repository.live import LiveVersions
@@ -43,9 +44,6 @@ from pyruntime.runtime.tracing.tracer import Tracer
 from pyruntime.utils.errors import LoadError
 
 _LOG = logging.getLogger("pyruntime.server")
-
-# The Python-based backends that come with pyruntime.
-OUR_BACKENDS = str(Path(__file__).resolve().parents[2] / "backends")
 
 # The time limit for the end of the server after a second signal, in seconds: longer than the time that clients have to
 # read their last responses. A thread of a native backend cannot be ended.

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -48,6 +48,13 @@ def _model_names(context: typer.Context, incomplete: str) -> list[str]:
 _Model = Annotated[str, typer.Argument(help="Name of a model.", autocompletion=_model_names)]
 
 
+def _backends(incomplete: str) -> list[str]:
+    """The backends of files of frameworks that complete a word."""
+    from pyruntime.runtime.cli.inspection import BY_SUFFIX
+
+    return sorted(name for name in set(BY_SUFFIX.values()) if name.startswith(incomplete))
+
+
 def _show_headers_folder(wanted: bool) -> None:
     if wanted:
         # Beside this package, in a source tree as in an installation.
@@ -85,15 +92,15 @@ def _serve(**options: str) -> NoReturn:
     raise AssertionError("main runs it")
 
 
-def _option(option: Option) -> inspect.Parameter:
+def _option(option: Option) -> Parameter:
     """A parameter from which typer makes this option."""
     name, info = option.name.replace("-", "_"), typer.Option(f"--{option.name}", help=option.help)
     if option.kind is Kind.FLAG:
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info])
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, info])
+        return Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info])
+    return Parameter(name, Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, info])
 
 
-_serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+_serve.__signature__ = Signature(  # type: ignore[attr-defined]
     [_option(option) for group in GROUPS for option in group.options if option.name != "help"]
 )
 app.command("serve", help="Serve the models of a model repository; tritonserver is another name for it.")(_serve)
@@ -210,16 +217,54 @@ def top(
     _leave(lambda: run_top(ServerClient(url, headers or (), RESPONSE_S_MAX), sort, interval, once, as_json))
 
 
+_Libraries = Annotated[
+    list[str] | None,
+    typer.Option("--library", metavar="FILE", help="A library of custom operations, repeatable."),
+]
+_Backend = Annotated[
+    str, typer.Option("--backend", help="The backend, if the file's suffix does not say it.", autocompletion=_backends)
+]
+_Environment = Annotated[
+    str, typer.Option("--environment", metavar="PATH", help="An environment that has the framework.")
+]
+
+
+@app.command(help="Show what a server would know of a file of a framework: tensors, batches, operations.")
+def inspect(
+    file: Annotated[str, typer.Argument(help="The file or folder: model.onnx, model.pt2, model.skops...")],
+    backend: _Backend = "",
+    libraries: _Libraries = None,
+    environment: _Environment = "",
+    as_json: _Json = False,
+) -> None:
+    from pyruntime.runtime.cli.inspect_file import run_inspect
+    from pyruntime.runtime.cli.inspection import Wanted
+
+    wanted = Wanted(file, backend, tuple(libraries or ()), environment)
+    _leave(lambda: run_inspect(wanted, as_json))
+
+
 new = typer.Typer(help="Write a model or a backend that works, to go on from.", no_args_is_help=True)
 app.add_typer(new, name="new")
 
 _Directory = Annotated[str, typer.Argument(help="Where its folder is made.")]
 
 
-@new.command("model", help="Write a model in Python: configuration, code and a test.")
+@new.command("model", help="Write a model in Python, or of a file of a framework: configuration, code and a test.")
 def new_model(
-    name: Annotated[str, typer.Argument(help="Its name, which is its folder's too.")], directory: _Directory = "."
+    name: Annotated[str, typer.Argument(help="Its name, which is its folder's too.")],
+    directory: _Directory = ".",
+    file: Annotated[str, typer.Option("--from", metavar="FILE", help="Serve this file: model.onnx, model.pt2...")] = "",
+    backend: _Backend = "",
+    libraries: _Libraries = None,
+    environment: _Environment = "",
 ) -> None:
+    if file:
+        from pyruntime.runtime.cli.inspection import Wanted
+        from pyruntime.runtime.cli.new_of_file import run_new_model_of_file
+
+        wanted = Wanted(file, backend, tuple(libraries or ()), environment)
+        _leave(lambda: run_new_model_of_file(name, directory, wanted))
     from pyruntime.runtime.cli.new import run_new_model
 
     _leave(lambda: run_new_model(name, directory))

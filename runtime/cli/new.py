@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from pyruntime.runtime.cli.commands.client import CommandError, WrongUsage
@@ -21,8 +22,7 @@ def run_new_model(name: str, directory: str) -> int:
         names = Names.of_model(name)
     except NameProblem as problem:
         raise WrongUsage(str(problem)) from problem
-    folder = _write("model", names, directory)
-    print(f"\npytest {_quoted(folder)}\npyruntime serve --model-repository={_quoted(Path(directory))}")
+    show_next_steps(_write("model", names, directory))
     return 0
 
 
@@ -39,20 +39,31 @@ def run_new_backend(name: str, directory: str, in_cpp: bool) -> int:
 
 def _write(kind: str, names: Names, directory: str) -> Path:
     """Write a template to a new folder, print the paths of its files, and return the folder."""
-    folder = Path(directory) / names.name
+    with new_folder(names.name, directory) as folder:
+        for template, text in _templates(kind):
+            write_file(folder / names.target(template), names.fill(text))
+    return folder
+
+
+@contextmanager
+def new_folder(name: str, directory: str) -> Iterator[Path]:
+    """Make a folder that must not exist, and have it written to. Raises CommandError if that fails."""
+    folder = Path(directory) / name
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
-        for template, text in _templates(kind):
-            target = folder / names.target(template)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(names.fill(text), encoding="utf-8")
-            print(target)
+        yield folder
     except FileExistsError as error:
         raise CommandError(f"'{error.filename}' is there already, and was left as it is") from error
     except OSError as error:
         raise CommandError(f"'{error.filename or folder}' cannot be written: {error.strerror}") from error
-    return folder
+
+
+def write_file(target: Path, text: str) -> None:
+    """Write a file, and print its path. Raises OSError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8")
+    print(target)
 
 
 def _templates(kind: str) -> Iterator[tuple[PurePosixPath, str]]:
@@ -60,6 +71,11 @@ def _templates(kind: str) -> Iterator[tuple[PurePosixPath, str]]:
     root = _TEMPLATES / kind
     for path in sorted(root.rglob(f"*{SUFFIX}")):
         yield PurePosixPath(path.relative_to(root).as_posix()), path.read_text(encoding="utf-8")
+
+
+def show_next_steps(folder: Path) -> None:
+    """Print the commands that test and serve the model in `folder`."""
+    print(f"\npytest {_quoted(folder)}\npyruntime serve --model-repository={_quoted(folder.parent)}")
 
 
 def _quoted(path: Path) -> str:

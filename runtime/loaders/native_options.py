@@ -38,6 +38,16 @@ def preloads(spec: ModelSpec, model_dir: str) -> list[str]:
     return [path if os.path.isfile(path := os.path.join(model_dir, name)) else name for name in names if name]
 
 
+def model_location(
+    backend: Backend, spec: ModelSpec, model_dir: str, version: int, settings: ServerSettings, backend_directory: str
+) -> dict[str, str]:
+    """The location of a version of a Python model for a stub: see utils/messages.py."""
+    location = {"model_dir": model_dir, "version": str(version), "file": backend.path}
+    if backend.kind == "python_based":
+        location["backend_dir"] = os.path.dirname(backend.path)
+    return location | stub_location(backend, spec, model_dir, settings, backend_directory)
+
+
 def stub_location(
     backend: Backend, spec: ModelSpec, model_dir: str, settings: ServerSettings, backend_directory: str
 ) -> dict[str, str]:

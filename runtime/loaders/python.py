@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import orjson
@@ -36,7 +35,7 @@ from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
 from pyruntime.runtime.loaders.model_files import with_initial_states
-from pyruntime.runtime.loaders.native_options import stub_location
+from pyruntime.runtime.loaders.native_options import model_location
 from pyruntime.runtime.loaders.regrouping import regroup
 from pyruntime.runtime.loaders.version_loader import (
     LoadedVersion,
@@ -138,11 +137,8 @@ class PythonLoader:
 
     def _location(self, draft: Draft, version: int, backend: Backend) -> dict[str, str]:
         """The location of the model for a stub: see utils/messages.py."""
-        location = {"model_dir": draft.folder.path, "version": str(version), "file": backend.path}
-        if backend.kind == "python_based":
-            location["backend_dir"] = str(Path(backend.path).parent)
-        return location | stub_location(
-            backend, draft.identity, draft.folder.path, self._settings, self._backend_directory
+        return model_location(
+            backend, draft.identity, draft.folder.path, version, self._settings, self._backend_directory
         )
 
     async def _environment(self, draft: Draft, location: dict[str, str]) -> Environment | None:

@@ -19,6 +19,9 @@ from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.repository.paths import path_below
 from pyruntime.utils.errors import ConfigError, LoadError
 
+# The Python-based backends that come with pyruntime.
+OUR_BACKENDS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "backends")
+
 PYTHON_FILENAME = "model.py"
 # The values of `runtime` that select the Python backend itself.
 _PYTHON_RUNTIMES = ("", "libtriton_python.so", PYTHON_FILENAME)

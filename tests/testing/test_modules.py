@@ -220,3 +220,23 @@ def test_while_another_one_ends(interpreter, write_model):
         result = model.infer({"IN": [1]})
         called.instance.gate.set()
         assert result["OUT"].tolist() == [10, 20]
+
+
+def test_a_module_with_attributes_of_any_name(interpreter, write_model):
+    """A package may put modules into sys.modules that make up attributes, as torch.classes does."""
+    source = """
+        import sys
+        from types import ModuleType
+
+        class Namespace(ModuleType):
+            def __getattr__(self, name):
+                return 7
+
+        sys.modules["namespace.made"] = Namespace("namespace.made")
+
+        class TritonPythonModel:
+            def execute(self, requests):
+                return [None for _ in requests]
+        """
+    with load_model(write_model(source)) as model:
+        assert model.name

@@ -50,3 +50,5 @@ def test_completion(capsys, monkeypatch):
     assert completed("infer --ur") == ["--url"]
     assert completed("top --int") == ["--interval"]
     assert completed("top --sort lat") == ["latency"]
+    assert completed("inspect --li") == ["--library"]
+    assert completed("inspect model --backend onnx") == ["onnxruntime"]

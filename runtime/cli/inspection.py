@@ -1,0 +1,133 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds out what a server would know of a file of a framework: its backend, its tensors, its operations.
+
+The tensors come from the backend's own `auto_complete_config`, in a process of its own, so that the command imports no
+framework. A file that lies in the folder of a model is read with the options in the config.pbtxt of that model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pyruntime.backends.toolkit.contents import Contents
+from pyruntime.runtime.cli.commands.client import CommandError, WrongUsage
+from pyruntime.runtime.config.autocomplete import minimal_config
+from pyruntime.runtime.config.backends import FORMATS, PYTHON_RUNTIME
+from pyruntime.runtime.config.schema import Config
+from pyruntime.runtime.descriptors import raise_limit
+from pyruntime.runtime.environments.forms import PARAMETER
+from pyruntime.runtime.instances.stub.launch import close_launcher, start_launcher
+from pyruntime.runtime.loaders.completion import complete_alone
+from pyruntime.runtime.repository.backends import OUR_BACKENDS
+from pyruntime.runtime.repository.draft import Draft, read_config, read_draft
+from pyruntime.runtime.repository.scan import ModelFolder, read_folder
+from pyruntime.runtime.settings import ServerSettings
+from pyruntime.utils.errors import LoadError
+
+# Backends by the suffix of a file: those of the formats that the server finds by itself, and those of files with names
+# that it does not take for a model.
+BY_SUFFIX = {
+    **{Path(name).suffix: each.backend for each in FORMATS for name in (each.filename, *each.others)},
+    ".py": "pytorch",
+    ".safetensors": "pytorch",
+    **dict.fromkeys((".skops", ".ubj", ".json", ".txt", ".pkl", ".joblib"), "sklearn"),
+}
+# What auto_complete_config fills in. The file is to tell it, and not a config.pbtxt.
+_COMPLETED = ("input", "output", "max_batch_size", "dynamic_batching", "sequence_batching")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file to inspect, and what the file does not say: its backend, libraries of operations, an environment."""
+
+    path: str
+    backend: str = ""
+    libraries: tuple[str, ...] = ()
+    environment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """The result. `config` lacks tensors if there is a `problem`. `contents` is None if no reader knows the file."""
+
+    path: Path
+    config: Config
+    contents: Contents | None
+    problem: str
+
+
+def inspect(wanted: Wanted) -> Inspection:
+    """Inspect a file. Raises CommandError if there is none, or if nothing says which backend it has."""
+    path = Path(os.path.abspath(wanted.path))
+    if not path.exists():
+        raise CommandError(f"there is no file '{wanted.path}'")
+    with ExitStack() as resources:
+        try:
+            folder, version = _model_folder(path, resources)
+            draft = read_draft(folder, ServerSettings(()), _options(folder, path, wanted))
+        except (LoadError, OSError) as exc:
+            raise CommandError(str(exc)) from exc
+        config, problem = draft.config, ""
+        try:
+            config = asyncio.run(_complete(draft, version))
+        except LoadError as exc:
+            problem = str(exc).replace(os.path.join(folder.path, str(version)), os.fspath(path.parent))
+        return Inspection(path, config, _read_contents(config.backend, path), problem)
+
+
+def _model_folder(path: Path, resources: ExitStack) -> tuple[ModelFolder, int]:
+    """The model that a file belongs to, or one that is made around its folder, and the version. Raises OSError."""
+    if path.parent.name.isdigit():
+        return read_folder(path.parent.parent, None), int(path.parent.name)
+    root = Path(resources.enter_context(TemporaryDirectory(prefix="pyruntime-")))
+    folder = root / path.stem
+    folder.mkdir()
+    (folder / "1").symlink_to(path.parent)
+    return read_folder(folder, None), 1
+
+
+def _options(folder: ModelFolder, path: Path, wanted: Wanted) -> Config:
+    """The configuration to complete: only options, and no tensors. Raises LoadError and WrongUsage."""
+    config = read_config(folder, ServerSettings(())) if folder.config_path else minimal_config(folder.name)
+    for name in _COMPLETED:
+        config.ClearField(name)
+    config.backend = wanted.backend or config.backend or BY_SUFFIX.get(path.suffix, "")
+    if not config.backend:
+        raise WrongUsage(
+            f"the suffix of '{path.name}' does not say which backend serves it: name one with --backend; known "
+            f"suffixes are {', '.join(sorted(BY_SUFFIX))}"
+        )
+    config.default_model_filename = path.name
+    if config.runtime != PYTHON_RUNTIME:
+        config.ClearField("runtime")
+    config.model_operations.op_library_filename.extend(map(os.path.abspath, wanted.libraries))
+    if wanted.environment:
+        config.parameters[PARAMETER].string_value = os.path.abspath(wanted.environment)
+    return config
+
+
+async def _complete(draft: Draft, version: int) -> Config:
+    start_launcher(raise_limit())
+    try:
+        return await complete_alone(draft, version, [OUR_BACKENDS], ServerSettings(()))
+    finally:
+        await close_launcher()
+
+
+def _read_contents(backend: str, path: Path) -> Contents | None:
+    """The contents of a file, by the backend's reader. None if it has none, or if the file is broken."""
+    if not os.path.isfile(os.path.join(OUR_BACKENDS, backend, "contents.py")):
+        return None
+    reader = importlib.import_module(f"pyruntime.backends.{backend}.contents")
+    try:
+        found: Contents = reader.read_contents(os.fspath(path))
+    except Exception:  # the backend has said what is wrong with it
+        return None
+    return found

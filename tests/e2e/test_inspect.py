@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""`pyruntime inspect` and `new model --from` with real files and the frameworks that they need."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pyruntime.runtime.cli import main
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """`run(*words, status=0)`: the output of a command in this process, which ends with that exit status."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words, status=0):
+        assert main(list(map(str, words))) == status, capsys.readouterr()
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def onnx_file(tmp_path):
+    """`onnx_file(operation, domain)`: a file in which SUM is that operation of A."""
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install onnxruntime)")
+    onnx = pytest.importorskip("onnx", reason="onnx, which makes the models, is not installed (pip install onnx)")
+    helper = onnx.helper
+
+    def write(operation, domain):
+        tensors = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", 3]) for name in ("A", "B")]
+        graph = helper.make_graph(
+            [helper.make_node(operation, ["A"], ["B"], domain=domain)], "g", *([t] for t in tensors)
+        )
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("test", 1)]
+        path = tmp_path / "some.onnx"
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+        return path
+
+    return write
+
+
+def test_a_backend_without_a_framework(tmp_path, run):
+    """The backend's own code runs, by its name; one that completes nothing is a problem."""
+    (tmp_path / "some.json").write_text("{}")
+    document = json.loads(run("inspect", "some.json", "--backend", "scale", "--json", status=1))
+    assert document["problem"] == "the backend 'scale' does not complete configurations"
+    assert (document["input"], "operations" in document) == ([], False)
+
+
+def test_an_onnx_model(tmp_path, run, onnx_file, serving):
+    """What inspect says is what a server completes; the folder that `new` writes is served, and its test passes."""
+    path = onnx_file("Relu", "")
+    document = json.loads(run("inspect", path, "--json"))
+    assert (document["max_batch_size"], document["dynamic_batching"], document["operations"]) == (4, True, {"Relu": 1})
+    run("new", "model", "mine", "models", "--from", path)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "models/mine"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert " passed" in done.stdout, done.stdout
+    with serving(tmp_path / "models") as server:
+        config = json.loads(server.request("GET", "/v2/models/mine/config").body)
+        answer = server.infer("mine", {"A": np.array([[-1, 0, 2]], np.float32)}).as_numpy("B")
+    assert answer.tolist() == [[0, 0, 2]]
+    for noun in ("input", "output"):
+        shown = [{key: each[key] for key in ("name", "data_type", "dims")} for each in config[noun]]
+        assert document[noun] == shown
+
+
+def test_custom_operations(tmp_path, run, onnx_file, compile_library):
+    """They are named without their library; with it the file is read, also as an option of the model that has it."""
+    path = onnx_file("Scale", "test")
+    said = run("inspect", path, "--json", status=1)
+    assert json.loads(said)["custom_operations"] == ["test::Scale"]
+    assert f"Load model from {path} failed" in json.loads(said)["problem"]
+    library = compile_library("onnx_custom_op.cc", "-DFACTOR=2")
+    assert json.loads(run("inspect", path, "--library", library, "--json"))["max_batch_size"] == 4
+    run("new", "model", "mine", ".", "--from", path, "--library", library)
+    shutil.copy(tmp_path / "mine/1/model.onnx", tmp_path / "mine/1/other.onnx")
+    assert json.loads(run("inspect", "mine/1/other.onnx", "--json"))["input"][0]["name"] == "A"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_files_of_torch(tmp_path, run):
+    """A program tells its tensors, TorchScript the names of its arguments."""
+    torch = pytest.importorskip("torch", reason="torch is not installed (pip install torch)")
+
+    class Sum(torch.nn.Module):
+        def forward(self, a, b):
+            return torch.relu(a) + b
+
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(Sum(), (torch.ones(2, 3), torch.ones(2, 3)), dynamic_shapes=({0: rows}, {0: rows}))
+    torch.export.save(program, tmp_path / "sum.pt2")
+    torch.jit.script(Sum()).save(tmp_path / "sum.pt")
+    document = json.loads(run("inspect", "sum.pt2", "--json"))
+    assert [each["name"] for each in (*document["input"], *document["output"])] == ["a", "b", "OUTPUT__0"]
+    assert document["operations"] == {"aten::relu": 1, "aten::add": 1}
+    document = json.loads(run("inspect", "sum.pt", "--json", status=1))
+    assert (document["arguments"], document["operations"]) == (["a", "b"], {"aten::add": 1, "aten::relu": 1})
+    assert "declare input and output in config.pbtxt" in document["problem"]
+
+
+def test_models_of_sklearn(tmp_path, run):
+    """Files that the server does not take for a model by their names."""
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed (pip install scikit-learn)")
+    skops = pytest.importorskip("skops.io", reason="skops is not installed (pip install skops)")
+    from sklearn.linear_model import LinearRegression
+
+    skops.dump(LinearRegression().fit([[0.0, 1.0], [1.0, 0.0]], [0, 1]), tmp_path / "line.skops")
+    document = json.loads(run("inspect", "line.skops", "--json"))
+    assert (document["backend"], document["input"][0]["dims"]) == ("sklearn", [2])
+
+
+@pytest.mark.parametrize("other_environment", [8], indirect=True, ids=["python3.8"])
+def test_a_missing_framework(tmp_path, run, other_environment):
+    """The message names the package, and the environment that lacks it."""
+    (tmp_path / "some.onnx").write_bytes(b"")
+    said = run("inspect", "some.onnx", "--environment", other_environment, "--json", status=1)
+    lacking = f"needs the package 'onnxruntime', which its environment does not have: {other_environment} (Python 3.8"
+    assert lacking in json.loads(said)["problem"]

@@ -636,10 +636,11 @@ class TestTimeout:
 
         async def run():
             instance = Instance(1)
-            made = scheduler(instance, text=self.POLICY % (1000, "REJECT"))
+            minute_us = 60_000_000
+            made = scheduler(instance, text=self.POLICY % (minute_us, "REJECT"))
             outcome = []
             made.submit(job(outcome, arrived_ns=time.monotonic_ns()))
-            made.submit(job(late := [], arrived_ns=time.monotonic_ns() - 10**9))
+            made.submit(job(late := [], arrived_ns=time.monotonic_ns() - 2 * minute_us * 1000))
             assert (len(instance.batches), outcome, len(late)) == (1, [], 1)
 
         asyncio.run(run())

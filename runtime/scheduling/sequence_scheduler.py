@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from math import inf, prod
 from typing import Protocol
@@ -201,10 +201,14 @@ class SequenceScheduler(JobScheduler):
     # Batches.
 
     def _dispatch(self) -> None:
-        now = time.monotonic()
-        for instance in self._seated:
-            while self._begin(instance, now):
-                pass
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if len(self._sequences):  # mostly none waits when a batch has ended
+            now = time.monotonic()
+            for instance in self._seated:
+                while self._begin(instance, now):
+                    pass
         self._note_progress()
         self._arm()
 
@@ -306,34 +310,28 @@ class SequenceScheduler(JobScheduler):
     # Time.
 
     def _freed(self, job: Job) -> None:
-        """A model has finished a request. Look for the next batch in the next iteration of the loop, so that the other
-        sequences of this batch can be in it.
+        """A model has finished a request. Look for the next batch in the next iteration of the loop, or when the batch
+        has ended, so that the other sequences of this batch can be in it.
         """
         self._sequences.done(job, time.monotonic())
         if self._soon is None:
-            self._soon = asyncio.get_running_loop().call_soon(self._look)
-
-    def _look(self) -> None:
-        self._soon = None
-        self._dispatch()
+            self._soon = asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _arm(self) -> None:
         """Set the timer for the next deadline. It may go off too early."""
-        due_s = min(self._due(), default=inf)
+        sequences = self._sequences
+        expires_s = sequences.expires_at()
+        due_s = inf if expires_s is None else expires_s
+        if len(sequences):
+            for instance in self._seated:
+                if instance.inflight.capacity > 0 and (batch_s := sequences.due_at(instance)) is not None:
+                    due_s = min(due_s, batch_s)
         if due_s == inf or (self._timer is not None and self._timer_s <= due_s):
             return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_s = due_s
         self._timer = asyncio.get_running_loop().call_later(max(0.0, due_s - time.monotonic()), self._on_timer)
-
-    def _due(self) -> Iterable[float]:
-        sequences = self._sequences
-        if (expires_s := sequences.expires_at()) is not None:
-            yield expires_s
-        for instance in self._seated:
-            if instance.inflight.capacity > 0 and (due_s := sequences.due_at(instance)) is not None:
-                yield due_s
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -327,8 +327,11 @@ class Sequences(Generic[K]):
 
     def expires_at(self) -> float | None:
         """The earliest time at which `expire` may end a sequence; None if there is none."""
-        times = [self._next_deadline(), *[since + self._max_idle_s for since in list(self._idle.values())[:1]]]
-        return min((time for time in times if time is not None), default=None)
+        deadline_s = self._next_deadline() if self._deadlines else None
+        for since in self._idle.values():  # only the longest
+            idle_s = since + self._max_idle_s
+            return idle_s if deadline_s is None or idle_s < deadline_s else deadline_s
+        return deadline_s
 
     def due_at(self, instance: K) -> float | None:
         """The latest time at which `take` returns a batch for an instance; None if it has no requests."""

@@ -153,12 +153,19 @@ class Intake:
         return Reservation(self, model, allocate(slot_size, lead), size)
 
     def submit(
-        self, incoming: IncomingRequest[O], model: ModelVersion, key: PlanKey | None = None, id: str = ""
+        self,
+        incoming: IncomingRequest[O],
+        model: ModelVersion,
+        key: PlanKey | None = None,
+        id: str = "",
+        lead: int = 0,
+        sequence: tuple[int, int] | None = None,
     ) -> RequestPlan | None:
         """Queue a request that has arrived completely. Returns its plan, None if it had no plan and was decoded.
 
-        Requests with the same `key` differ at most in `id` and in the contents of their tensors, which lie in the slot;
-        `key` is None for requests that are not expected again. Raises InferenceError if the request is refused; its
+        Requests with the same `key` differ at most in `id`, in `sequence` (correlation id and flags) unless that is
+        None, and in the contents of their tensors, which lie in the slot behind its first `lead` bytes; `key` is None
+        for requests that are not expected again. Raises InferenceError if the request is refused; its
         memory is free then, unless it is still in `slot`. A thread first checks a request with many strings.
         """
         slot = incoming.slot
@@ -169,9 +176,9 @@ class Intake:
             assert slot is not None  # the condition of the search
             incoming.options = plan.options
             incoming.slot = None
-            job = plan.job(slot, incoming.respond, time.monotonic_ns(), id)
+            job = plan.job(slot, incoming.respond, time.monotonic_ns(), id, lead, sequence)
         else:
-            accepted = self._accept(incoming, model, key, id)
+            accepted = self._accept(incoming, model, key, id, lead, sequence)
             if accepted is None:
                 return None
             job = accepted
@@ -182,7 +189,15 @@ class Intake:
         model.start(job)
         return plan
 
-    def _accept(self, incoming: IncomingRequest[O], model: ModelVersion, key: PlanKey | None, id: str) -> Job | None:
+    def _accept(
+        self,
+        incoming: IncomingRequest[O],
+        model: ModelVersion,
+        key: PlanKey | None,
+        id: str,
+        lead: int,
+        sequence: tuple[int, int] | None,
+    ) -> Job | None:
         """The job of a request without a plan; None if a thread checks its strings first."""
         request, incoming.options = incoming.decode(model)
         if len(request.id) > ID_LENGTH_MAX:
@@ -201,9 +216,15 @@ class Intake:
             in_thread(self._tasks(), partial(check_strings, request), then, "count strings")
             return None
         job = model.accept(request, incoming.respond)
-        # A key that contains the id is not expected again.
-        if slot is not None and key is not None and not forwarded and request.id == id:
-            model.plans.remember(key, job, slot, incoming.options)
+        # A key that contains the id is not expected again. A sequence that is not the request's was read wrongly.
+        if (
+            slot is not None
+            and key is not None
+            and not forwarded
+            and request.id == id
+            and (sequence is None or job.options[:2] == sequence)
+        ):
+            model.plans.remember(key, job, slot, incoming.options, lead)
         return job
 
     def _strings_checked(

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that differ only in their tensors' contents, decoded and checked once. (pure)
 
-Most requests of a client have the same JSON header, byte for byte, or the same gRPC message except for its contents and
-its id. Unless a tensor is BYTES, the validity of a request depends only on that and on the sizes of its contents. So a
-model keeps, for each header, a plan: the request as the stub reads it, with the offsets of its tensors from the start
-of the slot.
+Most requests of a client have the same JSON header except for the id and the sequence, or the same gRPC message except
+for its contents and its id. Unless a tensor is BYTES, the validity of a request depends only on that and on the sizes
+of its contents. So a model keeps, for each header, a plan: the request as the stub reads it, with the offsets of its
+tensors from where the contents begin in the slot.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, cast
 
 from pyruntime.runtime.execution.job import Job, Respond
 from pyruntime.runtime.memory.requests import RequestSlot
-from pyruntime.utils.request_codec import TensorRef, encode_request
+from pyruntime.utils.request_codec import RequestOptions, TensorRef, encode_request
 
 # The number of plans that are kept for one model, and the longest header of one: half a MiB in total.
 PLANS_KEPT_MAX = 256
 HEADER_KEPT_BYTES_MAX = 2048
 
-# The common part of requests with the same plan: an HTTP header and the size of the body, header included; or the key
-# of a gRPC message and the sizes of the contents of its tensors. Sizes are in bytes.
-PlanKey = tuple[bytes, int | tuple[int, ...]]
+# The common part of requests with the same plan: an HTTP header and the size of the contents behind it, and what else
+# document_key.py says; or the key of a gRPC message and the sizes of the contents of its tensors. Sizes are in bytes.
+PlanKey = tuple[bytes, int | tuple[int, ...]] | tuple[bytes, int, int]
 
 
 class RequestPlan:
@@ -45,19 +45,33 @@ class RequestPlan:
         self.options: Any = options
         self.known: Any = None
 
-    def job(self, slot: RequestSlot, respond: Respond, now_ns: int, id: str = "") -> Job:
-        """The job of a request that has arrived now, with its tensors in `slot`."""
-        base = slot.offset
+    def job(
+        self,
+        slot: RequestSlot,
+        respond: Respond,
+        now_ns: int,
+        id: str = "",
+        lead: int = 0,
+        sequence: tuple[int, int] | None = None,
+    ) -> Job:
+        """The job of a request that has arrived now, with its tensors behind the first `lead` bytes of `slot`.
+
+        `sequence` are its correlation id and flags, None if all requests with this plan have the same.
+        """
+        base, options = slot.offset + lead, self._options
+        if sequence is not None:
+            # As their constructor does, which costs a call.
+            options = tuple.__new__(RequestOptions, sequence + options[2:])
         tensors: list[TensorRef] = []
         for name, datatype, shape, at, size, memory_kind, device_id in self._tensors:  # faster than a comprehension
             tensors.append((name, datatype, shape, base + at, size, memory_kind, device_id))
-        job = Job(id, self._options, tensors, self.rows, self._signature, [slot], respond, now_ns)
+        job = Job(id, options, tensors, self.rows, self._signature, [slot], respond, now_ns)
         job.priority = self._priority
         return job
 
-    def pattern(self, base: int) -> list[object]:
-        """The request as native code reads it, without an id, the offsets of its tensors counted from `base`."""
-        return encode_request("", self._options, [*_counted_from(base, self._tensors)])
+    def pattern(self) -> list[object]:
+        """The request as native code reads it, without an id, the offsets of its tensors from where contents begin."""
+        return encode_request("", self._options, [*self._tensors])
 
 
 # A TensorRef whose contents lie at an address.
@@ -96,8 +110,10 @@ class RequestPlans:
             self._by_head.clear()
         self._by_head[id(head)] = head, plan
 
-    def remember(self, key: PlanKey, job: Job, slot: RequestSlot, options: object) -> None:
+    def remember(self, key: PlanKey, job: Job, slot: RequestSlot, options: object, lead: int = 0) -> None:
         """Keep a plan of `job`, whose tensors lie in `slot`, unless another request with this key may be invalid.
+
+        The first `lead` bytes of the slot are no contents, but what the key stands for.
 
         That is possible if a tensor is BYTES, whose contents must be checked each time, or lies outside the slot: in
         memory of this job alone, or of a client. Long headers are not kept either.
@@ -110,4 +126,4 @@ class RequestPlans:
                 return
         if len(self._plans) >= PLANS_KEPT_MAX:
             self._plans.clear()
-        self._plans[key] = RequestPlan(job, slot.offset, options)
+        self._plans[key] = RequestPlan(job, slot.offset + lead, options)

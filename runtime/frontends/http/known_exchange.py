@@ -36,7 +36,7 @@ def know(state: ServerState, model: ModelVersion, head: Head, document: bytes, s
     if plan.known is None:
         plan.known = False
         if plan.options is ALL_BINARY:
-            plan.known = model.know(document, size, plan.pattern(len(document))) or False
+            plan.known = model.know(document, size, plan.pattern()) or False
     if plan.known and _is_plain(head):
         model.plans.remember_known(head, plan)
         state.knows_requests = True

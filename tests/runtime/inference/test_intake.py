@@ -164,6 +164,14 @@ class TestSubmit:
         assert first.slot is second.slot is None
         assert world.memory.live == 2
 
+    def test_sequence(self, world):
+        """A request has its own place in a sequence. One that the decoder reads otherwise is not remembered."""
+        world.intake.submit(Incoming(world.slot()), world.model, KEY, sequence=(7, 1))
+        assert world.model.plans.find(KEY) is None
+        world.intake.submit(Incoming(world.slot()), world.model, KEY, sequence=(0, 0))
+        world.intake.submit(Incoming(world.slot()), world.model, KEY, sequence=(7, 1))
+        assert [job.options[:2] for job in world.instance.jobs] == [(0, 0), (0, 0), (7, 1)]
+
     @pytest.mark.parametrize("incoming", [{"id": "a"}, {"forwarded": (("x-user", "me"),)}], ids=["id", "headers"])
     def test_no_plan(self, world, incoming):
         """A request is not remembered whose key holds its id, nor one with headers that are forwarded."""

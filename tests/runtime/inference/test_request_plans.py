@@ -54,6 +54,27 @@ def test_an_id_is_that_of_the_request(memory):
     assert plan.job(slot, print, 7).id == ""
 
 
+def test_headers_of_other_lengths(memory):
+    """The tensors lie behind the header, however long that is: its id has any length."""
+    plans = RequestPlans()
+    first, second = memory.allocate(100, 20), memory.allocate(107, 27)
+    plans.remember((HEADER, 80), job(first, ("FP32", 20, 64), ("INT8", 84, 16)), first, ALL_BINARY, 20)
+    made = plans.find((HEADER, 80)).job(second, print, 7, lead=27)
+    assert made.tensors == job(second, ("FP32", 27, 64), ("INT8", 91, 16)).tensors
+
+
+def test_a_sequence_is_that_of_the_request(memory):
+    """Where the header does not hold the sequence, its requests have all other options of the plan."""
+    plans = RequestPlans()
+    slot = memory.allocate(64)
+    first = job(slot, ("FP32", 0, 64))
+    first.options = RequestOptions(7, 1, 1000, ["OUT"], "{}")
+    plans.remember((HEADER, 64), first, slot, ALL_BINARY)
+    plan = plans.find((HEADER, 64))
+    assert plan.job(slot, print, 7, sequence=(8, 2)).options == RequestOptions(8, 2, 1000, ["OUT"], "{}")
+    assert plan.job(slot, print, 7).options is first.options
+
+
 @pytest.mark.parametrize(
     "tensor",
     [
@@ -98,8 +119,8 @@ class TestKnown:
     def plan(self, memory):
         plans = RequestPlans()
         slot = memory.allocate(100, 20)
-        plans.remember((HEADER, 100), job(slot, ("FP32", 20, 64), ("INT8", 84, 16)), slot, ALL_BINARY)
-        return plans.find((HEADER, 100))
+        plans.remember((HEADER, 80), job(slot, ("FP32", 20, 64), ("INT8", 84, 16)), slot, ALL_BINARY, 20)
+        return plans.find((HEADER, 80))
 
     def test_by_identity(self, plan):
         """A plan is found by the identity of its head: an equal head does not find it."""
@@ -129,8 +150,8 @@ class TestKnown:
             assert len(plans._by_head) <= PLANS_KEPT_MAX
 
     def test_on_the_wire(self, plan):
-        """Without an id, and its tensors counted from where one wants."""
-        wire = plan.pattern(20)
+        """Without an id, and its tensors counted from where the contents begin."""
+        wire = plan.pattern()
         assert wire == [
             "",
             0,
@@ -143,4 +164,4 @@ class TestKnown:
             None,
         ]
         wire[5] = "changed"
-        assert plan.pattern(0)[5:7] == ["", [("IN0", "FP32", [64], 20, 64, 0, 0), ("IN1", "INT8", [16], 84, 16, 0, 0)]]
+        assert plan.pattern()[5:7] == ["", [("IN0", "FP32", [64], 0, 64, 0, 0), ("IN1", "INT8", [16], 64, 16, 0, 0)]]

@@ -23,7 +23,15 @@ MODULE_LINES_MAX = 600
 HEADERS = sorted(path for path in (ROOT / "include").rglob("*") if path.is_file())
 
 # The backends of frameworks, which run in any environment that has the framework, and what they share.
-FRAMEWORKS = ("backends/toolkit", "backends/onnxruntime", "backends/pytorch", "backends/sklearn")
+FRAMEWORKS = (
+    "backends/toolkit",
+    "backends/onnxruntime",
+    "backends/pytorch",
+    "backends/sklearn",
+    "backends/jax",
+    "backends/openvino",
+    "backends/tensorflow",
+)
 
 # Each part of the tree and the parts that it must not import: runtime and stub both stand on utils, and on it alone.
 FORBIDDEN = {"utils": {"runtime", "stub", "testing"}, "stub": {"runtime", "testing"}, "runtime": {"stub", "testing"}}

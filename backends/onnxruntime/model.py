@@ -15,12 +15,13 @@ from typing import Any, ClassVar, Dict, List, Mapping, Tuple
 import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.onnxruntime.options import SessionSettings, providers, session_settings
-from pyruntime.backends.onnxruntime.tensors import OnnxArrays, describe, describe_error
+from pyruntime.backends.onnxruntime.tensors import describe, describe_error
 from pyruntime.backends.toolkit.batching import BatchExecutor
 from pyruntime.backends.toolkit.completion import check_tensors, complete
 from pyruntime.backends.toolkit.files import find_libraries, find_model_file
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
+from pyruntime.backends.toolkit.texts import TextArrays
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
 from pyruntime.utils.errors import LoadError
 
@@ -63,7 +64,7 @@ class TritonPythonModel:
             describe(settings.name, self._session.get_outputs()),
         )
         names = [tensor.name for tensor in settings.outputs]
-        self._batches = BatchExecutor(self._run, OnnxArrays(), names, settings.max_batch_size > 0)
+        self._batches = BatchExecutor(self._run, TextArrays("ONNX"), names, settings.max_batch_size > 0)
 
     def execute(self, requests: List[pb_utils.InferenceRequest]) -> List[pb_utils.InferenceResponse]:
         """Execute the requests by one call of the session, if their shapes agree."""

@@ -1,16 +1,12 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX Runtime's tensors: its names of datatypes, texts as strings, and its messages."""
+"""ONNX Runtime's names of datatypes, and its messages."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Sequence
 
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-from pyruntime.backends.toolkit.batching import Arrays
 from pyruntime.backends.toolkit.settings import TensorSpec
 from pyruntime.utils.errors import LoadError
 
@@ -52,22 +48,3 @@ def describe_error(exc: Exception) -> str:
     """An error of ONNX Runtime as Triton's backend words it."""
     found = _MESSAGE.match(str(exc))
     return f"onnx runtime error {found.group(1)}: {found.group(2).strip()}" if found else str(exc)
-
-
-class OnnxArrays(Arrays):
-    """Arrays of numpy. ONNX's strings are texts in UTF-8, and its Python interface takes no others."""
-
-    def read(self, tensor: pb_utils.Tensor) -> Any:
-        """See Arrays. Raises ValueError for BYTES that are not UTF-8."""
-        array = tensor.as_numpy()
-        if array.dtype != object:
-            return array
-        try:
-            texts = [element.decode() for element in array.ravel()]
-        except UnicodeDecodeError:
-            raise ValueError(
-                f"input '{tensor.name()}' has an element that is not valid UTF-8, which strings of ONNX must be"
-            ) from None
-        decoded = np.empty(len(texts), object)
-        decoded[:] = texts
-        return decoded.reshape(array.shape)

@@ -41,6 +41,13 @@ def complete_config(
 
     Inputs or outputs that are configured stay as they are, and so does `max_batch_size` then.
     """
+    for noun, tensors in (("input", inputs), ("output", outputs)):
+        for tensor in tensors:
+            if tensor.dims is None and not config.get(noun):
+                raise ConfigError(
+                    f"autofill failed for model '{config.get('name', '')}': its file does not tell how many dimensions "
+                    f"{noun} '{tensor.name}' has: declare each {noun} in config.pbtxt"
+                )
     can_batch = all(map(_may_batch, [*inputs, *outputs]))
     if config.get("max_batch_size", 0) > 0:
         if not can_batch:
@@ -76,7 +83,7 @@ def shape_text(dims: Sequence[int]) -> str:
 
 
 def _may_batch(tensor: TensorSpec) -> bool:
-    return bool(tensor.dims) and tensor.dims is not None and tensor.dims[0] == -1
+    return tensor.dims is None or (bool(tensor.dims) and tensor.dims[0] == -1)
 
 
 def _entry(tensor: TensorSpec, is_batching: bool) -> Dict[str, Any]:

@@ -13,8 +13,8 @@ from pyruntime.utils.errors import LoadError
 
 # How the dynamic loader names a symbol, or a version of symbols, that no loaded library has.
 _SYMBOL = re.compile(r"undefined symbol: ([^\s,)]+)|version .(\S+?)' not found")
-# How ONNX Runtime reports a library that lacks the function that it calls.
-_ENTRY_POINT = re.compile(r"Failed to get symbol (\w+) ")
+# How ONNX Runtime and OpenVINO report a library that lacks the function that they call.
+_ENTRY_POINT = re.compile(r"(?:Failed to get symbol |dlSym cannot locate method ')(\w+)")
 
 
 def environment() -> str:

@@ -56,6 +56,8 @@ FORMATS = (
     Format("model.onnx", "onnxruntime", "onnxruntime_onnx", is_folder=None),
     Format("model.xml", "openvino", "", is_folder=None),
     Format("model.pt", "pytorch", "pytorch_libtorch", is_folder=False, others=("model.pt2",)),
+    # Triton does not know it.
+    Format("model.jax", "jax", "", is_folder=False),
     Format("model.py", "python", "", is_folder=False),
 )
 BACKEND_BY_PLATFORM = {format.platform: format.backend for format in FORMATS if format.platform}

@@ -188,6 +188,17 @@ class TestCompletion:
         assert unbatched["input"] == [entry("A", [-1])]
         assert "max_batch_size" not in unbatched
 
+    def test_a_number_of_dimensions_that_is_open(self):
+        """Such a tensor agrees with any configuration, and without one there is no shape to complete."""
+        unknown = TensorSpec("A", "TYPE_FP32", None)
+        config = {"name": "m", "max_batch_size": 4, "input": [entry("A", [3])]}
+        complete_config(config, [unknown], [tensor("C", -1)], 4)
+        assert config["max_batch_size"] == 4
+        with pytest.raises(
+            ConfigError, match=r"how many dimensions input 'A' has: declare each input in config.pbtxt$"
+        ):
+            complete_config({"name": "m"}, [unknown], [tensor("C", -1)], 4)
+
     def test_a_batch_that_is_not_possible(self):
         """The message is Triton's."""
         with pytest.raises(ConfigError, match=r"^autofill failed for model 'm': model does not support batching while"):
@@ -283,6 +294,7 @@ class TestFrameworks:
             ("x: version `VERS_1.9' not found (required", "needs the symbol version 'VERS_1.9', which torch 2.1 of "),
             ("no ELF", "cannot be loaded into torch 2.1 of the environment "),
             ("Failed to get symbol Register with error", "has no function Register, by which torch 2.1 registers "),
+            ("dlSym cannot locate method 'f': undefined symbol: f", "has no function f, by which torch 2.1 registers "),
         ],
     )
     def test_a_library_that_does_not_load(self, reason, lacking):

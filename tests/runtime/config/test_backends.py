@@ -13,6 +13,7 @@ SAVEDMODEL = ("tensorflow", "tensorflow_savedmodel", "model.savedmodel")
 PLAN = ("tensorrt", "tensorrt_plan", "model.plan")
 ONNX = ("onnxruntime", "onnxruntime_onnx", "model.onnx")
 XML = ("openvino", "", "model.xml")
+JAX = ("jax", "", "model.jax")
 PT = ("pytorch", "pytorch_libtorch", "model.pt")
 PT2 = ("pytorch", "pytorch_libtorch", "model.pt2")
 PYTHON = ("python", "", "model.py")
@@ -37,6 +38,7 @@ def _filled(text="", files=(), name="m"):
         (["model.xml"], XML),
         (["model.xml/"], XML),
         (["model.pt"], PT),
+        (["model.jax"], JAX),
         (["model.py"], PYTHON),
         (["readme", "weights/", "model.onnx"], ONNX),
         (["model.py", "model.pt", "model.onnx", "model.plan"], PLAN),
@@ -111,7 +113,7 @@ def test_of_nothing():
         _filled(files=[])
     assert str(caught.value) == (
         f"{start}no files, and none of model.graphdef, model.savedmodel, model.plan, model.onnx, model.xml, model.pt, "
-        "model.pt2, model.py: set 'backend' in config.pbtxt, or rename the file"
+        "model.pt2, model.jax, model.py: set 'backend' in config.pbtxt, or rename the file"
     )
     with pytest.raises(ConfigError) as caught:
         _filled(files=["weights/", "model.bin"])

@@ -1,0 +1,28 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""The backend "jax": an exported function by the Python package jax. More is in tests/backends/test_jax.py."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="jax is not installed (pip install jax)")
+export = pytest.importorskip("jax.export", reason="this jax has no jax.export (pip install -U jax)")
+
+
+def test_a_model_of_a_file_alone(serve, model):
+    """The backend is found by the file, and the configuration completed by it."""
+    rows = jax.ShapeDtypeStruct((*export.symbolic_shape("rows"), 3), np.float32)
+    exported = export.export(jax.jit(lambda a, b: {"sum": a + b, "difference": a - b}), platforms=["cpu"])(
+        a=rows, b=rows
+    )
+    (model("bare", None, None) / "1" / "model.jax").write_bytes(exported.serialize())
+    server = serve()
+    with closing(server.client()) as client:
+        config = client.get_model_config("bare")
+    assert (config["backend"], config["default_model_filename"], config["max_batch_size"]) == ("jax", "model.jax", 4)
+    first, second = np.arange(9, dtype=np.float32).reshape(3, 3), np.full((3, 3), 10, np.float32)
+    answer = server.infer("bare", {"a": first, "b": second})
+    assert answer.as_numpy("sum").tolist() == (first + second).tolist()
+    assert answer.as_numpy("difference").tolist() == (first - second).tolist()

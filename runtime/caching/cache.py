@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 _T = TypeVar("_T")
 
@@ -33,8 +33,26 @@ class CacheUsage:
     insertion_ns: int
 
 
+class AnswerCache(Protocol):
+    """A cache that keeps prepared answers with its entries. Neither method blocks."""
+
+    def find_answer(self, request: Hashable) -> bytes | None:
+        """The answer to a request that was prepared for it, None if there is none. Counts as a lookup if there is one.
+
+        Belongs to the event loop's thread.
+        """
+
+    def add_answer(self, key: str, request: Hashable, size: int, answer: bytes) -> None:
+        """Prepare the answer from the entry of a key to a request, which takes `size` bytes of memory."""
+
+
 class ResponseCache(ABC):
-    """The server's response cache. No other method may be called before `open` has returned."""
+    """The server's response cache. No other method may be called before `open` has returned.
+
+    `answers` is where it keeps prepared answers, None if it keeps none.
+    """
+
+    answers: AnswerCache | None = None
 
     def __init__(self, name: str) -> None:
         self.name = name

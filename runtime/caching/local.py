@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
 from pyruntime.runtime.caching.cache import CacheUsage, ResponseCache
@@ -35,6 +35,7 @@ class LocalCache(ResponseCache):
         # Threads look up and insert what is large.
         self._lock = threading.Lock()
         self._hits = self._misses = self._lookup_ns = self._insertion_ns = 0
+        self.answers = self
 
     async def open(self) -> None:
         """See ResponseCache."""
@@ -62,6 +63,21 @@ class LocalCache(ResponseCache):
         with self._lock:
             self._entries.add(key, entry)
             self._insertion_ns += time.monotonic_ns() - begun_ns
+
+    def find_answer(self, request: Hashable) -> bytes | None:
+        """See AnswerCache."""
+        begun_ns = time.monotonic_ns()
+        with self._lock:
+            answer = self._entries.find_answer(request)
+            if answer is not None:
+                self._hits += 1
+                self._lookup_ns += time.monotonic_ns() - begun_ns
+        return answer
+
+    def add_answer(self, key: str, request: Hashable, size: int, answer: bytes) -> None:
+        """See AnswerCache."""
+        with self._lock:
+            self._entries.add_answer(key, request, size, answer)
 
     @property
     def usage(self) -> CacheUsage:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
+from pyruntime.runtime.caching.answers import CachedResponse, PreparedAnswers
 from pyruntime.runtime.caching.cache import ResponseCache
 from pyruntime.runtime.caching.entry import decode, decode_stream, encode
 from pyruntime.runtime.caching.key import request_key
@@ -63,6 +64,9 @@ class CachedRequests:
         self._jobs: dict[Job, Callable[[], None] | None] = {}
         batching = model.spec.dynamic_batching
         self._is_ordered = batching is not None and batching.preserve_ordering
+        # A response that has its place among others, and a stream, are not prepared.
+        is_simple = not self._is_ordered and not model.spec.decoupled
+        self.answers = PreparedAnswers(cache.answers, model.statistics) if cache.answers and is_simple else None
         self._inserting = 0
         self._replays: dict[Job, Replay] = {}
         self._room = StreamRoom()
@@ -155,12 +159,12 @@ class CachedRequests:
             else:
                 (outputs,) = responses
                 assert outputs is not None  # by `_look`
-                self._answer(job, outputs, begun_ns, took_ns)
+                self._answer(job, key, outputs, begun_ns, took_ns)
         self._note_if_idle()
 
-    def _answer(self, job: Job, outputs: list[OutputTensor], begun_ns: int, took_ns: int) -> None:
+    def _answer(self, job: Job, key: str, outputs: list[OutputTensor], begun_ns: int, took_ns: int) -> None:
         try:
-            response = self._response(job, outputs)
+            response = self._response(job, outputs, key)
         except InferenceError as exc:
             self._fail(job, exc, FailureReason.OTHER)
             return
@@ -170,9 +174,16 @@ class CachedRequests:
         job.free()
         job.respond(response, True)
 
-    def _response(self, job: Job, outputs: list[OutputTensor]) -> InferResponse:
-        """Raises InferenceError if the client's memory is too small."""
-        response = InferResponse(self._model.spec.name, self._model.version, job.id, outputs)
+    def _response(self, job: Job, outputs: list[OutputTensor], key: str = "") -> InferResponse:
+        """The response of the entry with a key, "" for one of a stream.
+
+        Raises InferenceError if the client's memory is too small.
+        """
+        name, version = self._model.spec.name, self._model.version
+        if job.client is None and key:
+            return CachedResponse(name, version, job.id, outputs, key=key)
+        # The contents of a client's memory are not known by the bytes of its requests.
+        response = InferResponse(name, version, job.id, outputs)
         return response if job.client is None else put_in_place(response, job.client)
 
     def _replay(self, job: Job, stream: list[Outputs], begun_ns: int, took_ns: int) -> None:

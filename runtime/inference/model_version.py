@@ -75,6 +75,8 @@ class ModelVersion:
         self.plans = RequestPlans()
         self.validated = ValidatedSignatures()
         self._cached = None if cache is None else CachedRequests(cache, self)
+        # What answers repeated requests before they are decoded; None for most models.
+        self.answers = None if self._cached is None else self._cached.answers
         self._is_batched = spec.is_batched
         self._sequence_ids = count(1)
         self.scheduler = create_scheduler(spec, self.review_instances, self.statistics, memory, strategy, grants)

@@ -414,6 +414,53 @@ def test_redis_that_ends(serve, model, redis_options, wait_until):
     assert "redis: lookup of a response of 'm' failed" in server.log
 
 
+def over_http(server, numbers, **headers):
+    """The whole response to a request with JSON, on a connection of its own."""
+    document = json.dumps({"inputs": [{"name": "IN", "datatype": "INT64", "shape": [len(numbers)], "data": numbers}]})
+    answer = server.request("POST", "/v2/models/m/infer", document, headers)
+    return answer.status, answer.body
+
+
+def over_grpc(client, id):
+    """The id and the numbers of the response to a request with an id."""
+    tensor = tritonclient.grpc.InferInput("IN", [1], "INT64").set_data_from_numpy(np.array([4], np.int64))
+    result = client.infer("m", [tensor], request_id=id)
+    return result.get_response().id, result.as_numpy("OUT").tolist()
+
+
+def test_repeated_requests(serve, model):
+    """The same bytes get the same response, and count as any hit; a version that is loaded anew checks them anew."""
+    folder = model()
+    server = serve(*LOCAL, "--model-control-mode=explicit", "--load-model=m")
+    forms = [{}, {"binary": False}, {"outputs": ["OUT"]}, {"request_id": "with an id"}, {"parameters": {"more": 1}}]
+    for form in forms * 3:
+        assert ask(server, 1, 2, **form) == [3, 1]
+    first = over_http(server, [1, 2])
+    assert [over_http(server, [1, 2]), over_http(server, [1, 2], Connection="close")] == [first] * 2
+    assert over_http(server, [2, 2]) == (200, first[1].replace(b"[3,1]", b"[4,2]"))
+    with closing(server.grpc()) as client:
+        for id in ("a", "b", "", "c"):
+            assert over_grpc(client, id) == (id, [4, 3])
+    assert over_http(server, [-1]) == over_http(server, [-1])
+    counts = statistics(server)
+    assert {name: counts[name] for name in ("cache_hit", "cache_miss", "success", "fail", "executions")} == {
+        "cache_hit": 20,
+        "cache_miss": 5,
+        "success": 23,
+        "fail": 2,
+        "executions": 5,
+    }
+    page = server.request("GET", "/metrics", port=server.metrics_port).body.decode()
+    assert "nv_cache_num_hits 20\n" in page
+    assert 'nv_cache_num_hits_per_model{model="m",version="1"} 20\n' in page
+    config = folder / "config.pbtxt"
+    config.write_text(config.read_text().replace("dims: [ -1 ]", "dims: [ 3 ]", 1))
+    assert server.request("POST", "/v2/repository/models/m/load").status == 200
+    assert over_http(server, [1, 2])[0] == 400
+    assert server.request("POST", "/v2/repository/models/m/unload").status == 200
+    assert over_http(server, [1, 2])[0] == 404
+
+
 def test_usage_of_local(serve, model):
     """Triton's gauges of the cache `local`."""
     model()

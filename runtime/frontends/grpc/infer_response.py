@@ -56,8 +56,7 @@ def _encode(response: InferResponse) -> Parts:
     key: list[object] = [response.model_name, response.model_version]
     parts: Parts = [b""]
     if response.id:
-        id = response.id.encode()
-        parts.append(_ID + varint(len(id)) + id)
+        parts.append(encode_id(response.id))
     if response.parameters:
         parts.append(_parameters(response.parameters))
     for output in outputs:
@@ -81,6 +80,12 @@ def _encode(response: InferResponse) -> Parts:
             _heads[known] = head
     parts[0] = head
     return parts
+
+
+def encode_id(id: str) -> bytes:
+    """The field of a response with the id of its request, which may stand anywhere in the message."""
+    encoded = id.encode()
+    return _ID + varint(len(encoded)) + encoded
 
 
 def final_parameter(final: bool) -> bytes:

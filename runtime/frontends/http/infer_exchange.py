@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import NamedTuple
 
+from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX, PreparedAnswers
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.frontends.common.classification import classified
 from pyruntime.runtime.frontends.common.compression import compress_all
@@ -50,6 +51,8 @@ class InferExchange(ModelExchange[OutputOptions]):
     _prepared = 0
     # The request's document, if a thread has parsed it.
     _document: Mapping[str, object] | None = None
+    # What the answer depends on, and the size of that, if the answer may be prepared for the same request.
+    _repeatable: tuple[Hashable, int] | None = None
 
     # The request.
 
@@ -61,6 +64,8 @@ class InferExchange(ModelExchange[OutputOptions]):
             return None
         if head.encoding:  # the size of the decompressed body is unknown
             return None
+        if model.answers is not None and size <= REQUEST_BYTES_MAX:
+            return None  # the cache may have the answer
         try:
             self._reservation = self._state.intake.reserve(model, size, size, lead)
         except InferenceError as exc:
@@ -89,6 +94,8 @@ class InferExchange(ModelExchange[OutputOptions]):
         else:
             if model is None or model.is_gone:  # it may have been replaced while the body came in
                 model = self._find_model()
+            if model.answers is not None and self._is_answered(model.answers):
+                return
             if lead is not None and 0 <= lead < len(body):
                 if len(body) > COPIED_AT_ONCE_MAX:
                     self._copy(model, body, lead)
@@ -117,6 +124,40 @@ class InferExchange(ModelExchange[OutputOptions]):
         # A slot may have taken over the claim, but never the turn.
         if self._claim is not None or self._turn is not None:
             self._end_claim()
+
+    def _is_answered(self, answers: PreparedAnswers) -> bool:
+        """Answer the request with what was prepared for it. Returns False if that is nothing.
+
+        A trace needs the whole way of a request, and forwarded headers, which may be refused, are not in the body. The
+        line of a load report, and that about the end of the connection, are not the same each time.
+        """
+        head, body = self.head, self._body
+        size = len(body)
+        if size > REQUEST_BYTES_MAX or not self.keep_alive or self._state.tracer.active:
+            return False
+        if head.forwarded or head.load_format:
+            return False
+        request = head.header_length, head.response_encoding, bytes(body)
+        answer = answers.find(request)
+        if answer is None:
+            self._repeatable = request, size
+            return False
+        if self._claim is not None:
+            self._end_claim()
+        self.length = len(answer)
+        self.parts = [answer]
+        self._connection.answered()
+        return True
+
+    def _prepare(self, response: InferResponse) -> None:
+        """Prepare the answer for the same request, of which this is the response."""
+        assert self._repeatable is not None  # the callers look
+        assert self._model is not None  # it has answered
+        assert self.parts is not None  # they are made
+        answers = self._model.answers
+        # One with an id does not come again.
+        if answers is not None and not response.id:
+            answers.prepare(*self._repeatable, response, self.parts)
 
     def _copy(self, model: ModelVersion, body: bytes | bytearray, lead: int) -> None:
         """Copy a large body to request memory in a thread, and then act as if it had arrived there."""
@@ -225,6 +266,8 @@ class InferExchange(ModelExchange[OutputOptions]):
             head = infer_head(len(document) if parts else 0, self.length, self.keep_alive)
             self.parts = [head, document, *parts]
             self.release = outcome.release
+            if self._repeatable is not None:
+                self._prepare(outcome)
             self._connection.answered()
 
     def _make_answer(self, response: InferResponse) -> None:
@@ -251,6 +294,8 @@ class InferExchange(ModelExchange[OutputOptions]):
         if self.head.load_format:
             head = with_line(head, self._load_report_line())
         self.parts = [head, *answer.parts]
+        if self._repeatable is not None:
+            self._prepare(response)
         if answer.encoding:
             response.release()
         else:

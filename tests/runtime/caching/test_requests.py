@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pyruntime.runtime.caching.answers import CachedResponse
 from pyruntime.runtime.caching.entry import encode
 from pyruntime.runtime.caching.key import request_key
 from pyruntime.runtime.caching.local import AT_ONCE_MAX, LocalCache
@@ -36,6 +37,7 @@ class Cache(Threads):
 
     name = "tested"
     failure = Broken
+    answers = None
 
     def __init__(self):
         super().__init__()
@@ -128,6 +130,40 @@ def test_hit(world):
         assert (world.model.queued, world.model.turns) == ([], [world.job])
 
     world(test)
+
+
+def test_response_that_can_be_prepared(world):
+    """A response of an entry has its key; not so one into the memory of a client, whose contents change."""
+
+    async def test(world):
+        world.cache.kept = memoryview(encode([OUTPUT]))
+        in_memory = world.make_job("other")
+        in_memory.client = SimpleNamespace(places={})
+        for job in (world.job, in_memory):
+            world.cached.start(job)
+            world.cache.go()
+        (first, _), (second, _) = world.answers
+        assert first.key == request_key("m", 1, ["OUT"], [("IN", "INT8", [1], b"x")])
+        assert not isinstance(second, CachedResponse)
+
+    world(test)
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_prepared"),
+    [
+        ({}, True),
+        ({"decoupled": True}, False),
+        ({"dynamic_batching": DynamicBatchingSpec(preserve_ordering=True)}, False),
+        ({"dynamic_batching": DynamicBatchingSpec()}, True),
+    ],
+)
+def test_models_with_prepared_answers(spec, is_prepared):
+    """Those whose responses need no place among others, and are one for each request, if the cache keeps them."""
+    model = Model()
+    model.spec = SimpleNamespace(**(vars(Model.spec) | spec))
+    assert (CachedRequests(LocalCache("local", {}), model).answers is not None) is is_prepared
+    assert CachedRequests(Cache(), model).answers is None
 
 
 def test_miss(world):

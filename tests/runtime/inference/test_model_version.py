@@ -578,7 +578,7 @@ class TestKnown:
     def test_a_cache(self, memory):
         """A model with a response cache must decode each request."""
         instance = Instance()
-        made = model(memory, instance, cache=SimpleNamespace())
+        made = model(memory, instance, cache=SimpleNamespace(answers=None))
         assert made.know(b"", 10, []) is None
 
     def test_no_instance(self, memory):

@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: The pyruntime authors
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that a model with a response cache answers with what was prepared for the same message."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX
+from pyruntime.runtime.inference.intake import ID_LENGTH_MAX
+
+OK = (0, "")
+
+
+class Answers:
+    """Those that were prepared, whatever the response is."""
+
+    def __init__(self):
+        self.kept = {}
+        self.found = 0
+
+    def find(self, request):
+        answer = self.kept.get(request)
+        self.found += answer is not None
+        return answer
+
+    def prepare(self, request, size, response, parts):
+        self.kept[request] = b"".join(parts)
+
+
+@pytest.fixture
+def answers(server):
+    """Those of model "m"."""
+    server.model.answers = Answers()
+    return server.model.answers
+
+
+@pytest.fixture(autouse=True)
+def _balanced(server):
+    """No call leaves requests or memory behind."""
+    yield
+    assert server.state.in_flight == 0
+    assert server.memory.live == 0
+
+
+def infer(peer, request, path=None, **headers):
+    """The response to a call that succeeds."""
+    answer = peer[peer.call(path or peer.INFER, request, **headers)]
+    assert (answer.status, answer.is_over) == (OK, True)
+    ((_, message),) = answer.messages
+    return service_pb2.ModelInferResponse.FromString(message)
+
+
+def test_repeated(dial, ask, server, answers):
+    """The model does not see it, and the client sees no difference, but for the id of its own request."""
+    peer = dial()
+    first = infer(peer, ask(1.0, 2.0, id="first"))
+    for id in ("", "second", "first", "ü" * 100):
+        again = infer(peer, ask(1.0, 2.0, id=id))
+        assert again.id == id
+        again.id = "first"
+        assert again == first
+    assert (answers.found, server.instance.released) == (4, 1)
+
+
+def test_what_makes_a_difference(dial, ask, server, answers):
+    """Contents, shapes, parameters and outputs; an id that is refused, and contents that are not raw."""
+    peer = dial()
+    variants = [ask(1.0, 2.0), ask(2.0, 1.0), ask(1.0), ask(1.0, 2.0)]
+    variants[3].parameters["a"].int64_param = 1
+    for request in variants:
+        infer(peer, request)
+    assert (answers.found, len(answers.kept)) == (0, 4)
+    assert infer(peer, ask(1.0, 2.0, raw=False)).raw_output_contents == infer(peer, ask(1.0, 2.0)).raw_output_contents
+    assert (answers.found, len(answers.kept)) == (1, 4)
+    status, message = peer[peer.call(peer.INFER, ask(1.0, 2.0, id="x" * (ID_LENGTH_MAX + 1)))].status
+    assert (status, "the id of the request has" in message, answers.found) == (3, True, 1)
+
+
+def test_not_prepared(dial, ask, server, answers):
+    """Long messages, those of streams, and those with a load report."""
+    peer = dial()
+    infer(peer, ask(*[1.0] * (REQUEST_BYTES_MAX // 4)))
+    infer(peer, ask(1.0), **{"endpoint-load-metrics-format": "text"})
+    peer.call(peer.STREAM, ask(2.0))
+    assert answers.kept == {}
+
+
+def test_compressed_responses(dial, ask, server, answers):
+    """Where the server compresses responses it makes each of them."""
+    server.state.settings = replace(server.state.settings, grpc_compression_level="low")
+    peer = dial()
+    infer(peer, ask(1.0))
+    assert answers.kept == {}
+
+
+def test_traced(dial, ask, server, answers):
+    """A trace has the whole way of a request."""
+    peer = dial()
+    infer(peer, ask(1.0))
+    server.trace_with(SimpleNamespace(active=True, sample=lambda *_: None))
+    infer(peer, ask(1.0))
+    assert answers.found == 0
+
+
+def test_model_that_does_not_serve(dial, ask, server, answers):
+    """Its prepared answers are not sent."""
+    peer = dial()
+    infer(peer, ask(1.0))
+    server.state.exiting = True
+    assert peer[peer.call(peer.INFER, ask(1.0))].status == (14, "Server exiting")
+    assert answers.found == 0

@@ -152,9 +152,10 @@ class ModelCall:
 
         `subject` is the name of the call in the message.
         """
-        job, callee, on_response = self.job, self.callee, self._on_response
+        job, callee = self.job, self.callee
         if job is None or callee is None or job.instance is not None:
             return
+        on_response = self._on_response
         lacking: Sequence[str] = ()
         cycle = self._cycle(caller)
         if cycle and callee.is_limited:

@@ -128,7 +128,9 @@ class WarmUp:
             request.free()
             raise
         tensors = tensor_refs([*request.inputs, *controls])
-        return Job("", request_options(request), tensors, 1, None, request.slots, responses, time.monotonic_ns())
+        job = Job("", request_options(request), tensors, 1, None, request.slots, responses, time.monotonic_ns())
+        job.on_free = responses.freed
+        return job
 
 
 def warm_up_of(model: ModelVersion, folder: str, grants: ResourceGrants | None = None) -> executor.WarmUp | None:
@@ -137,10 +139,14 @@ def warm_up_of(model: ModelVersion, folder: str, grants: ResourceGrants | None =
 
 
 class _Responses:
-    """Takes the responses to the requests of one execution, and keeps the messages of errors."""
+    """Takes the responses to the requests of one execution, and keeps the messages of errors.
+
+    It is `complete` when all have their last response and execute has returned, or one of them has failed: a sender may
+    answer while execute runs, with the resources of its instance.
+    """
 
     def __init__(self, count: int) -> None:
-        self._left = count
+        self._left = self._executed = count
         self.failures: list[str] = []
         self.complete = asyncio.Event()
 
@@ -152,8 +158,16 @@ class _Responses:
             outcome.release()
         if final:
             self._left -= 1
-            if not self._left:
-                self.complete.set()
+            self._note_if_complete()
+
+    def freed(self, job: Job) -> None:
+        """See Job.on_free."""
+        self._executed -= 1
+        self._note_if_complete()
+
+    def _note_if_complete(self) -> None:
+        if not self._left and (self.failures or not self._executed):
+            self.complete.set()
 
 
 def _failed(sample: WarmupSample, failures: list[str]) -> LoadError:

@@ -292,8 +292,8 @@ class StubBatches(InflightBatches[InflightBatch]):
                 self._clear_flag(serial)
                 self._streams.end(serial, as_outcome(outcome))
         elif outcome is None:
-            self._leave_execute(job)
             self._streams.open(serial, job, inflight.sent_ns)
+            self._leave_execute(job)
         elif type(outcome) is int:
             self._reschedule_or_fail(job, now_ns)
         elif isinstance(outcome, InferenceError):
@@ -309,6 +309,8 @@ class StubBatches(InflightBatches[InflightBatch]):
         """
         if job.states is None:
             job.free()
+        else:
+            self._streams.leave_memory(job.serial)
 
     def _fail(self, job: Job, failure: InferenceError, now_ns: int) -> None:
         """See InflightBatches."""
@@ -386,7 +388,9 @@ class StubBatches(InflightBatches[InflightBatch]):
             for job in inflight.batch:
                 slots, job.slots = job.slots, []
                 self._calls.free_unread(slots)
-                if job.serial not in inflight.finished and job.serial not in self._streams:
+                if job.serial in inflight.finished or job.serial in self._streams:
+                    job.free()  # its execution has ended, although it is answered otherwise
+                else:
                     self._fail(job, failure, now_ns)
         for serial, job in zip(list(self._streams.by_serial), self._streams.jobs(), strict=True):
             slots, job.slots = job.slots, []

@@ -49,6 +49,8 @@ class TakenOnce:
 
 @dataclass(slots=True, eq=False)
 class _Stream:
+    """One of them. `owns_memory`: execute has returned, and the last response frees the memory of the request."""
+
     job: Job
     sent_ns: int
     # When the latest response was passed on.
@@ -56,6 +58,7 @@ class _Stream:
     count: int = 0
     failure: InferenceError | None = None
     kept: Outcome | None = None
+    owns_memory: bool = False
 
 
 class Streams:
@@ -85,6 +88,10 @@ class Streams:
         """A sender will answer this job."""
         if serial not in self.by_serial:
             self.by_serial[serial] = _Stream(job, sent_ns, sent_ns)
+
+    def leave_memory(self, serial: int) -> None:
+        """Execute has returned, and the memory of the job is needed until the last response."""
+        self.by_serial[serial].owns_memory = True
 
     def once(self, serial: int, slot: int, size: int) -> TakenOnce:
         """The `take` and `release` of a response that others follow; `slot` may be NO_SLOT."""
@@ -155,7 +162,7 @@ class Streams:
         else:
             waited_ns = max(0, stream.sent_ns - job.arrived_ns)
             self._statistics.success(job.rows, waited_ns, 0, max(0, now_ns - stream.sent_ns), 0, total_ns)
-        if job.states is not None:  # else execute has freed it: see StubBatches
+        if stream.owns_memory:  # else the end of execute frees it: see StubBatches
             job.free()
         job.respond(outcome, True)
 

@@ -14,6 +14,8 @@ from pyruntime.runtime.calls.model_call import (
     is_decoupled,
     not_ready,
 )
+from pyruntime.runtime.ensembles.run import Start
+from pyruntime.runtime.ensembles.step_call import StepCall
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.errors import Code, InferenceError
 
@@ -298,6 +300,13 @@ class TestDeadlock:
         assert [failure.message for failure, _ in bench.answers] == [
             WOULD_WAIT + ", or the server more of resource 'R'"
         ]
+
+    def test_review_of_a_step_that_has_ended(self):
+        """A step drops what it refers to when it ends; a look that comes later does nothing."""
+        owner = SimpleNamespace(job=SimpleNamespace(trace_context=""), responded=lambda *_: None)
+        call = StepCall(owner, None, Start(None, None))
+        call.end()
+        call.refuse_deadlock("m", "the step")
 
     def test_nothing_to_review(self, bench, monkeypatch):
         """If the call can be served now, no timer is set."""

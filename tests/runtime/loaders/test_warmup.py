@@ -96,6 +96,40 @@ def test_instances_of_one_process(run, memory):
     assert memory.live == 0
 
 
+def test_waits_for_the_end_of_execute(memory, tmp_path):
+    """A sample holds the resources of its instance until execute has returned, also if a sender answers before."""
+
+    posted = None
+
+    class Early(Batches):
+        def warm_up(self, batch):
+            self.executed.append(batch)
+            for job in batch:
+                self.answer(job)
+            posted.set()
+
+    async def act():
+        nonlocal posted
+        posted = asyncio.Event()
+        batches = Early(memory, lambda job: job.respond(None, True))
+        text = CONFIG.replace("input_data_file: 'start'", "zero_data: true")
+        model = ModelVersion(spec_from(text), 1, memory, lambda *_: None)
+        warm_up = warm_up_of(model, str(tmp_path))
+        task = asyncio.ensure_future(warm_up(SimpleNamespace(name="m_0"), batches, 1))
+        for count in (1, 2, 3):
+            await posted.wait()
+            posted.clear()
+            await asyncio.sleep(0)
+            assert len(batches.executed) == count
+            assert not task.done()
+            for job in batches.executed[-1]:
+                job.free()
+        await task
+
+    asyncio.run(act())
+    assert memory.live == 0
+
+
 def test_failure(run, memory):
     """The messages of all requests of the first sample that fails; none is executed after it."""
     executed = []

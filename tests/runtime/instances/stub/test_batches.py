@@ -644,6 +644,20 @@ class TestStates:
         assert request.is_free
         assert request.job.states.inputs[0].contents % (1 << 36) == 128
 
+    @pytest.mark.parametrize("ends_apart", [False, True])
+    def test_sender_ends_within_execute(self, benches, ends_apart):
+        """The model reads its inputs until execute has returned, also after the last response."""
+        bench = benches(self.STATE + DECOUPLED)
+        request = self.request(bench)
+        bench.respond(1, self.stateful(64), not ends_apart)
+        if ends_apart:
+            bench.respond(1, None, True)
+        assert request.is_over
+        assert not request.is_free
+        bench.batches.answered(result(1, SENDER))
+        assert request.is_free
+        assert request.job.states.inputs[0].contents % (1 << 36) == 64
+
     def test_death(self, benches):
         """The death of the stub ends it as well."""
         bench = benches(self.STATE + DECOUPLED)
@@ -710,6 +724,16 @@ class TestDeath:
         bench.batches.died(KILLED, restarts=True)
         assert request.response.outputs == []
         assert request.is_free
+
+    @pytest.mark.parametrize("is_last", [False, True])
+    def test_tells_of_the_end_of_one_that_a_sender_answers(self, decoupled, is_last):
+        """Execute has ended for every request that the stub executed, also if a sender has begun to answer it."""
+        request = decoupled.post()
+        ended = []
+        request.job.on_free = ended.append
+        decoupled.respond(1, None if is_last else EMPTY, is_last)
+        decoupled.batches.died(KILLED, restarts=True)
+        assert ended == [request.job]
 
     def test_with_a_response_that_is_kept(self, bench):
         """A response without the end of its request is dropped."""

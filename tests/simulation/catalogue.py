@@ -11,6 +11,7 @@ from random import Random
 
 from pyruntime.runtime.config.normalize import normalize
 from pyruntime.runtime.config.parse import parse_model_config
+from pyruntime.runtime.config.preferred_groups import with_groups_of
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.loaders.version_loader import final_spec
 from pyruntime.runtime.repository.draft import Draft
@@ -48,6 +49,16 @@ class Model:
     @property
     def is_iterative(self):
         return self.spec.iterative_sequence
+
+    @property
+    def states(self):
+        """The states of its sequences."""
+        return self.spec.sequence_batching.states if self.is_sequence else ()
+
+    @property
+    def warm_ups(self):
+        """How many requests of its warm-up each life of an instance executes first, on each of its threads."""
+        return sum(sample.batch_size * sample.count for sample in self.spec.warmup)
 
     @property
     def needs(self):
@@ -111,6 +122,30 @@ def cached(draw):
     return f"{text} response_cache {{ enable: true }}"
 
 
+def streamed(draw):
+    """Decoupled, and its streams are cached."""
+    parameter = "parameters { key: 'RESPONSE_CACHE_STREAMS' value { string_value: 'true' } }"
+    return f"{decoupled(draw)} response_cache {{ enable: true }} {parameter}"
+
+
+def warmed(draw):
+    """Executes samples before it is ready."""
+    is_batched = draw.random() < 0.5
+    size = draw.randint(1, 2) if is_batched else 1
+    tensor = "inputs { key: 'IN' value { data_type: TYPE_INT64 dims: 1 zero_data: true } }"
+    sample = f"name: 'sample' batch_size: {size} count: {draw.choice((0, 1, 3))} {tensor}"
+    return f"{batched(draw) if is_batched else plain(draw)} model_warmup {{ {sample} }}"
+
+
+def stateful(draw):
+    """Keeps a state for each sequence: the value of the request before. Some models change it in place."""
+    is_shared = draw.choice(("true", "false", "false"))
+    zeros = "initial_state { name: 'zeros' data_type: TYPE_INT64 dims: 1 zero_data: true }"
+    state = f"input_name: 'STATE' output_name: 'NEXT' data_type: TYPE_INT64 dims: 1 {zeros}"
+    state = f"state {{ {state} use_same_buffer_for_input_output: {is_shared} }}"
+    return sequence(draw).replace("sequence_batching {", f"sequence_batching {{ {state}", 1)
+
+
 def sequence(draw):
     size = draw.choice((1, 2, 4))
     controls = "".join(
@@ -149,7 +184,10 @@ KINDS = {
     "batched": batched,
     "decoupled": decoupled,
     "cached": cached,
+    "streamed": streamed,
+    "warmed": warmed,
     "sequence": sequence,
+    "stateful": stateful,
     "iterative": iterative,
     "caller": caller,
     "native": native,
@@ -175,6 +213,14 @@ def named(name):
     """The model of this name."""
     kind, _, number = name.rpartition("_")
     return model_of(kind, int(number))
+
+
+@cache
+def regrouped(model, count):
+    """A draft of a model whose first instance group has so many instances."""
+    config = with_groups_of(model.draft.config, model.draft.config)
+    config.instance_group[0].count = count
+    return _draft(model.name, config)
 
 
 def _ensemble(name, draw):
@@ -215,7 +261,11 @@ def _step(draw, size):
 def _read(name, text):
     config = parse_model_config(f"name: '{name}' {text}", "config.pbtxt")
     config = normalize(config, directory_name=name, files=("model.py",), gpus=())
+    draft = _draft(name, config)
+    return draft, draft.identity
+
+
+def _draft(name, config):
     folder = ModelFolder(name, f"/simulated/{name}", None, (1,))
-    draft = Draft(folder, config, None, (), (1,), {})
-    spec = final_spec(draft, config)
-    return Draft(folder, config, spec, instance_processes(spec), (1,), {}), spec
+    spec = final_spec(Draft(folder, config, None, (), (1,), {}), config)
+    return Draft(folder, config, spec, instance_processes(spec), (1,), {})

@@ -92,6 +92,8 @@ class Exchange:
         self._version = None
         self._job = None
         self._finals = 0
+        self._responses = 0
+        self._is_cancelled = False
         self.done = asyncio.Event()
 
     def begin(self):
@@ -126,6 +128,7 @@ class Exchange:
     def cancel(self):
         """The client wants no answer any more."""
         if not self._finals and self._job is not None:
+            self._is_cancelled = True
             self._version.cancel(self._job)
 
     def _respond(self, outcome, final):
@@ -133,6 +136,7 @@ class Exchange:
         world = self._world
         if self._finals:
             world.ledger.violated(f"request {self._number} is answered after its last response")
+        self._responses += outcome is not None
         if isinstance(outcome, InferResponse):
             self._check(outcome)
             if self._sending.keep_s:
@@ -144,6 +148,19 @@ class Exchange:
         if final:
             self._finals += 1
             self.done.set()
+            if not isinstance(outcome, InferenceError) and not self._is_cancelled:
+                self._check_length()
+
+    def _check_length(self):
+        """A stream is as long as its model has made it, for this client or for one with the same request before."""
+        name = self._sending.model
+        lengths = self._world.stream_lengths[name, self._number]
+        model = self._world.models[name]
+        is_exact = self._world.plan.faults == 0 and model.is_decoupled and not model.steps
+        if is_exact and self._responses not in lengths:
+            self._world.ledger.violated(
+                f"request {self._number} of {name} gets {self._responses} responses, and not {sorted(lengths)}"
+            )
 
     def _release(self, response):
         self._check(response)

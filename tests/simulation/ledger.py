@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from pyruntime.runtime.execution.job import Job
+from pyruntime.utils.errors import Code, InferenceError
 
 # How much later than its deadline a request may be rejected, in nanoseconds: some turns of the loop.
 TIMEOUT_BOUND_NS = 200_000
@@ -76,11 +77,13 @@ class Books:
 class Ledger:
     """See the module. `violations` is what was found; the loop ends the scenario with the first."""
 
-    def __init__(self, clock, note):
+    def __init__(self, clock, note, is_faultless):
+        """`is_faultless`: nothing happens that may make a request fail within the server."""
         self._clock = clock
+        self._is_faultless = is_faultless
         self._note = note
         self.violations = []
-        self.books = defaultdict(Books)
+        self.books = {}
         self._numbers = 0
 
     def violated(self, what):
@@ -91,6 +94,10 @@ class Ledger:
         """Raise the first violation."""
         if self.violations:
             raise Violation(self.violations[0])
+
+    def open_books(self, version):
+        """A version is made."""
+        self.books[version] = Books()
 
     # What happens to a job.
 
@@ -165,6 +172,9 @@ class Ledger:
         self._note("answered", spec.name, entry.number, type(outcome).__name__, final)
         if entry.finals:
             self.violated(f"request {entry.number} of {spec.name} is answered again after its last response")
+        is_internal = isinstance(outcome, InferenceError) and outcome.code is Code.INTERNAL
+        if is_internal and self._is_faultless and not entry.job.cancelled:
+            self.violated(f"request {entry.number} of {spec.name} fails without any fault: {outcome}")
         if not final:
             if not spec.decoupled:
                 self.violated(f"request {entry.number} of {spec.name}, which is not decoupled, gets several responses")
@@ -317,8 +327,10 @@ class Ledger:
                 self.violated(f"{version.spec.name}: request {entry.number} is lost")
             statistics = version.statistics
             counted = statistics.success_count + statistics.failure_count
-            if version.memory.live:
-                self.violated(f"{version.spec.name}: {version.memory.live} slots of request memory are never freed")
+            # The first values of states stay as long as the version.
+            slots = version.memory.live - len(version.world.models[version.spec.name].states)
+            if version.since_ms and slots:
+                self.violated(f"{version.spec.name}: {slots} slots of request memory are never freed")
             if counted < books.answered:
                 self.violated(
                     f"{version.spec.name}: {counted} requests are counted, and {books.answered} were answered"

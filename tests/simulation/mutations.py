@@ -10,13 +10,20 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 from pyruntime.runtime.caching.requests import CachedRequests
+from pyruntime.runtime.caching.streams import StreamKeeper
 from pyruntime.runtime.ensembles.credits import StepCredits
 from pyruntime.runtime.ensembles.tensors import Source
+from pyruntime.runtime.execution.states import SequenceStates
+from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.connection import StubConnection
+from pyruntime.runtime.instances.stub.instance import PythonInstance
+from pyruntime.runtime.instances.stub.streams import Streams
 from pyruntime.runtime.instances.stub.supervisor import Supervisor
+from pyruntime.runtime.loaders.warmup import WarmUp
 from pyruntime.runtime.memory.requests import RequestSlot
+from pyruntime.runtime.repository.fingerprint import Fingerprint
 from pyruntime.runtime.scheduling.batcher import Batcher
 from pyruntime.runtime.scheduling.policy_queue import PolicyQueue
 from pyruntime.runtime.scheduling.response_order import ResponseOrder
@@ -26,8 +33,11 @@ from pyruntime.runtime.scheduling.sequences import Sequences
 MUTATIONS = {}
 
 
-def planted(place, name):
-    """Register a function that takes the place of `place.name`; what it replaces is its first argument."""
+def planted(place, name, needs=""):
+    """Register a function that takes the place of `place.name`; what it replaces is its first argument.
+
+    `needs` is a feature of the scenarios that can find it, see Scenario.features: others are not run.
+    """
 
     def register(mutation):
         original = getattr(place, name)
@@ -39,7 +49,7 @@ def planted(place, name):
                 stack.enter_context(mock.patch.object(place, name, made))
                 yield
 
-        MUTATIONS[mutation.__name__] = applied
+        MUTATIONS[mutation.__name__] = applied, needs
         return mutation
 
     return register
@@ -51,7 +61,7 @@ def dropped_wake_up(original):
     return lambda self: None
 
 
-@planted(StepCredits, "give_back")
+@planted(StepCredits, "give_back", "ensemble")
 def credit_is_kept(original):
     """A step that has ended keeps its credit, if another start waits for it."""
 
@@ -111,7 +121,7 @@ def put_back_behind_the_others(original):
     return put_back
 
 
-@planted(PolicyQueue, "_take_of_many")
+@planted(PolicyQueue, "_take_of_many", "batched")
 def no_ageing(original):
     """A level with requests may be passed over for ever."""
 
@@ -147,13 +157,13 @@ def leaked_slot(original):
     return lambda self: None
 
 
-@planted(StubConnection, "credit")
+@planted(StubConnection, "credit", "decoupled")
 def lost_credit(original):
     """A sender does not learn that its client has taken a response."""
     return lambda self, serial, size: None
 
 
-@planted(CachedRequests, "_looked")
+@planted(CachedRequests, "_looked", "cached")
 def lookup_without_end(original):
     """A request waits for the cache for ever."""
     return lambda self, job, begun_ns, done: None
@@ -165,7 +175,7 @@ def responses_out_of_order(original):
     return lambda self, job: None
 
 
-@planted(Source, "end_use")
+@planted(Source, "end_use", "ensemble")
 def tensor_is_freed_early(original):
     """The memory of a tensor between two steps is freed when the first reader has ended."""
 
@@ -176,7 +186,7 @@ def tensor_is_freed_early(original):
     return end_use
 
 
-@planted(Sequences, "_vacate")
+@planted(Sequences, "_vacate", "sequence")
 def leaked_sequence_slot(original):
     """A sequence that ends leaves its slot occupied."""
 
@@ -188,7 +198,7 @@ def leaked_sequence_slot(original):
     return vacate
 
 
-@planted(Sequences, "readiness")
+@planted(Sequences, "readiness", "sequence")
 def sequence_survives_its_instance(original):
     """A sequence goes on without its state after its instance has died."""
 
@@ -201,6 +211,69 @@ def sequence_survives_its_instance(original):
         return original(self, instance, is_ready)
 
     return readiness
+
+
+@planted(SequenceStates, "update_all", "stateful")
+def lost_state(original):
+    """The states that a model returns are not kept for the next request."""
+    return lambda self, outputs, memory: None
+
+
+@planted(Streams, "open", "stateful")
+def memory_is_freed_within_execute(original):
+    """The memory of a request that reads states is freed with its last response, while execute reads on."""
+
+    def open_(self, serial, job, sent_ns):
+        original(self, serial, job, sent_ns)
+        if job.states is not None:
+            self.leave_memory(serial)
+
+    return open_
+
+
+@planted(PythonInstance, "drop_sequences", "sequence")
+def nobody_is_told_to_drop(original):
+    """A model does not learn that a sequence is abandoned."""
+    return lambda self, ids: None
+
+
+@planted(StreamKeeper, "_pass", "streamed")
+def cut_stream_is_kept(original):
+    """A stream that ended early, because its client had left, is replayed to others."""
+
+    def pass_on(self, outcome, final):
+        cancelled, self._job.cancelled = self._job.cancelled, False
+        original(self, outcome, final)
+        self._job.cancelled = cancelled
+
+    return pass_on
+
+
+@planted(WarmUp, "run", "warmed")
+def restarted_without_warm_up(original):
+    """An instance that was restarted takes requests before it has executed its samples."""
+
+    async def run(self, instance, batches, concurrency):
+        if not instance.restarts:
+            await original(self, instance, batches, concurrency)
+
+    return run
+
+
+@planted(Fingerprint, "differs_in_instances_only", "regroups")
+def loaded_again_for_instances(original):
+    """A version ends because its model is to have other instances."""
+    return lambda self, other: False
+
+
+@planted(ModelVersion, "exchange", "regroups")
+def forgotten_new_instance(original):
+    """The instances that a version gets while it serves take no requests."""
+
+    def exchange(self, spec, instances):
+        return original(self, spec, [each for each in instances if each in self.instances] or instances)
+
+    return exchange
 
 
 @planted(Supervisor, "_after_death")

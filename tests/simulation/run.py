@@ -45,11 +45,11 @@ def run_seed(seed):
         return play(here, seed)
 
 
-def problems(seeds):
-    """The problems that scenarios have, by seed, each as soon as it is found."""
+def problems(seeds, needs=""):
+    """The problems of scenarios, each with its seed and as soon as it is found; of those with a feature, if `needs`."""
     with stage() as here:
         for seed in seeds:
-            if problem := play(here, seed).problem:
+            if (not needs or needs in scenario_of(seed).features) and (problem := play(here, seed).problem):
                 yield seed, problem
 
 
@@ -133,6 +133,10 @@ class Events:
     def reloads(self, event):
         """A model is loaded again while it serves."""
         self._tasks.create_task(self._world.reload(event.model), name=f"load {event.model}")
+
+    def regroups(self, event):
+        """The instance groups of a model change while it serves."""
+        self._tasks.create_task(self._world.regroup(event.model), name=f"regroup {event.model}")
 
     def unloads(self, event):
         """A model is unloaded while it serves."""

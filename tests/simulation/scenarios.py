@@ -18,7 +18,10 @@ WEIGHTS = {
     "batched": 6,
     "decoupled": 3,
     "cached": 2,
-    "sequence": 4,
+    "streamed": 2,
+    "warmed": 2,
+    "sequence": 3,
+    "stateful": 3,
     "iterative": 2,
     "caller": 2,
     "native": 3,
@@ -53,6 +56,19 @@ class Scenario:
     launches_fail: float
     limits_rate: bool
 
+    @property
+    def features(self):
+        """The kinds of its models, and what else happens."""
+        return {model.kind for model in self.models} | {event.what for event in self.events}
+
+    @property
+    def is_faultless(self):
+        """Whether nothing happens that may make a request fail within the server."""
+        harmless = {"reloads", "regroups", "wall_clock_jumps"}
+        return not (self.faults or self.errors or self.launches_fail) and harmless.issuperset(
+            event.what for event in self.events
+        )
+
 
 def scenario_of(seed):
     """The scenario of a seed."""
@@ -68,7 +84,7 @@ def scenario_of(seed):
         models,
         _clients(stream("clients"), models),
         _events(stream("events"), models, is_calm),
-        0.0 if is_calm else draw.choice((0.2, 0.6)),
+        0.0 if is_calm else draw.choice((0.0, 0.2, 0.6)),
         draw.choice((0.0, 0.0, 0.1)),
         0.0 if is_calm else draw.choice((0.0, 0.0, 0.2)),
         stream("rate limiter").random() < 0.3,
@@ -122,7 +138,7 @@ def _client(draw, models, number):
                 number + 1 if model.is_sequence else 0,
                 is_start,
                 is_end,
-                1 if model.kind == "cached" and draw.random() < 0.5 else None,
+                1 if model.spec.response_cache and draw.random() < 0.5 else None,
             )
         )
     return ClientPlan(tuple(sendings), draw.choice((0.0005, 0.01, 0.2)) if style == "leaves" else None)
@@ -133,7 +149,7 @@ def _events(draw, models, is_calm):
     if is_calm:
         return ()
     events = []
-    for what in ("memory_runs_out", "time_stands_still", "wall_clock_jumps", "reloads", "unloads", "kills"):
+    for what in ("memory_runs_out", "time_stands_still", "wall_clock_jumps", "reloads", "regroups", "unloads", "kills"):
         if draw.random() < 0.12:
             model = draw.choice(models).name
             events.append(Event(draw.choice((0.0001, 0.003, 0.05)), what, model, draw.choice((0.01, 0.5, 20.0))))

@@ -65,6 +65,7 @@ class WatchedVersion(ModelVersion):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         self.world = STAGE.world
+        self.world.ledger.open_books(self)
 
     def start(self, job):
         ledger = self.world.ledger

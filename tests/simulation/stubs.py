@@ -19,11 +19,13 @@ from pyruntime.utils.flow_control import FlowControl
 from pyruntime.utils.messages import (
     OK,
     PROTOCOL_VERSION,
+    SLOT,
     TENSORS,
     Answer,
     Call,
     CheckReady,
     Credit,
+    DropSequences,
     Failed,
     Hello,
     Infer,
@@ -40,10 +42,17 @@ from pyruntime.utils.messages import (
     Stopped,
     encode_error,
 )
-from pyruntime.utils.request_codec import MEMORY_CPU, SEQUENCE_START, RequestOptions, WireRequest, encode_request
+from pyruntime.utils.request_codec import (
+    MEMORY_CPU,
+    SEQUENCE_END,
+    SEQUENCE_START,
+    RequestOptions,
+    WireRequest,
+    encode_request,
+)
 
 from .regions import POISON
-from .tensors import HOP, pack, value_of
+from .tensors import HOP, pack, request_of, value_of
 
 # A stub that does not end by itself is killed by its guardian this long after it hung up, in seconds.
 LINGER_S = 5.0
@@ -93,7 +102,12 @@ class SimulatedStub:
         self.running = []
         self.streams = {}
         self.calls = {}
+        # The value of the latest request of each sequence, its state, and when its latest batch ended.
         self.sequences = {}
+        self.states = {}
+        self.held = {}
+        # How many requests of the warm-up it has executed in this life.
+        self.warmed = 0
         self._calls_made = 0
         self._is_stopping = False
 
@@ -108,6 +122,11 @@ class SimulatedStub:
         self.say(Hello(PROTOCOL_VERSION, 1, "3"))
 
     @property
+    def drops(self):
+        """Whether its model has the method drop_sequences."""
+        return self.model.is_sequence
+
+    @property
     def is_idle(self):
         """Whether it serves, has nothing to do, and nothing is on its way: it could take a batch now."""
         return (
@@ -118,6 +137,7 @@ class SimulatedStub:
             and not self._is_stopping
             and not self.queue
             and not self.running
+            and not (self.streams and self.model.states)  # the next request reads what the last response brings
             and self.transport.is_quiet
         )
 
@@ -203,6 +223,9 @@ class SimulatedStub:
             case Answer(call=number, response=response, final=final):
                 if final:
                     self.calls.pop(number)(response)
+            case DropSequences(ids=ids):
+                for sequence_id in ids:
+                    self._drop(sequence_id)
             case CheckReady():
                 self.say(IsReady(True, ""))
             case Stop():
@@ -215,7 +238,7 @@ class SimulatedStub:
             self.loop.call_later(0.001, self.die, 1)
         else:
             self.is_serving = True
-            self.say(Ready(False, True))
+            self.say(Ready(False, self.drops))
 
     def _go_on(self):
         while self.queue and len(self.running) < self.concurrency and not self.has_ended:
@@ -247,19 +270,24 @@ class SimulatedStub:
 
     # Memory.
 
-    def read(self, request):
+    def read(self, request, wanted="IN"):
         """The value of a request's input."""
+        data = self._input(request, wanted)
+        return 0 if data is None else value_of(data)
+
+    def _input(self, request, wanted):
+        """The contents of an input, where they are; None if there is none."""
         for name, _, _, at, size, _, _ in request.tensors:
-            if name == "IN":
+            if name == wanted:
                 if isinstance(at, bytes):
-                    return value_of(at)
+                    return at
                 number, offset = split(at)
                 region = self.requests if not number else self.world.memory.open.get(number)
                 if region is None:
                     self.world.ledger.violated(f"{self.name} is given an input in a region that is closed")
-                    return 0
-                return value_of(region.view[offset : offset + size])
-        return 0
+                    return None
+                return region.view[offset : offset + size]
+        return None
 
     def response(self, request, value):
         """A response with this value, of the same shape as the request."""
@@ -270,7 +298,36 @@ class SimulatedStub:
             return encode_error(int(Code.UNAVAILABLE), str(exc))
         self.responses.view[offset : offset + size] = pack(value, size // 8)
         self.slots[offset] = size
-        return OK, "", offset, [("OUT", "INT64", shape, offset, size, MEMORY_CPU, 0)], ""
+        response = OK, "", offset, [("OUT", "INT64", shape, offset, size, MEMORY_CPU, 0)], ""
+        if self.model.states and request.correlation_id:
+            return self._with_state(response, request, value - HOP)
+        return response
+
+    def _with_state(self, response, request, value):
+        """The response with the next state of the request's sequence, unless the model changes it in place."""
+        (state,) = self.model.states
+        if state.is_shared:
+            self._input(request, state.input_name)[:] = pack(value, 1)
+        else:
+            try:
+                offset = self.arena.allocate(8)
+            except OutOfMemoryError:
+                self._free([response[SLOT]])
+                return encode_error(int(Code.UNAVAILABLE), "no memory for a state")
+            self.responses.view[offset : offset + 8] = pack(value, 1)
+            self.slots[offset] = 8
+            tensor = (state.output_name, "INT64", list(state.shape), offset, 8, MEMORY_CPU, 0)
+            response = *response, (offset, [tensor])
+        self.states[request.correlation_id] = value
+        return response
+
+    def _drop(self, sequence_id):
+        """See messages.DropSequences."""
+        if sequence_id not in self.held:
+            self.world.ledger.violated(f"{self.name} is to drop sequence {sequence_id}, which it does not have")
+        self.held.pop(sequence_id, None)
+        self.sequences.pop(sequence_id, None)
+        self.states.pop(sequence_id, None)
 
     def _free(self, released):
         for offset in released:
@@ -299,6 +356,35 @@ class SimulatedStub:
             elif value < before:
                 self.world.ledger.violated(f"{self.name} gets requests of sequence {sequence_id} in another order")
             self.sequences[sequence_id] = value
+            self.held[sequence_id] = None
+            self._check_state(request, sequence_id)
+
+    def _check_state(self, request, sequence_id):
+        """Check that the state is the one that the request before has left."""
+        if request.flags & SEQUENCE_START:
+            self.states[sequence_id] = 0
+        for state in self.model.states:
+            found = self.read(request, state.input_name)
+            if found != self.states[sequence_id]:
+                self.world.ledger.violated(
+                    f"{self.name} gets the state {found} of sequence {sequence_id}, and not {self.states[sequence_id]}"
+                )
+
+    def end_turn(self, request):
+        """A request of a sequence is answered."""
+        sequence_id = request.correlation_id
+        if sequence_id in self.held:
+            if request.flags & SEQUENCE_END:
+                del self.held[sequence_id]
+            else:
+                self.held[sequence_id] = self.world.clock.now_ns
+
+    def check_warm_up(self, values):
+        """Check that no request comes before those of the warm-up, which have the value 0."""
+        wanted = self.model.warm_ups * self.concurrency
+        if any(values) and self.warmed < wanted:
+            self.world.ledger.violated(f"{self.name} gets a request after {self.warmed} of {wanted} to warm it up")
+        self.warmed += values.count(0)
 
 
 class Execution:
@@ -315,6 +401,7 @@ class Execution:
     def begin(self):
         """Do what the model does first."""
         stub, behaviour = self.stub, self.stub.behaviour
+        stub.check_warm_up(self.values)
         for request, value in zip(self.requests, self.values, strict=True):
             stub.check_sequence(request, value)
         self.styles = [behaviour.style(stub.model) for _ in self.requests]
@@ -347,6 +434,9 @@ class Execution:
         else:
             outcomes = [self._outcome(index) for index in range(len(self.requests))]
             stub.say(Result(self.number, outcomes, retained, self.start_ns, end_ns))
+        for index, request in enumerate(self.requests):
+            if index not in self._streamed:
+                stub.end_turn(request)
         for index in retained:
             stub.loop.call_later(behaviour.execute_s(), stub.say, Retired([self.number + index]))
         stub.ended(self)
@@ -383,8 +473,10 @@ class Stream:
         self.request = request
         self.value = value
         self.left = stub.behaviour.responses() if stub.model.is_decoupled else 1
+        self._length = self.left
         self.ends_apart = stub.behaviour.ends_apart()
         self._is_waiting = False
+        self._is_cut = False
 
     def go_on(self):
         """Send the next response, or the end, if the client is not too far behind."""
@@ -393,6 +485,7 @@ class Stream:
             return
         if self.left and stub.is_cancelled(serial) and stub.behaviour.heeds_flags():
             self.left = 0
+            self._is_cut = True
         if self.left and not stub.flow.may_send(serial):
             return
         if not self.left:
@@ -414,6 +507,9 @@ class Stream:
         self.go_on()
 
     def _end(self, response):
+        if not self._is_cut:
+            self.stub.world.stream_lengths[self.stub.model.name, request_of(self.value)].add(self._length)
+        self.stub.end_turn(self.request)
         del self.stub.streams[self.serial]
         self.stub.flow.end(self.serial)
         self.stub.say(Respond(self.serial, response, True))

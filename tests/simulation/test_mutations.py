@@ -7,12 +7,13 @@ import pytest
 from .mutations import MUTATIONS
 from .run import problems
 
-# The simulator has so many scenarios to find each of them.
-SCENARIOS = 400
+# The simulator has so many seeds to find each of them.
+SEEDS = 2000
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_found(name):
     """A planted bug breaks an invariant in one of the first scenarios."""
-    with MUTATIONS[name]():
-        assert next(problems(range(SCENARIOS)), None) is not None
+    mutation, needs = MUTATIONS[name]
+    with mutation():
+        assert next(problems(range(SEEDS), needs), None) is not None

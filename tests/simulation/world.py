@@ -8,6 +8,7 @@ the loaders of Python models and ensembles.
 """
 
 import asyncio
+from collections import defaultdict
 from dataclasses import replace
 from random import Random
 
@@ -27,7 +28,7 @@ from pyruntime.runtime.settings import ResourceLimit, ServerSettings
 from pyruntime.utils.errors import InferenceError
 
 from .behaviour import Behaviour
-from .catalogue import RESOURCE, RESOURCE_LIMIT
+from .catalogue import RESOURCE, RESOURCE_LIMIT, regrouped
 from .executors import SimulatedExecutor
 from .ledger import Ledger
 from .stubs import SimulatedStub
@@ -37,6 +38,8 @@ SETTINGS = ServerSettings(("/simulated",), auto_complete_config=False, model_con
 LIMITED = replace(SETTINGS, limits_rate=True, rate_limit_resources=(ResourceLimit(RESOURCE, RESOURCE_LIMIT),))
 # The growth of request memory, in bytes.
 GROWTH_BYTES = 1 << 14
+# How long after its time a model may learn that a sequence is abandoned, in nanoseconds.
+DROP_BOUND_NS = 10_000_000
 # How long a version may take for the requests that it has when it is unloaded, in seconds.
 DRAIN_S = 30.0
 
@@ -50,7 +53,7 @@ class World:
         self.memory = memory
         self.note = note
         self.models = {model.name: model for model in plan.models}
-        self.ledger = Ledger(clock, note)
+        self.ledger = Ledger(clock, note, plan.is_faultless)
         # All stubs, by the connection of the host, and, with native executors, by the batches that they get.
         self.connected = {}
         self.stubs = {}
@@ -60,6 +63,11 @@ class World:
         self._lives = 0
         # How often the files of a model have changed.
         self._stamps = {}
+        # How many instances the first group of a model has, where that was changed.
+        self._counts = {}
+        # How many responses a stub has sent to a request, for each stream that it has ended by itself: by the model and
+        # the request.
+        self.stream_lengths = defaultdict(set)
         self._launched = None
         self.loop = None
         self.tasks = None
@@ -129,6 +137,28 @@ class World:
         else:
             self.note("loaded again", name)
 
+    async def regroup(self, name):
+        """Load a model with one more instance, or one less. Its versions serve on."""
+        model, before = self.models[name], self.version(name)
+        if not model.spec.instances or model.kind == "native":
+            return
+        count = self._counts.get(name, model.draft.config.instance_group[0].count)
+        self._counts[name] = count + 1 if count == 1 else count - 1
+        stamp = self._stamps.get(name)
+        try:
+            await self.control.load(name)
+        except InferenceError as exc:
+            self.note("not regrouped", name, int(exc.code))
+            return
+        self.note("regrouped", name, self._counts[name])
+        is_alone = self.plan.is_faultless and before is not None and stamp == self._stamps.get(name)
+        if is_alone and self.version(name) is not before:
+            self.ledger.violated(f"{name} is loaded again for other instance groups")
+
+    def version(self, name):
+        """The version of a model that serves, None if none does."""
+        return self.table.serving.get((name, 1))
+
     async def unload(self, name):
         """Unload a model; its requests end in the background."""
         self.note("unloads", name)
@@ -142,14 +172,20 @@ class World:
 
     def look(self, name, request, standing, files, settings):
         """See repository/request.py."""
-        draft = self.models[name].draft
+        draft = self._draft(name)
         return Sight(draft.folder, draft.config, None)
 
     def read(self, sight, settings):
         """See repository/request.py."""
         name = sight.folder.name
         stamp = self._stamps.get(name, 0).to_bytes(4, "little")
-        return Found(self.models[name].draft, {1: Fingerprint("", b"", b"", stamp)})
+        groups = self._counts.get(name, 0).to_bytes(4, "little")
+        return Found(self._draft(name), {1: Fingerprint("", b"", b"", stamp, groups)})
+
+    def _draft(self, name):
+        """A model as its folder has it now."""
+        count = self._counts.get(name)
+        return self.models[name].draft if count is None else regrouped(self.models[name], count)
 
     # What models ask of the server: see ModelServer.
 
@@ -187,7 +223,20 @@ class World:
     def rest(self):
         """Time is about to pass."""
         self.ledger.rest()
+        for version in self.table.serving.values():
+            if version.spec.sequence_batching is not None:
+                self._check_held(version)
         self.ledger.check()
+
+    def _check_held(self, version):
+        """A model is told in time of a sequence that nobody goes on with."""
+        idle_ns = version.spec.sequence_batching.max_idle_us * 1000 + DROP_BOUND_NS
+        for executor in version.instances:
+            stub = self.stubs.get(executor.inflight)
+            if stub is not None and stub.is_idle and not self.ledger.books[version].open:
+                for sequence_id, ended_ns in stub.held.items():
+                    if ended_ns is not None and self.clock.now_ns > max(ended_ns, stub.idle_since_ns) + idle_ns:
+                        self.ledger.violated(f"{stub} is never told to drop sequence {sequence_id}")
 
     def is_serving(self, version):
         """Whether clients reach a version."""

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from hypothesis import HealthCheck, settings
 
-from .plugins import libraries, processes, pythons
+from .plugins import bytecode, libraries, processes, pythons
 
 # Examples are no measure of time: on a busy machine any of them may stand still for seconds.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -21,7 +21,7 @@ pytest.register_assert_rewrite("tests.e2e.harness")
 
 
 def pytest_configure(config):
-    for plugin in (libraries, processes, pythons):
+    for plugin in (bytecode, libraries, processes, pythons):
         config.pluginmanager.register(plugin)
 
 

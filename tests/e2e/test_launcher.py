@@ -244,6 +244,8 @@ def test_no_descriptors_for_restarts(daemons, wait_until):
         # More than five each, which would be deaths enough to be given up.
         wait_until(lambda: all(server.log.count(f"{name}_0: cannot be started now: ") > 5 for name in crashed))
         assert {each.title for each in server.stubs()} == {other.title}
+    # It has counted its descriptors meanwhile, and accepts connections from the next count on.
+    wait_until(lambda: server.request("GET", "/v2").status == 200)
     assert all(works(server, name) for name in [*crashed, "other"])
     assert other.is_alive()
     index = json.loads(server.request("POST", "/v2/repository/index").body)

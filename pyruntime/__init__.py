@@ -5,15 +5,5 @@
 The subpackages lie in folders beside this one: see package_dir in setup.cfg.
 """
 
-from __future__ import annotations
-
-# The version of the installation. It is looked up when it is needed, because every stub imports this package.
-__version__: str
-
-
-def __getattr__(name: str) -> str:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("pyruntime")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# setup.cfg reads it here. importlib.metadata takes as long to import as the whole HTTP frontend.
+__version__ = "0.1.0"

@@ -8,7 +8,7 @@ default pool, and one process may import both. In return, messages of the two po
 
 from __future__ import annotations
 
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor
@@ -23,7 +23,7 @@ Config = Any
 
 def _load_pool() -> DescriptorPool:
     pool = DescriptorPool()
-    serialized = files("pyruntime.runtime.config").joinpath("model_config.binpb").read_bytes()
+    serialized = Path(__file__).with_name("model_config.binpb").read_bytes()
     for file in FileDescriptorSet.FromString(serialized).file:
         pool.Add(file)
     return pool

@@ -13,20 +13,11 @@ from pyruntime.runtime.environments.archives import unpack_archive
 from pyruntime.runtime.environments.build import build_from_requirements, build_from_script
 from pyruntime.runtime.environments.cache import cache_root
 from pyruntime.runtime.environments.environment import Environment, Place
-from pyruntime.runtime.environments.forms import ACCEPTED, DEFAULT_ARCHIVE, PARAMETER, Form, expand, form_of
+from pyruntime.runtime.environments.forms import ACCEPTED, PARAMETER, Form, expand, form_of
 from pyruntime.runtime.environments.interpreters import examine, require_fit
 from pyruntime.utils.errors import LoadError
 
 _LOG = logging.getLogger("pyruntime.environments")
-
-
-def environment_path(parameter: str, backend_dir: str) -> str:
-    """The path that names the environment of a model, "" if it runs in the server's own.
-
-    That is its EXECUTION_ENV_PATH, else the archive that its Python-based backend, in `backend_dir`, has.
-    """
-    default = os.path.join(backend_dir, DEFAULT_ARCHIVE)
-    return parameter or (default if backend_dir and os.path.isfile(default) else "")
 
 
 async def prepare(path: str, model_dir: str) -> Environment:

@@ -15,8 +15,9 @@ from pyruntime.runtime.config.autocomplete import complete
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.environments.forms import PARAMETER
-from pyruntime.runtime.environments.prepare import environment_path, prepare
+from pyruntime.runtime.environments.prepare import prepare
 from pyruntime.runtime.instances.stub.connection import StubConnection
+from pyruntime.runtime.loaders.model_files import environment_path
 from pyruntime.runtime.loaders.native_options import model_location
 from pyruntime.runtime.memory.requests import RequestMemory
 from pyruntime.runtime.repository.backends import find_backend

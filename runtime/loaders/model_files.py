@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the files that a model's configuration names: labels of outputs, and the initial states of sequences."""
+"""The files that a model's configuration names: labels of outputs, initial states of sequences, the environment."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from pyruntime.runtime.config.sequences import STATE_BYTES_MAX
 from pyruntime.runtime.config.spec import ModelSpec, StateSpec, TensorSpec
+from pyruntime.runtime.environments.forms import DEFAULT_ARCHIVE
 from pyruntime.runtime.repository.paths import path_below
 from pyruntime.utils.errors import ConfigError, LoadError
 
@@ -19,6 +20,15 @@ from pyruntime.utils.errors import ConfigError, LoadError
 LABELS_BYTES_MAX = 64 << 20
 # The folder of initial states, in the model's folder.
 INITIAL_STATES_FOLDER = "initial_state"
+
+
+def environment_path(parameter: str, backend_dir: str) -> str:
+    """The path that names the environment of a model, "" if it runs in the server's own.
+
+    That is its EXECUTION_ENV_PATH, else the archive that its Python-based backend, in `backend_dir`, has.
+    """
+    default = os.path.join(backend_dir, DEFAULT_ARCHIVE)
+    return parameter or (default if backend_dir and os.path.isfile(default) else "")
 
 
 def read_labels(folder: str, outputs: Iterable[TensorSpec]) -> dict[str, tuple[str, ...]]:

@@ -3,7 +3,7 @@
 """Loads the versions of one model after another, each by the loader for its kind of backend.
 
 This module does what all kinds need: versions of a model load in parallel, a failed load is retried, and the remains of
-a failed load are undone. A new kind of backend needs a module with its loader, and a row in `create_loader`.
+a failed load are undone. A new kind of backend needs a module with its loader, and a case in `create_loader`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import TypeVar
+from functools import cache as cached
+from typing import TypeVar, assert_never
 
 from pyruntime.runtime.caching.cache import ResponseCache
 from pyruntime.runtime.config.schema import Config
@@ -21,8 +22,6 @@ from pyruntime.runtime.config.validate import validate_devices
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.native.host import NativeHost
-from pyruntime.runtime.loaders.ensemble import EnsembleLoader
-from pyruntime.runtime.loaders.native import NativeLoader
 from pyruntime.runtime.loaders.python import PythonLoader
 from pyruntime.runtime.loaders.version_loader import VersionFactory, VersionLoader, final_config
 from pyruntime.runtime.repository.backends import Backend, BackendKind, find_backend
@@ -52,23 +51,36 @@ def create_loader(
     directory = backend_directories[0]
     factory = VersionFactory(settings, cache, on_lost)
     python = PythonLoader(settings, directory, tasks, server, factory)
-    loaders: dict[BackendKind, VersionLoader] = {
-        "python": python,
-        "python_based": python,
-        "native": NativeLoader(settings, directory, native_host, factory),
-        "ensemble": EnsembleLoader(find, server, factory),
-    }
-    return ModelLoader(backend_directories, loaders, settings.model_load_retry_count)
+
+    # The other loaders are imported with the first model that needs them, so that a server without such models starts
+    # faster.
+    @cached
+    def loader_of(kind: BackendKind) -> VersionLoader:
+        match kind:
+            case "python" | "python_based":
+                return python
+            case "native":
+                from pyruntime.runtime.loaders.native import NativeLoader
+
+                return NativeLoader(settings, directory, native_host, factory)
+            case "ensemble":
+                from pyruntime.runtime.loaders.ensemble import EnsembleLoader
+
+                return EnsembleLoader(find, server, factory)
+            case _ as never:
+                assert_never(never)
+
+    return ModelLoader(backend_directories, loader_of, settings.model_load_retry_count)
 
 
 class ModelLoader:
     """See the module. All loads of a server share it; it has no state of a load."""
 
     def __init__(
-        self, backend_directories: Sequence[str], loaders: Mapping[BackendKind, VersionLoader], retry_count: int
+        self, backend_directories: Sequence[str], loader_of: Callable[[BackendKind], VersionLoader], retry_count: int
     ) -> None:
         self._backend_directories = backend_directories
-        self._loaders = loaders
+        self._loader_of = loader_of
         self._retry_count = retry_count
 
     def backend_of(self, draft: Draft, version: int) -> Backend:
@@ -105,7 +117,7 @@ class ModelLoader:
 
         Raises LoadError.
         """
-        return self._loaders[self.backend_of(draft, model.version).kind].regrouped(draft, model, config)
+        return self._loader_of(self.backend_of(draft, model.version).kind).regrouped(draft, model, config)
 
     async def regroup(
         self,
@@ -170,7 +182,7 @@ class ModelLoader:
         backend = self.backend_of(draft, version)
         begun = time.monotonic()
         async with AsyncExitStack() as undo:
-            model, instances = await self._loaders[backend.kind].load(draft, version, backend, completed, undo)
+            model, instances = await self._loader_of(backend.kind).load(draft, version, backend, completed, undo)
             undo.pop_all()
         model.serve(instances, time.monotonic() - begun)
         return model
@@ -180,7 +192,7 @@ class ModelLoader:
         backend = self.backend_of(draft, model.version)
         final_config(config, is_native=backend.kind == "native")
         async with AsyncExitStack() as undo:
-            exchange = await self._loaders[backend.kind].regroup(draft, model, backend, config, undo)
+            exchange = await self._loader_of(backend.kind).regroup(draft, model, backend, config, undo)
             undo.pop_all()
         return exchange
 

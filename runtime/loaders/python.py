@@ -28,13 +28,12 @@ from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.environments.forms import PARAMETER
-from pyruntime.runtime.environments.prepare import environment_path, prepare
 from pyruntime.runtime.inference.model_version import Exchange, ModelVersion
 from pyruntime.runtime.instances.model_server import ModelServer
 from pyruntime.runtime.instances.stub.connection import StubConnection
 from pyruntime.runtime.instances.stub.instance import PythonInstance
 from pyruntime.runtime.instances.stub.instance_spec import StubInstanceSpec
-from pyruntime.runtime.loaders.model_files import with_initial_states
+from pyruntime.runtime.loaders.model_files import environment_path, with_initial_states
 from pyruntime.runtime.loaders.native_options import model_location
 from pyruntime.runtime.loaders.regrouping import regroup
 from pyruntime.runtime.loaders.version_loader import (
@@ -146,6 +145,9 @@ class PythonLoader:
         wanted = environment_path(draft.identity.parameters.get(PARAMETER, ""), location.get("backend_dir", ""))
         environment = None
         if wanted:
+            # Imported with the first model that needs it, so that a server without such models starts faster.
+            from pyruntime.runtime.environments.prepare import prepare
+
             environment = await prepare(wanted, draft.folder.path)
             _LOG.info("%s runs in %s", draft.folder.name, environment.description)
         if draft.folder.name != self._settings.debug_model:

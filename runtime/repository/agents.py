@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from pyruntime.runtime.config.render import render
 from pyruntime.runtime.config.schema import Config
 from pyruntime.runtime.instances.native.host import NativeHost
-from pyruntime.runtime.native.libraries import explain, prepare
 from pyruntime.runtime.repository.override_folder import OverrideFolder
 from pyruntime.utils.errors import LoadError
 
@@ -106,6 +105,9 @@ class RepositoryAgents:
         chain.location = handle.location
 
     async def _open(self, name: str, model: str) -> _triton.Agent:
+        # Here, because a server without agents starts faster without it.
+        from pyruntime.runtime.native.libraries import explain, prepare
+
         path = self._find(name)
         await asyncio.to_thread(prepare, path, model=model, entry_point=ENTRY_POINT)
         handle: _triton.Agent = self._host.native.Agent(path)

@@ -48,7 +48,7 @@ def allowed():
 
 def pytest_configure(config):
     sys.addaudithook(guard.audit)
-    # The one way that is not audited; launchers are started in it.
+    # The one way that is not audited; multiprocessing starts processes in it.
     fork_exec = _posixsubprocess.fork_exec
 
     def guarded(*arguments):

@@ -7,7 +7,7 @@ They are in the pool of config/schema.py, which explains why that is not protobu
 
 from __future__ import annotations
 
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, ServiceDescriptor
@@ -26,7 +26,7 @@ _FILES = ("grpc_service", "health", "reflection", "reflection_v1alpha")
 
 
 def _load_files() -> None:
-    folder = files("pyruntime.runtime.frontends.grpc")
+    folder = Path(__file__).parent
     for name in _FILES:
         for file in FileDescriptorSet.FromString(folder.joinpath(f"{name}.binpb").read_bytes()).file:
             POOL.Add(file)

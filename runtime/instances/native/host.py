@@ -20,7 +20,6 @@ from pyruntime.runtime.instances.native.calls import NativeCalls
 from pyruntime.runtime.instances.native.events import NativeEvents
 from pyruntime.runtime.instances.native.stacks import NativeStacks
 from pyruntime.runtime.instances.native.threads import NativeThreads
-from pyruntime.runtime.native.libraries import explain, prepare
 from pyruntime.runtime.native.process import prepare_process
 from pyruntime.runtime.observe.native_families import Snapshot
 from pyruntime.runtime.settings import ServerSettings
@@ -92,6 +91,9 @@ class NativeHost:
 
         Raises LoadError for `model`. The caller gives the backend back with `release`.
         """
+        # Here, because a server without native backends starts faster without it.
+        from pyruntime.runtime.native.libraries import explain, prepare
+
         self.begin(f"the native backend '{name}'", model)
         loaded = self._loaded.setdefault(path, _Loaded())
         async with loaded.lock:

@@ -9,9 +9,8 @@ an access beyond its end is a bus error. So inputs in it are copied into the req
 
 from __future__ import annotations
 
+import ctypes
 import os
-
-import numpy as np
 
 from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.memory.requests import RequestMemory
@@ -23,8 +22,7 @@ from pyruntime.utils.request_codec import TensorRef
 
 def base_of(region: SharedRegion) -> int:
     """The address of a region's first byte in this process. It stays there until the region is closed."""
-    base: int = np.frombuffer(region.view[:1], np.uint8).ctypes.data
-    return base
+    return ctypes.addressof(ctypes.c_char.from_buffer(region.view))
 
 
 def is_inline(tensors: list[TensorRef]) -> bool:

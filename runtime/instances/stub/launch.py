@@ -15,11 +15,10 @@ import logging
 import os
 import resource
 import socket
+import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
-
-from multiprocess import reduction, util
 
 from pyruntime.runtime.environments.environment import Environment
 from pyruntime.runtime.instances.stub.supervisor import ProcessExit
@@ -110,9 +109,9 @@ class Launcher:
             with theirs:
                 arguments = [str(theirs.fileno()), str(models_files_max)]
                 # -P: no module of the current folder takes the place of another.
-                flags = [*util._args_from_interpreter_flags(), "-P"]
+                flags = [*subprocess._args_from_interpreter_flags(), "-P"]  # type: ignore[attr-defined]
                 command = [sys.executable, *flags, "-c", PROGRAM, *arguments]
-                self._pid: int = util.spawnv_passfds(os.fsencode(sys.executable), command, [theirs.fileno()])
+                self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
         except BaseException:
             self._sock.close()
             raise
@@ -120,7 +119,7 @@ class Launcher:
 
     def send(self, descriptors: list[int]) -> None:
         """Request one launch: see utils/launching.py. Raises OSError; BrokenPipeError if the launcher has ended."""
-        reduction.sendfds(self._sock, descriptors)
+        socket.send_fds(self._sock, [bytes([len(descriptors)])], descriptors)
 
     def successor(self) -> Launcher:
         """A new launcher in the place of this one, which has ended. Raises OSError."""
@@ -146,8 +145,7 @@ class Launcher:
 
     def _wait(self) -> ProcessExit:
         """How it ended. It has closed its socket, so that this does not take long."""
-        _, status = os.waitpid(self._pid, 0)
-        return ProcessExit(os.waitstatus_to_exitcode(status))
+        return ProcessExit(self._process.wait())
 
 
 _launcher: Launcher | None = None

@@ -12,7 +12,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from pyruntime.runtime.environments.prepare import environment_path, prepare
+from pyruntime.runtime.environments.prepare import prepare
 from pyruntime.utils.errors import LoadError
 
 pytestmark = pytest.mark.processes
@@ -175,14 +175,3 @@ def test_old_python(model_dir, version):
     if not found:
         pytest.skip(f"there is no Python {version} here")
     assert f"is Python {version}." in refused(found[0], model_dir)
-
-
-def test_environment_path(tmp_path):
-    """A Python-based backend may bring an environment for all of its models that name none themselves."""
-    assert environment_path("", "") == ""
-    assert environment_path("env", "") == "env"
-    assert environment_path("", str(tmp_path)) == ""
-    archive = tmp_path / "pb_exec_env_model.py.tar.gz"
-    archive.touch()
-    assert environment_path("", str(tmp_path)) == str(archive)
-    assert environment_path("env", str(tmp_path)) == "env"

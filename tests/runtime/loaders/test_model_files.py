@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The pyruntime authors
 # SPDX-License-Identifier: Apache-2.0
-"""Label files and initial states: files as they stand, and files that cannot be read."""
+"""Label files, initial states and archives of environments: files as they stand, and files that cannot be read."""
 
 import os
 
@@ -8,7 +8,7 @@ import pytest
 
 from pyruntime.runtime.config.spec import TensorSpec
 from pyruntime.runtime.loaders import model_files
-from pyruntime.runtime.loaders.model_files import read_labels, with_initial_states
+from pyruntime.runtime.loaders.model_files import environment_path, read_labels, with_initial_states
 from pyruntime.utils.errors import LoadError
 
 from ..model_specs import spec_from
@@ -157,3 +157,14 @@ def test_no_state_file(folder, data, reason):
     os.mkfifo(folder / "initial_state" / "pipe")
     with pytest.raises(LoadError, match=reason):
         initial_of(folder, data=data)
+
+
+def test_environment_path(tmp_path):
+    """A Python-based backend may bring an environment for all of its models that name none themselves."""
+    assert environment_path("", "") == ""
+    assert environment_path("env", "") == "env"
+    assert environment_path("", str(tmp_path)) == ""
+    archive = tmp_path / "pb_exec_env_model.py.tar.gz"
+    archive.touch()
+    assert environment_path("", str(tmp_path)) == str(archive)
+    assert environment_path("env", str(tmp_path)) == "env"

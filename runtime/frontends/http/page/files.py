@@ -9,7 +9,7 @@ show the page.
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 from pyruntime.runtime.frontends.http.routes import PAGE_FILES
@@ -47,7 +47,7 @@ class PageFile(NamedTuple):
 @cache
 def page_files() -> dict[str, PageFile]:
     """All files of the page, by name."""
-    folder = files("pyruntime.runtime.frontends.http.page")
+    folder = Path(__file__).parent
     return {name: PageFile(folder.joinpath(name).read_bytes(), _head_lines(name)) for name in PAGE_FILES}
 
 

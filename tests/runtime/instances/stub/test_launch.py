@@ -187,7 +187,7 @@ def test_holds_its_own_descriptors_only(run):
     async def look():
         async with launched() as (stub, ours, _):
             await says_hello(ours)
-            stubs, guardians, launchers = map(held, (stub.pid, parent_of(stub.pid), launch._launcher._pid))
+            stubs, guardians, launchers = map(held, (stub.pid, parent_of(stub.pid), launch._launcher._process.pid))
             assert len([each for each in stubs if each.startswith("socket:")]) == 2
             for others in (guardians, launchers):
                 # Both have 0, 1 and 2, which are the server's, a socket to the host, and two for signals.
@@ -246,7 +246,7 @@ def test_signals_for_the_host(run):
     async def signal_all():
         async with launched() as (stub, ours, _):
             await says_hello(ours)
-            for pid in (launch._launcher._pid, parent_of(stub.pid)):
+            for pid in (launch._launcher._process.pid, parent_of(stub.pid)):
                 for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                     os.kill(pid, signum)
             async with launched() as (other, _, _):
@@ -357,8 +357,8 @@ class TestLauncherKilled:
         async def kill_launcher():
             async with launched(environment) as (stub, ours, _):
                 channel, _ = await says_hello(ours)
-                os.kill(launch._launcher._pid, signal.SIGKILL)
-                await gone(launch._launcher._pid)
+                os.kill(launch._launcher._process.pid, signal.SIGKILL)
+                await gone(launch._launcher._process.pid)
                 async with launched(environment) as (other, others, _):
                     await says_hello(others)
                     other.kill()
@@ -381,7 +381,7 @@ class TestScarcity:
             async def scenario():
                 async with launched(environment) as (stub, ours, _):
                     await says_hello(ours)
-                    pid = launch._launcher._pid
+                    pid = launch._launcher._process.pid
                     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
                     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit_for(pid, free), before[1]))
                     for _ in range(LAUNCHES):
@@ -390,7 +390,7 @@ class TestScarcity:
                                 pass
                         assert caught.value.errno == number
                     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
-                    assert launch._launcher._pid == pid
+                    assert launch._launcher._process.pid == pid
                     async with launched(environment) as (other, others, _):
                         await says_hello(others)
                         other.kill()

@@ -27,11 +27,12 @@ from pyruntime.backends.pytorch.programs import (
 from pyruntime.backends.pytorch.tensors import TorchArrays, describe_exported, from_model, to_model
 from pyruntime.backends.toolkit.batching import BatchExecutor
 from pyruntime.backends.toolkit.completion import complete
+from pyruntime.backends.toolkit.devices import torch_device
 from pyruntime.backends.toolkit.files import find_libraries, find_model_file
 from pyruntime.backends.toolkit.frameworks import explain_library, import_framework
 from pyruntime.backends.toolkit.settings import Settings, TensorSpec, read_settings
 from pyruntime.backends.toolkit.threads import threads_per_instance, usable_cores
-from pyruntime.utils.errors import ConfigError, LoadError
+from pyruntime.utils.errors import LoadError
 
 
 class TritonPythonModel:
@@ -53,7 +54,7 @@ class TritonPythonModel:
         self._torch = torch
         self._options = read_options(settings, threads_per_instance(settings.instance_count, usable_cores()))
         _set_threads(torch, self._options)
-        device = _device(torch, settings, args["model_instance_kind"], args["model_instance_device_id"])
+        device = torch_device(torch, settings.name, args["model_instance_kind"], args["model_instance_device_id"])
         version_dir = os.path.join(args["model_repository"], args["model_version"])
         _load_libraries(torch, settings, version_dir)
         self._program = load_program(torch, settings.name, _find_file(settings, version_dir), device)
@@ -138,17 +139,3 @@ def _set_threads(torch: Any, options: Options) -> None:
         torch._C._jit_set_profiling_mode(options.jit_profiling)
     if not options.optimized_execution:
         torch._C._set_graph_executor_optimize(False)
-
-
-def _device(torch: Any, settings: Settings, kind: str, device_id: str) -> Any:
-    """The device of an instance; None for KIND_MODEL, whose model decides. Raises ConfigError."""
-    if kind == "MODEL":
-        return None
-    if kind != "GPU":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise ConfigError(
-            f"model '{settings.name}' has an instance of kind KIND_GPU, and torch {torch.__version__} finds no GPU: "
-            "install a package of torch for CUDA, or use KIND_CPU"
-        )
-    return torch.device("cuda", int(device_id))

@@ -33,6 +33,17 @@ def read_adapters(model: str, version_dir: str, arguments: dict[str, Any]) -> di
     return {name: path if os.path.isdir(path) else str(found[name]) for name, path in paths.items()}
 
 
+def choose_adapter(name: str | None, adapters: dict[str, str] | None) -> str | None:
+    """The LoRA adapter of a request, None for the model itself. Raises ValueError with Triton's messages."""
+    if name is None:
+        return None
+    if adapters is None:
+        raise ValueError("LoRA feature is not enabled.")
+    if name not in adapters:
+        raise ValueError(f"LoRA {name} is not supported, we currently support {list(adapters)}")
+    return name
+
+
 def engine_arguments(model: str, of_class: Any, arguments: dict[str, Any]) -> Any:
     """An AsyncEngineArgs of this version of vLLM. Raises ConfigError."""
     given = dict(arguments)

@@ -20,20 +20,22 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from pyruntime.backends.toolkit.frameworks import import_framework
+from pyruntime.backends.toolkit.parameters import convert_parameters
 from pyruntime.backends.toolkit.settings import read_settings
 from pyruntime.backends.toolkit.text import TextRequest, check_text_config, complete_text_config
 from pyruntime.backends.toolkit.text_streams import TextStreams
 from pyruntime.backends.vllm.arguments import (
+    choose_adapter,
     engine_arguments,
     read_adapters,
     read_engine_arguments,
     visible_device,
 )
 from pyruntime.backends.vllm.metrics import stat_logger_factory
-from pyruntime.backends.vllm.sampling import STRUCTURED_OUTPUTS, choose_adapter, convert_parameters
 from pyruntime.utils.errors import Code, ConfigError
 
 REPORT_CUSTOM_METRICS = "REPORT_CUSTOM_METRICS"
+LORA_NAME, STRUCTURED_OUTPUTS = "lora_name", "structured_outputs"
 
 
 class TritonPythonModel:
@@ -92,7 +94,7 @@ class TritonPythonModel:
         self._engine.shutdown()
 
     async def _generate(self, request: TextRequest) -> AsyncGenerator[Any, None]:
-        adapter = choose_adapter(request.parameters, self._adapters)
+        adapter = choose_adapter(request.parameters.get(LORA_NAME), self._adapters)
         lora = None
         if adapter is not None and self._adapters is not None:
             number = list(self._adapters).index(adapter) + 1
@@ -106,6 +108,7 @@ class TritonPythonModel:
 
     def _sampling_params(self, request: TextRequest) -> Any:
         given = convert_parameters(request.parameters, self._annotations)
+        given.pop(LORA_NAME, None)
         if isinstance(given.get(STRUCTURED_OUTPUTS), dict):
             given[STRUCTURED_OUTPUTS] = self._sampling.StructuredOutputsParams(**given[STRUCTURED_OUTPUTS])
         kinds = self._sampling.RequestOutputKind
@@ -136,8 +139,9 @@ def _choose_device(model: str, arguments: Mapping[str, Any], kind: str, device: 
 
 
 def _annotations(of_class: Any) -> dict[str, Any]:
-    """The parameters of SamplingParams that clients may give. `output_kind` follows from `stream`."""
-    return {name: kind for name, kind in of_class.__annotations__.items() if name[0] != "_" and name != "output_kind"}
+    """The parameters that clients may give: those of SamplingParams without `output_kind`, which `stream` decides."""
+    known = {name: kind for name, kind in of_class.__annotations__.items() if name[0] != "_" and name != "output_kind"}
+    return {**known, LORA_NAME: str}
 
 
 def _prompt(model: str, request: TextRequest) -> Any:

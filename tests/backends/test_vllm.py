@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyruntime.backends.vllm.arguments import visible_device
+from pyruntime.backends.toolkit.parameters import convert_parameters
+from pyruntime.backends.vllm.arguments import choose_adapter, visible_device
 from pyruntime.backends.vllm.metrics import steps_of_1_2_5
-from pyruntime.backends.vllm.sampling import choose_adapter, convert_parameters
 from pyruntime.testing import Request
 from pyruntime.utils.errors import Code, ConfigError, LoadError
 
@@ -177,7 +177,10 @@ class TestAnswers:
             ({"stream": [True], "exclude_input_in_output": [False]}, "When streaming, `exclude_input_in_output` ="),
             ({"sampling_parameters": text("{")}, "input 'sampling_parameters' is not valid JSON"),
             ({"sampling_parameters": text("[]")}, "'sampling_parameters' must be a JSON object, such as"),
-            ({"sampling_parameters": text('{"temprature": 1}')}, "unknown sampling parameter 'temprature'; this"),
+            (
+                {"sampling_parameters": text('{"temprature": 1}')},
+                "unknown sampling parameter 'temprature', known are",
+            ),
             ({"sampling_parameters": text('{"temperature": -1}')}, "temperature must be non-negative, got -1"),
             ({"sampling_parameters": text('{"lora_name": "x"}')}, "LoRA feature is not enabled."),
             ({"text_input": np.array([b"\xff"], object)}, "input 'text_input' is not valid UTF-8"),
@@ -234,16 +237,16 @@ class TestParameters:
             "seed": 7,
             "flag": True,
         }
-        assert convert_parameters({"stop": "[", "lora_name": "x"}, self.KINDS) == {"stop": "["}
+        assert convert_parameters({"stop": "["}, self.KINDS) == {"stop": "["}
         with pytest.raises(ValueError, match=r"^sampling parameter 'seed' is 'x', expected int$"):
             convert_parameters({"seed": "x"}, self.KINDS)
 
     def test_adapter(self):
         """A name that multi_lora.json does not have is refused in Triton's words."""
-        assert choose_adapter({}, None) is None
-        assert choose_adapter({"lora_name": "a"}, {"a": "path"}) == "a"
+        assert choose_adapter(None, None) is None
+        assert choose_adapter("a", {"a": "path"}) == "a"
         with pytest.raises(ValueError, match=r"^LoRA b is not supported, we currently support \['a'\]$"):
-            choose_adapter({"lora_name": "b"}, {"a": "path"})
+            choose_adapter("b", {"a": "path"})
 
 
 class TestMetrics:

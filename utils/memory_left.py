@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Callable, Dict, List, NamedTuple, Optional, Union
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from pyruntime.utils.errors import OutOfMemoryError
 
@@ -69,6 +69,12 @@ class Cgroup:
         self._usage = usage
         self._caches = (f"{prefix}inactive_file", f"{prefix}active_file")
 
+    @property
+    def files(self) -> Tuple[str, str, str, Tuple[str, str]]:
+        """See cgroup_files."""
+        folder = self._folder
+        return f"{folder}/{self._limit}", f"{folder}/{self._usage}", f"{folder}/memory.stat", self._caches
+
     def limit(self) -> Optional[int]:
         """The most memory that it may use, in bytes; None if it has no limit."""
         try:
@@ -107,6 +113,14 @@ def find_limits(read: Read) -> List[Union[Machine, Cgroup]]:
 def check_memory_left(size: int) -> None:
     """Raise OutOfMemoryError if `size` bytes more would leave too little memory. Takes some 30 µs."""
     check_limits(size, _found_limits())
+
+
+def cgroup_files() -> List[Tuple[str, str, str, Tuple[str, str]]]:
+    """The files of the cgroups with a limit, for native code that checks by itself.
+
+    The limit, the usage and the statistics of each, and the names in these of what the kernel can free.
+    """
+    return [each.files for each in _found_limits() if isinstance(each, Cgroup)]
 
 
 def check_limits(size: int, limits: List[Union[Machine, Cgroup]]) -> None:

@@ -61,8 +61,9 @@ class WireRequest(NamedTuple):
     places: Optional[Dict[str, OutputPlaceRef]] = None
 
 
-# Where the parameters stand in a request that is encoded: native code reads another form of them.
+# Where the parameters and the places stand in a request that is encoded: native code reads another form of them.
 PARAMETERS = WireRequest._fields.index("parameters")
+PLACES = WireRequest._fields.index("places")
 
 
 class AcceptedRequest(Protocol):

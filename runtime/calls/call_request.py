@@ -95,6 +95,7 @@ class CallRequest(NamedTuple):
                 callee.validated.remember(signature, *known)
         job = Job(id, options, tensors, known[0], known[1], slots, respond, arrived_ns, trace)
         job.regions = regions
+        job.is_call = True
         return job
 
     def _checked(self, spec: ModelSpec) -> InferRequest:

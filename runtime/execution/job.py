@@ -73,7 +73,7 @@ class Job:
     the regions of other models, and of clients, that it refers to; `client` is its use of a client's memory, and
     `places` are the places for outputs there. `instance` executes the job, None while it queues, and `serial` is its
     number there. `trace` records it, None for nearly all jobs, and `trace_context` is the part of the trace that the
-    model may pass on.
+    model may pass on. `is_call`: a model has made the request, and reads the response.
 
     For a job in a sequence, `sequence` is that sequence (see sequences.py) and `states` are its implicit states, which
     the model may update; their current values are among the inputs. `on_free` is called once, when its model has
@@ -88,6 +88,7 @@ class Job:
         "client",
         "id",
         "instance",
+        "is_call",
         "is_padding",
         "on_free",
         "options",
@@ -139,6 +140,7 @@ class Job:
         self.sequence: object | None = None
         self.states: SequenceStates | None = None
         self.on_free: Callable[[Job], None] | None = None
+        self.is_call = False
         self.is_padding = False
         self.takes_first = False
         self.priority = 0

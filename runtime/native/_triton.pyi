@@ -61,6 +61,10 @@ class NativeError(Exception):
 class Buffer:
     """The contents of an output, in memory of its own. Writable."""
 
+    @property
+    def address(self) -> int:
+        """The address in an OutputRegion, for other processes; 0 if the memory is this process's."""
+
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
@@ -239,6 +243,8 @@ class Instance:
     ) -> None:
         """Queue a batch for the backend. `wires` are from utils/request_codec.py, with parameters as a dict or "".
 
+        In place of the places of a wire, which are for stubs, may be an OutputRegion for the large outputs.
+
         The contents of a tensor lie at `base` + its offset, and must stay there until its job is RELEASED.
         """
 
@@ -291,6 +297,20 @@ class Instance:
     @property
     def memory_usage(self) -> list[tuple[int, int, int]]:
         """Like that of a model, for the memory of the instance."""
+
+class OutputRegion:
+    """A region of shared memory in which native code allocates large outputs, for requests that come with it.
+
+    It keeps a descriptor and a mapping of its own until it and all outputs in it are gone.
+    """
+
+    def __init__(
+        self, descriptor: int, size: int, first_address: int, cgroups: Sequence[tuple[str, str, str, Sequence[str]]]
+    ) -> None:
+        """`size` is that of the region, and `first_address` its address: see utils/addresses.py.
+
+        `cgroups` limit how much memory it may use: see utils/memory_left.py. Raises OSError.
+        """
 
 class Agent:
     """A repository agent's library."""

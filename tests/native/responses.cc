@@ -101,6 +101,23 @@ void Answer(const Requests& requests) {
   Release(requests.back());
 }
 
+// Asks for a buffer of as many bytes as IN says, and never fills it.
+void Leave(const Requests& requests) {
+  TRITONBACKEND_Request* request = requests.front();
+  testing::Tensor in;
+  Must(testing::ReadInput(request, "IN", &in));
+  const uint64_t bytes = in.as<uint64_t>()[0];
+  TRITONBACKEND_Response* response = ResponseOf(request);
+  TRITONBACKEND_Output* output =
+      AddOutput(response, "OUT", TRITONSERVER_TYPE_UINT8, {static_cast<int64_t>(bytes)});
+  void* buffer = nullptr;
+  TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU_PINNED;
+  int64_t type_id = 0;
+  Must(TRITONBACKEND_OutputBuffer(output, &buffer, bytes, &type, &type_id));
+  Must(TRITONBACKEND_ResponseSend(response, kFinal, nullptr));
+  Release(request);
+}
+
 // An error, with a response that has an output; the backend still owns the error afterwards.
 void Error(const Requests& requests) {
   Report report(requests.back());
@@ -185,6 +202,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
                                                        TRITONBACKEND_Request** requests, const uint32_t count) {
   static const testing::Functions functions = {
       {"answer", Answer},
+      {"leave", Leave},
       {"error", Error},
       {"factory", Factory},
       {"threads", Threads},

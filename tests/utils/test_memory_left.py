@@ -10,6 +10,7 @@ from pyruntime.utils.memory_left import (
     KEPT_SHARE,
     Cgroup,
     Machine,
+    cgroup_files,
     check_limits,
     check_memory_left,
     find_limits,
@@ -158,3 +159,18 @@ class TestCheck:
         check_memory_left(1)
         with pytest.raises(OutOfMemoryError):
             check_memory_left(1 << 60)
+
+
+def test_files_for_native_code():
+    """They are those that are read here, of cgroups with a limit."""
+    system = System(v2(f"{V2}/a", GIB, MIB))
+    cgroup = Cgroup(system, f"{V2}/a", "memory.max", "memory.current", "")
+    limit, usage, statistics, caches = cgroup.files
+    assert [system(each) for each in (limit, usage)] == [f"{GIB}\n", f"{MIB}\n"]
+    assert {line.split()[0] for line in system(statistics).splitlines()} > set(caches)
+    assert cgroup_files() == [each.files for each in find_limits(read) if isinstance(each, Cgroup)]
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()

@@ -19,7 +19,8 @@ from pyruntime.runtime.execution.job import Job
 from pyruntime.runtime.instances.capacity import AdaptiveCapacity
 from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.native.instance_spec import NativeExtension, NativeInstanceSpec, create_handle
-from pyruntime.runtime.instances.native.memory import base_of, free_copies, is_inline, resolved
+from pyruntime.runtime.instances.native.memory import base_of, free_copies, resolved
+from pyruntime.runtime.instances.native.outputs import NativeOutputs
 from pyruntime.runtime.instances.native.responses import (
     NO_RESPONSE,
     NativeOutput,
@@ -35,7 +36,7 @@ from pyruntime.runtime.native.parameters import read_parameters
 from pyruntime.runtime.observe.statistics import reason_of
 from pyruntime.runtime.requests.types import Parameter
 from pyruntime.utils.errors import InferenceError
-from pyruntime.utils.request_codec import encode_request, encode_requests
+from pyruntime.utils.request_codec import PLACES, encode_request, encode_requests
 
 _LOG = logging.getLogger("pyruntime.native")
 
@@ -70,7 +71,8 @@ class NativeBatches(InflightBatches[int]):
         self.times = NativeTimes(instance_spec.statistics)
         self.worker = NativeWorker(spec.name, self.expect_calls)
         self._base = base_of(instance_spec.memory.region)
-        self._responses = NativeResponses(spec, instance_spec.version)
+        self.outputs = NativeOutputs(native, instance_spec.instance.name)
+        self._responses = NativeResponses(spec, instance_spec.version, self.outputs)
         # The jobs of the backend, with the time when it was given each; those of them that have their final response;
         # and those that are released, with the time of that. A job with both is removed.
         self._jobs: dict[Job, int] = {}
@@ -113,7 +115,7 @@ class NativeBatches(InflightBatches[int]):
         for index, job in enumerate(batch, serial):
             job.instance = self
             job.serial = index
-            if job.regions or job.options.parameters or job.states is not None or is_inline(job.tensors):
+            if job.regions or job.options.parameters or job.states is not None or job.is_call:
                 batch, wires = self._prepared(batch, now_ns)
                 break
         if not batch:
@@ -147,6 +149,8 @@ class NativeBatches(InflightBatches[int]):
                 continue
             wire = encode_request(job.id, job.options, tensors, job.trace_context)
             read_parameters(wire)
+            if job.is_call:
+                wire[PLACES] = self.outputs.allocating()
             job.instance, job.serial = self, self._serial + len(ready)
             ready.append(job)
             wires.append(wire)

@@ -35,7 +35,6 @@ class NativeInstance:
     """See the module, and Executor. It is never restarted."""
 
     restarts = 0
-    response_bytes = 0
 
     def __init__(
         self,
@@ -57,6 +56,7 @@ class NativeInstance:
         self._resources = ExitStack()
         self.inflight = KnownBatches(spec, owner, native, asyncio.get_running_loop().call_soon)
         self._handle = self.inflight.handle
+        self._resources.callback(self.inflight.outputs.close)
         self.known: KnownRequestExecutor | None = None if spec.is_limited else self.inflight
         self._initialized = False
 
@@ -67,6 +67,11 @@ class NativeInstance:
     def memory_usage(self) -> list[MemoryUsage]:
         """The memory that the instance uses, as its backend reports it; nothing once it has stopped."""
         return self._handle.memory_usage if self._initialized else []
+
+    @property
+    def response_bytes(self) -> int:
+        """See Executor: outputs that stay in the server's own memory are not among them."""
+        return self.inflight.outputs.used_bytes
 
     def tell(self) -> str:
         """The text that `pyruntime stack` shows for the instance."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -90,6 +91,10 @@ class NativeExtension(Protocol):
     ) -> NativeHandle: ...
 
     def KnownRequest(self, model: object, document: bytes, size: int, wire: list[object], /) -> KnownRequest: ...
+
+    def OutputRegion(
+        self, descriptor: int, size: int, first_address: int, cgroups: Sequence[tuple[str, str, str, Sequence[str]]], /
+    ) -> object: ...
 
     def ClientSocket(self, descriptor: int, /) -> ClientSocket: ...
 

@@ -25,11 +25,6 @@ def base_of(region: SharedRegion) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(region.view))
 
 
-def is_inline(tensors: list[TensorRef]) -> bool:
-    """Whether the request itself has the contents of its inputs. It has all of them, or none."""
-    return bool(tensors) and type(tensors[0][3]) is bytes
-
-
 def resolved(job: Job, memory: RequestMemory, base: int) -> list[TensorRef]:
     """The inputs of a job, with the offset of each tensor from `base`, the address of `memory`.
 

@@ -8,12 +8,14 @@ runtime/native/triton/response_window.h.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyruntime.runtime.config.inputs import client_shape
 from pyruntime.runtime.config.spec import ModelSpec
 from pyruntime.runtime.execution.job import Job, Respond, discard
 from pyruntime.runtime.instances.native.instance_spec import NativeHandle
+from pyruntime.runtime.instances.native.outputs import NativeOutputs
 from pyruntime.runtime.memory.client_outputs import put_in_place
 from pyruntime.runtime.requests.types import InferResponse, OutputTensor, Parameter
 from pyruntime.utils.errors import Code, InferenceError
@@ -32,9 +34,11 @@ _NO_PARAMETERS: dict[str, Parameter] = {}
 class NativeResponses:
     """Makes the responses of one version of a model."""
 
-    def __init__(self, spec: ModelSpec, version: int) -> None:
+    def __init__(self, spec: ModelSpec, version: int, shared: NativeOutputs) -> None:
+        """`shared` is the shared memory of the instance."""
         self._spec = spec
         self._version = version
+        self._shared = shared
         self._reshapes = any(output.reshape is not None for output in spec.outputs.values())
 
     def outcome(
@@ -66,6 +70,8 @@ class NativeResponses:
             [OutputTensor(name, datatype, shape, memoryview(data)) for name, datatype, shape, data in outputs],
             parameters or _NO_PARAMETERS,
         )
+        if self._shared.region is not None:
+            self._shared.share(response, [data for _, _, _, data in outputs])
         if job.client is None or not job.client.places:
             return response
         try:
@@ -120,11 +126,13 @@ class RescheduledResponses:
 class _Take:
     """The `take` and `release` of one of several responses to a request: the first call tells the backend."""
 
-    __slots__ = ("_handle", "_serial")
+    __slots__ = ("_free", "_handle", "_serial")
 
-    def __init__(self, handle: NativeHandle, serial: int) -> None:
+    def __init__(self, handle: NativeHandle, serial: int, free: Callable[[], None]) -> None:
+        """`free` is the response's own `release`."""
         self._handle: NativeHandle | None = handle
         self._serial = serial
+        self._free = free
 
     def take(self) -> None:
         """See InferResponse."""
@@ -132,10 +140,17 @@ class _Take:
         if handle is not None:
             handle.take(self._serial)
 
+    def release(self) -> None:
+        """See InferResponse."""
+        self.take()
+        self._free()
+
 
 def take_with(handle: NativeHandle, serial: int, outcome: object) -> None:
     """Tell the backend when the client takes a response to the request `serial`. An error counts as taken at once."""
     if isinstance(outcome, InferResponse):
-        outcome.take = outcome.release = _Take(handle, serial).take
+        taking = _Take(handle, serial, outcome.release)
+        outcome.take = taking.take
+        outcome.release = taking.release if outcome.regions else taking.take
     else:
         handle.take(serial)

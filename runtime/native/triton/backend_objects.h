@@ -55,6 +55,7 @@ bool AddModelType(PyObject* module);
 bool AddKnownRequestType(PyObject* module);
 bool AddClientSocketType(PyObject* module);
 bool AddLentConnectionType(PyObject* module);
+bool AddOutputRegionType(PyObject* module);
 bool AddInstanceType(PyObject* module);
 
 // Reads a path in the file system's encoding; false with a Python exception set.

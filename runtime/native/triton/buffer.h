@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -21,20 +22,36 @@ void* AllocateAligned(size_t size);
 class Buffer {
  public:
   Buffer() = default;
-  // Throws std::bad_alloc.
+  // `pool` must outlive the buffer. Throws std::bad_alloc.
   Buffer(BufferPool* pool, size_t size);
+  // Keeps the pool. Throws std::bad_alloc.
+  Buffer(std::shared_ptr<BufferPool> pool, size_t size);
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
 
   void* data() const { return data_; }
   size_t size() const { return size_; }
+  // The address of the memory for other processes; 0 if they cannot read it.
+  uint64_t address() const;
 
  private:
+  std::shared_ptr<BufferPool> kept_pool_;
   BufferPool* pool_ = nullptr;
   void* data_ = nullptr;
   size_t size_ = 0;
   size_t capacity_ = 0;
+};
+
+// Where a pool has its large blocks from. Any thread.
+class BlockSource {
+ public:
+  virtual ~BlockSource() = default;
+  // A new block; null if there is no memory.
+  virtual void* Allocate(size_t capacity) = 0;
+  virtual void Free(void* data, size_t capacity) noexcept = 0;
+  // See Buffer.
+  virtual uint64_t AddressOf(const void* data) const = 0;
 };
 
 // Keeps large blocks that are free again: new memory from the system costs more than filling it, because the kernel
@@ -46,7 +63,7 @@ class BufferPool {
   // The most free memory that is kept; the rest is returned to the system.
   static constexpr size_t kKeptBytesMax = 256 << 20;
 
-  BufferPool();
+  explicit BufferPool(std::unique_ptr<BlockSource> source);
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
@@ -62,10 +79,19 @@ class BufferPool {
   Block Take(size_t size);
   void Give(Block block) noexcept;
 
+  const std::unique_ptr<BlockSource> source_;
   std::mutex mutex_;
   // In the order in which they became free.
   std::vector<Block> free_;
   size_t kept_ = 0;
+};
+
+// Memory of this process alone.
+class HeapBlocks : public BlockSource {
+ public:
+  void* Allocate(size_t capacity) override;
+  void Free(void* data, size_t capacity) noexcept override;
+  uint64_t AddressOf(const void* /*data*/) const override { return 0; }
 };
 
 }  // namespace pyruntime

@@ -44,6 +44,10 @@ int BufferGet(PyObject* self, Py_buffer* view, int flags) {
 
 Py_ssize_t BufferLength(PyObject* self) { return static_cast<Py_ssize_t>(BufferOf(self).size()); }
 
+PyObject* BufferAddress(PyObject* self, void* /*closure*/) {
+  return PyLong_FromUnsignedLongLong(BufferOf(self).address());
+}
+
 void ViewDealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
   Py_CLEAR(ViewOf(self)->owner);
@@ -66,11 +70,16 @@ int ViewGet(PyObject* self, Py_buffer* view, int flags) {
   return PyBuffer_FillInfo(view, self, const_cast<void*>(object->data), object->size, /*readonly=*/1, flags);
 }
 
+PyGetSetDef buffer_getters[] = {
+    {"address", BufferAddress, nullptr, "The address for other processes; 0 if they cannot read it.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
 PyType_Slot buffer_slots[] = {
     {Py_tp_doc, const_cast<char*>("Contents of an output: memory that is the output's own. Writable.")},
     {Py_tp_dealloc, reinterpret_cast<void*>(BufferDealloc)},
     {Py_bf_getbuffer, reinterpret_cast<void*>(BufferGet)},
     {Py_sq_length, reinterpret_cast<void*>(BufferLength)},
+    {Py_tp_getset, buffer_getters},
     {0, nullptr},
 };
 PyType_Spec buffer_spec = {

@@ -42,16 +42,6 @@ void* AllocateSmall(size_t size) {
 
 void FreeSmall(void* data) { std::free(static_cast<void**>(data)[-1]); }
 
-// New memory of large blocks is brought in by huge pages, where the system allows it: four to six times as fast.
-void* AllocateLarge(size_t size) {
-  constexpr size_t kHugePage = size_t{2} << 20;
-  if (size < 2 * kHugePage) return AllocateAligned(size);
-  size = RoundUp(size, kHugePage);
-  void* data = std::aligned_alloc(kHugePage, size);
-  if (data != nullptr) madvise(data, size, MADV_HUGEPAGE);
-  return data;
-}
-
 }  // namespace
 
 void* AllocateAligned(size_t size) {
@@ -60,10 +50,26 @@ void* AllocateAligned(size_t size) {
   return std::aligned_alloc(kAlignment, size == 0 ? kAlignment : RoundUp(size, kAlignment));
 }
 
+// New memory is brought in by huge pages, where the system allows it: four to six times as fast.
+void* HeapBlocks::Allocate(size_t capacity) {
+  constexpr size_t kHugePage = size_t{2} << 20;
+  if (capacity < 2 * kHugePage) return AllocateAligned(capacity);
+  capacity = RoundUp(capacity, kHugePage);
+  void* data = std::aligned_alloc(kHugePage, capacity);
+  if (data != nullptr) madvise(data, capacity, MADV_HUGEPAGE);
+  return data;
+}
+
+void HeapBlocks::Free(void* data, size_t /*capacity*/) noexcept { std::free(data); }
+
 Buffer::Buffer(BufferPool* pool, size_t size) : pool_(pool), size_(size) {
   BufferPool::Block block = pool->Take(size);
   data_ = block.data;
   capacity_ = block.capacity;
+}
+
+Buffer::Buffer(std::shared_ptr<BufferPool> pool, size_t size) : Buffer(pool.get(), size) {
+  kept_pool_ = std::move(pool);
 }
 
 Buffer::~Buffer() {
@@ -71,12 +77,14 @@ Buffer::~Buffer() {
 }
 
 Buffer::Buffer(Buffer&& other) noexcept
-    : pool_(other.pool_),
+    : kept_pool_(std::move(other.kept_pool_)),
+      pool_(other.pool_),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
       capacity_(std::exchange(other.capacity_, 0)) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(kept_pool_, other.kept_pool_);
   std::swap(pool_, other.pool_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
@@ -84,11 +92,17 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   return *this;
 }
 
+uint64_t Buffer::address() const {
+  return capacity_ < BufferPool::kKeptBlockBytesMin ? 0 : pool_->source_->AddressOf(data_);
+}
+
 // Has capacity for all blocks that can be kept, so that returning one never allocates.
-BufferPool::BufferPool() { free_.reserve(kKeptBytesMax / kKeptBlockBytesMin); }
+BufferPool::BufferPool(std::unique_ptr<BlockSource> source) : source_(std::move(source)) {
+  free_.reserve(kKeptBytesMax / kKeptBlockBytesMin);
+}
 
 BufferPool::~BufferPool() {
-  for (const Block& block : free_) std::free(block.data);
+  for (const Block& block : free_) source_->Free(block.data, block.capacity);
 }
 
 BufferPool::Block BufferPool::Take(size_t size) {
@@ -105,14 +119,14 @@ BufferPool::Block BufferPool::Take(size_t size) {
       return found;
     }
   }
-  void* data = capacity < kKeptBlockBytesMin ? AllocateSmall(capacity) : AllocateLarge(capacity);
+  void* data = capacity < kKeptBlockBytesMin ? AllocateSmall(capacity) : source_->Allocate(capacity);
   if (data == nullptr) throw std::bad_alloc();
   return {data, capacity};
 }
 
 void BufferPool::Give(Block block) noexcept {
   if (block.capacity < kKeptBlockBytesMin) return FreeSmall(block.data);
-  if (block.capacity > kKeptBytesMax) return std::free(block.data);
+  if (block.capacity > kKeptBytesMax) return source_->Free(block.data, block.capacity);
   std::unique_lock<std::mutex> lock(mutex_);
   while (kept_ + block.capacity > kKeptBytesMax) {
     const Block oldest = free_.front();
@@ -120,7 +134,7 @@ void BufferPool::Give(Block block) noexcept {
     kept_ -= oldest.capacity;
     // Outside of the lock, because it takes long for large blocks.
     lock.unlock();
-    std::free(oldest.data);
+    source_->Free(oldest.data, oldest.capacity);
     lock.lock();
   }
   free_.push_back(block);

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 
 #include "buffer.h"
 #include "metrics.h"
@@ -47,6 +48,7 @@ class Host {
   // Python's types that are needed in several files. Set once, when the module is made; with the GIL.
   PyTypeObject* buffer_type = nullptr;
   PyTypeObject* view_type = nullptr;
+  PyTypeObject* output_region_type = nullptr;
   PyTypeObject* backend_type = nullptr;
   PyTypeObject* model_type = nullptr;
   PyTypeObject* agent_type = nullptr;
@@ -57,7 +59,7 @@ class Host {
 
  private:
   EventQueue queue_;
-  BufferPool buffers_;
+  BufferPool buffers_{std::make_unique<HeapBlocks>()};
   MetricRegistry metrics_;
   ProcessSignals signals_;
   std::atomic<uint64_t> last_trace_id_{0};

@@ -142,7 +142,7 @@ PyModuleDef definition = {
 
 bool AddBackendTypes(PyObject* module) {
   return AddBackendType(module) && AddModelType(module) && AddKnownRequestType(module) && AddClientSocketType(module) &&
-         AddLentConnectionType(module) && AddInstanceType(module);
+         AddLentConnectionType(module) && AddOutputRegionType(module) && AddInstanceType(module);
 }
 
 }  // namespace pyruntime

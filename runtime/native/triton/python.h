@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 #include <utility>
@@ -45,6 +46,9 @@ PyObject* ToPython(const Shape& shape);                  // a list
 PyObject* ToPython(const TRITONSERVER_Parameter& parameter);  // its value
 PyObject* ToPython(const Failure& failure);              // (code, message)
 PyObject* ToPython(Buffer buffer);                       // a _triton.Buffer that owns it
+
+// The pool of a _triton.OutputRegion; null for any other object.
+std::shared_ptr<BufferPool> OutputPoolOf(PyObject* object);
 
 // A tuple that takes over these references; null, with the others released, if one of them is null.
 template <size_t Count>

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "buffer.h"
@@ -69,6 +70,10 @@ class RequestState : public std::enable_shared_from_this<RequestState> {
   bool Finish();
   bool IsFinished() const { return finished_; }
 
+  // The shared memory for large outputs; null if they stay in this process. Set before the backend has the request.
+  void ShareOutputs(std::shared_ptr<BufferPool> memory) { outputs_ = std::move(memory); }
+  const std::shared_ptr<BufferPool>& outputs() const { return outputs_; }
+
   // Reserves the answer to the client: true for the first caller only, which is a native thread or Python.
   bool Claim() { return !claimed_.exchange(true); }
 
@@ -101,6 +106,7 @@ class RequestState : public std::enable_shared_from_this<RequestState> {
   std::string id_;
   uint64_t serial_;
   const std::optional<Known> known_;
+  std::shared_ptr<BufferPool> outputs_;
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> finished_{false};
   std::atomic<bool> claimed_{false};
@@ -177,7 +183,8 @@ struct TRITONBACKEND_Request {
 namespace pyruntime {
 
 // Reads one request of a batch: `wire` is a list with the items of request_layout.h, with the parameters as a dict or
-// "". A tensor is at `base` + its address. None for outputs stands for all outputs of the model. With the GIL held;
+// "", and with the _triton.OutputRegion for large outputs, if there is one, in place of the places. A tensor is at
+// `base` + its address. None for outputs stands for all outputs of the model. With the GIL held;
 // null with a Python exception set if the list is malformed.
 std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
     PyObject* job, PyObject* wire, uint64_t serial, uintptr_t base, const std::shared_ptr<TRITONBACKEND_Model>& model);

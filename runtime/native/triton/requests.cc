@@ -213,6 +213,7 @@ std::unique_ptr<TRITONBACKEND_Request> ReadRequest(
     if (!Read(wire, base, *model, &id, request.get())) return nullptr;
     // Last, because a state that is destroyed without an answer reports its request as lost.
     request->state = std::make_shared<RequestState>(job, model, std::move(id), serial);
+    request->state->ShareOutputs(OutputPoolOf(Item(wire, kPlaces)));
     return request;
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();

@@ -22,6 +22,8 @@ struct TRITONBACKEND_Output {
   std::string name;
   TRITONSERVER_DataType datatype;
   pyruntime::Shape shape;
+  // The shared memory for a large buffer; null if there is none.
+  std::shared_ptr<pyruntime::BufferPool> shared;
   // Empty until OutputBuffer is called.
   pyruntime::Buffer buffer;
   TRITONSERVER_BufferAttributes attributes;

@@ -58,6 +58,18 @@ bool HasOutput(const TRITONBACKEND_Model& model, const char* name) {
   return std::find(model.outputs.begin(), model.outputs.end(), name) != model.outputs.end();
 }
 
+// In the process's own memory if it is small, or if there is no room in the shared memory: Python copies it then for
+// whoever needs that. Throws std::bad_alloc.
+Buffer BufferFor(const TRITONBACKEND_Output& output, size_t size) {
+  if (output.shared != nullptr && size >= BufferPool::kKeptBlockBytesMin) {
+    try {
+      return Buffer(output.shared, size);
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  return Buffer(&Host::Get().buffers(), size);
+}
+
 void Describe(
     const TRITONBACKEND_Output& output, TRITONSERVER_DataType* datatype, const int64_t** shape, uint64_t* dim_count) {
   *datatype = output.datatype;
@@ -188,6 +200,7 @@ TRITONSERVER_Error* TRITONBACKEND_ResponseOutput(
     made.name = name;
     made.datatype = datatype;
     made.shape.assign(shape, shape + dims_count);
+    made.shared = response->state->outputs();
     *output = &made;
     return nullptr;
   });
@@ -208,7 +221,7 @@ TRITONSERVER_Error* TRITONBACKEND_OutputBuffer(
           TRITONSERVER_ERROR_ALREADY_EXISTS, "allocated buffer for output '" + output->name + "' already exists");
     }
     try {
-      output->buffer = pyruntime::Buffer(&pyruntime::Host::Get().buffers(), buffer_byte_size);
+      output->buffer = pyruntime::BufferFor(*output, buffer_byte_size);
     } catch (const std::bad_alloc&) {
       return pyruntime::NewError(
           TRITONSERVER_ERROR_UNAVAILABLE,

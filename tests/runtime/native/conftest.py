@@ -253,16 +253,16 @@ def native(compile_library):
 def request_of():
     """`request_of(id, *inputs, ...)`: a request for NativeInstance; an input is (name, datatype, shape, contents).
 
-    With it goes what holds its memory.
+    With it goes what holds its memory. `region` is the OutputRegion for large outputs.
     """
 
-    def request_of(id, *inputs, outputs=None, parameters="", correlation=0, flags=0, timeout=0, trace=""):
+    def request_of(id, *inputs, outputs=None, parameters="", correlation=0, flags=0, timeout=0, trace="", region=None):
         held = [(ctypes.c_char * max(1, len(contents))).from_buffer_copy(contents or b"-") for *_, contents in inputs]
         tensors = [
             (name, datatype, shape, ctypes.addressof(memory), len(contents), 0, 0)
             for (name, datatype, shape, contents), memory in zip(inputs, held, strict=True)
         ]
-        return [id, correlation, flags, timeout, outputs, parameters, tensors, trace, None], held
+        return [id, correlation, flags, timeout, outputs, parameters, tensors, trace, region], held
 
     return request_of
 

@@ -4,6 +4,7 @@
 
 import math
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from pyruntime.runtime.observe.statistics import FailureReason, ModelStatistics
 from pyruntime.runtime.requests.types import InferResponse
 from pyruntime.utils.addresses import address
 from pyruntime.utils.errors import Code, InferenceError
-from pyruntime.utils.request_codec import RequestOptions, encode_requests
+from pyruntime.utils.request_codec import PLACES, RequestOptions, encode_requests
 
 from ...model_specs import spec_from
 
@@ -28,7 +29,15 @@ CONFIG = (
 )
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 ITERATIVE = "sequence_batching { iterative_sequence: true }"
-OUT = [("OUT", "FP32", [1, 2], bytearray(8))]
+
+
+class Contents(bytearray):
+    """Contents of an output, at an address."""
+
+    address = 0
+
+
+OUT = [("OUT", "FP32", [1, 2], Contents(8))]
 
 
 class Handle:
@@ -82,6 +91,9 @@ class Native:
     def __init__(self, handle):
         self._handle = handle
 
+    def OutputRegion(self, descriptor, size, first_address, cgroups):
+        return "region"
+
     def Instance(self, *args):
         return self._handle
 
@@ -126,6 +138,7 @@ class Request:
         self.slot = Slot()
         options = RequestOptions(parameters=parameters)
         self.job = Job("7", options, list(tensors), 2, None, [self.slot], self._respond, time.monotonic_ns())
+        self.job.is_call = any(type(tensor[3]) is bytes for tensor in tensors)
 
     def _respond(self, outcome, final):
         assert not self.is_over
@@ -201,6 +214,7 @@ def backend():
     yield make
     for each in made:
         each.memory.close()
+        each.batches.outputs.close()
 
 
 def test_one_request(backend):
@@ -589,6 +603,65 @@ def test_responses_are_taken(backend):
     assert backend.handle.taken == [serial] * 2
     third.release()
     assert backend.handle.taken == [serial] * 3
+
+
+def call(tensors=()):
+    """A request of another model."""
+    request = Request(tensors=tensors)
+    request.job.is_call = True
+    return request
+
+
+def shared_output(backend):
+    """An output in the region of an instance that has one."""
+    contents = Contents(8)
+    contents.address = address(backend.batches.outputs.region.number, 4096)
+    return ("OUT", "FP32", [1, 2], contents)
+
+
+def test_requests_of_models_have_a_region(backend):
+    """Native code gets the region for large outputs with them, and with no others; also if they have no inputs."""
+    backend = backend()
+    backend.execute(Request())
+    assert backend.batches.outputs.region is None
+    backend.execute(Request(), call())
+    (*_, (_, wires, *_)) = backend.handle.given
+    assert [wire[PLACES] for wire in wires] == [None, "region"]
+
+
+def test_output_in_the_region(backend):
+    """A response refers to the region, and keeps the output until it is released."""
+    backend, request = backend(), call()
+    backend.execute(request)
+    output = shared_output(backend)
+    backend.batches.responded(request.job, True, None, [output], None)
+    (response,) = request.outcomes
+    assert response.outputs[0].address == output[-1].address
+    assert list(response.regions) == [backend.batches.outputs.region]
+    kept = weakref.ref(output[-1])
+    response.outputs.clear()
+    del output
+    assert kept() is not None
+    response.release()
+    assert kept() is None
+
+
+def test_streamed_output_in_the_region(backend):
+    """The output of one response of a stream is kept when it is taken, and until it is released."""
+    backend, request = backend(DECOUPLED), call()
+    serial = backend.execute(request)
+    output = shared_output(backend)
+    backend.batches.responded(request.job, False, None, [output], None)
+    (response,) = request.outcomes
+    kept = weakref.ref(output[-1])
+    response.outputs.clear()
+    del output
+    response.take()
+    assert backend.handle.taken == [serial]
+    assert kept() is not None
+    response.release()
+    assert backend.handle.taken == [serial]
+    assert kept() is None
 
 
 def test_an_error_is_taken_at_once(backend):

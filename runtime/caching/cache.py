@@ -36,10 +36,10 @@ class CacheUsage:
 class AnswerCache(Protocol):
     """A cache that keeps prepared answers with its entries. Neither method blocks."""
 
-    def find_answer(self, request: Hashable) -> bytes | None:
-        """The answer to a request that was prepared for it, None if there is none. Counts as a lookup if there is one.
+    def find_answer(self, request: Hashable) -> tuple[bytes, int] | None:
+        """The answer that was prepared for a request, and the nanoseconds that finding it took; None if there is none.
 
-        Belongs to the event loop's thread.
+        It counts as a lookup if there is one. Belongs to the event loop's thread.
         """
 
     def add_answer(self, key: str, request: Hashable, size: int, answer: bytes) -> None:

@@ -64,15 +64,17 @@ class LocalCache(ResponseCache):
             self._entries.add(key, entry)
             self._insertion_ns += time.monotonic_ns() - begun_ns
 
-    def find_answer(self, request: Hashable) -> bytes | None:
+    def find_answer(self, request: Hashable) -> tuple[bytes, int] | None:
         """See AnswerCache."""
         begun_ns = time.monotonic_ns()
         with self._lock:
             answer = self._entries.find_answer(request)
-            if answer is not None:
-                self._hits += 1
-                self._lookup_ns += time.monotonic_ns() - begun_ns
-        return answer
+            if answer is None:
+                return None
+            took_ns = time.monotonic_ns() - begun_ns
+            self._hits += 1
+            self._lookup_ns += took_ns
+        return answer, took_ns
 
     def add_answer(self, key: str, request: Hashable, size: int, answer: bytes) -> None:
         """See AnswerCache."""

@@ -25,6 +25,7 @@ from pyruntime.runtime.frontends.http.health_reserve import HEALTH, HEALTH_CONNE
 from pyruntime.runtime.frontends.http.infer_exchange import InferExchange
 from pyruntime.runtime.frontends.http.known_exchange import begin_known, may_be_known
 from pyruntime.runtime.frontends.http.lending import Lending
+from pyruntime.runtime.frontends.http.repeated_requests import find_answer
 from pyruntime.runtime.frontends.http.request_head import (
     HEAD_BYTES_MAX,
     HEAD_END,
@@ -78,6 +79,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     _heard = True
     # A request announced that it is the last one.
     _ended = False
+    # The head of the last request that was answered by its bytes.
+    _repeated: Head | None = None
     _owes_continue = False
     # It is beyond the limit of connections: see HEALTH_CONNECTIONS_MAX.
     _is_reserved = False
@@ -257,6 +260,12 @@ class HttpConnection(asyncio.BufferedProtocol):
                     data = data[stop:] if stop < len(data) else b""
                     continue
             self._lending.alike = 0
+            if head is self._repeated and stop <= len(data) and not self.exchanges:
+                answer = find_answer(self._state, head, data[end:stop])
+                if answer is not None:
+                    data = data[stop:] if stop < len(data) else b""
+                    self.transport.write(answer)
+                    continue
             kind = InferExchange if endpoint is _INFER else exchange_of(endpoint)
             exchange = kind(self._state, self, head)
             self.exchanges.append(exchange)
@@ -264,6 +273,8 @@ class HttpConnection(asyncio.BufferedProtocol):
                 body = data[end:stop]
                 data = data[stop:] if stop < len(data) else b""
                 exchange.finish(body)
+                if exchange.is_repeated:
+                    self._repeated = head
             else:
                 self._begin_body(exchange, head)
                 data = data[end:]

@@ -18,6 +18,7 @@ from pyruntime.runtime.frontends.http.known_exchange import know
 from pyruntime.runtime.frontends.http.kserve_request import ALL_BINARY, ALL_JSON, OutputOptions, decode_infer
 from pyruntime.runtime.frontends.http.kserve_response import encode_binary, encode_infer
 from pyruntime.runtime.frontends.http.model_exchange import ModelExchange
+from pyruntime.runtime.frontends.http.repeated_requests import repeatable
 from pyruntime.runtime.frontends.http.response_head import infer_head, with_line
 from pyruntime.runtime.inference.intake import Reservation
 from pyruntime.runtime.inference.model_version import ModelVersion
@@ -126,24 +127,18 @@ class InferExchange(ModelExchange[OutputOptions]):
             self._end_claim()
 
     def _is_answered(self, answers: PreparedAnswers) -> bool:
-        """Answer the request with what was prepared for it. Returns False if that is nothing.
-
-        A trace needs the whole way of a request, and forwarded headers, which may be refused, are not in the body. The
-        line of a load report, and that about the end of the connection, are not the same each time.
-        """
-        head, body = self.head, self._body
-        size = len(body)
-        if size > REQUEST_BYTES_MAX or not self.keep_alive or self._state.tracer.active:
+        """Answer the request with what was prepared for it. Returns False if that is nothing."""
+        body = self._body
+        request = repeatable(self._state, self.head, body)
+        if request is None or not self.keep_alive:
             return False
-        if head.forwarded or head.load_format:
-            return False
-        request = head.header_length, head.response_encoding, bytes(body)
         answer = answers.find(request)
         if answer is None:
-            self._repeatable = request, size
+            self._repeatable = request, len(body)
             return False
         if self._claim is not None:
             self._end_claim()
+        self.is_repeated = not self.head.encoding and not self.head.chunked
         self.length = len(answer)
         self.parts = [answer]
         self._connection.answered()
@@ -155,8 +150,8 @@ class InferExchange(ModelExchange[OutputOptions]):
         assert self._model is not None  # it has answered
         assert self.parts is not None  # they are made
         answers = self._model.answers
-        # One with an id does not come again.
-        if answers is not None and not response.id:
+        # One with an id does not come again; and the end of the connection may have been announced meanwhile.
+        if answers is not None and not response.id and self.keep_alive:
             answers.prepare(*self._repeatable, response, self.parts)
 
     def _copy(self, model: ModelVersion, body: bytes | bytearray, lead: int) -> None:

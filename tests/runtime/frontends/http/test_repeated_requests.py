@@ -11,6 +11,8 @@ import pytest
 
 from pyruntime.runtime.caching.answers import REQUEST_BYTES_MAX
 
+from ..conftest import CONFIG
+
 CONTENTS = struct.pack("<2f", 1, 2)
 
 
@@ -160,19 +162,70 @@ def test_long_request(server, answers):
     assert (answers.kept, server.is_idle()) == ({}, True)
 
 
-def test_traced(server, answers):
-    """A trace has the whole way of a request."""
-    request = post(body())
-    ask(server, request)
+def trace(server):
     server.trace_with(SimpleNamespace(active=True, sample=lambda *_: None))
-    assert [status for status, _, _ in ask(server, request)] == [200]
-    assert answers.found == 0
 
 
-def test_model_that_does_not_serve(server, answers):
-    """Its prepared answers are not sent."""
-    request = post(body())
-    ask(server, request)
+def stop_serving(server):
     server.state.exiting = True
-    assert [status for status, _, _ in ask(server, request)] == [503]
-    assert answers.found == 0
+
+
+def forget(server):
+    server.model.answers.kept.clear()
+
+
+def reload(server):
+    server.model = server._serve("m", CONFIG, server.instance)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize(("change", "status"), [(trace, 200), (stop_serving, 503), (forget, 200), (reload, 200)])
+def test_what_ends_it(server, answers, change, status, is_new):
+    """A trace, the end of the server, an evicted entry, another version: on the same connection and on a new one."""
+    request = post(body())
+    transport = server.connect()
+    for _ in range(3):
+        transport.feed(request)
+    change(server)
+    if is_new:
+        transport = server.connect()
+    transport.feed(request)
+    assert transport.statuses()[-1] == status
+    assert (answers.found, server.is_idle()) == (2, True)
+
+
+def test_logged(server, answers, caplog):
+    """The log has every request if it is to."""
+    request = post(body())
+    transport = server.connect()
+    for _ in range(3):
+        transport.feed(request)
+    server.state.log_settings.update({"log_verbose_level": 1})
+    with caplog.at_level("DEBUG", "pyruntime"):
+        transport.feed(request)
+    assert (answers.found, transport.statuses()) == (3, [200] * 4)
+    assert "POST /v2/models/m/infer -> 200" in caplog.text
+
+
+def test_client_that_does_not_read(server, answers):
+    """Its further requests wait."""
+    request = post(body())
+    transport = server.connect()
+    for _ in range(2):
+        transport.feed(request)
+    transport.stalled = True
+    transport.feed(request * 3)
+    assert answers.found == 2
+    transport.drain()
+    assert (answers.found, transport.statuses()) == (4, [200] * 5)
+
+
+def test_announced_end(server, answers):
+    """An answer that says that the connection ends is sent once only."""
+    server.instance.waits = True
+    transport = server.connect()
+    transport.feed(post(body()))
+    transport._connection.eof_received()
+    server.instance.answer()
+    ((status, headers, _),) = transport.responses()
+    assert (status, headers["connection"], answers.kept) == (200, "close", {})

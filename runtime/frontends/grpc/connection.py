@@ -67,7 +67,8 @@ class GrpcConnection(asyncio.BufferedProtocol):
     _limit = LIMIT
     # Whether bytes wait for the client to read them.
     _unsent = False
-    # The session cannot send while it parses received bytes. Responses of that time are sent afterwards.
+    # The session cannot send while it parses received bytes. Responses of that time, and those of the calls whose
+    # events are handled, are sent together afterwards.
     _receiving = False
     _timer: asyncio.TimerHandle | None = None
     # `_kept` or `_rest` is handled in a later turn of the event loop.
@@ -160,7 +161,6 @@ class GrpcConnection(asyncio.BufferedProtocol):
             self._receiving = False
             self._close()
             return
-        self._receiving = False
         self._keepalive.received(self._loop.time())
         self._handle(events)
 
@@ -170,6 +170,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if session.gathered < gathered.held:  # calls take room for the messages that are complete
             gathered.give_back(gathered.held - session.gathered)
         calls = self._calls
+        self._receiving = True
         for at, (kind, stream, value, ended) in enumerate(events):
             call = calls.get(stream)
             waits = at >= EVENTS_AT_ONCE or (call is not None and not call.is_prompt)
@@ -195,6 +196,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
                     call.fail(Status.INTERNAL, "the server failed to handle the request")
         if session.gathered > gathered.held:
             self._make_room()
+        self._receiving = False
         self._flush()
         if self._kept:
             gathered.count(sum(len(message) for _, _, message, _ in self._kept if isinstance(message, bytes)))

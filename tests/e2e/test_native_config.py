@@ -204,7 +204,6 @@ def test_completed_without_a_configuration(serve, model, folder):
         (path / "1" / "model.onnx").touch()
     (bare / "complete.json").write_text(json.dumps(COMPLETION))
     (model("named.told", None, None) / "complete.json").write_text(json.dumps(COMPLETION))
-    (model("vino", None, None) / "1" / "model.xml").touch()
     (model("unknown", None, None) / "1" / "model.bin").touch()
     model("plain", None, TOLD + TENSORS)
     server = serve(*options(folder), "--exit-on-error=false", "--strict-readiness=false")
@@ -220,7 +219,6 @@ def test_completed_without_a_configuration(serve, model, folder):
     with closing(server.client()) as client:
         reasons = {row["name"]: row.get("reason", "") for row in client.get_model_repository_index()}
     assert reasons["silent"].startswith("Not found: model configuration is not provided for model 'silent': ")
-    assert "The model's file is '1/model.xml', which the backend 'openvino' serves: put its library" in reasons["vino"]
     assert reasons["unknown"].startswith("Invalid model name: Could not determine backend for model 'unknown' ")
     assert "Its version has model.bin, and none of model.graphdef, " in reasons["unknown"]
 

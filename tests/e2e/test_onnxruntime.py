@@ -6,12 +6,13 @@ import json
 import shutil
 import sys
 from contextlib import closing
-from pathlib import Path
 from queue import Queue
 
 import numpy as np
 import pytest
 from tritonclient import grpc
+
+from .harness.operations import libraries, mapped
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install onnxruntime)")
 onnx = pytest.importorskip("onnx", reason="onnx, which makes the models, is not installed (pip install onnx)")
@@ -44,10 +45,6 @@ def scaling():
     return onnx_model([("Scale", ["IN"], ["OUT"], "test")], {"IN": FLOATS}, {"OUT": FLOATS})
 
 
-def libraries(*names):
-    return "model_operations { " + " ".join(f'op_library_filename: "{name}"' for name in names) + " }\n"
-
-
 @pytest.fixture
 def onnx_folder(model):
     """`onnx_folder(name, model, config=OPTIONS)`: the folder of a model of model.onnx."""
@@ -67,11 +64,6 @@ def reasons(server):
 
 def scaled(server, name):
     return server.infer(name, {"IN": np.ones((1, 3), np.float32)}).as_numpy("OUT").tolist()[0][0]
-
-
-def mapped(server, library):
-    """The stubs that have a library of this name in memory."""
-    return [each for each in server.stubs() if library in Path(f"/proc/{each.pid}/maps").read_text()]
 
 
 def test_a_model_of_a_file_alone(serve, onnx_folder):

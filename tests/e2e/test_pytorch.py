@@ -4,13 +4,14 @@
 
 import fcntl
 import shutil
-import sys
 import warnings
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from .harness.operations import CustomOperations, libraries
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install torch)")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -72,10 +73,6 @@ def answers(server, name, inputs=("INPUT__0", "INPUT__1"), outputs=("OUTPUT__0",
     arrays = {each: np.full((1, 3), value, np.float32) for each, value in zip(inputs, (5, 3), strict=True)}
     answer = server.infer(name, arrays)
     return [answer.as_numpy(each).tolist()[0][0] for each in outputs]
-
-
-def libraries(*names):
-    return "model_operations { " + " ".join(f'op_library_filename: "{name}"' for name in names) + " }\n"
 
 
 def test_torchscript(serve, model):
@@ -203,7 +200,10 @@ def test_what_cannot_be_loaded(serve, model):
     assert "its version folder needs model.pt or model.pt2 or model.py" in found["nothing"]
 
 
-class TestCustomOperations:
+class TestCustomOperations(CustomOperations):
+    FRAMEWORK = f"torch {torch.__version__}"
+    IN = "x"
+    OUT = "OUTPUT__0"
     CONFIG = BACKEND + "max_batch_size: 4\ninstance_group { kind: KIND_CPU }\n" + TENSORS.format("x", "OUTPUT__0")
 
     @pytest.fixture
@@ -227,35 +227,3 @@ class TestCustomOperations:
             return folder
 
         return write
-
-    def scaled(self, server, name):
-        return server.infer(name, {"x": np.ones((1, 3), np.float32)}).as_numpy("OUTPUT__0").tolist()[0][0]
-
-    def test_the_same_operation_twice(self, serve, scaling, compile_op):
-        """Two models with two libraries for one operation are right at the same time; a new build needs no restart."""
-        two, three = compile_op(2), compile_op(3)
-        folder = scaling("two", "ops.so")
-        shutil.copy(two, folder / "1" / "ops.so")
-        scaling("three", three)
-        server = serve("--model-control-mode=explicit", "--load-model=*")
-        assert [self.scaled(server, name) for name in ("two", "three", "two")] == [2, 3, 2]
-        with closing(server.client()) as client:
-            client.unload_model("two")
-            server.settle()
-            maps = [Path(f"/proc/{each.pid}/maps").read_text() for each in server.stubs()]
-            assert maps
-            assert not any("ops.so" in each for each in maps)
-            (folder / "1" / "ops.so").unlink()
-            shutil.copy(three, folder / "1" / "ops.so")
-            client.load_model("two")
-        assert [self.scaled(server, name) for name in ("two", "three")] == [3, 3]
-
-    def test_a_library_of_another_version(self, serve, scaling, compile_library):
-        """The message names what is missing, the library, the version of the framework, and the environment."""
-        library = compile_library("needs_missing.c")
-        scaling("other", library)
-        found = reasons(serve(*LENIENT))
-        assert (
-            f"'{library}' needs the symbol 'FunctionOfAnotherVersion', which torch {torch.__version__} of the "
-            f"environment {sys.prefix} "
-        ) in found["other"]

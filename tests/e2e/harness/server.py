@@ -25,6 +25,8 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 from .processes import Process, descendants, named_shared_memory
 from .waiting import LIMIT_S, wait_until
 
+# Patience for loads: the import of a framework takes a minute where many processes want the cores.
+READY_LIMIT_S = 4 * LIMIT_S
 # How much of a server's log is shown with a test that failed, in characters.
 SHOWN_LOG = 20_000
 
@@ -89,10 +91,10 @@ class Server:
 
     # Asking it.
 
-    def client(self, **options: Any) -> tritonclient.http.InferenceServerClient:
-        """A new client, which the caller must close."""
+    def client(self, limit_s: float = LIMIT_S, **options: Any) -> tritonclient.http.InferenceServerClient:
+        """A new client, which the caller must close; it waits `limit_s` seconds for an answer."""
         return tritonclient.http.InferenceServerClient(
-            f"127.0.0.1:{self.port}", connection_timeout=LIMIT_S, network_timeout=LIMIT_S, **options
+            f"127.0.0.1:{self.port}", connection_timeout=limit_s, network_timeout=limit_s, **options
         )
 
     def grpc(self, **options: Any) -> tritonclient.grpc.InferenceServerClient:
@@ -174,7 +176,7 @@ class Server:
         def ready_or_gone() -> bool:
             return self.process.poll() is not None or self.is_ready()
 
-        wait_until(ready_or_gone)
+        wait_until(ready_or_gone, READY_LIMIT_S)
         assert self.process.poll() is None, f"the server exited with {self.process.returncode}:\n{self.log}"
 
     def wait_exit(self) -> int:

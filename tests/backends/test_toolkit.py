@@ -4,10 +4,12 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from pyruntime.backends.toolkit.completion import check_tensors, complete, complete_config, is_complete
+from pyruntime.backends.toolkit.devices import torch_device
 from pyruntime.backends.toolkit.files import find_libraries, find_model_file
 from pyruntime.backends.toolkit.frameworks import environment, explain_library, import_framework
 from pyruntime.backends.toolkit.settings import TensorSpec, read_settings, server_options
@@ -125,6 +127,26 @@ class TestThreads:
         (tmp_path / "cpu.max").write_text("100000 100000\n")
         assert usable_cores(str(tmp_path / "cpu.max")) == 1
         assert usable_cores(str(tmp_path / "none")) >= 1
+
+
+class TestDevices:
+    def torch(self, has_gpu):
+        return SimpleNamespace(
+            __version__="2.6",
+            cuda=SimpleNamespace(is_available=lambda: has_gpu),
+            device=lambda *names: names,
+        )
+
+    def test_kinds(self):
+        """The instance decides, but one of KIND_MODEL leaves that to its model."""
+        assert torch_device(self.torch(True), "m", "GPU", "1") == ("cuda", 1)
+        assert torch_device(self.torch(True), "m", "CPU", "0") == ("cpu",)
+        assert torch_device(self.torch(True), "m", "MODEL", "0") is None
+
+    def test_no_gpu(self):
+        """The message says what to do."""
+        with pytest.raises(ConfigError, match=r"KIND_GPU, and torch 2.6 finds no GPU: install a package of torch for"):
+            torch_device(self.torch(False), "m", "GPU", "0")
 
 
 class TestCompletion:

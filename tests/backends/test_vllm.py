@@ -15,6 +15,7 @@ from pyruntime.backends.vllm.arguments import choose_adapter, visible_device
 from pyruntime.backends.vllm.metrics import steps_of_1_2_5
 from pyruntime.testing import Request
 from pyruntime.utils.errors import Code, ConfigError, LoadError
+from pyruntime.utils.flow_control import RESPONSES_AHEAD_MAX
 
 STAND_INS = Path(__file__).resolve().parents[1] / "stand_ins"
 BACKEND = 'backend: "vllm"\n'
@@ -215,6 +216,19 @@ class TestAnswers:
         assert model.instance._engine.aborted == ["1"]
         (answer,) = model.stream({"text_input": text("a"), "exclude_input_in_output": [True]})
         assert texts(answer) == [" a" * 16]
+
+    def test_a_slow_client(self, load):
+        """A client that takes no responses keeps its own stream waiting, and no other request."""
+        model = load()
+        count = RESPONSES_AHEAD_MAX + 50
+        sampling = text(json.dumps({"max_tokens": count}))
+        slow = model.stream({"text_input": text("a"), "stream": [True], "sampling_parameters": sampling})
+        first = next(slow)
+        for _ in range(3):
+            (answer,) = model.stream({"text_input": text("b"), "sampling_parameters": sampling})
+            assert texts(answer) == ["b" + " b" * count]
+        assert not slow.is_complete
+        assert "".join(texts(each)[0] for each in [first, *slow]) == " a" * count
 
     def test_the_end(self, load):
         """The engine stops with its instance."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from operator import itemgetter
 
 import orjson
 
@@ -24,7 +25,7 @@ def request_key(
     inputs: Sequence[tuple[str, str, Sequence[int], bytes | memoryview]],
 ) -> str:
     """The key, a hexadecimal number. `inputs` are (name, datatype, shape, contents)."""
-    ordered = sorted(inputs, key=lambda tensor: tensor[0])
+    ordered = sorted(inputs, key=itemgetter(0))
     described = [(name, datatype, list(shape), len(contents)) for name, datatype, shape, contents in ordered]
     digest = blake2b(orjson.dumps([model, version, sorted(set(outputs)), described]), digest_size=_DIGEST_BYTES)
     for *_, contents in ordered:

@@ -79,8 +79,10 @@ class CachedRequests:
         """Answer a job, or queue it. In any case its `respond` is called."""
         begun_ns = time.monotonic_ns()
         self._jobs[job] = None
-        size = sum(tensor[4] for tensor in job.tensors)
-        self._cache.post(lambda: self._look(job), lambda done: self._looked(job, begun_ns, done), size)
+        size = 0
+        for tensor in job.tensors:
+            size += tensor[4]
+        self._cache.post(partial(self._look, job), partial(self._looked, job, begun_ns), size)
 
     def cancel(self, job: Job) -> bool:
         """Cancel a job in lookup, or in replay. False if the job is neither."""
@@ -112,15 +114,8 @@ class CachedRequests:
         """Look up a job. Runs on a thread."""
         model = self._model
         wanted = job.options.requested_outputs
-        key = request_key(
-            model.spec.name,
-            model.version,
-            model.spec.outputs if wanted is None else wanted,
-            [
-                (name, datatype, shape, _contents(job, model.memory, at, size))
-                for name, datatype, shape, at, size, _, _ in job.tensors
-            ],
-        )
+        outputs = model.spec.outputs if wanted is None else wanted
+        key = request_key(model.spec.name, model.version, outputs, _inputs(job, model.memory))
         try:
             entry = self._cache.lookup(key)
             if entry is None:
@@ -131,12 +126,12 @@ class CachedRequests:
             return key, None
 
     def _looked(self, job: Job, begun_ns: int, done: asyncio.Future[Found]) -> None:
-        go_on = partial(self._go_on, job, begun_ns, time.monotonic_ns() - begun_ns, done)
+        took_ns = time.monotonic_ns() - begun_ns
         if not self._is_ordered:
             del self._jobs[job]
-            go_on()
+            self._go_on(job, begun_ns, took_ns, done)
             return
-        self._jobs[job] = go_on
+        self._jobs[job] = partial(self._go_on, job, begun_ns, took_ns, done)
         while self._jobs:
             first, following = next(iter(self._jobs.items()))
             if following is None:
@@ -280,13 +275,18 @@ class _Keeper(Relay):
         self._insert(encoded, size, partial(self.client, outcome, final))
 
 
-def _contents(job: Job, memory: RequestMemory, at: int | bytes, size: int) -> bytes | memoryview:
-    """The contents of an input, in any kind of memory. May be shorter for client memory that has shrunk."""
-    if isinstance(at, bytes):
-        return at
-    regions: dict[int, GrantedRegion] = {each.number: each for each in job.regions}
-    number, offset = split(at)
-    region = regions.get(number, memory.region)
-    if isinstance(region, ClientRegion):
-        return region.read(offset, size)
-    return region.view[offset : offset + size]
+def _inputs(job: Job, memory: RequestMemory) -> list[tuple[str, str, list[int], bytes | memoryview]]:
+    """The inputs of a request, in any kind of memory. The contents may be shorter for client memory that has shrunk."""
+    regions: dict[int, GrantedRegion] = {each.number: each for each in job.regions} if job.regions else {}
+    inputs: list[tuple[str, str, list[int], bytes | memoryview]] = []
+    for name, datatype, shape, at, size, _, _ in job.tensors:
+        if isinstance(at, bytes):
+            inputs.append((name, datatype, shape, at))
+            continue
+        number, offset = split(at)
+        region = regions.get(number, memory.region)
+        if isinstance(region, ClientRegion):
+            inputs.append((name, datatype, shape, region.read(offset, size)))
+        else:
+            inputs.append((name, datatype, shape, region.view[offset : offset + size]))
+    return inputs

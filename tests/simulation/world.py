@@ -118,7 +118,7 @@ class World:
         python = PythonLoader(settings, "/simulated", tasks, self, factory)
         ensemble = EnsembleLoader(self.table.resolve, self, factory)
         loaders = {"python": python, "native": NativeLoader(self, factory), "ensemble": ensemble}
-        self.loader = SimulatedLoader(("/simulated",), loaders, 0)
+        self.loader = SimulatedLoader(("/simulated",), loaders.__getitem__, 0)
         self.control = ModelControl(settings, self.table, self.live, self.loader, tasks, None)
         await self.control.start(self.control_names())
         self.note("loaded", sorted(self.table.serving))

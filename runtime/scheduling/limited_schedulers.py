@@ -9,7 +9,7 @@ see limited_instances.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from pyruntime.runtime.config.spec import ModelSpec, SequenceBatchingSpec
 from pyruntime.runtime.execution.executor import Executor
@@ -122,15 +122,9 @@ class LimitedSequenceScheduler(SequenceScheduler):
     def _begin(self, instance: Executor, now: float) -> bool:
         return instance not in self._limited and super()._begin(instance, now)
 
-    def _due(self) -> Iterable[float]:
-        """See SequenceScheduler. An instance that waits for its resources is not waited for by the timer as well."""
-        if (expires_s := self._sequences.expires_at()) is not None:
-            yield expires_s
-        for instance in self._seated:
-            if instance.inflight.capacity > 0 and not self._limited.is_waiting(instance):
-                due_s = self._sequences.due_at(instance)
-                if due_s is not None:
-                    yield due_s
+    def _waits_for_time(self, instance: Executor) -> bool:
+        """See SequenceScheduler. One that waits for its resources is told when they are free."""
+        return super()._waits_for_time(instance) and not self._limited.is_waiting(instance)
 
     def _has_offered(self, instance: Executor) -> bool:
         return instance in self._seated and self._sequences.due_at(instance) is not None

@@ -324,7 +324,7 @@ class SequenceScheduler(JobScheduler):
         due_s = inf if expires_s is None else expires_s
         if len(sequences):
             for instance in self._seated:
-                if instance.inflight.capacity > 0 and (batch_s := sequences.due_at(instance)) is not None:
+                if self._waits_for_time(instance) and (batch_s := sequences.due_at(instance)) is not None:
                     due_s = min(due_s, batch_s)
         if due_s == inf or (self._timer is not None and self._timer_s <= due_s):
             return
@@ -332,6 +332,10 @@ class SequenceScheduler(JobScheduler):
             self._timer.cancel()
         self._timer_s = due_s
         self._timer = asyncio.get_running_loop().call_later(max(0.0, due_s - time.monotonic()), self._on_timer)
+
+    def _waits_for_time(self, instance: Executor) -> bool:
+        """Whether an instance begins its next batch as soon as that is due."""
+        return instance.inflight.capacity > 0
 
     def _on_timer(self) -> None:
         self._timer = None

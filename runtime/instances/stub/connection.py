@@ -196,15 +196,13 @@ class StubConnection(asyncio.Protocol):
 
     async def complete(self, location: dict[str, str], config: str) -> str:
         """The model's completed configuration as JSON, "" if the model does not complete it. Raises LoadError."""
-        self.send(AutoComplete(location, config))
-        reply = await self._reply()
+        reply = await self._ask(AutoComplete(location, config))
         assert isinstance(reply, Completed)  # the channel's table permits no other message
         return reply.config
 
     async def load(self, location: dict[str, str], args: dict[str, str], concurrency: int) -> None:
         """Import and initialise the model. Raises LoadError. Cancelling leaves the stub loading: kill it then."""
-        self.send(Load(location, args, concurrency, self._requests.number))
-        reply = await self._reply()
+        reply = await self._ask(Load(location, args, concurrency, self._requests.number))
         assert isinstance(reply, Ready)  # the channel's table permits no other message
         self.checks_ready = reply.checks
         self._drops_sequences = reply.drops
@@ -410,6 +408,12 @@ class StubConnection(asyncio.Protocol):
             self._corked.append(data)
         else:
             self._transport.write(data)
+
+    async def _ask(self, question: Message) -> Message:
+        """Send a message and wait for the reply. Raises LoadError, also if the stub has hung up before."""
+        if self._channel.state is not State.CLOSED:
+            self.send(question)
+        return await self._reply()
 
     async def _reply(self) -> Message:
         reply = await self._replies.get()

@@ -340,6 +340,19 @@ class TestSequences:
         await made.wait_empty(PATIENCE_S)
         assert len(instance.running) == 1
 
+    @in_a_loop
+    async def test_no_timer_for_resources(self, memory):
+        """A batch that is due and lacks resources is not looked for again and again: it begins when they are free."""
+        server = Server(memory, R=1)
+        a, b = server.add(Instance("a"), R=1), server.add(Instance("b"), R=1)
+        first, second = (server.model(each, more="sequence_batching { }") for each in (a, b))
+        first.submit(job(1, 3))
+        second.submit(job(1, 3))
+        assert not b.running
+        assert second._timer is None
+        a.finish(first)
+        assert len(b.running) == 1
+
 
 class TestTurns:
     @in_a_loop

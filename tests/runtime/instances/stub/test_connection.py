@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,9 +20,10 @@ from pyruntime.runtime.instances.stub.connection import (
     StubConnection,
     portions,
 )
+from pyruntime.runtime.instances.stub.supervisor import ProcessExit
 from pyruntime.runtime.regions import ClientRegion, create_region
 from pyruntime.utils.channel import State, StubChannel
-from pyruntime.utils.errors import LocalError, PeerError
+from pyruntime.utils.errors import LoadError, LocalError, PeerError
 from pyruntime.utils.messages import (
     PROTOCOL_VERSION,
     Credit,
@@ -326,6 +328,25 @@ class TestInOnePiece:
         assert stub.hear() == [Infer(11, [], [])]
         assert connection.state is State.CLOSED
         assert "broke the protocol" in caplog.text
+
+
+def test_load_of_a_stub_that_has_hung_up(requests):
+    """A stub that breaks the protocol, or dies, after its Hello fails the load like one that dies later."""
+
+    async def act():
+        connection = StubConnection("m_0", requests)
+        exited = asyncio.get_running_loop().create_future()
+        connection._process = SimpleNamespace(exited=exited, kill=lambda: exited.set_result(ProcessExit(-9)))
+        connection.connection_made(SimpleNamespace(abort=lambda: None, close=lambda: None))
+        exited.add_done_callback(lambda _: connection._replies.put_nowait(None))
+        connection.data_received(b"\xc1")
+        assert connection.state is State.CLOSED
+        if not exited.done():
+            connection.kill()
+        with pytest.raises(LoadError, match="the stub process of m_0 was killed"):
+            await connection.load({}, {}, 1)
+
+    asyncio.run(act())
 
 
 def test_stop(stub):

@@ -74,6 +74,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._turns_left = TURNS_MAX
         self._is_stopping = False
         self._on_exception = None
+        # What makes a protocol for a new connection, by the port.
+        self.listening = {}
 
     # Callbacks and timers.
 
@@ -198,6 +200,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         protocol.connection_made(transport)
         return transport, protocol
 
+    async def create_server(self, factory, address, port, **options):
+        """Listen at a port: see World.dial."""
+        return _Listener(self.listening, port, factory)
+
     async def connect_read_pipe(self, factory, pipe):
         """The output of a stub, which writes nothing."""
         return _SilentPipe(pipe), factory()
@@ -210,6 +216,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         except Exception as exc:
             done.set_exception(exc)
         return done
+
+
+class _Listener:
+    """See asyncio.Server."""
+
+    sockets = (None,)
+
+    def __init__(self, listening, port, factory):
+        self._listening = listening
+        self._port = port
+        listening[port] = factory
+
+    def close(self):
+        self._listening.pop(self._port, None)
 
 
 class _SilentPipe:

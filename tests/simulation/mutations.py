@@ -6,15 +6,20 @@ A mutation is a function that puts itself in the place of something of the produ
 give the mark `planted` the place that it takes.
 """
 
+from collections import deque
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
+from pyruntime.runtime.app.state import ServerState
 from pyruntime.runtime.caching.requests import CachedRequests
 from pyruntime.runtime.caching.streams import StreamKeeper
 from pyruntime.runtime.ensembles.credits import StepCredits
 from pyruntime.runtime.ensembles.tensors import Source
 from pyruntime.runtime.execution.states import SequenceStates
+from pyruntime.runtime.frontends.http.connection import HttpConnection
+from pyruntime.runtime.frontends.http.exchange import Exchange
 from pyruntime.runtime.inference.model_version import ModelVersion
+from pyruntime.runtime.inference.pending_bytes import PendingBytes
 from pyruntime.runtime.instances.inflight import InflightBatches
 from pyruntime.runtime.instances.stub.batches import StubBatches
 from pyruntime.runtime.instances.stub.connection import StubConnection
@@ -31,6 +36,13 @@ from pyruntime.runtime.scheduling.scheduler import Scheduler
 from pyruntime.runtime.scheduling.sequences import Sequences
 
 MUTATIONS = {}
+
+
+class _AtOnce(list):
+    """Calls what is to be called later."""
+
+    def append(self, call_back):
+        call_back()
 
 
 def planted(place, name, needs=""):
@@ -274,6 +286,69 @@ def forgotten_new_instance(original):
         return original(self, spec, [each for each in instances if each in self.instances] or instances)
 
     return exchange
+
+
+@planted(HttpConnection, "answered", "http")
+def http_answers_out_of_order(original):
+    """A response is sent although earlier requests of its connection have none."""
+
+    def answered(self):
+        self.exchanges = deque(sorted(self.exchanges, key=lambda exchange: exchange.parts is None))
+        original(self)
+
+    return answered
+
+
+@planted(Exchange, "_end_claim", "http")
+def pending_bytes_leak(original):
+    """What a body took of the budget is not given back."""
+
+    def end_claim(self):
+        self._claim = None
+        original(self)
+
+    return end_claim
+
+
+@planted(PendingBytes, "_grant", "http")
+def nobody_gets_room(original):
+    """Those who wait for room do not learn that there is some."""
+    return lambda self: None
+
+
+@planted(HttpConnection, "resume_writing", "http")
+def unread_response_blocks_the_next(original):
+    """A connection whose client did not read for a while stays silent."""
+
+    def resume_writing(self):
+        self._write_paused = False
+        self._end_stall()
+        self._release_drained()
+
+    return resume_writing
+
+
+@planted(HttpConnection, "take_slice", "http")
+def lost_slice(original):
+    """A connection whose requests wait for a later turn is forgotten."""
+    return lambda self: None
+
+
+@planted(HttpConnection, "pause_writing", "http")
+def released_before_it_is_sent(original):
+    """Nothing keeps the response that waits in the server for its client."""
+
+    def pause_writing(self):
+        original(self)
+        self._on_drained = _AtOnce()
+
+    return pause_writing
+
+
+@planted(ServerState, "end_request", "http")
+def request_is_never_over(original):
+    """The server does not notice that a request is answered."""
+    return lambda self: None
 
 
 @planted(Supervisor, "_after_death")

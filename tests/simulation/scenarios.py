@@ -30,6 +30,7 @@ WEIGHTS = {
 assert set(WEIGHTS) == {*KINDS, "ensemble"}
 
 GAPS_S = (0.0, 0.0, 0.00001, 0.001, 0.02, 0.3)
+PROTOCOLS = ("http",)
 TIMEOUTS_US = (0, 0, 500, 20_000)
 
 
@@ -44,8 +45,18 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class WirePlan:
+    """A client that is connected to the server: it draws what it does from a seed of its own."""
+
+    protocol: str
+    model: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
-    """See the module. `faults`, `errors` and `launches_fail` are likelihoods from 0 to 1."""
+    """See the module. `wires` are the clients over connections, and `pending_bytes` is the budget for their bytes.
+    `faults`, `errors` and `launches_fail` are likelihoods from 0 to 1."""
 
     seed: int
     models: tuple
@@ -55,11 +66,14 @@ class Scenario:
     errors: float
     launches_fail: float
     limits_rate: bool
+    wires: tuple
+    pending_bytes: int
 
     @property
     def features(self):
-        """The kinds of its models, and what else happens."""
-        return {model.kind for model in self.models} | {event.what for event in self.events}
+        """The kinds of its models, the protocols of its clients, and what else happens."""
+        kinds = {model.kind for model in self.models}
+        return kinds | {event.what for event in self.events} | {wire.protocol for wire in self.wires}
 
     @property
     def is_faultless(self):
@@ -77,6 +91,7 @@ def scenario_of(seed):
         return Random(f"{seed} {name}")
 
     models = _models(stream("models"))
+    wires = _wires(stream("wires"), models)
     draw = stream("faults")
     is_calm = draw.random() < 0.4
     return Scenario(
@@ -88,6 +103,8 @@ def scenario_of(seed):
         draw.choice((0.0, 0.0, 0.1)),
         0.0 if is_calm else draw.choice((0.0, 0.0, 0.2)),
         stream("rate limiter").random() < 0.3,
+        wires,
+        draw.choice((150, 200, 300, 1 << 20)),
     )
 
 
@@ -142,6 +159,16 @@ def _client(draw, models, number):
             )
         )
     return ClientPlan(tuple(sendings), draw.choice((0.0005, 0.01, 0.2)) if style == "leaves" else None)
+
+
+def _wires(draw, models):
+    """Clients that are connected to the server, in some scenarios."""
+    if draw.random() > 0.2:
+        return ()
+    return tuple(
+        WirePlan(draw.choice(PROTOCOLS), draw.choice(models[-2:]).name, draw.randrange(1 << 32))
+        for _ in range(draw.choice((1, 2, 4)))
+    )
 
 
 def _events(draw, models, is_calm):

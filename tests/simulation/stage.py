@@ -12,7 +12,13 @@ from contextlib import ExitStack, contextmanager
 from itertools import count
 from unittest import mock
 
+from pyruntime.runtime import descriptors as descriptors_module
 from pyruntime.runtime import regions as regions_module
+from pyruntime.runtime.app import rounds as rounds_module
+from pyruntime.runtime.frontends import listeners as listeners_module
+from pyruntime.runtime.frontends.grpc import connection as grpc_module
+from pyruntime.runtime.frontends.http import connection as http_module
+from pyruntime.runtime.inference import pending_bytes as pending_bytes_module
 from pyruntime.runtime.inference.model_version import ModelVersion
 from pyruntime.runtime.instances.stub import connection as connection_module
 from pyruntime.runtime.instances.stub import instance as instance_module
@@ -127,6 +133,16 @@ def stage():
         put(loads_module, "read", lambda *arguments: STAGE.world.read(*arguments))
         put(python_module, "final_spec", lambda draft, config: draft.identity)
         put(python_module, "final_config", lambda config: config)
+        # Each of several listeners would have a descriptor.
+        put(listeners_module, "LISTENERS", 1)
+        put(descriptors_module, "open_count", lambda: 0)
+        # Time stands still within a turn, but not for those who ask how much of the turn is left.
+        put(http_module, "monotonic", lambda: STAGE.world.ticks())
+        put(grpc_module, "monotonic", lambda: STAGE.world.ticks())
+        put(rounds_module, "AT_ONCE_MAX", 2)
+        # Small responses are written without a copy as large ones are, and few clients fill the room for all.
+        put(http_module, "JOINED_BYTES_MAX", 200)
+        put(pending_bytes_module, "CONNECTION_SHARE", 1.0)
         put(flow_control, "RESPONSES_AHEAD_MAX", WINDOW)
         put(policy_queue, "PASSED_OVER_MAX", PASSED_OVER_MAX)
         # The product's log has a line for each stub that dies.

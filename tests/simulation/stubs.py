@@ -223,9 +223,9 @@ class SimulatedStub:
             case Answer(call=number, response=response, final=final):
                 if final:
                     self.calls.pop(number)(response)
-            case DropSequences(ids=ids):
-                for sequence_id in ids:
-                    self._drop(sequence_id)
+            case DropSequences():
+                self.queue.append(message)
+                self._go_on()
             case CheckReady():
                 self.say(IsReady(True, ""))
             case Stop():
@@ -242,6 +242,12 @@ class SimulatedStub:
 
     def _go_on(self):
         while self.queue and len(self.running) < self.concurrency and not self.has_ended:
+            if isinstance(self.queue[0], DropSequences):
+                if self.running:
+                    return  # it comes after the batches before
+                for sequence_id in self.queue.popleft().ids:
+                    self._drop(sequence_id)
+                continue
             execution = Execution(self, self.queue.popleft())
             self.running.append(execution)
             self.world.begins()

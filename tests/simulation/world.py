@@ -12,7 +12,10 @@ from collections import defaultdict
 from dataclasses import replace
 from random import Random
 
+from pyruntime.runtime.app.rounds import Rounds
 from pyruntime.runtime.caching.local import LocalCache
+from pyruntime.runtime.frontends.listeners import Listeners
+from pyruntime.runtime.inference.threads import THREADS_MAX
 from pyruntime.runtime.loaders.ensemble import EnsembleLoader
 from pyruntime.runtime.loaders.model_loader import ModelLoader
 from pyruntime.runtime.loaders.python import PythonLoader
@@ -27,17 +30,23 @@ from pyruntime.runtime.repository.request import Found, Sight
 from pyruntime.runtime.settings import ResourceLimit, ServerSettings
 from pyruntime.utils.errors import InferenceError
 
+from ..runtime.server_states import new_state
 from .behaviour import Behaviour
 from .catalogue import RESOURCE, RESOURCE_LIMIT, regrouped
 from .executors import SimulatedExecutor
 from .ledger import Ledger
 from .stubs import SimulatedStub
 from .transport import StubTransport
+from .wires import Wire
 
 SETTINGS = ServerSettings(("/simulated",), auto_complete_config=False, model_control_mode="explicit")
 LIMITED = replace(SETTINGS, limits_rate=True, rate_limit_resources=(ResourceLimit(RESOURCE, RESOURCE_LIMIT),))
 # The growth of request memory, in bytes.
 GROWTH_BYTES = 1 << 14
+# How long the last connections take to close, in seconds.
+LAST_CLOSES_S = 0.01
+# What a look at the clock takes, where the length of a turn counts, in seconds.
+TICK_S = 0.002
 # How long after its time a model may learn that a sequence is abandoned, in nanoseconds.
 DROP_BOUND_NS = 10_000_000
 # How long a version may take for the requests that it has when it is unloaded, in seconds.
@@ -71,6 +80,10 @@ class World:
         self._launched = None
         self.loop = None
         self.tasks = None
+        # The server as its frontends see it, and they; None in scenarios without wires.
+        self.state = self.listeners = None
+        self.is_closing = False
+        self._ticks = 0
 
     # What is simulated in place of processes and memory.
 
@@ -122,6 +135,8 @@ class World:
         self.control = ModelControl(settings, self.table, self.live, self.loader, tasks, None)
         await self.control.start(self.control_names())
         self.note("loaded", sorted(self.table.serving))
+        if self.plan.wires:
+            await self._open_frontends(settings)
 
     def control_names(self):
         """The models to load at the start."""
@@ -144,14 +159,13 @@ class World:
             return
         count = self._counts.get(name, model.draft.config.instance_group[0].count)
         self._counts[name] = count + 1 if count == 1 else count - 1
-        stamp = self._stamps.get(name)
         try:
             await self.control.load(name)
         except InferenceError as exc:
             self.note("not regrouped", name, int(exc.code))
             return
         self.note("regrouped", name, self._counts[name])
-        is_alone = self.plan.is_faultless and before is not None and stamp == self._stamps.get(name)
+        is_alone = self.plan.is_faultless and before is not None and "reloads" not in self.plan.features
         if is_alone and self.version(name) is not before:
             self.ledger.violated(f"{name} is loaded again for other instance groups")
 
@@ -164,11 +178,54 @@ class World:
         self.note("unloads", name)
         await self.control.unload(name)
 
+    async def _open_frontends(self, settings):
+        settings = replace(settings, max_pending_bytes=self.plan.pending_bytes, allow_metrics=False)
+        self.state = new_state(settings, tasks=self.tasks, table=self.table, control=self.control)
+        self.state.rounds = Rounds(self.ticks, self.state.soon)
+        self.state.loaded = True
+        self.listeners = Listeners(self.state)
+        await self.listeners.open()
+        self.ports = {"HTTP": settings.http_port, "gRPC": settings.grpc_port}
+
+    def dial(self, client, draw, room):
+        """Connect a client. Returns its wire."""
+        wire = Wire(self, draw, client, room)
+        wire.connect(self.loop.listening[self.ports[client.protocol]]())
+        return wire
+
+    def ticks(self):
+        """A clock of seconds that goes on whenever it is looked at: work takes time."""
+        self._ticks += TICK_S
+        return self.clock.monotonic() + self._ticks
+
     async def close(self):
-        """End all versions."""
+        """End the server, as app/server.py does."""
+        self.is_closing = True
         await self.control.close()
+        if self.state is not None:
+            self.listeners.shut_down()
+            await self.state.drain(DRAIN_S)
+            self.listeners.close()
         await self.live.stop(DRAIN_S)
         await self.cache.close()
+        if self.state is not None:
+            await self.listeners.finish()
+            await asyncio.sleep(LAST_CLOSES_S)
+            self._check_frontends()
+
+    def _check_frontends(self):
+        """Nothing of any client may be left."""
+        state, violated = self.state, self.ledger.violated
+        if state.in_flight:
+            violated(f"{state.in_flight} requests of clients are in flight when all is over")
+        if state.pending_bytes.used:
+            violated(f"{state.pending_bytes.used} bytes of clients are pending when all is over")
+        if state.turns.free != THREADS_MAX:
+            violated(f"{THREADS_MAX - state.turns.free} requests have their turn when all is over")
+        if state.intake.expected_bytes:
+            violated(f"{state.intake.expected_bytes} bytes of bodies are expected when all is over")
+        if any(self.listeners.connections().values()):
+            violated(f"connections are open when all is over: {self.listeners.connections()}")
 
     def look(self, name, request, standing, files, settings):
         """See repository/request.py."""
@@ -223,10 +280,19 @@ class World:
     def rest(self):
         """Time is about to pass."""
         self.ledger.rest()
+        if self.state is not None:
+            self._check_room()
         for version in self.table.serving.values():
             if version.spec.sequence_batching is not None:
                 self._check_held(version)
         self.ledger.check()
+
+    def _check_room(self):
+        """Nobody waits for room that is there."""
+        pending = self.state.pending_bytes
+        first = next(iter(pending._waiting), None)
+        if first is not None and first.fits:
+            self.ledger.violated(f"{first} waits, and there is room: {pending}")
 
     def _check_held(self, version):
         """A model is told in time of a sequence that nobody goes on with."""
